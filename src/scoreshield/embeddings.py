@@ -1,0 +1,157 @@
+"""From embeddings to clean cosines: validation, normalisation, and the products, one pass over the data.
+
+Nothing here is private. The functions return clean scores to `releases`, which clamps them, adds noise in the same memory and
+lets nothing else out. Each score is computed from its own row (or pair of rows) alone, never from the rest of the
+collection: that is what makes replacing one record move only that record's scores.
+
+Errors name the offending row: they speak to the curator who holds the collection, and must not be passed to a client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+
+Rows = NDArray[np.float32] | NDArray[np.float64]
+
+NORMS = ("unit", "ball")
+# A block of rows stays in the second-level cache while its norms and its scores are taken.
+_BLOCK_BYTES = 1 << 20
+
+
+def as_rows(embeddings: ArrayLike, function: str, name: str = "embeddings") -> Rows:
+    """The collection as a two-dimensional float32 or float64 array, without a copy where it is one already."""
+    must = "a two-dimensional array of real numbers with at least one row and one column"
+    try:
+        array = np.asarray(embeddings)
+    except ValueError:  # ragged nested lists
+        _checks.reject(name, function, must, embeddings)
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+        _checks.reject(name, function, must, array if array.ndim else embeddings)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+        return array.astype(np.float32, copy=False)
+    return array.astype(np.float64, copy=False)
+
+
+def as_queries(query: ArrayLike, dimension: int, function: str) -> tuple[NDArray[np.float64], bool]:
+    """The public queries as unit rows, and whether there was one (a vector) or a batch (a matrix)."""
+    try:
+        array = np.asarray(query)
+    except ValueError:
+        _checks.reject("query", function, f"a vector of length {dimension}, or a matrix of such rows", query)
+    single = array.ndim == 1
+    rows = as_rows(array[None, :] if single else array, function, "query")
+    if rows.shape[1] != dimension:
+        _checks.reject("query", function, f"of dimension {dimension}, as the embeddings are", array)
+    return unit_rows(rows, function, "query"), single
+
+
+def rounding_error(dimension: int, dtype: Any) -> float:
+    """A bound on the float error of one cosine of two vectors of this length, in any order of summation.
+
+    Three inner products of length d (two for the norms, which enter by their square roots), the rounding of the query and
+    of the quotient: with unit roundoff u, (2 d + 8) u covers them with room to spare while d u is small.
+    """
+    return (2 * dimension + 8) * float(np.finfo(dtype).eps) / 2
+
+
+def scores(rows: Rows, queries: NDArray[np.float64], norm: str, function: str) -> NDArray[np.float64]:
+    """Clean cosines of every query with every row, shape (m, n), before clamping.
+
+    ``norm`` "unit" divides by the row's length; "ball" divides only rows longer than one (x / max(1, |x|)).
+    """
+    n, d = rows.shape
+    public = queries.astype(rows.dtype)
+    out = np.empty((len(queries), n))
+    safe_low, safe_high = (1e-25, 1e30) if rows.dtype == np.float32 else (1e-250, 1e250)
+    block = max(1, _BLOCK_BYTES // (d * rows.itemsize))
+    for start in range(0, n, block):
+        part = np.ascontiguousarray(rows[start : start + block])
+        squares = np.vecdot(part, part)
+        if not (safe_low < squares.min() and squares.max() < safe_high):  # also where a square is NaN
+            out[:, start : start + block] = _careful_scores(part, start, queries, norm, function)
+            continue
+        products = np.vecdot(part, public[0])[None] if len(public) == 1 else public @ part.T
+        lengths = np.sqrt(squares)
+        if norm == "ball":
+            np.maximum(lengths, 1, out=lengths)
+        np.divide(products, lengths, out=out[:, start : start + block], casting="same_kind")
+    return out
+
+
+def gram(rows: Rows, function: str) -> NDArray[np.float64]:
+    """Clean cosines of every pair of rows, shape (n, n), in double precision, exactly symmetric, before clamping."""
+    unit = unit_rows(rows, function)
+    return unit @ unit.T  # one symmetric rank-k product
+
+
+def unit_rows(rows: Rows, function: str, name: str = "embeddings") -> NDArray[np.float64]:
+    """A double-precision copy of the rows, each of length one."""
+    out = rows.astype(np.float64)
+    _scale_to_one(out, 0, function, name)
+    with np.errstate(under="ignore"):
+        out /= np.sqrt(np.vecdot(out, out))[:, None]
+    return out
+
+
+def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.float64]:
+    """The direction of each identity's mean unit row, one row per label in sorted order."""
+    if len(labels) != len(rows):
+        _checks.reject("labels", "Identity", f"one per record, {len(rows)} of them", labels)
+    unit = unit_rows(rows, function)
+    index = np.unique(labels, return_inverse=True)[1]
+    members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
+    means = np.asarray(members @ unit)
+    lengths = np.sqrt(np.vecdot(means, means))
+    if (lengths < 1e-9).any():
+        worst = int(np.argmin(lengths))
+        raise InvalidInput(
+            f"The records of identity number {worst} (in sorted order of labels) cancel out, so {function} has no centroid "
+            "direction for it; give that identity other records or leave it out."
+        )
+    return means / lengths[:, None]
+
+
+def _careful_scores(
+    part: Rows, start: int, queries: NDArray[np.float64], norm: str, function: str
+) -> NDArray[np.float64]:
+    """The scores of a block that holds NaN, infinite, zero, huge or tiny rows: refuse the first, rescale the rest."""
+    out = part.astype(np.float64)
+    largest = _scale_to_one(out, start, function, "embeddings", zero=norm == "ball")
+    lengths = np.sqrt(np.vecdot(out, out))
+    if norm == "ball":
+        with np.errstate(over="ignore"):
+            longer = lengths * largest > 1
+        out *= np.where(longer, 1 / np.maximum(lengths, 1), largest)[:, None]
+        return queries @ out.T
+    return (queries @ out.T) / lengths
+
+
+def _scale_to_one(
+    rows: NDArray[np.float64], start: int, function: str, name: str, *, zero: bool = False
+) -> NDArray[np.float64]:
+    """Divide each row, in place, by its largest entry, so that no square overflows or vanishes; refuse bad rows."""
+    largest = np.abs(rows).max(axis=1)
+    bad = ~np.isfinite(largest)
+    if bad.any():
+        raise InvalidInput(
+            f"Row {start + int(np.argmax(bad))} of '{name}' holds a NaN or an infinity; {function} takes finite numbers only."
+        )
+    empty = largest == 0
+    if empty.any():
+        if not zero:
+            raise InvalidInput(
+                f"Row {start + int(np.argmax(empty))} of '{name}' is zero and has no direction; remove it"
+                + (", or pass norm='ball' to keep such rows in the unit ball." if name == "embeddings" else ".")
+            )
+        largest = np.where(empty, 1.0, largest)
+    # Dividing twice keeps subnormal scales from overflowing.
+    with np.errstate(under="ignore"):
+        rows /= largest[:, None]
+    return largest

@@ -1,0 +1,1 @@
+"""The sets of valid cosine objects and the projections onto them."""

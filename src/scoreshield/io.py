@@ -1,0 +1,162 @@
+"""Files in and out: embeddings from .npy, .npz and .parquet; releases to .npz; every write whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import FileError, InvalidInput
+
+FORMAT = 1  # of saved releases; a number never changes meaning
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+    """A file that appears under ``path``, complete, when the block ends well, and not at all otherwise."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        raise FileError(f"Cannot write {target}: {error.strerror or error}; nothing was left there.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # gone already if all went well
+
+
+def write_release(
+    path: str | Path,
+    kind: str,
+    guarantee: dict[str, Any],
+    facts: dict[str, Any],
+    arrays: dict[str, NDArray[Any]],
+) -> None:
+    """One .npz: the arrays, and a JSON text with the kind, the guarantee and the small facts."""
+    meta = json.dumps({"format": FORMAT, "kind": kind, "guarantee": guarantee, "facts": facts})
+    with atomic_write(path) as file:
+        np.savez(file, meta=np.array(meta), **arrays)
+
+
+def read_release(
+    path: str | Path,
+) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, NDArray[Any]]]:
+    """The parts that ``write_release`` wrote."""
+    with _reading(path), np.load(path, allow_pickle=False) as file:
+        if not isinstance(file, np.lib.npyio.NpzFile) or "meta" not in file:
+            raise InvalidInput(f"{path} is not a ScoreShield release: it holds no guarantee.")
+        meta = json.loads(str(file["meta"]))
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise InvalidInput(f"{path} is a release of another format than this version reads ({FORMAT}).")
+        arrays = {name: file[name] for name in file.files if name != "meta"}
+    return meta["kind"], meta["guarantee"], meta["facts"], arrays
+
+
+def read_array(path: str | Path, *, name: str | None = None, mapped: bool = False) -> NDArray[Any]:
+    """Embeddings or a query from a file.
+
+    .npy holds one array. From .npz, ``name`` chooses; without it the file must hold one array, or one named
+    "embeddings", "emb" or "query". From .parquet, a column of fixed-length lists, or else all numeric columns.
+    """
+    readers: dict[str, Callable[[], NDArray[Any]]] = {
+        ".npy": lambda: _read_npy(path, mapped),
+        ".npz": lambda: _read_npz(path, name),
+        ".parquet": lambda: _read_parquet(path, name),
+    }
+    suffix = Path(path).suffix.lower()
+    if suffix not in readers:
+        raise InvalidInput(f"{path} must be a .npy, .npz or .parquet file, by its ending.")
+    with _reading(path):
+        return readers[suffix]()
+
+
+def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(path, allow_pickle=False, mmap_mode="r" if mapped else None)
+    return array
+
+
+def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
+    with np.load(path, allow_pickle=False) as file:
+        names = list(file.files)
+        if name is None:
+            usual = [option for option in ("embeddings", "emb", "query") if option in names]
+            if len(names) != 1 and not usual:
+                raise InvalidInput(f"{path} holds several arrays ({', '.join(names)}); say which one by name.")
+            name = names[0] if len(names) == 1 else usual[0]
+        if name not in names:
+            raise InvalidInput(f"{path} holds no array {name!r}; it holds {', '.join(names) or 'nothing'}.")
+        array: NDArray[Any] = file[name]
+        return array
+
+
+def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InvalidInput(
+            f"Reading {path} needs the 'parquet' extra: pip install 'scoreshield[parquet]'."
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path, columns=None if name is None else [name])
+    except pyarrow.ArrowException as error:
+        raise InvalidInput(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
+    if name is not None and not table.num_columns:
+        raise InvalidInput(f"{path} holds no column {name!r}.")
+    lists = [column for column in table.columns if _is_list(pyarrow, column.type)]
+    if len(lists) > 1:
+        raise InvalidInput(f"{path} holds {len(lists)} columns of lists; say which one by name.")
+    if lists:
+        column = lists[0].combine_chunks()
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+        if column.null_count or not len(column) or len(flat) % len(column):
+            raise InvalidInput(f"{path}: the embedding column must hold lists of one length, none missing.")
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        if (lengths != lengths[0]).any():
+            raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
+        matrix: NDArray[Any] = flat.reshape(len(column), -1)
+        return matrix
+    numeric = [column.to_numpy() for column in table.columns if _is_number(pyarrow, column.type)]
+    if not numeric:
+        raise InvalidInput(f"{path} holds neither a column of lists nor numeric columns.")
+    return np.column_stack(numeric)
+
+
+def _is_list(pyarrow: Any, kind: Any) -> bool:
+    types = pyarrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(pyarrow: Any, kind: Any) -> bool:
+    return bool(pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind))
+
+
+@contextlib.contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Turn what can go wrong while reading into one sentence."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except FileNotFoundError:
+        raise FileError(f"There is no file {path}.") from None
+    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, zipfile.LargeZipFile) as error:
+        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {_first_line(error)}") from None
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or _first_line(error)}.") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,334 @@
+r"""Who counts as a neighbour, and how far one neighbour can move what is released.
+
+A guarantee protects the difference between two *neighbouring* collections. Each class here names one notion of
+neighbour and answers, for each regime, how far the released object can move (its sensitivity). Every bound holds for the
+numbers the code computes: clean scores are clamped to the public range [a, b] first, so a coordinate moves by at most
+b - a whatever float error does, and where a bound uses more structure than that, the float error is added to it.
+docs/sensitivity.md has the derivations; nothing here ever reads an embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+
+REGIMES = ("scores", "row", "gram")
+FULL_RANGE = (-1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far one neighbour can move a released object.
+
+    Attributes
+    ----------
+    l2 : in Euclidean (for Gram matrices, Frobenius) norm.
+    l1 : in l1 norm, over the scores or over the whole matrix.
+    moved : how many entries can move at all.
+    """
+
+    l2: float
+    l1: float
+    moved: int
+
+
+@dataclass(frozen=True)
+class Released:
+    """The public facts about a release that its sensitivity depends on.
+
+    Attributes
+    ----------
+    regime : "scores", "row" or "gram".
+    records : n, the number of rows of the collection.
+    width : b - a, the length of the public score range.
+    queries : m, how many queries are answered at once.
+    query_norm : the spectral norm of the m unit queries stacked, between 1 and sqrt(m).
+    rounding : a bound on the float error of one computed score.
+    """
+
+    regime: str
+    records: int
+    width: float = 2.0
+    queries: int = 1
+    query_norm: float = 1.0
+    rounding: float = 0.0
+
+
+class Adjacency(ABC):
+    """A notion of neighbouring collections."""
+
+    kind: ClassVar[str]
+
+    def sensitivity(
+        self,
+        regime: str,
+        records: int,
+        *,
+        score_range: tuple[float, float] = FULL_RANGE,
+        queries: ArrayLike | None = None,
+    ) -> Sensitivity:
+        """How far a neighbour can move a release of ``records`` rows, in exact arithmetic.
+
+        ``queries`` are the public queries of a batch, one a row (they are normalised here); None is one query.
+        """
+        function = f"{type(self).__name__}.sensitivity"
+        regime = _checks.one_of(regime, "regime", function, REGIMES)
+        records = _checks.count(records, "records", function)
+        low, high = check_score_range(score_range, function)
+        released = Released(regime, records, high - low)
+        if queries is not None:
+            stack = np.atleast_2d(np.asarray(queries, dtype=np.float64))
+            stack = stack / np.linalg.norm(stack, axis=1, keepdims=True)
+            released = Released(regime, records, high - low, len(stack), spectral_norm(stack))
+        return self.of(released)
+
+    def of(self, released: Released) -> Sensitivity:
+        """The same for a described release, float error included."""
+        match released.regime:
+            case "scores":
+                return self._scores(released)
+            case "row":
+                return self._row(released)
+            case _:
+                return self._gram(released)
+
+    @abstractmethod
+    def _scores(self, released: Released) -> Sensitivity: ...
+
+    @abstractmethod
+    def _row(self, released: Released) -> Sensitivity: ...
+
+    @abstractmethod
+    def _gram(self, released: Released) -> Sensitivity: ...
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What is protected, in words for a certificate."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Replacement(Adjacency):
+    """Neighbours differ in one record, which may be replaced by any other: the strongest promise here."""
+
+    kind = "replacement"
+
+    def _scores(self, released: Released) -> Sensitivity:
+        return _moved_rows(1, released)
+
+    def _row(self, released: Released) -> Sensitivity:
+        # The worst case replaces the row's own record: every other similarity moves.
+        return _moved_entries(released.records - 1, released.width)
+
+    def _gram(self, released: Released) -> Sensitivity:
+        return _moved_entries(2 * (released.records - 1), released.width)
+
+    def describe(self) -> str:
+        return "any one record may be replaced by any other record, or by a made-up one"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+
+@dataclass(frozen=True, init=False)
+class Identity(Adjacency):
+    """Neighbours differ in all records of one identity (a person with several photographs, say).
+
+    Parameters
+    ----------
+    labels : one public label a record; which records belong together is taken as known to everyone.
+    centroids : release one unit-norm centroid per identity instead of every record. One identity then is one row, and
+        its size costs nothing.
+
+    Attributes
+    ----------
+    identities : how many different labels there are.
+    largest : how many records the largest identity has.
+    """
+
+    kind = "identity"
+
+    labels: NDArray[Any] | None = field(repr=False, compare=False)
+    centroids: bool = False
+    identities: int = field(init=False)
+    largest: int = field(init=False)
+
+    def __init__(self, labels: ArrayLike, centroids: bool = False) -> None:
+        array = np.asarray(labels)
+        if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iuUSb":
+            _checks.reject(
+                "labels", "Identity", "a one-dimensional array of integers or strings, one a record", array
+            )
+        if not isinstance(centroids, bool | np.bool_):
+            _checks.reject("centroids", "Identity", "True or False", centroids)
+        array = array.copy()
+        array.flags.writeable = False
+        sizes = np.unique(array, return_counts=True)[1]
+        self._set(array, bool(centroids), len(sizes), int(sizes.max()))
+
+    def _set(self, labels: NDArray[Any] | None, centroids: bool, identities: int, largest: int) -> None:
+        for name, value in zip(
+            ("labels", "centroids", "identities", "largest"), (labels, centroids, identities, largest), strict=True
+        ):
+            object.__setattr__(self, name, value)
+
+    def _scores(self, released: Released) -> Sensitivity:
+        return _moved_rows(self._group(released), released)
+
+    def _row(self, released: Released) -> Sensitivity:
+        # If the row's own identity is replaced every other similarity may move, as for one record.
+        return _moved_entries(released.records - 1, released.width)
+
+    def _gram(self, released: Released) -> Sensitivity:
+        n, g = released.records, self._group(released)
+        moved = 2 * g * (n - g) + g * (g - 1)
+        by_entries = _moved_entries(moved, released.width)
+        if g == 1:
+            return by_entries
+        # The geometry of the elliptope does better than counting entries: docs/sensitivity.md, theorem 3.
+        flipped = min(g, n / 2)
+        geometric = math.sqrt(8 * flipped * (n - flipped)) + 2 * math.sqrt(moved) * released.rounding
+        return Sensitivity(min(by_entries.l2, geometric), by_entries.l1, moved)
+
+    def _group(self, released: Released) -> int:
+        return 1 if self.centroids else min(self.largest, released.records)
+
+    def describe(self) -> str:
+        if self.centroids:
+            return (
+                f"all records of any one of {self.identities:,} identities may be replaced, added to or taken away "
+                "(one centroid per identity is released; who belongs to whom is taken as public)"
+            )
+        return (
+            f"all records of any one of {self.identities:,} identities, at most {self.largest:,} of them, may be "
+            "replaced (who belongs to whom is taken as public)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "centroids": self.centroids,
+            "identities": self.identities,
+            "largest": self.largest,
+        }
+
+
+@dataclass(frozen=True)
+class GramRadius(Adjacency):
+    """Neighbours are collections whose Gram matrices lie within ``radius`` of each other in Frobenius norm.
+
+    A promise about the output, not about a person: below 2 sqrt(2 (n - 1)) it does *not* cover the replacement of a
+    record. The class methods turn a threat into a radius.
+    """
+
+    kind = "gram-radius"
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", _checks.positive(self.radius, "radius", "GramRadius"))
+
+    @classmethod
+    def from_pairs(cls, m: int, t: float) -> GramRadius:
+        """``m`` undirected pairs change their similarity by at most ``t`` each: t sqrt(2 m)."""
+        function = "GramRadius.from_pairs"
+        m = _checks.count(m, "m", function)
+        return cls(_checks.positive(t, "t", function) * math.sqrt(2 * m))
+
+    @classmethod
+    def from_record(cls, m: int, t: float) -> GramRadius:
+        """One record changes ``m`` of its similarities by at most ``t`` each: t sqrt(2 m)."""
+        return cls.from_pairs(m, t)
+
+    @classmethod
+    def from_drift(cls, n: int, k: int, h: float) -> GramRadius:
+        """``k`` of ``n`` embeddings drift by at most ``h`` in l2: 2 h sqrt(n k) + h^2 k."""
+        function = "GramRadius.from_drift"
+        n = _checks.count(n, "n", function)
+        k = _checks.count(k, "k", function)
+        h = _checks.positive(h, "h", function)
+        if k > n:
+            _checks.reject("k", function, f"at most n = {n}", k)
+        return cls(2 * h * math.sqrt(n * k) + h * h * k)
+
+    def dominates_replacement(self, n: int) -> bool:
+        """Whether this radius covers the replacement of any one of ``n`` records."""
+        n = _checks.count(n, "n", "GramRadius.dominates_replacement")
+        return self.radius >= Replacement().sensitivity("gram", n).l2
+
+    def _scores(self, released: Released) -> Sensitivity:
+        raise InvalidInput(
+            f"GramRadius is an adjacency on Gram matrices and says nothing about a release of {released.regime}; use "
+            "Replacement() or Identity(labels), or release_gram."
+        )
+
+    _row = _scores
+
+    def _gram(self, released: Released) -> Sensitivity:
+        moved = released.records * (released.records - 1)
+        l2 = self.radius + 2 * math.sqrt(moved) * released.rounding
+        return Sensitivity(l2, l2 * math.sqrt(moved), moved)
+
+    def describe(self) -> str:
+        return f"the collection may change in any way that moves its Gram matrix by at most {self.radius:g} (Frobenius norm)"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "radius": self.radius}
+
+
+def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
+    """Read back what ``to_dict`` wrote; the labels of an identity are not kept, only their counts."""
+    match data:
+        case {"kind": Replacement.kind}:
+            return Replacement()
+        case {"kind": GramRadius.kind, "radius": radius}:
+            return GramRadius(radius)
+        case {"kind": Identity.kind, "centroids": centroids, "identities": identities, "largest": largest}:
+            adjacency = Identity.__new__(Identity)
+            adjacency._set(None, bool(centroids), int(identities), int(largest))
+            return adjacency
+    raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
+
+
+def check_score_range(score_range: Any, function: str) -> tuple[float, float]:
+    """The public range [a, b], -1 <= a < b <= 1, that clean scores are clamped to."""
+    must = "a pair (a, b) with -1 <= a < b <= 1"
+    try:
+        low, high = (float(end) for end in score_range)
+    except (TypeError, ValueError):
+        _checks.reject("score_range", function, must, score_range)
+    if not -1 <= low < high <= 1:
+        _checks.reject("score_range", function, must, score_range)
+    return low, high
+
+
+def spectral_norm(queries: NDArray[np.float64]) -> float:
+    """The largest singular value of the stacked unit queries, rounded up; at most sqrt(m)."""
+    if len(queries) == 1:
+        return 1.0
+    return min(float(np.linalg.norm(queries, 2)) * (1 + 1e-9), math.sqrt(len(queries)))
+
+
+def _moved_entries(moved: int, width: float) -> Sensitivity:
+    """So many entries, each free to move across the whole public range."""
+    return Sensitivity(width * math.sqrt(moved), width * moved, moved)
+
+
+def _moved_rows(rows: int, released: Released) -> Sensitivity:
+    """So many records, each moving its scores under all the queries."""
+    by_entries = _moved_entries(rows * released.queries, released.width)
+    if released.queries == 1:
+        return by_entries
+    # |(e - e') Q^T| <= |e - e'| |Q|_2 <= 2 |Q|_2 for each record, plus float error on both sides.
+    one = 2 * released.query_norm + 2 * math.sqrt(released.queries) * released.rounding
+    return Sensitivity(min(by_entries.l2, one * math.sqrt(rows)), by_entries.l1, by_entries.moved)

@@ -1,0 +1,175 @@
+r"""How much Gaussian noise an (epsilon, delta) contract takes, and what a given noise is worth.
+
+With :math:`\mu = D/\sigma` (sensitivity over standard deviation) the Gaussian mechanism satisfies
+(epsilon, delta)-differential privacy if and only if (Balle & Wang, ICML 2018, Theorem 8)
+
+.. math:: \delta \ge \Phi(-\epsilon/\mu + \mu/2) - e^\epsilon \Phi(-\epsilon/\mu - \mu/2).
+
+Both terms share a factor: with :math:`a = \epsilon/\mu - \mu/2`, :math:`b = \epsilon/\mu + \mu/2` and the Mills ratio
+:math:`M(x) = \Phi(-x)/\varphi(x)`, the right-hand side is :math:`\varphi(a)\,[M(a) - M(b)]`, because
+:math:`\varphi(a) = e^\epsilon \varphi(b)`. That form neither overflows nor underflows, so everything here works on its
+logarithm, and every answer is rounded to the safe side by more than the rounding error can be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+from scipy.special import erfcx, log_ndtr, ndtr
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidCalibration
+
+METHODS = ("analytic", "conservative", "classical")
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+# erfcx is documented to 1e-13 relative; what follows takes ten times that for each Mills ratio.
+_MILLS_ERROR = 1e-12
+
+
+def log_delta(epsilon: float, mu: float) -> tuple[float, float]:
+    """The logarithm of the exact delta of Gaussian noise at ``epsilon`` >= 0, and a bound on its numerical error."""
+    low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if low < -8:
+        # delta is within 1e-15 of Phi(-low), and the second term is a small correction to it.
+        second = epsilon + float(log_ndtr(-high))
+        first = float(log_ndtr(-low))
+        return first + math.log1p(-math.exp(second - first)), 1e-12
+    if low > 1e5:
+        # -M'(x) <= 1/(1 + x^2), so M(a) - M(b) <= mu/(a b), and by no more than one part in 1e9 here.
+        if low > 1e150:
+            return -math.inf, 0.0
+        gap, loss = mu / (low * high), 1e-9
+    elif mu < 1e-5:
+        # M(a) - M(b) by its derivative 1 - x M(x) in the middle; the next term is smaller by mu^2.
+        middle = epsilon / mu
+        gap = mu * (1 - middle * _mills(middle))
+        loss = (1 + middle**2) * _MILLS_ERROR + mu * mu
+    else:
+        top = _mills(low)
+        gap = top - _mills(high)
+        loss = _MILLS_ERROR * (1 + 2 * top / gap)
+    value = -0.5 * low * low - _LOG_SQRT_2PI + math.log(gap)
+    return value, loss + 1e-15 * (4 + low * low + epsilon)
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """The exact delta of Gaussian noise at ``epsilon``, rounded up."""
+    value, error = log_delta(epsilon, mu)
+    return min(1.0, math.exp(value + error))
+
+
+def epsilon_of(delta: float, mu: float) -> float:
+    """The least epsilon >= 0 that Gaussian noise has at ``delta`` in (0, 1), rounded up."""
+    target = math.log(delta)
+
+    def excess(epsilon: float) -> float:
+        value, error = log_delta(epsilon, mu)
+        return value + error - target
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = max(1.0, mu * mu)
+    while excess(high) > 0:
+        high *= 2
+    root = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500))
+    return _step_until(root, lambda epsilon: excess(epsilon) <= 0, upward=True)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest sensitivity-to-noise ratio that meets (epsilon, delta), rounded down."""
+    target = math.log(delta)
+
+    def excess(log_mu: float) -> float:
+        value, error = log_delta(epsilon, math.exp(log_mu))
+        return value + error - target
+
+    # Two classical points around the answer, widened until they bracket it.
+    low = math.log(epsilon / math.sqrt(2 * (math.log(2) - target) + 2 * epsilon))
+    while excess(low) > 0:
+        low -= 1
+    high = low + 1
+    while excess(high) <= 0:
+        high += 1
+    root = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-14, maxiter=500))
+    return _step_until(root, lambda mu: excess(math.log(mu)) <= 0, upward=False)
+
+
+def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
+    """The standard deviation of Gaussian noise that makes a quantity of this sensitivity (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    epsilon, delta : the contract; epsilon > 0 and 0 < delta < 1.
+    sensitivity : how far one neighbour can move the quantity, in l2.
+    method : ``"analytic"`` is the least scale there is (Balle & Wang 2018). ``"conservative"``,
+        D sqrt(2 ln(2/delta)) / epsilon, and ``"classical"``, D sqrt(2 ln(1.25/delta)) / epsilon, are the textbook
+        rules; where they do not give what they promise (large epsilon) they are refused.
+
+    Returns
+    -------
+    The scale, rounded up so that the exact delta never exceeds the asked one.
+
+    Raises
+    ------
+    InvalidCalibration
+        if a textbook rule is asked for outside its validity; it carries the true pair and the analytic scale.
+    """
+    function = "calibrate"
+    epsilon = _checks.positive(epsilon, "epsilon", function)
+    delta = _checks.probability(delta, "delta", function, zero=False)
+    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    method = _checks.one_of(method, "method", function, METHODS)
+    if method == "analytic":
+        return _scale(sensitivity, mu_of(epsilon, delta))
+    mu = rule_mu(epsilon, delta, method)
+    value, error = log_delta(epsilon, mu)
+    if value + error > math.log(delta):
+        true_delta, true_epsilon = delta_of(epsilon, mu), epsilon_of(delta, mu)
+        analytic = _scale(sensitivity, mu_of(epsilon, delta))
+        raise InvalidCalibration(
+            f"The {method} rule is not ({epsilon:g}, {delta:g})-private: its scale {_scale(sensitivity, mu):.6g} has "
+            f"delta {true_delta:.3g} at epsilon {epsilon:g} and epsilon {true_epsilon:.4g} at delta {delta:g}; use "
+            f"method 'analytic', whose scale {analytic:.10g} is.",
+            true_delta=true_delta,
+            true_epsilon=true_epsilon,
+            analytic_scale=analytic,
+        )
+    return _scale(sensitivity, mu)
+
+
+def rule_mu(epsilon: float, delta: float, method: str) -> float:
+    """The ratio sensitivity / scale that a textbook rule asks for, whether or not the rule is valid there."""
+    numerator = 2.0 if method == "conservative" else 1.25
+    return epsilon / math.sqrt(2 * (math.log(numerator) - math.log(delta)))
+
+
+def attack_auc(mu: float) -> float:
+    """Area under the curve of the best membership test against Gaussian noise."""
+    return float(ndtr(mu / math.sqrt(2)))
+
+
+def attack_advantage(mu: float) -> float:
+    """Largest difference of true- and false-positive rate that any membership test reaches."""
+    return math.erf(mu / (2 * math.sqrt(2)))
+
+
+def _mills(x: float) -> float:
+    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
+
+
+def _scale(sensitivity: float, mu: float) -> float:
+    # The quotient and the sensitivity's own formula are each within a few units in the last place.
+    return sensitivity / mu * (1 + 2**-48)
+
+
+def _step_until(start: float, holds: Callable[[float], bool], *, upward: bool) -> float:
+    """The first of start (1 +- 2^-46), start (1 +- 2^-45), ... where the condition holds."""
+    step = 2.0**-46
+    while True:
+        value = start * (1 + step) if upward else start / (1 + step)
+        if holds(value):
+            return value
+        step *= 2

@@ -1,0 +1,73 @@
+"""Where random bits come from: a cryptographic stream for releases, a seeded generator for research.
+
+A release draws from AES-256 in counter mode under a fresh key from the operating system, through `cryptography`. The key
+lives as long as one release and is never stored, so neither a fork nor a saved object can make two releases share
+noise. The research stream repeats, which is what experiments want and what an attacker wants too: a
+release made with it says so in its guarantee.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+
+Words = NDArray[np.int64]
+
+
+class Stream(Protocol):
+    """A source of uniform 64-bit words."""
+
+    name: str
+
+    def words(self, count: int) -> Words:
+        """The next ``count`` words, as signed integers, uniform on [-2^63, 2^63)."""
+
+
+class SecureStream:
+    """AES-256-CTR keyed by the operating system: unpredictable, and never the same twice."""
+
+    name = "exact"
+
+    def __init__(self) -> None:
+        self._keystream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+        self._zeros = b""
+
+    def words(self, count: int) -> Words:
+        size = 8 * count
+        if len(self._zeros) < size:
+            self._zeros = bytes(size)
+        block = bytearray(size + 15)  # some versions of the cipher want room for one block more
+        self._keystream.update_into(memoryview(self._zeros)[:size], block)
+        return np.frombuffer(block, dtype="<i8", count=count)
+
+
+class ResearchStream:
+    """A NumPy generator: repeats bit for bit, and is predictable, so never for real data."""
+
+    name = "research"
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+
+    def words(self, count: int) -> Words:
+        limits = np.iinfo(np.int64)
+        return self._generator.integers(limits.min, limits.max, size=count, dtype=np.int64, endpoint=True)
+
+
+def stream_from(rng: Any, function: str) -> Stream:
+    """The stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
+    if rng is None:
+        return SecureStream()
+    if isinstance(rng, np.random.Generator):
+        return ResearchStream(rng)
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
+        return ResearchStream(np.random.default_rng(int(rng)))
+    _checks.reject(
+        "rng", function, "None (secure), a non-negative integer seed or a numpy Generator (research)", rng
+    )

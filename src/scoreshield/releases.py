@@ -1,0 +1,317 @@
+"""The releases: compute, perturb, project, in the paper's own order, each with the guarantee that is true of it.
+
+A release (1) checks its arguments, (2) finds the sensitivity from the adjacency and public facts, (3) calibrates the noise and
+its grid, (4) computes the clean scores and clamps them to the public range, (5) overwrites them with their noisy
+version, and (6) projects that onto the valid cosine objects. Clean scores live in one array between steps 4 and 5 and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield import embeddings as _embeddings
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry.elliptope import METHODS as PROJECTIONS
+from scoreshield.geometry.elliptope import Progress, project_elliptope
+from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.adjacency import (
+    FULL_RANGE,
+    Adjacency,
+    Identity,
+    Released,
+    Replacement,
+    Sensitivity,
+    check_score_range,
+    spectral_norm,
+)
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.noise import GaussianNoise, add_gaussian_noise, grid_step
+from scoreshield.privacy.stream import Stream, stream_from
+from scoreshield.results import GramRelease, RowRelease, ScoreRelease
+
+MECHANISMS = ("gaussian",)
+_TILE = 256  # rows of a Gram matrix that get their noise at once
+
+
+def release_scores(
+    embeddings: ArrayLike,
+    query: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "gaussian",
+    calibration: str = "analytic",
+    adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
+    score_range: tuple[float, float] = FULL_RANGE,
+    norm: str = "unit",
+    rng: Any = None,
+    unsafe_reproduce_paper: bool = False,
+) -> ScoreRelease:
+    """Release the cosine similarities of a public query, or a batch of them, with every record (regime i).
+
+    Parameters
+    ----------
+    embeddings : the collection, (n, d), float32 or float64, of any strides; never modified.
+    query : one public query (d,) or a batch (m, d). A batch is one release, calibrated to 2 |Q|_2 (spectral norm); docs/noise.md
+        says when that is the wrong tool.
+    epsilon, delta : the contract. Gaussian noise needs delta > 0; there is no default to fall back on.
+    mechanism : ``"gaussian"``.
+    calibration : ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, refused where false).
+    adjacency : who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels, centroids=True)``
+        one score per identity is released, in sorted order of the labels.
+    score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
+    norm : ``"unit"`` normalises rows and refuses zero rows; ``"ball"`` only shortens rows longer than one.
+    rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
+    unsafe_reproduce_paper : use a refused textbook rule all the same. The guarantee then carries the true pair.
+
+    Returns
+    -------
+    ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k, threshold=None)``.
+    """
+    function = "release_scores"
+    contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
+    rows, adjacency = _collection(embeddings, adjacency, function)
+    queries, single = _embeddings.as_queries(query, rows.shape[1], function)
+    stream = stream_from(rng, function)
+
+    released = Released(
+        "scores",
+        len(rows),
+        contract.width,
+        len(queries),
+        spectral_norm(queries),
+        _embeddings.rounding_error(rows.shape[1], rows.dtype),
+    )
+    noise = contract.calibrate(adjacency.of(released))
+    values = _embeddings.scores(rows, queries, norm, function)
+    np.clip(values, *contract.score_range, out=values)
+    add_gaussian_noise(values.reshape(-1), noise.std, noise.step, stream)
+    if single:
+        values = values[0]
+    guarantee = contract.guarantee(noise, adjacency, "scores", values.shape, stream)
+    return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=_tie_break(stream))
+
+
+def release_row(
+    embeddings: ArrayLike,
+    index: int,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "gaussian",
+    calibration: str = "analytic",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    rng: Any = None,
+    unsafe_reproduce_paper: bool = False,
+) -> RowRelease:
+    """Release the similarities of the record at a public index with every record (regime iii).
+
+    The record's own similarity is the public constant 1. Replacing that record moves all the others, so the sensitivity is
+    2 sqrt(n - 1); if the record's embedding is public, ``release_scores`` with it as the query needs far less
+    noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)`` the index
+    counts identities in sorted order of the labels.
+    """
+    function = "release_row"
+    contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    rows, adjacency = _collection(embeddings, adjacency, function)
+    index = _position(index, len(rows), function)
+    _needs_two(rows, function)
+    stream = stream_from(rng, function)
+
+    noise = contract.calibrate(adjacency.of(Released("row", len(rows), contract.width)))
+    own = _embeddings.unit_rows(rows[index : index + 1], function)
+    values = _embeddings.scores(rows, own, "unit", function)[0]
+    np.clip(values, *contract.score_range, out=values)
+    add_gaussian_noise(values, noise.std, noise.step, stream)
+    values[index] = 1.0
+    guarantee = contract.guarantee(noise, adjacency, "row", values.shape, stream)
+    return RowRelease(noisy=values, guarantee=guarantee, tie_break=_tie_break(stream), index=index)
+
+
+def release_gram(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "gaussian",
+    calibration: str = "analytic",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    projection: str = "aap",
+    max_iterations: int | None = None,
+    rng: Any = None,
+    unsafe_reproduce_paper: bool = False,
+    progress: Progress | None = None,
+) -> GramRelease:
+    """Release all pairwise cosine similarities (regime ii).
+
+    The parameters are those of :func:`release_scores`, and
+
+    adjacency : also ``GramRadius(radius)``, a promise about the matrix that need not cover a whole record.
+    projection : ``"aap"`` (the paper's averaged alternating projections) or ``"none"``, which leaves ``.gram`` noisy.
+    max_iterations : of the projection; None is its own limit.
+    progress : called with (done, total) while the noise is drawn and then while the projection runs.
+
+    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection takes five more while it runs.
+    """
+    function = "release_gram"
+    contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    projection = _checks.one_of(projection, "projection", function, (*PROJECTIONS, "none"))
+    if max_iterations is not None:
+        max_iterations = _checks.count(max_iterations, "max_iterations", function)
+    rows, adjacency = _collection(embeddings, adjacency, function)
+    _needs_two(rows, function)
+    stream = stream_from(rng, function)
+
+    rounding = _embeddings.rounding_error(rows.shape[1], np.float64)
+    released = Released("gram", len(rows), contract.width, rounding=rounding)
+    noise = contract.calibrate(adjacency.of(released), entries_per_draw=2)
+    noisy = _embeddings.gram(rows, function)
+    np.clip(noisy, *contract.score_range, out=noisy)
+    _add_symmetric_noise(noisy, noise, stream, progress)
+    guarantee = contract.guarantee(noise, adjacency, "gram", noisy.shape, stream)
+    if projection == "none":
+        return GramRelease(noisy, guarantee, noisy, projection, 0, 0.0, True)
+    end = project_elliptope(noisy, projection, max_iterations=max_iterations, progress=progress)
+    return GramRelease(noisy, guarantee, end.matrix, projection, end.iterations, end.residual, end.converged)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Calibrated noise: the scale for the sensitivity, what each entry gets, and the grid they live on."""
+
+    sensitivity: float
+    grid_sensitivity: float
+    scale: float
+    std: float
+    step: float
+
+
+@dataclass(frozen=True)
+class _Contract:
+    """The checked privacy arguments that all releases share."""
+
+    function: str
+    epsilon: float
+    delta: float
+    mechanism: str
+    calibration: str
+    score_range: tuple[float, float]
+    unsafe: bool
+
+    @classmethod
+    def check(
+        cls, function: str, epsilon: Any, delta: Any, mechanism: Any, calibration: Any, score_range: Any, unsafe: Any
+    ) -> _Contract:
+        epsilon = _checks.positive(epsilon, "epsilon", function)
+        delta = _checks.probability(delta, "delta", function, zero=True)
+        mechanism = _checks.one_of(mechanism, "mechanism", function, MECHANISMS)
+        calibration = _checks.one_of(calibration, "calibration", function, gaussian.METHODS)
+        if delta == 0:
+            _checks.reject("delta", function, "above 0 for Gaussian noise (1e-6, say)", delta)
+        if not isinstance(unsafe, bool):
+            _checks.reject("unsafe_reproduce_paper", function, "True or False", unsafe)
+        return cls(
+            function, epsilon, delta, mechanism, calibration, check_score_range(score_range, function), unsafe
+        )
+
+    @property
+    def width(self) -> float:
+        return self.score_range[1] - self.score_range[0]
+
+    def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> _Noise:
+        """The noise for this sensitivity; rounding clean values to the grid moves each entry by one step more."""
+        share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
+        step = grid_step(self._scale(sensitivity.l2) * share)
+        on_grid = sensitivity.l2 + step * math.sqrt(sensitivity.moved)
+        scale = self._scale(on_grid)
+        return _Noise(sensitivity.l2, on_grid, scale, scale * share, step)
+
+    def _scale(self, sensitivity: float) -> float:
+        if self.unsafe and self.calibration != "analytic":
+            return sensitivity / gaussian.rule_mu(self.epsilon, self.delta, self.calibration)
+        return gaussian.calibrate(self.epsilon, self.delta, sensitivity, self.calibration)
+
+    def guarantee(
+        self, noise: _Noise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], stream: Stream
+    ) -> Guarantee:
+        guarantee = Guarantee(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            calibration=self.calibration,
+            adjacency=adjacency,
+            regime=regime,
+            shape=shape,
+            score_range=self.score_range,
+            sensitivity=noise.sensitivity,
+            grid_sensitivity=noise.grid_sensitivity,
+            scale=noise.scale,
+            grid=noise.step,
+            noise=GaussianNoise(noise.std),
+            sampler=stream.name,
+        )
+        if not self.unsafe or guarantee.delta_at(self.epsilon) <= self.delta:
+            return guarantee
+        return replace(guarantee, epsilon=guarantee.epsilon_at(self.delta), claimed=(self.epsilon, self.delta))
+
+
+def _collection(source: ArrayLike, adjacency: Any, function: str) -> tuple[_embeddings.Rows, Adjacency]:
+    """The rows that are released: the records, or one centroid per identity."""
+    if not isinstance(adjacency, Adjacency):
+        _checks.reject("adjacency", function, "an Adjacency such as Replacement() or Identity(labels)", adjacency)
+    rows = _embeddings.as_rows(source, function)
+    if isinstance(adjacency, Identity):
+        if adjacency.labels is None:
+            raise InvalidInput(f"The Identity given to {function} was read from a file and has no labels; make a new one.")
+        if len(adjacency.labels) != len(rows):
+            _checks.reject("labels", "Identity", f"one per record, {len(rows)} of them", adjacency.labels)
+        if adjacency.centroids:
+            rows = _embeddings.centroids(rows, adjacency.labels, function)
+    return rows, adjacency
+
+
+def _add_symmetric_noise(
+    matrix: NDArray[np.float64], noise: _Noise, stream: Stream, progress: Progress | None
+) -> None:
+    """Noise on the upper triangle, drawn once, in place, tile by tile, and mirrored; the diagonal is the public 1."""
+    n = len(matrix)
+    for start in range(0, n, _TILE):
+        end = min(start + _TILE, n)
+        above = np.triu_indices(end - start, 1)
+        corner = matrix[start:end, start:end]
+        values = np.concatenate([corner[above], matrix[start:end, end:].reshape(-1)])
+        add_gaussian_noise(values, noise.std, noise.step, stream)
+        corner[above] = values[: len(above[0])]
+        corner.T[above] = values[: len(above[0])]
+        matrix[start:end, end:] = values[len(above[0]) :].reshape(end - start, n - end)
+        matrix[end:, start:end] = matrix[start:end, end:].T
+        if progress is not None:
+            progress(end, n)
+    np.fill_diagonal(matrix, 1.0)
+
+
+def _position(index: Any, n: int, function: str) -> int:
+    if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
+        _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
+    return int(index) % n
+
+
+def _needs_two(rows: _embeddings.Rows, function: str) -> None:
+    if len(rows) < 2:
+        raise InvalidInput(
+            f"{function} needs at least two records: the similarity of one record with itself is the public constant 1."
+        )
+
+
+def _tie_break(stream: Stream) -> int:
+    return int(stream.words(1)[0] >> 1) & (2**62 - 1)

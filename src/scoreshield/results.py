@@ -1,0 +1,156 @@
+"""What a release function hands back: frozen arrays with their guarantee, ready to rank, save and load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks, io
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.guarantee import Guarantee
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release:
+    """A private object and its guarantee. Everything derived from it is private too, at no further cost.
+
+    Attributes
+    ----------
+    noisy : the clean object plus noise, float64, every entry a multiple of ``guarantee.grid``. Rank on this.
+    guarantee : what it promises; ``str(release.guarantee)`` is the certificate.
+    """
+
+    kind: ClassVar[str]
+
+    noisy: Float
+    guarantee: Guarantee
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+                object.__setattr__(self, name, value)
+
+    def save(self, path: str | Path) -> None:
+        """Write the release, guarantee included, to one .npz file: all of it or nothing."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        facts = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in arrays and not isinstance(value, Guarantee)
+        }
+        io.write_release(path, self.kind, self.guarantee.to_dict(), facts, arrays)
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, theirs = vars(self), vars(other)
+        return all(
+            np.array_equal(value, theirs[name]) if isinstance(value, np.ndarray) else value == theirs[name]
+            for name, value in mine.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        g = self.guarantee
+        shape = " x ".join(f"{length:,}" for length in self.noisy.shape)
+        return (
+            f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, "
+            f"noise sd {g.noise.std:.4g}, {g.sampler} sampler>"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreRelease(Release):
+    """Private scores of one query, shape (n,), or of a batch of m queries, shape (m, n)."""
+
+    kind = "scores"
+
+    tie_break: int
+
+    @property
+    def scores(self) -> Float:
+        """The nearest feasible scores: the noisy ones clipped to the public range. For showing, not for ranking."""
+        return np.clip(self.noisy, *self.guarantee.score_range)
+
+    def top_k(self, k: int, threshold: float | None = None) -> NDArray[np.intp]:
+        """Indices of the ``k`` largest noisy scores, best first, of those at or above ``threshold`` if one is given.
+
+        Fewer than k are returned where fewer pass. A batch gives one row a query, padded with -1. Ties are broken
+        by a random order that belongs to the release, so that asking twice answers the same.
+        """
+        k = _checks.count(k, "k", "top_k")
+        if threshold is not None:
+            threshold = _checks.real(threshold, "threshold", "top_k")
+        if self.noisy.ndim == 1:
+            return self._top(self.noisy, k, threshold, 0)
+        rows = [self._top(row, k, threshold, place) for place, row in enumerate(self.noisy)]
+        out = np.full((len(rows), max(map(len, rows))), -1, dtype=np.intp)
+        for place, row in enumerate(rows):
+            out[place, : len(row)] = row
+        return out
+
+    def _top(self, noisy: Float, k: int, threshold: float | None, place: int) -> NDArray[np.intp]:
+        chosen = np.arange(len(noisy)) if threshold is None else np.flatnonzero(noisy >= threshold)
+        if k < len(chosen):
+            values = noisy[chosen]
+            least = np.partition(values, len(values) - k)[len(values) - k]
+            chosen = chosen[values >= least]  # more than k where the last place is tied
+        order = np.random.default_rng([self.tie_break, place]).random(len(chosen))
+        return chosen[np.lexsort((order, -noisy[chosen]))][:k]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowRelease(ScoreRelease):
+    """Private similarities of the record at a public ``index`` with all records; its own is the public constant 1."""
+
+    kind = "row"
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GramRelease(Release):
+    """A private Gram matrix.
+
+    Attributes
+    ----------
+    gram : the noisy matrix projected onto the valid cosine matrices (unit diagonal, positive semidefinite).
+    noisy : the symmetric noisy matrix before projection; its diagonal is the public constant 1.
+    projection : the method, by name.
+    iterations, residual, converged : how the projection ended.
+    """
+
+    kind = "gram"
+
+    gram: Float
+    projection: str
+    iterations: int
+    residual: float
+    converged: bool
+
+
+_KINDS: dict[str, type[Release]] = {cls.kind: cls for cls in (ScoreRelease, RowRelease, GramRelease)}
+
+
+def load(path: str | Path) -> Any:
+    """Read back a release that ``save`` wrote, equal to what was saved."""
+    kind, guarantee_data, facts, arrays = io.read_release(path)
+    if kind not in _KINDS:
+        raise InvalidInput(f"{path} holds a release of kind {kind!r}, which this version does not know.")
+    guarantee = Guarantee.from_dict(guarantee_data)
+    try:
+        release = _KINDS[kind](**arrays, **facts, guarantee=guarantee)
+    except TypeError:
+        raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.") from None
+    steps = release.noisy / guarantee.grid
+    if release.noisy.shape != guarantee.shape or not np.array_equal(steps, np.rint(steps)):
+        raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")
+    return release
