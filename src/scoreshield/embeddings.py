@@ -1,15 +1,15 @@
 """From embeddings to clean cosines: validation, normalisation, and the products, one pass over the data.
 
-Nothing here is private. The functions return clean scores to `releases`, which clamps them, adds noise in the same memory and
-lets nothing else out. Each score is computed from its own row (or pair of rows) alone, never from the rest of the
-collection: that is what makes replacing one record move only that record's scores.
+Nothing here is private. The functions return clean scores to `releases`, which clamps them, adds noise in the same
+memory and lets nothing else out. Each score is computed from its own row (or pair of rows) alone, never from the
+rest of the collection: that is what makes replacing one record move only that record's scores.
 
 Errors name the offending row: they speak to the curator who holds the collection, and must not be passed to a client.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +18,10 @@ from scipy import sparse
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 
-Rows = NDArray[np.float32] | NDArray[np.float64]
+Rows = NDArray[np.floating[Any]]  # float32 or float64; see as_rows
 
-NORMS = ("unit", "ball")
+Norm = Literal["unit", "ball"]
+NORMS: tuple[str, ...] = get_args(Norm)
 # A block of rows stays in the second-level cache while its norms and its scores are taken.
 _BLOCK_BYTES = 1 << 20
 
@@ -55,8 +56,8 @@ def as_queries(query: ArrayLike, dimension: int, function: str) -> tuple[NDArray
 def rounding_error(dimension: int, dtype: Any) -> float:
     """A bound on the float error of one cosine of two vectors of this length, in any order of summation.
 
-    Three inner products of length d (two for the norms, which enter by their square roots), the rounding of the query and
-    of the quotient: with unit roundoff u, (2 d + 8) u covers them with room to spare while d u is small.
+    Three inner products of length d (two for the norms, which enter by their square roots), the rounding of the
+    query and of the quotient: with unit roundoff u, (2 d + 8) u covers them with room to spare while d u is small.
     """
     return (2 * dimension + 8) * float(np.finfo(dtype).eps) / 2
 
@@ -77,7 +78,7 @@ def scores(rows: Rows, queries: NDArray[np.float64], norm: str, function: str) -
         if not (safe_low < squares.min() and squares.max() < safe_high):  # also where a square is NaN
             out[:, start : start + block] = _careful_scores(part, start, queries, norm, function)
             continue
-        products = np.vecdot(part, public[0])[None] if len(public) == 1 else public @ part.T
+        products = np.vecdot(part, public[0])[None] if len(public) == 1 else (part @ public.T).T
         lengths = np.sqrt(squares)
         if norm == "ball":
             np.maximum(lengths, 1, out=lengths)
@@ -107,15 +108,16 @@ def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.flo
     unit = unit_rows(rows, function)
     index = np.unique(labels, return_inverse=True)[1]
     members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
-    means = np.asarray(members @ unit)
+    means: NDArray[np.float64] = members @ unit
     lengths = np.sqrt(np.vecdot(means, means))
     if (lengths < 1e-9).any():
         worst = int(np.argmin(lengths))
         raise InvalidInput(
-            f"The records of identity number {worst} (in sorted order of labels) cancel out, so {function} has no centroid "
-            "direction for it; give that identity other records or leave it out."
+            f"The records of identity number {worst} (in sorted order of labels) cancel out, so {function} has no "
+            "centroid direction for it; give that identity other records or leave it out."
         )
-    return means / lengths[:, None]
+    means /= lengths[:, None]
+    return means
 
 
 def _careful_scores(
@@ -130,18 +132,21 @@ def _careful_scores(
             longer = lengths * largest > 1
         out *= np.where(longer, 1 / np.maximum(lengths, 1), largest)[:, None]
         return queries @ out.T
-    return (queries @ out.T) / lengths
+    products: NDArray[np.float64] = queries @ out.T
+    products /= lengths
+    return products
 
 
 def _scale_to_one(
     rows: NDArray[np.float64], start: int, function: str, name: str, *, zero: bool = False
 ) -> NDArray[np.float64]:
     """Divide each row, in place, by its largest entry, so that no square overflows or vanishes; refuse bad rows."""
-    largest = np.abs(rows).max(axis=1)
+    largest: NDArray[np.float64] = np.abs(rows).max(axis=1)
     bad = ~np.isfinite(largest)
     if bad.any():
         raise InvalidInput(
-            f"Row {start + int(np.argmax(bad))} of '{name}' holds a NaN or an infinity; {function} takes finite numbers only."
+            f"Row {start + int(np.argmax(bad))} of '{name}' holds a NaN or an infinity; {function} takes finite "
+            "numbers only."
         )
     empty = largest == 0
     if empty.any():
@@ -151,7 +156,6 @@ def _scale_to_one(
                 + (", or pass norm='ball' to keep such rows in the unit ball." if name == "embeddings" else ".")
             )
         largest = np.where(empty, 1.0, largest)
-    # Dividing twice keeps subnormal scales from overflowing.
     with np.errstate(under="ignore"):
         rows /= largest[:, None]
     return largest

@@ -21,9 +21,7 @@ class InvalidCalibration(ScoreShieldError, ValueError):
     analytic_scale : the least scale that does meet the asked pair.
     """
 
-    def __init__(
-        self, message: str, *, true_delta: float, true_epsilon: float, analytic_scale: float
-    ) -> None:
+    def __init__(self, message: str, *, true_delta: float, true_epsilon: float, analytic_scale: float) -> None:
         super().__init__(message)
         self.true_delta = true_delta
         self.true_epsilon = true_epsilon

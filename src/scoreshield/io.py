@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,41 +19,41 @@ from scoreshield.errors import FileError, InvalidInput
 FORMAT = 1  # of saved releases; a number never changes meaning
 
 
-@contextlib.contextmanager
-def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """A file that appears under ``path``, complete, when the block ends well, and not at all otherwise."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+def write_whole(files: Mapping[Path, Callable[[BinaryIO], None]]) -> None:
+    """Write several files so that they appear together, complete, or not at all.
+
+    Each is written under a temporary name beside its own and brought to disk; only when all are done are they renamed.
+    """
+    temporary = {path: path.with_name(f".{path.name}.{secrets.token_hex(8)}.part") for path in files}
+    path = None
     try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        for path, write in files.items():
+            with temporary[path].open("xb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in files:
+            temporary[path].replace(path)
     except OSError as error:
-        raise FileError(f"Cannot write {target}: {error.strerror or error}; nothing was left there.") from error
+        raise FileError(f"Cannot write {path}: {error.strerror or error}; nothing was left there.") from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # gone already if all went well
+        for leftover in temporary.values():
+            with contextlib.suppress(OSError):
+                leftover.unlink()  # gone already if all went well
 
 
-def write_release(
-    path: str | Path,
-    kind: str,
-    guarantee: dict[str, Any],
-    facts: dict[str, Any],
-    arrays: dict[str, NDArray[Any]],
-) -> None:
-    """One .npz: the arrays, and a JSON text with the kind, the guarantee and the small facts."""
+def release_writer(
+    kind: str, guarantee: dict[str, Any], facts: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> Callable[[BinaryIO], None]:
+    """What writes one .npz: the arrays, and a JSON text with the kind, the guarantee and the small facts."""
     meta = json.dumps({"format": FORMAT, "kind": kind, "guarantee": guarantee, "facts": facts})
-    with atomic_write(path) as file:
-        np.savez(file, meta=np.array(meta), **arrays)
+    return lambda file: np.savez(file, meta=np.array(meta), **arrays)  # type: ignore[arg-type]
 
 
 def read_release(
     path: str | Path,
 ) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, NDArray[Any]]]:
-    """The parts that ``write_release`` wrote."""
+    """The parts that ``release_writer`` wrote."""
     with _reading(path), np.load(path, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile) or "meta" not in file:
             raise InvalidInput(f"{path} is not a ScoreShield release: it holds no guarantee.")
@@ -103,19 +103,17 @@ def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
 
 def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
     except ImportError:
-        raise InvalidInput(
-            f"Reading {path} needs the 'parquet' extra: pip install 'scoreshield[parquet]'."
-        ) from None
+        raise InvalidInput(f"Reading {path} needs the 'parquet' extra: pip install 'scoreshield[parquet]'.") from None
     try:
-        table = pyarrow.parquet.read_table(path, columns=None if name is None else [name])
-    except pyarrow.ArrowException as error:
+        table = parquet.read_table(path, columns=None if name is None else [name])
+    except pa.ArrowException as error:
         raise InvalidInput(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
     if name is not None and not table.num_columns:
         raise InvalidInput(f"{path} holds no column {name!r}.")
-    lists = [column for column in table.columns if _is_list(pyarrow, column.type)]
+    lists = [column for column in table.columns if _is_list(pa, column.type)]
     if len(lists) > 1:
         raise InvalidInput(f"{path} holds {len(lists)} columns of lists; say which one by name.")
     if lists:
@@ -128,19 +126,19 @@ def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
             raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
         matrix: NDArray[Any] = flat.reshape(len(column), -1)
         return matrix
-    numeric = [column.to_numpy() for column in table.columns if _is_number(pyarrow, column.type)]
+    numeric = [column.to_numpy() for column in table.columns if _is_number(pa, column.type)]
     if not numeric:
         raise InvalidInput(f"{path} holds neither a column of lists nor numeric columns.")
     return np.column_stack(numeric)
 
 
-def _is_list(pyarrow: Any, kind: Any) -> bool:
-    types = pyarrow.types
+def _is_list(pa: Any, kind: Any) -> bool:
+    types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _is_number(pyarrow: Any, kind: Any) -> bool:
-    return bool(pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind))
+def _is_number(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 @contextlib.contextmanager

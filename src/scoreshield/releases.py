@@ -1,16 +1,16 @@
 """The releases: compute, perturb, project, in the paper's own order, each with the guarantee that is true of it.
 
-A release (1) checks its arguments, (2) finds the sensitivity from the adjacency and public facts, (3) calibrates the noise and
-its grid, (4) computes the clean scores and clamps them to the public range, (5) overwrites them with their noisy
-version, and (6) projects that onto the valid cosine objects. Clean scores live in one array between steps 4 and 5 and
-nowhere else.
+A release (1) checks its arguments, (2) finds the sensitivity from the adjacency and public facts, (3) calibrates
+the noise and its grid, (4) computes the clean scores and clamps them to the public range, (5) overwrites them with
+their noisy version, and (6) projects that onto the valid cosine objects. Clean scores live in one array between
+steps 4 and 5 and nowhere else.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
-from scoreshield.geometry.elliptope import METHODS as PROJECTIONS
+from scoreshield.geometry.elliptope import Method as ProjectionMethod
 from scoreshield.geometry.elliptope import Progress, project_elliptope
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
@@ -36,7 +36,10 @@ from scoreshield.privacy.noise import GaussianNoise, add_gaussian_noise, grid_st
 from scoreshield.privacy.stream import Stream, stream_from
 from scoreshield.results import GramRelease, RowRelease, ScoreRelease
 
-MECHANISMS = ("gaussian",)
+Mechanism = Literal["gaussian"]
+MECHANISMS: tuple[str, ...] = get_args(Mechanism)
+GramProjection = Literal[ProjectionMethod, "none"]
+GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
 _TILE = 256  # rows of a Gram matrix that get their noise at once
 
 
@@ -59,11 +62,12 @@ def release_scores(
     Parameters
     ----------
     embeddings : the collection, (n, d), float32 or float64, of any strides; never modified.
-    query : one public query (d,) or a batch (m, d). A batch is one release, calibrated to 2 |Q|_2 (spectral norm); docs/noise.md
-        says when that is the wrong tool.
+    query : one public query (d,) or a batch (m, d). A batch is one release, calibrated to 2 |Q|_2 (spectral norm);
+        docs/noise.md says when that is the wrong tool.
     epsilon, delta : the contract. Gaussian noise needs delta > 0; there is no default to fall back on.
     mechanism : ``"gaussian"``.
-    calibration : ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, refused where false).
+    calibration : ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, refused
+        where false).
     adjacency : who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels, centroids=True)``
         one score per identity is released, in sorted order of the labels.
     score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
@@ -73,7 +77,8 @@ def release_scores(
 
     Returns
     -------
-    ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k, threshold=None)``.
+    ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k,
+    threshold=None)``.
     """
     function = "release_scores"
     contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
@@ -115,10 +120,10 @@ def release_row(
 ) -> RowRelease:
     """Release the similarities of the record at a public index with every record (regime iii).
 
-    The record's own similarity is the public constant 1. Replacing that record moves all the others, so the sensitivity is
-    2 sqrt(n - 1); if the record's embedding is public, ``release_scores`` with it as the query needs far less
-    noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)`` the index
-    counts identities in sorted order of the labels.
+    The record's own similarity is the public constant 1. Replacing that record moves all the others, so the
+    sensitivity is 2 sqrt(n - 1); if the record's embedding is public, ``release_scores`` with it as the query needs
+    far less noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)``
+    the index counts identities in sorted order of the labels.
     """
     function = "release_row"
     contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
@@ -161,11 +166,12 @@ def release_gram(
     max_iterations : of the projection; None is its own limit.
     progress : called with (done, total) while the noise is drawn and then while the projection runs.
 
-    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection takes five more while it runs.
+    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection takes five more while it
+    runs.
     """
     function = "release_gram"
     contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
-    projection = _checks.one_of(projection, "projection", function, (*PROJECTIONS, "none"))
+    projection = _checks.one_of(projection, "projection", function, GRAM_PROJECTIONS)
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
     rows, adjacency = _collection(embeddings, adjacency, function)
@@ -210,7 +216,14 @@ class _Contract:
 
     @classmethod
     def check(
-        cls, function: str, epsilon: Any, delta: Any, mechanism: Any, calibration: Any, score_range: Any, unsafe: Any
+        cls,
+        function: str,
+        epsilon: Any,
+        delta: Any,
+        mechanism: Any,
+        calibration: Any,
+        score_range: Any,
+        unsafe: Any,
     ) -> _Contract:
         epsilon = _checks.positive(epsilon, "epsilon", function)
         delta = _checks.probability(delta, "delta", function, zero=True)
@@ -220,9 +233,7 @@ class _Contract:
             _checks.reject("delta", function, "above 0 for Gaussian noise (1e-6, say)", delta)
         if not isinstance(unsafe, bool):
             _checks.reject("unsafe_reproduce_paper", function, "True or False", unsafe)
-        return cls(
-            function, epsilon, delta, mechanism, calibration, check_score_range(score_range, function), unsafe
-        )
+        return cls(function, epsilon, delta, mechanism, calibration, check_score_range(score_range, function), unsafe)
 
     @property
     def width(self) -> float:
@@ -272,7 +283,9 @@ def _collection(source: ArrayLike, adjacency: Any, function: str) -> tuple[_embe
     rows = _embeddings.as_rows(source, function)
     if isinstance(adjacency, Identity):
         if adjacency.labels is None:
-            raise InvalidInput(f"The Identity given to {function} was read from a file and has no labels; make a new one.")
+            raise InvalidInput(
+                f"The Identity given to {function} was read from a file and has no labels; make a new one."
+            )
         if len(adjacency.labels) != len(rows):
             _checks.reject("labels", "Identity", f"one per record, {len(rows)} of them", adjacency.labels)
         if adjacency.centroids:
@@ -280,9 +293,7 @@ def _collection(source: ArrayLike, adjacency: Any, function: str) -> tuple[_embe
     return rows, adjacency
 
 
-def _add_symmetric_noise(
-    matrix: NDArray[np.float64], noise: _Noise, stream: Stream, progress: Progress | None
-) -> None:
+def _add_symmetric_noise(matrix: NDArray[np.float64], noise: _Noise, stream: Stream, progress: Progress | None) -> None:
     """Noise on the upper triangle, drawn once, in place, tile by tile, and mirrored; the diagonal is the public 1."""
     n = len(matrix)
     for start in range(0, n, _TILE):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +40,15 @@ class Release:
 
     def save(self, path: str | Path) -> None:
         """Write the release, guarantee included, to one .npz file: all of it or nothing."""
+        io.write_whole({Path(path): self.writer()})
+
+    def writer(self) -> Callable[[BinaryIO], None]:
+        """What writes the .npz file, for callers that write more beside it."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         facts = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in arrays and not isinstance(value, Guarantee)
+            name: value for name, value in vars(self).items() if name not in arrays and not isinstance(value, Guarantee)
         }
-        io.write_release(path, self.kind, self.guarantee.to_dict(), facts, arrays)
+        return io.release_writer(self.kind, self.guarantee.to_dict(), facts, arrays)
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):

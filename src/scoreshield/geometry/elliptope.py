@@ -1,13 +1,15 @@
 """The elliptope (positive semidefinite matrices with unit diagonal) and ways to reach it from a noisy matrix.
 
-``aap`` is Algorithm 3 of the ScoreShield paper, averaged alternating projections. It ends on a valid cosine matrix, though
-not on the nearest one. All of it reads the noisy matrix alone, so it is post-processing and costs no privacy.
+``aap`` is Algorithm 3 of the ScoreShield paper, averaged alternating projections. It ends on a valid cosine matrix,
+though not on the nearest one. All of it reads the noisy matrix alone, so it is post-processing and costs no
+privacy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +21,8 @@ from scoreshield.errors import InvalidInput
 Float = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-METHODS = ("aap",)
+Method = Literal["aap"]
+METHODS: tuple[str, ...] = get_args(Method)
 _AAP_ITERATIONS = 500
 
 
@@ -66,9 +69,7 @@ def project_elliptope(
     array = _symmetric(matrix, function)
     _checks.one_of(method, "method", function, METHODS)
     tol = _checks.positive(tol, "tol", function)
-    limit = (
-        _AAP_ITERATIONS if max_iterations is None else _checks.count(max_iterations, "max_iterations", function)
-    )
+    limit = _AAP_ITERATIONS if max_iterations is None else _checks.count(max_iterations, "max_iterations", function)
     return _aap(array, tol, limit, frobenius_ball, progress)
 
 
@@ -107,7 +108,7 @@ def _positive_part(matrix: Float) -> Float:
 
 
 def _unit_diagonal(matrix: Float) -> Float:
-    """Scale a positive semidefinite matrix to unit diagonal, nudged by a multiple of the identity if it has zeros there."""
+    """Scale a positive semidefinite matrix to unit diagonal, after adding a little identity if it has zeros there."""
     n = len(matrix)
     if matrix.diagonal().min() <= 0:
         matrix = matrix + max(1e-8 * float(np.linalg.norm(matrix)) / n, np.finfo(float).tiny) * np.eye(n)
@@ -123,18 +124,15 @@ def _unit_diagonal(matrix: Float) -> Float:
 
 def _symmetric(matrix: ArrayLike, function: str) -> Float:
     array = np.asarray(matrix)
-    if (
-        array.ndim != 2
-        or array.shape[0] != array.shape[1]
-        or array.shape[0] == 0
-        or array.dtype.kind not in "fiu"
-    ):
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
         _checks.reject("matrix", function, "a square matrix of real numbers", array)
-    array = array.astype(np.float64)
+    array = np.array(array, dtype=np.float64)
     if not np.isfinite(array).all():
         raise InvalidInput(f"The 'matrix' parameter of {function} holds a NaN or an infinity.")
     if np.abs(array - array.T).max() > 1e-8 * max(1.0, float(np.abs(array).max())):
         raise InvalidInput(
             f"The 'matrix' parameter of {function} is not symmetric; symmetrise it first, (A + A.T) / 2."
         )
-    return (array + array.T) / 2
+    array += array.T.copy()
+    array /= 2
+    return array

@@ -1,10 +1,10 @@
 r"""Who counts as a neighbour, and how far one neighbour can move what is released.
 
 A guarantee protects the difference between two *neighbouring* collections. Each class here names one notion of
-neighbour and answers, for each regime, how far the released object can move (its sensitivity). Every bound holds for the
-numbers the code computes: clean scores are clamped to the public range [a, b] first, so a coordinate moves by at most
-b - a whatever float error does, and where a bound uses more structure than that, the float error is added to it.
-docs/sensitivity.md has the derivations; nothing here ever reads an embedding.
+neighbour and answers, for each regime, how far the released object can move (its sensitivity). Every bound holds
+for the numbers the code computes: clean scores are clamped to the public range [a, b] first, so a coordinate moves
+by at most b - a whatever float error does, and where a bound uses more structure than that, the float error is
+added to it. docs/sensitivity.md has the derivations; nothing here ever reads an embedding.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Adjacency(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """What is protected, in words for a certificate."""
+        """The change that the release hides, in words that follow "whether"."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]: ...
@@ -134,7 +134,7 @@ class Replacement(Adjacency):
         return _moved_entries(2 * (released.records - 1), released.width)
 
     def describe(self) -> str:
-        return "any one record may be replaced by any other record, or by a made-up one"
+        return "any one record was replaced by any other record, real or made up"
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}
@@ -166,9 +166,7 @@ class Identity(Adjacency):
     def __init__(self, labels: ArrayLike, centroids: bool = False) -> None:
         array = np.asarray(labels)
         if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iuUSb":
-            _checks.reject(
-                "labels", "Identity", "a one-dimensional array of integers or strings, one a record", array
-            )
+            _checks.reject("labels", "Identity", "a one-dimensional array of integers or strings, one a record", array)
         if not isinstance(centroids, bool | np.bool_):
             _checks.reject("centroids", "Identity", "True or False", centroids)
         array = array.copy()
@@ -178,7 +176,9 @@ class Identity(Adjacency):
 
     def _set(self, labels: NDArray[Any] | None, centroids: bool, identities: int, largest: int) -> None:
         for name, value in zip(
-            ("labels", "centroids", "identities", "largest"), (labels, centroids, identities, largest), strict=True
+            ("labels", "centroids", "identities", "largest"),
+            (labels, centroids, identities, largest),
+            strict=True,
         ):
             object.__setattr__(self, name, value)
 
@@ -206,11 +206,11 @@ class Identity(Adjacency):
     def describe(self) -> str:
         if self.centroids:
             return (
-                f"all records of any one of {self.identities:,} identities may be replaced, added to or taken away "
+                f"the records of any one of {self.identities:,} identities were all replaced, added to or taken away "
                 "(one centroid per identity is released; who belongs to whom is taken as public)"
             )
         return (
-            f"all records of any one of {self.identities:,} identities, at most {self.largest:,} of them, may be "
+            f"the records of any one of {self.identities:,} identities, at most {self.largest:,} of them, were all "
             "replaced (who belongs to whom is taken as public)"
         )
 
@@ -280,7 +280,7 @@ class GramRadius(Adjacency):
         return Sensitivity(l2, l2 * math.sqrt(moved), moved)
 
     def describe(self) -> str:
-        return f"the collection may change in any way that moves its Gram matrix by at most {self.radius:g} (Frobenius norm)"
+        return f"the collection was changed so as to move its Gram matrix by at most {self.radius:g} (Frobenius norm)"
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "radius": self.radius}

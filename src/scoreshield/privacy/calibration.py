@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal, get_args
 
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
@@ -22,7 +23,8 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from scoreshield import _checks
 from scoreshield.errors import InvalidCalibration
 
-METHODS = ("analytic", "conservative", "classical")
+Method = Literal["analytic", "conservative", "classical"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 # erfcx is documented to 1e-13 relative; what follows takes ten times that for each Mills ratio.

@@ -81,7 +81,7 @@ class Guarantee:
         return gaussian.attack_advantage(self.mu)
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
-        """The trade-off curve: the most true positives any test reaches at a false-positive rate (or an array of them)."""
+        """The trade-off curve: the most true positives any test reaches at a false-positive rate, or at each of many."""
         rates = np.asarray(fpr, dtype=np.float64)
         if not np.all((rates >= 0) & (rates <= 1)):
             _checks.reject("fpr", "tpr_at", "in [0, 1]", fpr)
@@ -126,7 +126,9 @@ class Guarantee:
         try:
             claimed = data["claimed"]
             if data["noise"]["name"] != GaussianNoise.name or data["mechanism"] != GaussianNoise.name:
-                raise InvalidInput(f"The file names a mechanism that this version does not know: {data['mechanism']!r}.")
+                raise InvalidInput(
+                    f"The file names a mechanism that this version does not know: {data['mechanism']!r}."
+                )
             return cls(
                 epsilon=float(data["epsilon"]),
                 delta=float(data["delta"]),
@@ -157,10 +159,10 @@ def certificate(guarantee: Guarantee) -> str:
 
     def say(label: str, *sentences: str) -> None:
         text = " ".join(sentences)
-        lines.extend(textwrap.wrap(text, 96, initial_indent=f"{label:<15}", subsequent_indent=" " * 15))
+        lines.extend(textwrap.wrap(text, 79, initial_indent=f"{label:<15}", subsequent_indent=" " * 15))
 
     for warning in _warnings(guarantee):
-        lines.extend([*textwrap.wrap(f"WARNING: {warning}", 96), ""])
+        lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
     say("Released", _what(guarantee) + ".")
     say(
         "Promise",
@@ -169,14 +171,14 @@ def certificate(guarantee: Guarantee) -> str:
     )
     say(
         "Protects",
-        f"The release looks almost the same if {guarantee.adjacency.describe()}.",
-        "That holds against an attacker who knows everything else.",
+        f"Nobody who sees the release can tell, beyond the odds below, whether {guarantee.adjacency.describe()}.",
+        "That holds even for an attacker who knows everything else.",
     )
     say(
         "In practice",
-        f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f} (0.5 is a coin",
-        f"toss) and an advantage of {guarantee.attack_advantage:.4f} (0 is a coin toss); at 1 % false alarms it is right in at",
-        f"most {100 * guarantee.tpr_at(0.01):.2f} % of cases.",
+        f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f}",
+        f"(0.5 is a coin toss) and an advantage of {guarantee.attack_advantage:.4f} (0 is a coin toss); at 1 % false",
+        f"alarms it is right in at most {100 * guarantee.tpr_at(0.01):.2f} % of cases.",
     )
     say(
         "Does not cover",
@@ -191,7 +193,8 @@ def certificate(guarantee: Guarantee) -> str:
         f"{guarantee.mechanism.capitalize()} noise of standard deviation {guarantee.noise.std:.6g} on each entry;",
         f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} with rounding to the grid),",
         f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration, checked numerically and rounded up.",
-        f"Clean scores were clamped to the public range [{guarantee.score_range[0]:g}, {guarantee.score_range[1]:g}] first.",
+        f"Clean scores were first clamped to the public range [{guarantee.score_range[0]:g},",
+        f"{guarantee.score_range[1]:g}].",
     )
     say(
         "Sampler",
@@ -207,13 +210,15 @@ def _what(guarantee: Guarantee) -> str:
     shape = guarantee.shape
     match guarantee.regime:
         case "scores" if len(shape) == 2:
-            return f"{shape[0]:,} x {shape[1]:,} similarity scores, of {shape[0]:,} public queries against {shape[1]:,} records"
+            return f"the similarity scores of {shape[0]:,} public queries against {shape[1]:,} records"
         case "scores":
             return f"{shape[0]:,} similarity scores, of one public query against {shape[0]:,} records"
         case "row":
             return f"the {shape[0]:,} similarity scores of one record, at a public index, with all records"
         case _:
-            return f"the Gram matrix of {shape[0]:,} records: all {shape[0] * (shape[0] - 1) // 2:,} pairwise similarities"
+            return (
+                f"the Gram matrix of {shape[0]:,} records: all {shape[0] * (shape[0] - 1) // 2:,} pairwise similarities"
+            )
 
 
 def _warnings(guarantee: Guarantee) -> list[str]:

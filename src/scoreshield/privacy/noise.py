@@ -48,17 +48,15 @@ def grid_step(std: float) -> float:
     """The public grid for noise of this size: a power of two near std / 2^26."""
     step = max(math.ldexp(1.0, math.frexp(std)[1] - 1 - GRID_BITS), FINEST_STEP)
     if step > 1:
-        _checks.reject(
-            "epsilon", "a release", f"large enough that the noise stays below {2 ** (GRID_BITS + 1):,}", std
-        )
+        _checks.reject("epsilon", "a release", f"large enough that the noise stays below {2 ** (GRID_BITS + 1):,}", std)
     return step
 
 
 def add_gaussian_noise(values: NDArray[np.float64], std: float, step: float, stream: Stream) -> None:
     """Replace clean values, in place, by round(value / step) * step plus exact Gaussian noise on the same grid.
 
-    ``values`` is one-dimensional. Each result is a multiple of ``step`` and exact in double precision. The noise is drawn
-    without looking at the values, so neither its time nor its randomness depends on them.
+    ``values`` is one-dimensional. Each result is a multiple of ``step`` and exact in double precision. The noise is
+    drawn without looking at the values, so neither its time nor its randomness depends on them.
     """
     block = 1 << 20
     noise = np.empty(min(block, len(values)))

@@ -1,4 +1,4 @@
-r"""Exact sampling of Gaussian noise on a grid: the real-valued Gaussian, rounded to the nearest integer, and nothing else.
+r"""Exact sampling of Gaussian noise on a grid: the real-valued Gaussian, rounded to the nearest integer.
 
 What is drawn is :math:`\mathrm{round}(s Z)` with Z a true standard normal and s the scale in grid steps. No float
 stands for Z at any point of the argument: Z is a function of two infinite strings of random bits (Box & Muller 1958),
@@ -80,7 +80,7 @@ def _rounded_pairs(x: Words, y: Words, scale: float) -> tuple[Float, Float, NDAr
     radius *= scale
 
     # sin and cos of pi Y / 2 from the sine of half that angle, which is at most pi/4.
-    sine = _odd_series(_SINE, y * _TO_HALF_ANGLE)
+    sine = _odd_series(_SINE, y.astype(np.float64) * _TO_HALF_ANGLE)
     square = sine * sine
     cosine = 1 - 2 * square
     np.subtract(1, square, out=square)

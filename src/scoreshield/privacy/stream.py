@@ -1,9 +1,9 @@
 """Where random bits come from: a cryptographic stream for releases, a seeded generator for research.
 
-A release draws from AES-256 in counter mode under a fresh key from the operating system, through `cryptography`. The key
-lives as long as one release and is never stored, so neither a fork nor a saved object can make two releases share
-noise. The research stream repeats, which is what experiments want and what an attacker wants too: a
-release made with it says so in its guarantee.
+A release draws from AES-256 in counter mode under a fresh key from the operating system, through `cryptography`.
+The key lives as long as one release and is never stored, so neither a fork nor a saved object can make two releases
+share noise. The research stream repeats, which is what experiments want and what an attacker wants too: a release
+made with it says so in its guarantee.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def stream_from(rng: Any, function: str) -> Stream:
         return SecureStream()
     if isinstance(rng, np.random.Generator):
         return ResearchStream(rng)
-    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
-        return ResearchStream(np.random.default_rng(int(rng)))
-    _checks.reject(
-        "rng", function, "None (secure), a non-negative integer seed or a numpy Generator (research)", rng
-    )
+    if not isinstance(rng, int | np.integer) or isinstance(rng, bool) or rng < 0:
+        _checks.reject(
+            "rng", function, "None (secure), a non-negative integer seed or a numpy Generator (research)", rng
+        )
+    return ResearchStream(np.random.default_rng(int(rng)))

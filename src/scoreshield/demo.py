@@ -1,0 +1,164 @@
+"""The demonstration: one release of each kind on public handwritten digits, with a picture and a certificate.
+
+The data are scikit-learn's digits (1,797 images of 8 x 8 pixels; Alpaydin & Kaynak, UCI, 1998). The first 297 play
+a public reference set, whose mean is taken off all vectors so that their cosines spread; the next is the query, the
+other 1,499 the collection. They are public, which is why this module, and no other, may look at clean scores and
+draw them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import scoreshield as ss
+from scoreshield.geometry.elliptope import Progress
+
+EPSILON, DELTA = 10.0, 1e-6
+REFERENCE, GRAM_RECORDS, GRAM_RADIUS = 297, 200, 1.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One release of the demo and how far it is from the truth."""
+
+    name: str
+    release: ss.Release
+    noisy_error: float
+    projected_error: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    lines: tuple[Line, ...]
+    clean_matches: int
+    private_matches: int
+    chance_matches: float
+    files: tuple[Path, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "releases": [
+                {
+                    "name": line.name,
+                    "guarantee": line.release.guarantee.to_dict(),
+                    "noisy_error": line.noisy_error,
+                    "projected_error": line.projected_error,
+                }
+                for line in self.lines
+            ],
+            "same_digit_in_best_10": {
+                "clean": self.clean_matches,
+                "private": self.private_matches,
+                "chance": self.chance_matches,
+            },
+            "files": [str(path) for path in self.files],
+        }
+
+    def show(self, console: Console) -> None:
+        console.print(str(self.lines[0].release.guarantee), highlight=False, soft_wrap=True)
+        table = Table(title="One release of each kind, on public data (so that errors can be shown)")
+        for column in ("release", "promise", "protects", "noise sd", "rms error: noisy", "projected", "time"):
+            table.add_column(column, justify="left" if column in ("release", "protects") else "right")
+        for line in self.lines:
+            g = line.release.guarantee
+            table.add_row(
+                line.name,
+                f"({g.epsilon:g}, {g.delta:.0e})",
+                "one record" if g.covers_record_replacement else f"radius {GRAM_RADIUS:g}",
+                f"{g.noise.std:.3f}",
+                f"{line.noisy_error:.3f}",
+                f"{line.projected_error:.3f}",
+                f"{line.seconds:.2f} s",
+            )
+        console.print(table)
+        console.print(
+            f"Of the ten best matches of the query, {self.clean_matches} show the same digit by the clean scores and "
+            f"{self.private_matches} by the private ones (chance: {self.chance_matches:.1f}).",
+            highlight=False,
+        )
+        for path in self.files:
+            console.print(f"  {path}", highlight=False, soft_wrap=True)
+
+
+def run(output: Path, progress: Progress | None = None) -> Summary:
+    """Make the three releases, their certificates and the picture, under ``output``."""
+    from scoreshield.cli import write_with_certificate
+
+    vectors, digits = _digits()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ss.FileError(f"Cannot make the folder {output}: {error.strerror}.") from None
+
+    query, collection = vectors[0], vectors[1:]
+    wanted, labels = digits[0], digits[1:]
+    by_digit = np.argsort(labels[:GRAM_RECORDS], kind="stable")
+    small = collection[by_digit]
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    clean_scores = unit[1:] @ unit[0]
+    clean_gram = unit[1:][by_digit] @ unit[1:][by_digit].T
+
+    contract: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
+    scores, scores_time = _timed(lambda: ss.release_scores(collection, query, **contract))
+    row, row_time = _timed(lambda: ss.release_row(small, 0, **contract))
+    radius = ss.GramRadius(GRAM_RADIUS)
+    gram, gram_time = _timed(lambda: ss.release_gram(small, adjacency=radius, progress=progress, **contract))
+
+    lines = (
+        Line("scores", scores, _rms(scores.noisy, clean_scores), _rms(scores.scores, clean_scores), scores_time),
+        Line("row", row, _rms(row.noisy, clean_gram[0]), _rms(row.scores, clean_gram[0]), row_time),
+        Line("gram", gram, _rms(gram.noisy, clean_gram), _rms(gram.gram, clean_gram), gram_time),
+    )
+    files = []
+    for line in lines:
+        path = output / f"{line.name}.npz"
+        write_with_certificate(line.release, path)
+        files += [path, path.with_suffix(".txt")]
+    picture = output / "demo.png"
+    from scoreshield.report.plots import save, three_regimes
+
+    save(
+        three_regimes(
+            scores=(clean_scores, scores),
+            row=(clean_gram[0], row),
+            gram=(clean_gram, gram),
+            note="Clean scores are drawn only because these data (handwritten digits) are public.",
+        ),
+        picture,
+    )
+    clean_best = np.argsort(-clean_scores)[:10]
+    return Summary(
+        lines,
+        int((labels[clean_best] == wanted).sum()),
+        int((labels[scores.top_k(10)] == wanted).sum()),
+        10 * float((labels == wanted).mean()),
+        (picture, *files),
+    )
+
+
+def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ss.InvalidInput("The demo needs the 'demo' extra: pip install 'scoreshield[demo]'.") from None
+    data = load_digits()
+    vectors = data.data - data.data[:REFERENCE].mean(axis=0)
+    return vectors[REFERENCE:].astype(np.float32), data.target[REFERENCE:]
+
+
+def _timed(make: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return make(), time.perf_counter() - start
+
+
+def _rms(released: NDArray[np.float64], clean: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean((released - clean) ** 2)))
