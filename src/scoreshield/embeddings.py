@@ -73,16 +73,18 @@ def scores(rows: Rows, queries: NDArray[np.float64], norm: str, function: str) -
     safe_low, safe_high = (1e-25, 1e30) if rows.dtype == np.float32 else (1e-250, 1e250)
     block = max(1, _BLOCK_BYTES // (d * rows.itemsize))
     for start in range(0, n, block):
-        part = np.ascontiguousarray(rows[start : start + block])
-        squares = np.vecdot(part, part)
+        part, here = np.ascontiguousarray(rows[start : start + block]), out[:, start : start + block]
+        with np.errstate(all="ignore"):
+            squares = np.vecdot(part, part)
+            products = np.vecdot(part, public[0])[None] if len(public) == 1 else (part @ public.T).T
+            lengths = np.sqrt(squares)
+            if norm == "ball":
+                np.maximum(lengths, 1, out=lengths)
+            np.divide(products, lengths, out=here, casting="same_kind")
         if not (safe_low < squares.min() and squares.max() < safe_high):  # also where a square is NaN
-            out[:, start : start + block] = _careful_scores(part, start, queries, norm, function)
-            continue
-        products = np.vecdot(part, public[0])[None] if len(public) == 1 else (part @ public.T).T
-        lengths = np.sqrt(squares)
-        if norm == "ball":
-            np.maximum(lengths, 1, out=lengths)
-        np.divide(products, lengths, out=out[:, start : start + block], casting="same_kind")
+            # Only the rows concerned: another row's score must not depend on this one, not even in its last bit.
+            odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))
+            here[:, odd] = _careful_scores(part[odd], start + odd, queries, norm, function)
     return out
 
 
@@ -95,7 +97,7 @@ def gram(rows: Rows, function: str) -> NDArray[np.float64]:
 def unit_rows(rows: Rows, function: str, name: str = "embeddings") -> NDArray[np.float64]:
     """A double-precision copy of the rows, each of length one."""
     out = rows.astype(np.float64)
-    _scale_to_one(out, 0, function, name)
+    _scale_to_one(out, np.arange(len(out)), function, name)
     with np.errstate(under="ignore"):
         out /= np.sqrt(np.vecdot(out, out))[:, None]
     return out
@@ -121,38 +123,39 @@ def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.flo
 
 
 def _careful_scores(
-    part: Rows, start: int, queries: NDArray[np.float64], norm: str, function: str
+    part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str, function: str
 ) -> NDArray[np.float64]:
-    """The scores of a block that holds NaN, infinite, zero, huge or tiny rows: refuse the first, rescale the rest."""
+    """The scores of rows with NaN, infinite, zero, huge or tiny entries: refuse the first three, rescale the rest."""
     out = part.astype(np.float64)
-    largest = _scale_to_one(out, start, function, "embeddings", zero=norm == "ball")
+    largest = _scale_to_one(out, numbers, function, "embeddings", zero=norm == "ball")
     lengths = np.sqrt(np.vecdot(out, out))
     if norm == "ball":
         with np.errstate(over="ignore"):
             longer = lengths * largest > 1
         out *= np.where(longer, 1 / np.maximum(lengths, 1), largest)[:, None]
-        return queries @ out.T
-    products: NDArray[np.float64] = queries @ out.T
-    products /= lengths
+    else:
+        out /= lengths[:, None]
+    # One inner product at a time: a matrix product may round a row differently with other rows beside it.
+    products: NDArray[np.float64] = np.vecdot(queries[:, None, :], out[None, :, :])
     return products
 
 
 def _scale_to_one(
-    rows: NDArray[np.float64], start: int, function: str, name: str, *, zero: bool = False
+    rows: NDArray[np.float64], numbers: NDArray[np.intp], function: str, name: str, *, zero: bool = False
 ) -> NDArray[np.float64]:
     """Divide each row, in place, by its largest entry, so that no square overflows or vanishes; refuse bad rows."""
     largest: NDArray[np.float64] = np.abs(rows).max(axis=1)
     bad = ~np.isfinite(largest)
     if bad.any():
         raise InvalidInput(
-            f"Row {start + int(np.argmax(bad))} of '{name}' holds a NaN or an infinity; {function} takes finite "
+            f"Row {numbers[np.argmax(bad)]} of '{name}' holds a NaN or an infinity; {function} takes finite "
             "numbers only."
         )
     empty = largest == 0
     if empty.any():
         if not zero:
             raise InvalidInput(
-                f"Row {start + int(np.argmax(empty))} of '{name}' is zero and has no direction; remove it"
+                f"Row {numbers[np.argmax(empty)]} of '{name}' is zero and has no direction; remove it"
                 + (", or pass norm='ball' to keep such rows in the unit ball." if name == "embeddings" else ".")
             )
         largest = np.where(empty, 1.0, largest)

@@ -81,7 +81,7 @@ class Guarantee:
         return gaussian.attack_advantage(self.mu)
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
-        """The trade-off curve: the most true positives any test reaches at a false-positive rate, or at each of many."""
+        """The trade-off curve: the most true positives any test reaches at one false-positive rate or at many."""
         rates = np.asarray(fpr, dtype=np.float64)
         if not np.all((rates >= 0) & (rates <= 1)):
             _checks.reject("fpr", "tpr_at", "in [0, 1]", fpr)

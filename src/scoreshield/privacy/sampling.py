@@ -49,19 +49,22 @@ def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
     """Fill a one-dimensional array with independent draws of round(N(0, scale^2)), as whole floats."""
     if not 0 < scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be in (0, 2^32], got {scale!r}")
+    margin = 0.5 - scale * ERROR
     for start in range(0, len(out), 2 * _PAIRS):
         chunk = out[start : start + 2 * _PAIRS]
         pairs = (len(chunk) + 1) // 2
         words = stream.words(2 * pairs)
-        first, second, undecided = _rounded_pairs(words[:pairs], words[pairs:], scale)
-        for pair in undecided:
+        first, second, undecided = _normal_pairs(words[:pairs], words[pairs:])
+        first = _round(first, scale, margin, undecided)
+        second = _round(second, scale, margin, undecided)
+        for pair in np.flatnonzero(undecided):
             first[pair], second[pair] = _decide(stream, int(words[pair]), int(words[pairs + pair]), scale)
         chunk[:pairs] = first
         chunk[pairs:] = second[: len(chunk) - pairs]
 
 
-def _rounded_pairs(x: Words, y: Words, scale: float) -> tuple[Float, Float, NDArray[np.intp]]:
-    """Round both normals of each pair, and say which pairs the read bits do not decide."""
+def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
+    """Both normals of each pair to within ERROR, and where that bound does not hold."""
     # ln|X|, X = x / 2^63: with |x| = m 2^e, it is (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
     value = x.astype(np.float64)
     mantissa, exponent = np.frexp(value)
@@ -74,10 +77,9 @@ def _rounded_pairs(x: Words, y: Words, scale: float) -> tuple[Float, Float, NDAr
     logarithm *= -2
     np.maximum(logarithm, 0, out=logarithm)
     radius = np.sqrt(logarithm)
-    undecided = radius < _SMALLEST_RADIUS
-    undecided |= np.abs(value) < _SMALLEST_X
+    outside = radius < _SMALLEST_RADIUS
+    outside |= np.abs(value) < _SMALLEST_X
     np.copysign(radius, value, out=radius)
-    radius *= scale
 
     # sin and cos of pi Y / 2 from the sine of half that angle, which is at most pi/4.
     sine = _odd_series(_SINE, y.astype(np.float64) * _TO_HALF_ANGLE)
@@ -90,8 +92,7 @@ def _rounded_pairs(x: Words, y: Words, scale: float) -> tuple[Float, Float, NDAr
 
     cosine *= radius
     sine *= radius
-    margin = 0.5 - scale * ERROR
-    return _round(cosine, margin, undecided), _round(sine, margin, undecided), np.flatnonzero(undecided)
+    return cosine, sine, outside
 
 
 def _odd_series(coefficients: tuple[float, ...], x: Float) -> Float:
@@ -106,10 +107,12 @@ def _odd_series(coefficients: tuple[float, ...], x: Float) -> Float:
     return total
 
 
-def _round(value: Float, margin: float, undecided: NDArray[np.bool_]) -> Float:
-    nearest = np.rint(value)
-    value -= nearest
-    undecided |= np.abs(value) >= margin
+def _round(normal: Float, scale: float, margin: float, undecided: NDArray[np.bool_]) -> Float:
+    """The nearest whole number of steps, marking in ``undecided`` what is too near to a half to tell."""
+    normal *= scale
+    nearest = np.rint(normal)
+    normal -= nearest
+    undecided |= np.abs(normal) >= margin
     return nearest
 
 

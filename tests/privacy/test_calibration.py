@@ -1,0 +1,154 @@
+"""Calibration against 60-digit arithmetic, published reference values and its own inverse."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+
+import scoreshield as ss
+from scoreshield.privacy import calibration
+
+EPSILONS = [1e-3, 3e-3, 1e-2, 0.1, 0.5, 1, 2, 5, 10, 20, 35, 70, 100, 300, 1000]
+DELTAS = [1e-300, 1e-200, 1e-100, 1e-50, 1e-30, 1e-20, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1]
+
+
+def exact_log_delta(epsilon: float, mu: mpmath.mpf) -> mpmath.mpf:
+    """Balle & Wang's expression as printed, in enough digits that no rearrangement is needed."""
+    with mpmath.workdps(60 + int(epsilon)):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        first = mpmath.erfc((epsilon / mu - mu / 2) / mpmath.sqrt(2)) / 2
+        second = mpmath.exp(epsilon) * mpmath.erfc((epsilon / mu + mu / 2) / mpmath.sqrt(2)) / 2
+        return mpmath.log(first - second)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_analytic_scale_is_enough_and_no_more(epsilon: float) -> None:
+    for delta in DELTAS:
+        scale = ss.calibrate(epsilon, delta, 2.0)
+        ratio = mpmath.mpf(2) / mpmath.mpf(scale)
+        asked = mpmath.log(mpmath.mpf(delta))
+        assert exact_log_delta(epsilon, ratio) <= asked, (epsilon, delta)
+        # The near miss: one part in a million less noise is too little.
+        assert exact_log_delta(epsilon, ratio / (1 - mpmath.mpf("1e-6"))) > asked, (epsilon, delta)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "scale"),
+    [
+        (0.1, 1e-5, 61.4991322640),
+        (1, 1e-5, 7.4612632696),
+        (1, 1e-6, 8.4493577787),
+        (1, 1e-8, 10.2006175751),
+        (10, 1e-6, 1.0821736636),
+        (35, 1e-4, 0.3623352571),
+        (100, 1e-4, 0.1824380143),
+    ],
+)
+def test_reference_values(epsilon: float, delta: float, scale: float) -> None:
+    assert ss.calibrate(epsilon, delta, 2) == pytest.approx(scale, abs=6e-11, rel=2e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "delta", "limit"),
+    [
+        ("conservative", 1e-8, 10.30),
+        ("conservative", 1e-6, 9.73),
+        ("conservative", 1e-5, 9.39),
+        ("conservative", 1e-4, 8.99),
+        ("conservative", 1e-2, 7.91),
+        ("classical", 1e-8, 9.37),
+        ("classical", 1e-6, 8.78),
+        ("classical", 1e-5, 8.42),
+        ("classical", 1e-4, 7.99),
+        ("classical", 1e-2, 6.77),
+    ],
+)
+def test_textbook_rules_hold_up_to_their_limit_and_are_refused_beyond(method: str, delta: float, limit: float) -> None:
+    numerator = {"conservative": 2, "classical": 1.25}[method]
+    inside = ss.calibrate(limit - 0.01, delta, 2.0, method)
+    assert inside == pytest.approx(2 * math.sqrt(2 * math.log(numerator / delta)) / (limit - 0.01), rel=1e-13)
+    assert exact_log_delta(limit - 0.01, mpmath.mpf(2) / inside) <= mpmath.log(delta)
+    with pytest.raises(ss.InvalidCalibration):
+        ss.calibrate(limit + 0.01, delta, 2.0, method)
+    outside = 2 * math.sqrt(2 * math.log(numerator / delta)) / (limit + 0.01)
+    assert exact_log_delta(limit + 0.01, mpmath.mpf(2) / outside) > mpmath.log(delta)
+
+
+def test_refusal_says_what_the_rule_is_really_worth() -> None:
+    with pytest.raises(ss.InvalidCalibration, match=r"epsilon 335.1 at delta 0.0001.*0.1824380143") as caught:
+        ss.calibrate(100, 1e-4, 2.0, "conservative")
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.true_delta == pytest.approx(1.0, abs=1e-3)
+    assert caught.value.true_epsilon == pytest.approx(335, abs=0.5)
+    assert caught.value.analytic_scale == ss.calibrate(100, 1e-4, 2.0)
+    refused = 2 * math.sqrt(2 * math.log(2 / 1e-4)) / 100
+    assert exact_log_delta(caught.value.true_epsilon, mpmath.mpf(2) / refused) <= mpmath.log(1e-4)
+
+
+def test_scale_is_proportional_to_sensitivity() -> None:
+    assert ss.calibrate(3, 1e-5, 10.0) == pytest.approx(5 * ss.calibrate(3, 1e-5, 2.0), rel=1e-15)
+
+
+@pytest.mark.parametrize("mu", [1e-4, 0.03, 0.7, 4.0, 30.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-2, 1.0, 20.0])
+def test_profile_is_rounded_up_and_tight(epsilon: float, mu: float) -> None:
+    value, error = calibration.log_delta(epsilon, mu)
+    exact = exact_log_delta(epsilon, mpmath.mpf(mu))
+    assert exact <= value + error
+    assert value + error - exact < 1e-6 * max(1, -exact)
+    assert abs(value - exact) <= error
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.3, 2.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
+def test_epsilon_and_delta_are_inverse(mu: float, delta: float) -> None:
+    epsilon = calibration.epsilon_of(delta, mu)
+    assert calibration.delta_of(epsilon, mu) <= delta
+    if epsilon > 0:
+        assert calibration.delta_of(epsilon * (1 - 1e-6), mu) > delta
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(1e-9, 1e-12), (1e-12, 0.3), (1e6, 1e-5), (1e12, 1e-9), (1e-3, 5e-324), (5.0, 0.999)]
+)
+def test_far_corners_stay_on_the_safe_side(epsilon: float, delta: float) -> None:
+    scale = ss.calibrate(epsilon, delta, 2.0)
+    with mpmath.workdps(80):
+        mu = mpmath.mpf(2) / mpmath.mpf(scale)
+        low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+
+        def mills(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.quad(lambda t: mpmath.exp(-x * t - t * t / 2), [0, 1 / (1 + abs(x)), 10, mpmath.inf])
+
+        log_delta = -low * low / 2 - mpmath.log(2 * mpmath.pi) / 2 + mpmath.log(mills(low) - mills(high))
+        assert log_delta <= mpmath.log(delta)
+
+
+def test_profile_far_out_is_zero_not_an_error() -> None:
+    assert calibration.delta_of(1e15, 1.0) == 0.0
+    assert calibration.delta_of(1e300, 1e-10) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1e-6, 2), "'epsilon' parameter of calibrate must be a positive finite number. Got 0"),
+        ((-1, 1e-6, 2), "Got -1"),
+        ((math.nan, 1e-6, 2), "Got nan"),
+        ((math.inf, 1e-6, 2), "Got inf"),
+        (("1", 1e-6, 2), "Got '1'"),
+        ((True, 1e-6, 2), "Got True"),
+        ((1, 0, 2), "'delta' parameter of calibrate must be a number strictly between 0 and 1. Got 0"),
+        ((1, 1, 2), "Got 1"),
+        ((1, -1e-9, 2), "Got -1e-09"),
+        ((1, 1e-6, 0), "'sensitivity'"),
+        ((1, 1e-6, 2, "exact"), "one of 'analytic', 'conservative', 'classical'. Got 'exact'"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ss.InvalidInput) as caught:
+        ss.calibrate(*arguments)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
