@@ -54,14 +54,15 @@ def read_release(
     path: str | Path,
 ) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, NDArray[Any]]]:
     """The parts that ``release_writer`` wrote."""
-    with _reading(path), np.load(path, allow_pickle=False) as file:
+    with _reading(path), Path(path).open("rb") as raw:
+        file = np.load(raw, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile) or "meta" not in file:
             raise InvalidInput(f"{path} is not a ScoreShield release: it holds no guarantee.")
         meta = json.loads(str(file["meta"]))
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise InvalidInput(f"{path} is a release of another format than this version reads ({FORMAT}).")
         arrays = {name: file[name] for name in file.files if name != "meta"}
-    return meta["kind"], meta["guarantee"], meta["facts"], arrays
+        return meta["kind"], meta["guarantee"], meta["facts"], arrays
 
 
 def read_array(path: str | Path, *, name: str | None = None, mapped: bool = False) -> NDArray[Any]:
@@ -83,13 +84,18 @@ def read_array(path: str | Path, *, name: str | None = None, mapped: bool = Fals
 
 
 def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, allow_pickle=False, mmap_mode="r" if mapped else None)
-    return array
+    if mapped:
+        return np.lib.format.open_memmap(path, mode="r")
+    with Path(path).open("rb") as raw:
+        return np.lib.format.read_array(raw, allow_pickle=False)
 
 
 def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
-    with np.load(path, allow_pickle=False) as file:
-        names = list(file.files)
+    with Path(path).open("rb") as raw:
+        file = np.load(raw, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InvalidInput(f"{path} is not an .npz file, whatever its name says.")
+        names = file.files
         if name is None:
             usual = [option for option in ("embeddings", "emb", "query") if option in names]
             if len(names) != 1 and not usual:

@@ -63,21 +63,25 @@ def delta_of(epsilon: float, mu: float) -> float:
     return min(1.0, math.exp(value + error))
 
 
+def exceeds(epsilon: float, mu: float, log_target: float) -> float:
+    """How far log delta may lie above a target: at most 0 means that (epsilon, delta) holds for certain.
+
+    The error counts twice, so that asking ``delta_of`` afterwards, with an error of its own, never contradicts it.
+    """
+    value, error = log_delta(epsilon, mu)
+    return value + 2 * error - log_target
+
+
 def epsilon_of(delta: float, mu: float) -> float:
     """The least epsilon >= 0 that Gaussian noise has at ``delta`` in (0, 1), rounded up."""
     target = math.log(delta)
-
-    def excess(epsilon: float) -> float:
-        value, error = log_delta(epsilon, mu)
-        return value + error - target
-
-    if excess(0.0) <= 0:
+    if exceeds(0.0, mu, target) <= 0:
         return 0.0
     high = max(1.0, mu * mu)
-    while excess(high) > 0:
+    while exceeds(high, mu, target) > 0:
         high *= 2
-    root = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500))
-    return _step_until(root, lambda epsilon: excess(epsilon) <= 0, upward=True)
+    root = float(brentq(exceeds, 0.0, high, args=(mu, target), xtol=1e-300, rtol=1e-14, maxiter=500))
+    return _step_until(root, lambda epsilon: exceeds(epsilon, mu, target) <= 0, upward=True)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -85,10 +89,9 @@ def mu_of(epsilon: float, delta: float) -> float:
     target = math.log(delta)
 
     def excess(log_mu: float) -> float:
-        value, error = log_delta(epsilon, math.exp(log_mu))
-        return value + error - target
+        return exceeds(epsilon, math.exp(log_mu), target)
 
-    # Two classical points around the answer, widened until they bracket it.
+    # The answer lies near a textbook rule; widen until it is bracketed.
     low = math.log(epsilon / math.sqrt(2 * (math.log(2) - target) + 2 * epsilon))
     while excess(low) > 0:
         low -= 1
@@ -96,7 +99,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     while excess(high) <= 0:
         high += 1
     root = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-14, maxiter=500))
-    return _step_until(root, lambda mu: excess(math.log(mu)) <= 0, upward=False)
+    return _step_until(root, lambda mu: exceeds(epsilon, mu, target) <= 0, upward=False)
 
 
 def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
@@ -127,8 +130,7 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
     if method == "analytic":
         return _scale(sensitivity, mu_of(epsilon, delta))
     mu = rule_mu(epsilon, delta, method)
-    value, error = log_delta(epsilon, mu)
-    if value + error > math.log(delta):
+    if exceeds(epsilon, mu, math.log(delta)) > 0:
         true_delta, true_epsilon = delta_of(epsilon, mu), epsilon_of(delta, mu)
         analytic = _scale(sensitivity, mu_of(epsilon, delta))
         raise InvalidCalibration(

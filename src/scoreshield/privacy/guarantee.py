@@ -82,8 +82,8 @@ class Guarantee:
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The trade-off curve: the most true positives any test reaches at one false-positive rate or at many."""
-        rates = np.asarray(fpr, dtype=np.float64)
-        if not np.all((rates >= 0) & (rates <= 1)):
+        rates = np.asarray(fpr)
+        if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
             _checks.reject("fpr", "tpr_at", "in [0, 1]", fpr)
         power = ndtr(ndtri(rates) + self.mu)
         return float(power) if power.ndim == 0 else power

@@ -1,0 +1,81 @@
+"""The grid, and the attack on low-order bits that succeeds on float noise and must fail on ours."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scoreshield as ss
+from scoreshield.privacy.noise import FINEST_STEP, GaussianNoise, add_gaussian_noise, grid_step
+from scoreshield.privacy.stream import ResearchStream, SecureStream
+
+
+@given(st.floats(1e-12, 1e8))
+def test_grid_is_a_power_of_two_well_below_the_noise(std: float) -> None:
+    step = grid_step(std)
+    assert math.frexp(step)[0] == 0.5
+    assert step >= std / 2**46
+    assert step <= max(std / 2**26, FINEST_STEP)
+    assert 1 / step < 2**53  # so that every released value is exact in double precision
+
+
+def test_noise_too_large_for_any_use_is_refused() -> None:
+    with pytest.raises(ss.InvalidInput, match="large enough"):
+        grid_step(2.0**28)
+
+
+@given(st.floats(1e-6, 1e5), st.integers(0, 2**32))
+def test_every_result_is_an_exact_multiple_of_the_step(std: float, seed: int) -> None:
+    values = np.linspace(-1, 1, 101)
+    step = grid_step(std)
+    add_gaussian_noise(values, std, step, ResearchStream(np.random.default_rng(seed)))
+    assert np.array_equal(np.fmod(values, step), np.zeros(101))
+
+
+def test_noise_does_not_look_at_the_values() -> None:
+    """Same stream, other data: the same noise to the last bit, and the same words consumed."""
+    step = grid_step(1.5)
+    drawn, after = [], []
+    for values in (np.zeros(5001), np.linspace(-1, 1, 5001), np.full(5001, 1 / 3)):
+        clean = np.rint(values / step) * step
+        generator = np.random.default_rng(5)
+        add_gaussian_noise(values, 1.5, step, ResearchStream(generator))
+        drawn.append(values - clean)
+        after.append(generator.integers(1 << 62))
+    assert np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[0], drawn[2])
+    assert len(set(after)) == 1
+
+
+def low_bit_success(release: np.ndarray) -> float:
+    """The share of draws that are not multiples of 2^-53: with score 1 there are none, so each betrays score 0."""
+    scaled = release * 2.0**53
+    return float(np.mean(scaled != np.rint(scaled)))
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(1, 0.034), (10, 0.24), (100, 0.79)])
+def test_low_bits_betray_float_noise_and_not_ours(epsilon: float, share: float) -> None:
+    size, sigma = 200_000, ss.calibrate(epsilon, 1e-6, 2.0)
+    floats = np.random.default_rng(11)
+    assert low_bit_success(1.0 + floats.normal(0, sigma, size)) == 0
+    assert low_bit_success(0.0 + floats.normal(0, sigma, size)) > share / 2  # the attack works on float noise ...
+    step = grid_step(sigma)
+    for score in (0.0, 1.0):
+        ours = np.full(size, score)
+        add_gaussian_noise(ours, sigma, step, SecureStream())
+        assert low_bit_success(ours) == 0  # ... and sees nothing in ours
+
+
+def test_gaussian_law() -> None:
+    law = GaussianNoise(2.0)
+    assert law.cdf(0.0) == 0.5
+    assert law.cdf(2.0) == pytest.approx(0.8413447460685429)
+    assert law.sf(80.0) == pytest.approx(0.0, abs=1e-300)
+    assert law.sf(60.0) == pytest.approx(4.906713927148187e-198, rel=1e-12)
+    assert law.quantile(law.cdf([-1.0, 0.5])) == pytest.approx([-1.0, 0.5])
+    with pytest.raises(ss.InvalidInput):
+        GaussianNoise(0.0)
