@@ -35,6 +35,14 @@ def positive(value: Any, name: str, function: str) -> float:
     return number
 
 
+def budget(value: Any, function: str) -> float:
+    """An epsilon that means something: beyond these ends a release is pure noise, or not private at all."""
+    number = positive(value, "epsilon", function)
+    if not 1e-9 <= number <= 1e9:
+        reject("epsilon", function, "between 1e-9 and 1e9", value)
+    return number
+
+
 def probability(value: Any, name: str, function: str, *, zero: bool) -> float:
     """A number in [0, 1) or, without ``zero``, in (0, 1)."""
     must = "a number in [0, 1)" if zero else "a number strictly between 0 and 1"

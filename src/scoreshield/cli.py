@@ -379,8 +379,8 @@ def main() -> None:
         _stop(str(error))
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
-    except (KeyboardInterrupt, typer.Abort):
-        _stop("Interrupted; nothing was written.", 130)
+    if code == 130:  # how Typer reports an interrupt
+        _stop("Interrupted; nothing was written.", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -225,7 +225,7 @@ class _Contract:
         score_range: Any,
         unsafe: Any,
     ) -> _Contract:
-        epsilon = _checks.positive(epsilon, "epsilon", function)
+        epsilon = _checks.budget(epsilon, function)
         delta = _checks.probability(delta, "delta", function, zero=True)
         mechanism = _checks.one_of(mechanism, "mechanism", function, MECHANISMS)
         calibration = _checks.one_of(calibration, "calibration", function, gaussian.METHODS)

@@ -111,7 +111,7 @@ def test_epsilon_and_delta_are_inverse(mu: float, delta: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta"), [(1e-9, 1e-12), (1e-12, 0.3), (1e6, 1e-5), (1e12, 1e-9), (1e-3, 5e-324), (5.0, 0.999)]
+    ("epsilon", "delta"), [(1e-9, 1e-12), (1e-9, 0.3), (1e6, 1e-5), (1e9, 1e-9), (1e-3, 5e-324), (5.0, 0.999)]
 )
 def test_far_corners_stay_on_the_safe_side(epsilon: float, delta: float) -> None:
     scale = ss.calibrate(epsilon, delta, 2.0)
@@ -143,7 +143,9 @@ def test_profile_far_out_is_zero_not_an_error() -> None:
         ((1, 0, 2), "'delta' parameter of calibrate must be a number strictly between 0 and 1. Got 0"),
         ((1, 1, 2), "Got 1"),
         ((1, -1e-9, 2), "Got -1e-09"),
+        ((1e10, 1e-6, 2), "between 1e-9 and 1e9. Got 10000000000.0"),
         ((1, 1e-6, 0), "'sensitivity'"),
+        ((1, 1e-6, 1e300), "between 1e-100 and 1e100"),
         ((1, 1e-6, 2, "exact"), "one of 'analytic', 'conservative', 'classical'. Got 'exact'"),
     ],
 )

@@ -123,9 +123,11 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
         if a textbook rule is asked for outside its validity; it carries the true pair and the analytic scale.
     """
     function = "calibrate"
-    epsilon = _checks.positive(epsilon, "epsilon", function)
+    epsilon = _checks.budget(epsilon, function)
     delta = _checks.probability(delta, "delta", function, zero=False)
     sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    if not 1e-100 <= sensitivity <= 1e100:
+        _checks.reject("sensitivity", function, "between 1e-100 and 1e100", sensitivity)
     method = _checks.one_of(method, "method", function, METHODS)
     if method == "analytic":
         return _scale(sensitivity, mu_of(epsilon, delta))

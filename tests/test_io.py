@@ -1,0 +1,119 @@
+"""Reading embeddings: every format, and every way a file can be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+import scoreshield as ss
+from scoreshield import io
+
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def write(path: Path, table: dict[str, object]) -> Path:
+    parquet.write_table(pa.table(table), path)
+    return path
+
+
+def test_npy_plain_and_mapped(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", ROWS)
+    assert np.array_equal(io.read_array(tmp_path / "a.npy"), ROWS)
+    mapped = io.read_array(tmp_path / "a.npy", mapped=True)
+    assert isinstance(mapped, np.memmap)
+    assert np.array_equal(mapped, ROWS)
+
+
+def test_npz_by_name_by_habit_or_alone(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", whatever=ROWS)
+    np.savez(tmp_path / "two.npz", emb=ROWS, labels=np.arange(4))
+    np.savez(tmp_path / "odd.npz", a=ROWS, b=ROWS + 1)
+    assert np.array_equal(io.read_array(tmp_path / "one.npz"), ROWS)
+    assert np.array_equal(io.read_array(tmp_path / "two.npz"), ROWS)
+    assert np.array_equal(io.read_array(tmp_path / "odd.npz", name="b"), ROWS + 1)
+    with pytest.raises(ss.InvalidInput, match=r"several arrays \(a, b\)"):
+        io.read_array(tmp_path / "odd.npz")
+    with pytest.raises(ss.InvalidInput, match="no array 'c'"):
+        io.read_array(tmp_path / "odd.npz", name="c")
+
+
+def test_parquet_lists_or_numbers(tmp_path: Path) -> None:
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(ROWS.ravel()), 3)
+    for column in (fixed, pa.array(ROWS.tolist(), type=pa.list_(pa.float32()))):
+        path = write(tmp_path / "lists.parquet", {"id": pa.array([1, 2, 3, 4]), "vector": column})
+        assert np.array_equal(io.read_array(path), ROWS)
+        assert io.read_array(path).dtype == np.float32
+        assert np.array_equal(io.read_array(path, name="vector"), ROWS)
+    path = write(tmp_path / "columns.parquet", {"x": ROWS[:, 0], "y": ROWS[:, 1], "name": pa.array(list("abcd"))})
+    assert np.array_equal(io.read_array(path), ROWS[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"v": pa.array([[1.0, 2.0], [3.0]])}, "lists of one length"),
+        ({"v": pa.array([[1.0, 2.0], None])}, "lists of one length"),
+        ({"v": pa.array([[1.0], [3.0, 4.0, 5.0]])}, "lists of one length"),
+        ({"v": pa.array([[1.0]]), "w": pa.array([[1.0]])}, "2 columns of lists"),
+        ({"name": pa.array(["a"])}, "neither a column of lists nor numeric columns"),
+    ],
+)
+def test_parquet_that_is_no_matrix(tmp_path: Path, table: dict[str, object], message: str) -> None:
+    with pytest.raises(ss.InvalidInput, match=message):
+        io.read_array(write(tmp_path / "bad.parquet", table))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet"])
+def test_corrupt_truncated_and_missing(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npy":
+        np.save(path, ROWS)
+    elif suffix == ".npz":
+        np.savez(path, a=ROWS)
+    else:
+        write(path, {"v": pa.array(ROWS.tolist())})
+    content = path.read_bytes()
+    for damaged in (b"", b"junk", content[:20], content[:-10]):
+        path.write_bytes(damaged)
+        for mapped in (False, True):
+            with pytest.raises(ss.InvalidInput) as caught:
+                io.read_array(path, mapped=mapped)
+            assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(ss.FileError, match="There is no file"):
+        io.read_array(path)
+    path.mkdir()
+    with pytest.raises(ss.ScoreShieldError):
+        io.read_array(path)
+
+
+def test_pickles_are_never_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "a.npz", a=np.array([{"a": 1}], dtype=object))
+    for name in ("a.npy", "a.npz"):
+        for mapped in (False, True):
+            with pytest.raises(ss.InvalidInput):
+                io.read_array(tmp_path / name, mapped=mapped)
+
+
+def test_unknown_endings(tmp_path: Path) -> None:
+    with pytest.raises(ss.InvalidInput, match=r"\.npy, \.npz or \.parquet"):
+        io.read_array(tmp_path / "embeddings.csv")
+
+
+def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    def good(file: object) -> None:
+        file.write(b"good")  # type: ignore[attr-defined]
+
+    def bad(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ss.FileError, match="No space left"):
+        io.write_whole({tmp_path / "a": good, tmp_path / "b": bad})
+    assert list(tmp_path.iterdir()) == []
+    io.write_whole({tmp_path / "a": good, tmp_path / "b": good})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
