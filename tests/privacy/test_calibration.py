@@ -15,8 +15,8 @@ DELTAS = [1e-300, 1e-200, 1e-100, 1e-50, 1e-30, 1e-20, 1e-12, 1e-10, 1e-8, 1e-6,
 
 
 def exact_log_delta(epsilon: float, mu: mpmath.mpf) -> mpmath.mpf:
-    """Balle & Wang's expression as printed, in enough digits that no rearrangement is needed."""
-    with mpmath.workdps(60 + int(epsilon)):
+    """Balle & Wang's expression as printed, in so many digits that no rearrangement is needed."""
+    with mpmath.workdps(60):
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
         first = mpmath.erfc((epsilon / mu - mu / 2) / mpmath.sqrt(2)) / 2
         second = mpmath.exp(epsilon) * mpmath.erfc((epsilon / mu + mu / 2) / mpmath.sqrt(2)) / 2

@@ -20,7 +20,7 @@ from scoreshield.privacy.stream import ResearchStream, SecureStream, Words
 
 ULP = 2.0**-53
 #: What docs/noise.md derives for the fast path, in units of 2^-53, before the slack in ERROR.
-DERIVED = 492
+DERIVED = 470
 
 
 def draws(scale: float, size: int, seed: int = 7) -> np.ndarray:
@@ -62,7 +62,7 @@ def largest_error(x: Words, y: Words) -> float:
 def test_fast_path_stays_within_its_derived_error(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = hard_words(rng)
     assert largest_error(x, y) <= DERIVED
-    assert DERIVED + 11 < ERROR / ULP  # the product with the scale and the comparison need 11 more
+    assert DERIVED + 11 < ERROR / ULP  # the product with the scale and the comparison need 11 more at most
     # Near misses: a coefficient one part in 1e12 off, and a validity limit left out.
     monkeypatch.setattr(sampling, "_SINE", (1.0, -(1 + 1e-12) / 6, *sampling._SINE[2:]))
     assert largest_error(x, y) > DERIVED

@@ -27,7 +27,7 @@ from scoreshield.privacy.stream import Stream, Words
 
 Float = NDArray[np.float64]
 
-#: Bound on the error of the fast path's standard normal, in units of one; docs/noise.md derives 492 * 2^-53.
+#: Bound on the error of the fast path's standard normal, in units of one; docs/noise.md derives 470 * 2^-53.
 ERROR = 640 * 2.0**-53
 #: The fast path leaves to interval arithmetic what its bound does not cover: |X| and the radius below these.
 _SMALLEST_X = 2.0**44

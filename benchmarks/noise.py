@@ -1,0 +1,86 @@
+"""Speed of the exact secure sampler against NumPy's insecure one and two peer libraries, in one run.
+
+python benchmarks/noise.py            (needs the 'peers' extra)
+"""
+
+from __future__ import annotations
+
+import timing  # first: it pins the threads
+
+import multiprocessing
+import resource
+
+import numpy as np
+
+import scoreshield as ss
+from scoreshield.privacy.noise import grid_step
+from scoreshield.privacy.sampling import fill_rounded_gaussian
+from scoreshield.privacy.stream import ResearchStream, SecureStream
+
+MILLION = 1_000_000
+SCALE = ss.calibrate(1, 1e-6, 2.0)
+
+
+def ours(stream: SecureStream | ResearchStream, size: int = MILLION) -> float:
+    out = np.empty(size)
+    return timing.best(lambda: fill_rounded_gaussian(stream, SCALE / grid_step(SCALE), out))
+
+
+def opendp(size: int) -> float:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=size)
+    mechanism = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=SCALE, k=-40)
+    clean = [0.0] * size
+    return timing.best(lambda: mechanism(clean), repeats=1)
+
+
+def diffprivlib(size: int) -> float:
+    from diffprivlib.mechanisms import GaussianAnalytic
+
+    mechanism = GaussianAnalytic(epsilon=1.0, delta=1e-6, sensitivity=2.0)
+    return timing.best(lambda: [mechanism.randomise(0.0) for _ in range(size)], repeats=1) * (MILLION / size)
+
+
+def triangle(n: int) -> tuple[float, float]:
+    """Seconds and peak memory (in n x n float64 matrices, above the start) of a whole unprojected Gram release."""
+    import time
+
+    rows = np.random.default_rng(0).standard_normal((n, 64), dtype=np.float32)
+    ss.release_gram(rows[:300], epsilon=1, delta=1e-6, projection="none")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    ss.release_gram(rows, epsilon=1, delta=1e-6, projection="none")
+    seconds = time.perf_counter() - start
+    used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return seconds, used / (8 * n * n)
+
+
+def main() -> None:
+    timing.heading("A million draws of Gaussian noise")
+    secure = ours(SecureStream())
+    rows = [
+        ("ScoreShield, exact, AES-256 stream", secure),
+        ("ScoreShield, exact, research stream", ours(ResearchStream(np.random.default_rng(0)))),
+        ("NumPy standard_normal (float, predictable)", _numpy()),
+        ("diffprivlib GaussianAnalytic (float, one by one)", diffprivlib(20_000)),
+        ("OpenDP vector Gaussian, k = -40 (exact)", opendp(MILLION)),
+    ]
+    for name, seconds in rows:
+        print(f"{name:<50} {1e3 * seconds:12.1f} ms {seconds / secure:10.1f} x")
+
+    timing.heading("The triangle of a 16,384-square Gram matrix, product and noise, no projection")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        seconds, matrices = pool.apply(triangle, (16_384,))
+    draws = 16_384 * 16_383 // 2
+    print(f"{seconds:.1f} s, {1e9 * seconds / draws:.0f} ns a draw; peak memory {matrices:.2f} matrices of that size")
+
+
+def _numpy() -> float:
+    generator, out = np.random.default_rng(0), np.empty(MILLION)
+    return timing.best(lambda: generator.standard_normal(out=out))
+
+
+if __name__ == "__main__":
+    main()
