@@ -2,8 +2,8 @@
 
     python benchmarks/calibration.py      (needs the 'peers' extra)
 
-For each library: at how many points of the grid its scale gives a larger delta than asked for, at how many it fails, how
-far it lies from the optimal scale where it does neither, and the time of a call.
+For each library: at how many points of the grid its scale gives a larger delta than asked for, and by what factor at
+worst; at how many it fails; how far it lies from the optimal scale where it does neither; and the time of a call.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def main() -> None:
         ("dp-accounting", dp_accounting_scale),
         ("diffprivlib", diffprivlib_scale),
     )
-    print(f"{'':<16}{'delta too large':>16}{'failed':>8}{'worst excess noise':>20}{'mean time':>12}")
+    print(f"{'':<16}{'delta too large':>16}{'by at most':>12}{'failed':>8}{'excess noise':>14}{'mean time':>12}")
     for name, scale in libraries:
-        over, failed, excess, elapsed = 0, 0, mpmath.mpf(0), 0.0
+        over, failed, elapsed = 0, 0, 0.0
+        factor, excess = mpmath.mpf(1), mpmath.mpf(0)
         scale(1.0, 1e-5)
         for point in points:
             start = time.perf_counter()
@@ -76,12 +77,14 @@ def main() -> None:
                 continue
             finally:
                 elapsed += time.perf_counter() - start
-            if exact_log_delta(point[0], sigma) > mpmath.log(mpmath.mpf(point[1])):
-                over += 1
+            ratio = mpmath.exp(exact_log_delta(point[0], sigma)) / mpmath.mpf(point[1])
+            if ratio > 1:
+                over, factor = over + 1, max(factor, ratio)
             else:
                 excess = max(excess, sigma / best[point] - 1)
         mean = elapsed / len(points)
-        print(f"{name:<16}{over:>16}{failed:>8}{mpmath.nstr(excess, 2):>20}{1e3 * mean:>9.3f} ms")
+        by = "" if over == 0 else f"1 + {mpmath.nstr(factor - 1, 2)}"
+        print(f"{name:<16}{over:>16}{by:>12}{failed:>8}{mpmath.nstr(excess, 2):>14}{1e3 * mean:>9.3f} ms")
 
 
 if __name__ == "__main__":
