@@ -8,7 +8,7 @@ from __future__ import annotations
 import timing  # first: it pins the threads
 
 import multiprocessing
-import resource
+import time
 
 import numpy as np
 
@@ -65,16 +65,13 @@ def diffprivlib(size: int) -> float:
 
 def triangle(n: int) -> tuple[float, float]:
     """Seconds and peak memory (in n x n float64 matrices, above the start) of a whole unprojected Gram release."""
-    import time
-
     rows = np.random.default_rng(0).standard_normal((n, 64), dtype=np.float32)
     ss.release_gram(rows[:300], epsilon=1, delta=1e-6, projection="none")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = timing.peak_memory()
     start = time.perf_counter()
     ss.release_gram(rows, epsilon=1, delta=1e-6, projection="none")
     seconds = time.perf_counter() - start
-    used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    return seconds, used / (8 * n * n)
+    return seconds, (timing.peak_memory() - before) / (8 * n * n)
 
 
 def main() -> None:
@@ -92,9 +89,7 @@ def main() -> None:
 
     pairs, interval = undecided()
     share = pairs * interval / secure
-    print(
-        f"left to interval arithmetic: {pairs:.0f} pairs of the million draws, {1e6 * interval:.0f} us each, {share:.0%}"
-    )
+    print(f"left to interval arithmetic: {pairs:.0f} pairs, {1e6 * interval:.0f} us each, {share:.0%} of the time")
 
     timing.heading("The triangle of a 16,384-square Gram matrix, product and noise, no projection")
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -21,6 +22,12 @@ def best(run: Callable[[], object], repeats: int = 7) -> float:
         run()
         shortest = min(shortest, time.perf_counter() - start)
     return shortest
+
+
+def peak_memory() -> int:
+    """Bytes this process has held at most. (Linux only: `ru_maxrss` would count the parent that started it.)"""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 def heading(title: str) -> None:

@@ -1,4 +1,4 @@
-"""Every Python block of the README and the docs runs, and so do the examples; links inside the project lead somewhere."""
+"""Every Python block of the README and the docs runs, and so do the examples; links lead somewhere."""
 
 from __future__ import annotations
 
