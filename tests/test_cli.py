@@ -139,7 +139,7 @@ def test_research_mode_repeats_and_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         (["release", "scores", "emb.npy", "--query", "q.npy", "--delta", "1e-6"], "Missing option '--epsilon'"),
         (["release", "scores", "none.npy", "--query", "q.npy", *CONTRACT], "There is no file none.npy"),
         (["release", "scores", "emb.npy", "--query", "none.npy", *CONTRACT], "There is no file none.npy"),
-        (["release", "scores", "emb.npy", "--query", "labels.npy", *CONTRACT], "of dimension 8"),
+        (["release", "scores", "emb.npy", "--query", "labels.npy", *CONTRACT], "a vector of 8 real numbers"),
         (["release", "scores", "emb.csv", "--query", "q.npy", *CONTRACT], ".npy, .npz or .parquet"),
         (["release", "scores", "emb.npy", *CONTRACT], "Missing option '--query'"),
         (["release", "scores", "emb.npy", "--query", "q.npy", *CONTRACT, "--centroids"], "--centroids needs --labels"),

@@ -156,7 +156,7 @@ def test_a_failed_write_leaves_what_was_there(
 
 def test_unwritable_places(collection: Array, query: Array, tmp_path: Path) -> None:
     release = ss.release_scores(collection, query, **CONTRACT)
-    with pytest.raises(ss.FileError, match=r"Cannot write .*nothing was left there"):
+    with pytest.raises(ss.FileError, match=r"Cannot write .*nothing was changed there"):
         release.save(tmp_path / "no such folder" / "release.npz")
     (tmp_path / "taken.npz").mkdir()
     with pytest.raises(ss.FileError):

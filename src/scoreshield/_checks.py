@@ -7,6 +7,9 @@ import numbers
 from collections.abc import Collection
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scoreshield.errors import InvalidInput
 
 
@@ -53,8 +56,8 @@ def probability(value: Any, name: str, function: str, *, zero: bool) -> float:
 
 
 def count(value: Any, name: str, function: str, *, least: int = 1) -> int:
-    must = f"a whole number, at least {least}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+    must = f"a whole number, at least {least} and below 2^53"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= int(value) < 2**53:
         reject(name, function, must, value)
     return int(value)
 
@@ -65,12 +68,22 @@ def one_of(value: Any, name: str, function: str, options: Collection[str]) -> st
     return value
 
 
+def array(value: Any, name: str, function: str, must: str) -> NDArray[Any]:
+    """The value as a NumPy array, or a refusal of what is ragged, masked or no array at all."""
+    if isinstance(value, np.ma.MaskedArray):
+        reject(name, function, "an array without a mask", value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        reject(name, function, must, value)
+
+
 def _brief(got: object) -> str:
     """What was got, short, on one line, and never the content of an array."""
     shape = getattr(got, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"an array of shape {shape} and type {getattr(got, 'dtype', '?')}"
-    if isinstance(got, list | tuple | dict | set) and len(got) > 4:
+    if isinstance(got, list | tuple | dict | set):
         return f"a {type(got).__name__} of length {len(got)}"
     text = " ".join(repr(got).split())
     return text if len(text) <= 80 else text[:77] + "..."

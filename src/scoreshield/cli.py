@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io as bytes_io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -45,7 +46,7 @@ Embeddings = Annotated[
 Array = Annotated[str | None, typer.Option(help="Which array of the .npz, or column of the .parquet, to read.")]
 Epsilon = Annotated[float, typer.Option(help="The privacy budget, > 0: smaller is more private. No default.")]
 Delta = Annotated[
-    float, typer.Option(help="The chance that epsilon fails, in (0, 1); well below 1/records. No default.")
+    float, typer.Option(help="Slack added to every probability, in (0, 1); well below 1/records. No default.")
 ]
 MechanismOption = Annotated[Mechanism, typer.Option(help="The noise.")]
 CalibrationOption = Annotated[
@@ -289,7 +290,7 @@ def _one_or_many(query: Any) -> Any:
 
 
 def _check_output(output: Path, force: bool) -> None:
-    """Refuse what could not be written before any noise is drawn."""
+    """Refuse a wrong ending, a missing folder or a taken name before any noise is drawn."""
     if output.suffix != ".npz":
         raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
     if not output.parent.is_dir():
@@ -342,15 +343,11 @@ def write_with_certificate(release: ss.Release, output: Path) -> None:
     npz, beside_json, beside_text = _beside(output)
     io.write_whole(
         {
-            npz: lambda file: _write(file, content),
-            beside_json: lambda file: _write(file, json.dumps(record, indent=2).encode() + b"\n"),
-            beside_text: lambda file: _write(file, text.encode()),
+            npz: lambda file: file.write(content),
+            beside_json: lambda file: file.write(json.dumps(record, indent=2).encode() + b"\n"),
+            beside_text: lambda file: file.write(text.encode()),
         }
     )
-
-
-def _write(file: Any, content: Any) -> None:
-    file.write(content)
 
 
 @contextlib.contextmanager
@@ -372,11 +369,16 @@ def main() -> None:
     arguments = sys.argv[1:] or ["--help"]
     try:
         code = command.main(arguments, prog_name="scoreshield", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         _stop(f"{message.rstrip('.')}. See 'scoreshield --help'.")
     except ss.ScoreShieldError as error:
         _stop(str(error))
+    except OSError as error:
+        with contextlib.suppress(OSError):  # so that the interpreter does not try once more at its end
+            sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        _stop(f"Cannot print the answer: {error.strerror}.")
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
     if code == 130:  # how Typer reports an interrupt

@@ -120,7 +120,7 @@ def run(output: Path, progress: Progress | None = None) -> Summary:
     )
     files = []
     for line in lines:
-        path = output / f"{line.name}.npz"
+        path = output / f"demo-{line.name}.npz"
         write_with_certificate(line.release, path)
         files += [path, path.with_suffix(".txt")]
     picture = output / "demo.png"

@@ -29,28 +29,23 @@ _BLOCK_BYTES = 1 << 20
 def as_rows(embeddings: ArrayLike, function: str, name: str = "embeddings") -> Rows:
     """The collection as a two-dimensional float32 or float64 array, without a copy where it is one already."""
     must = "a two-dimensional array of real numbers with at least one row and one column"
-    try:
-        array = np.asarray(embeddings)
-    except ValueError:  # ragged nested lists
-        _checks.reject(name, function, must, embeddings)
+    array = _checks.array(embeddings, name, function, must)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         _checks.reject(name, function, must, array if array.ndim else embeddings)
-    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+    # A list takes the widest type in it, so one record could change the precision of all: lists are always double.
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and not isinstance(embeddings, list | tuple):
         return array.astype(np.float32, copy=False)
     return array.astype(np.float64, copy=False)
 
 
 def as_queries(query: ArrayLike, dimension: int, function: str) -> tuple[NDArray[np.float64], bool]:
     """The public queries as unit rows, and whether there was one (a vector) or a batch (a matrix)."""
-    try:
-        array = np.asarray(query)
-    except ValueError:
-        _checks.reject("query", function, f"a vector of length {dimension}, or a matrix of such rows", query)
-    single = array.ndim == 1
-    rows = as_rows(array[None, :] if single else array, function, "query")
-    if rows.shape[1] != dimension:
-        _checks.reject("query", function, f"of dimension {dimension}, as the embeddings are", array)
-    return unit_rows(rows, function, "query"), single
+    must = f"a vector of {dimension} real numbers, as long as the embeddings are, or a matrix of such rows"
+    array = _checks.array(query, "query", function, must)
+    if array.ndim not in (1, 2) or array.shape[-1] != dimension or array.dtype.kind not in "fiu" or not len(array):
+        _checks.reject("query", function, must, array if array.ndim else query)
+    rows = as_rows(np.atleast_2d(array), function, "query")
+    return unit_rows(rows, function, "query"), array.ndim == 1
 
 
 def rounding_error(dimension: int, dtype: Any) -> float:
@@ -94,10 +89,10 @@ def gram(rows: Rows, function: str) -> NDArray[np.float64]:
     return unit @ unit.T  # one symmetric rank-k product
 
 
-def unit_rows(rows: Rows, function: str, name: str = "embeddings") -> NDArray[np.float64]:
-    """A double-precision copy of the rows, each of length one."""
+def unit_rows(rows: Rows, function: str, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
+    """A double-precision copy of the rows, each of length one; ``first`` is the number of the first, for errors."""
     out = rows.astype(np.float64)
-    _scale_to_one(out, np.arange(len(out)), function, name)
+    _scale_to_one(out, first + np.arange(len(out)), function, name)
     with np.errstate(under="ignore"):
         out /= np.sqrt(np.vecdot(out, out))[:, None]
     return out
@@ -105,21 +100,19 @@ def unit_rows(rows: Rows, function: str, name: str = "embeddings") -> NDArray[np
 
 def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.float64]:
     """The direction of each identity's mean unit row, one row per label in sorted order."""
-    if len(labels) != len(rows):
-        _checks.reject("labels", "Identity", f"one per record, {len(rows)} of them", labels)
     unit = unit_rows(rows, function)
     index = np.unique(labels, return_inverse=True)[1]
     members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
-    means: NDArray[np.float64] = members @ unit
-    lengths = np.sqrt(np.vecdot(means, means))
+    sums: NDArray[np.float64] = members @ unit
+    lengths = np.sqrt(np.vecdot(sums, sums))
     if (lengths < 1e-9).any():
         worst = int(np.argmin(lengths))
         raise InvalidInput(
             f"The records of identity number {worst} (in sorted order of labels) cancel out, so {function} has no "
             "centroid direction for it; give that identity other records or leave it out."
         )
-    means /= lengths[:, None]
-    return means
+    sums /= lengths[:, None]
+    return sums
 
 
 def _careful_scores(
@@ -154,10 +147,7 @@ def _scale_to_one(
     empty = largest == 0
     if empty.any():
         if not zero:
-            raise InvalidInput(
-                f"Row {numbers[np.argmax(empty)]} of '{name}' is zero and has no direction; remove it"
-                + (", or pass norm='ball' to keep such rows in the unit ball." if name == "embeddings" else ".")
-            )
+            raise InvalidInput(f"Row {numbers[np.argmax(empty)]} of '{name}' is zero and has no direction; remove it.")
         largest = np.where(empty, 1.0, largest)
     with np.errstate(under="ignore"):
         rows /= largest[:, None]

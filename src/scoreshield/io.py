@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,27 +19,44 @@ from scoreshield.errors import FileError, InvalidInput
 FORMAT = 1  # of saved releases; a number never changes meaning
 
 
-def write_whole(files: Mapping[Path, Callable[[BinaryIO], None]]) -> None:
+def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
     """Write several files so that they appear together, complete, or not at all.
 
-    Each is written under a temporary name beside its own and brought to disk; only when all are done are they renamed.
+    Each is written under a temporary name beside its own and brought to disk. Only when all are done does each take its
+    place, what stood there being set aside until the last has; whatever goes wrong, everything is put back.
     """
-    temporary = {path: path.with_name(f".{path.name}.{secrets.token_hex(8)}.part") for path in files}
+    ending = f".{secrets.token_hex(8)}.part"
+    fresh = {path: path.parent / f".{path.name}{ending}" for path in files}
+    aside = {path: path.parent / f".{path.name}.old{ending}" for path in files}
+    placed: list[Path] = []
     path = None
     try:
         for path, write in files.items():
-            with temporary[path].open("xb") as file:
+            with fresh[path].open("xb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
         for path in files:
-            temporary[path].replace(path)
-    except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror or error}; nothing was left there.") from error
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            placed.append(path)
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(aside[path])
+            fresh[path].rename(path)
+        placed.clear()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise FileError(f"Cannot write {path}: {reason}; nothing was changed there.") from error
     finally:
-        for leftover in temporary.values():
+        for path in placed:  # only if something went wrong
             with contextlib.suppress(OSError):
-                leftover.unlink()  # gone already if all went well
+                if aside[path].exists():
+                    aside[path].replace(path)
+                elif not fresh[path].exists():
+                    path.unlink()
+        for leftover in (*fresh.values(), *aside.values()):
+            with contextlib.suppress(OSError, ValueError):
+                leftover.unlink()
 
 
 def release_writer(
@@ -79,6 +96,8 @@ def read_array(path: str | Path, *, name: str | None = None, mapped: bool = Fals
     suffix = Path(path).suffix.lower()
     if suffix not in readers:
         raise InvalidInput(f"{path} must be a .npy, .npz or .parquet file, by its ending.")
+    if suffix == ".npy" and name is not None:
+        raise InvalidInput(f"{path} is an .npy file and holds one array without a name; leave {name!r} out.")
     with _reading(path):
         return readers[suffix]()
 
@@ -156,10 +175,10 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise FileError(f"There is no file {path}.") from None
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, zipfile.LargeZipFile) as error:
-        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {_first_line(error)}") from None
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or _first_line(error)}.") from None
+    except Exception as error:  # a damaged file can make its reader fail in any way at all
+        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {_first_line(error)}") from None
 
 
 def _first_line(error: BaseException) -> str:

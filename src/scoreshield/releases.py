@@ -2,8 +2,8 @@
 
 A release (1) checks its arguments, (2) finds the sensitivity from the adjacency and public facts, (3) calibrates
 the noise and its grid, (4) computes the clean scores and clamps them to the public range, (5) overwrites them with
-their noisy version, and (6) projects that onto the valid cosine objects. Clean scores live in one array between
-steps 4 and 5 and nowhere else.
+their noisy version, and (6) projects that onto the valid cosine objects. Between steps 4 and 5 clean scores live in
+local arrays that are overwritten or freed; nothing returned, raised or stored holds one.
 """
 
 from __future__ import annotations
@@ -83,25 +83,18 @@ def release_scores(
     function = "release_scores"
     contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
-    rows, adjacency = _collection(embeddings, adjacency, function)
-    queries, single = _embeddings.as_queries(query, rows.shape[1], function)
+    source = _Collection.check(embeddings, adjacency, function)
+    queries, single = _embeddings.as_queries(query, source.dimension, function)
     stream = stream_from(rng, function)
 
-    released = Released(
-        "scores",
-        len(rows),
-        contract.width,
-        len(queries),
-        spectral_norm(queries),
-        _embeddings.rounding_error(rows.shape[1], rows.dtype),
-    )
-    noise = contract.calibrate(adjacency.of(released))
-    values = _embeddings.scores(rows, queries, norm, function)
+    released = Released("scores", source.size, contract.width, len(queries), spectral_norm(queries), source.rounding)
+    noise = contract.calibrate(source.adjacency.of(released))
+    values = _embeddings.scores(source.rows(), queries, norm, function)
     np.clip(values, *contract.score_range, out=values)
     add_gaussian_noise(values.reshape(-1), noise.std, noise.step, stream)
     if single:
         values = values[0]
-    guarantee = contract.guarantee(noise, adjacency, "scores", values.shape, stream)
+    guarantee = contract.guarantee(noise, source.adjacency, "scores", values.shape, stream)
     return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=_tie_break(stream))
 
 
@@ -127,18 +120,18 @@ def release_row(
     """
     function = "release_row"
     contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
-    rows, adjacency = _collection(embeddings, adjacency, function)
-    index = _position(index, len(rows), function)
-    _needs_two(rows, function)
+    source = _Collection.check(embeddings, adjacency, function, least=2)
+    index = _position(index, source.size, function)
     stream = stream_from(rng, function)
 
-    noise = contract.calibrate(adjacency.of(Released("row", len(rows), contract.width)))
-    own = _embeddings.unit_rows(rows[index : index + 1], function)
+    noise = contract.calibrate(source.adjacency.of(Released("row", source.size, contract.width)))
+    rows = source.rows()
+    own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
     values = _embeddings.scores(rows, own, "unit", function)[0]
     np.clip(values, *contract.score_range, out=values)
     add_gaussian_noise(values, noise.std, noise.step, stream)
     values[index] = 1.0
-    guarantee = contract.guarantee(noise, adjacency, "row", values.shape, stream)
+    guarantee = contract.guarantee(noise, source.adjacency, "row", values.shape, stream)
     return RowRelease(noisy=values, guarantee=guarantee, tie_break=_tie_break(stream), index=index)
 
 
@@ -174,17 +167,16 @@ def release_gram(
     projection = _checks.one_of(projection, "projection", function, GRAM_PROJECTIONS)
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
-    rows, adjacency = _collection(embeddings, adjacency, function)
-    _needs_two(rows, function)
+    source = _Collection.check(embeddings, adjacency, function, least=2)
     stream = stream_from(rng, function)
 
-    rounding = _embeddings.rounding_error(rows.shape[1], np.float64)
-    released = Released("gram", len(rows), contract.width, rounding=rounding)
-    noise = contract.calibrate(adjacency.of(released), entries_per_draw=2)
-    noisy = _embeddings.gram(rows, function)
+    rounding = _embeddings.rounding_error(source.dimension, np.float64)
+    released = Released("gram", source.size, contract.width, rounding=rounding)
+    noise = contract.calibrate(source.adjacency.of(released), entries_per_draw=2)
+    noisy = _embeddings.gram(source.rows(), function)
     np.clip(noisy, *contract.score_range, out=noisy)
     _add_symmetric_noise(noisy, noise, stream, progress)
-    guarantee = contract.guarantee(noise, adjacency, "gram", noisy.shape, stream)
+    guarantee = contract.guarantee(noise, source.adjacency, "gram", noisy.shape, stream)
     if projection == "none":
         return GramRelease(noisy, guarantee, noisy, projection, 0, 0.0, True)
     end = project_elliptope(noisy, projection, max_iterations=max_iterations, progress=progress)
@@ -260,7 +252,7 @@ class _Contract:
             delta=self.delta,
             mechanism=self.mechanism,
             calibration=self.calibration,
-            adjacency=adjacency,
+            adjacency=adjacency.public(),
             regime=regime,
             shape=shape,
             score_range=self.score_range,
@@ -276,21 +268,52 @@ class _Contract:
         return replace(guarantee, epsilon=guarantee.epsilon_at(self.delta), claimed=(self.epsilon, self.delta))
 
 
-def _collection(source: ArrayLike, adjacency: Any, function: str) -> tuple[_embeddings.Rows, Adjacency]:
-    """The rows that are released: the records, or one centroid per identity."""
-    if not isinstance(adjacency, Adjacency):
-        _checks.reject("adjacency", function, "an Adjacency such as Replacement() or Identity(labels)", adjacency)
-    rows = _embeddings.as_rows(source, function)
-    if isinstance(adjacency, Identity):
-        if adjacency.labels is None:
+@dataclass(frozen=True)
+class _Collection:
+    """The checked collection: its public size is known at once, its rows are read only when the noise is settled."""
+
+    function: str
+    records: _embeddings.Rows
+    adjacency: Adjacency
+    size: int  # how many rows are released: the records, or one centroid per identity
+    labels: NDArray[Any] | None  # of the identities, where centroids are released
+
+    @classmethod
+    def check(cls, source: ArrayLike, adjacency: Any, function: str, *, least: int = 1) -> _Collection:
+        if not isinstance(adjacency, Adjacency):
+            must = "an Adjacency such as Replacement() or Identity(labels)"
+            _checks.reject("adjacency", function, must, adjacency)
+        records = _embeddings.as_rows(source, function)
+        size, labels = len(records), None
+        if isinstance(adjacency, Identity):
+            if adjacency.labels is None:
+                raise InvalidInput(
+                    f"The Identity given to {function} was read from a guarantee and has no labels; make a new one."
+                )
+            if len(adjacency.labels) != size:
+                _checks.reject("labels", "Identity", f"one per record, {size} of them", adjacency.labels)
+            if adjacency.centroids:
+                size, labels = adjacency.identities, adjacency.labels
+        if size < least:
             raise InvalidInput(
-                f"The Identity given to {function} was read from a file and has no labels; make a new one."
+                f"{function} needs at least two records: the similarity of one with itself is the public constant 1."
             )
-        if len(adjacency.labels) != len(rows):
-            _checks.reject("labels", "Identity", f"one per record, {len(rows)} of them", adjacency.labels)
-        if adjacency.centroids:
-            rows = _embeddings.centroids(rows, adjacency.labels, function)
-    return rows, adjacency
+        return cls(function, records, adjacency, size, labels)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.records.shape[1])
+
+    @property
+    def rounding(self) -> float:
+        """A bound on the float error of one computed score; centroids are in double precision."""
+        dtype = self.records.dtype if self.labels is None else np.float64
+        return _embeddings.rounding_error(self.dimension, dtype)
+
+    def rows(self) -> _embeddings.Rows:
+        if self.labels is None:
+            return self.records
+        return _embeddings.centroids(self.records, self.labels, self.function)
 
 
 def _add_symmetric_noise(matrix: NDArray[np.float64], noise: _Noise, stream: Stream, progress: Progress | None) -> None:
@@ -315,13 +338,6 @@ def _position(index: Any, n: int, function: str) -> int:
     if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
         _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
     return int(index) % n
-
-
-def _needs_two(rows: _embeddings.Rows, function: str) -> None:
-    if len(rows) < 2:
-        raise InvalidInput(
-            f"{function} needs at least two records: the similarity of one record with itself is the public constant 1."
-        )
 
 
 def _tie_break(stream: Stream) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +34,14 @@ class Release:
     guarantee: Guarantee
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-                object.__setattr__(self, name, value)
+        for array in vars(self).values():
+            while isinstance(array, np.ndarray):  # and what it is a view of
+                array.flags.writeable = False
+                array = array.base
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
 
     def save(self, path: str | Path) -> None:
         """Write the release, guarantee included, to one .npz file: all of it or nothing."""
@@ -106,8 +111,8 @@ class ScoreRelease(Release):
             values = noisy[chosen]
             least = np.partition(values, len(values) - k)[len(values) - k]
             chosen = chosen[values >= least]  # more than k where the last place is tied
-        order = np.random.default_rng([self.tie_break, place]).random(len(chosen))
-        return chosen[np.lexsort((order, -noisy[chosen]))][:k]
+        order = np.random.default_rng([self.tie_break, place]).random(len(noisy))
+        return chosen[np.lexsort((order[chosen], -noisy[chosen]))][:k]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,6 +122,13 @@ class RowRelease(ScoreRelease):
     kind = "row"
 
     index: int
+
+    @property
+    def scores(self) -> Float:
+        """The nearest feasible scores; the record's own is 1, whatever the public range."""
+        scores = np.clip(self.noisy, *self.guarantee.score_range)
+        scores[self.index] = 1.0
+        return scores
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,14 +158,19 @@ _KINDS: dict[str, type[Release]] = {cls.kind: cls for cls in (ScoreRelease, RowR
 def load(path: str | Path) -> Any:
     """Read back a release that ``save`` wrote, equal to what was saved."""
     kind, guarantee_data, facts, arrays = io.read_release(path)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidInput(f"{path} holds a release of kind {kind!r}, which this version does not know.")
     guarantee = Guarantee.from_dict(guarantee_data)
-    try:
-        release = _KINDS[kind](**arrays, **facts, guarantee=guarantee)
-    except TypeError:
-        raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.") from None
-    steps = release.noisy / guarantee.grid
-    if release.noisy.shape != guarantee.shape or not np.array_equal(steps, np.rint(steps)):
+    fields = {field.name for field in dataclasses.fields(_KINDS[kind])} - {"guarantee"}
+    if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
+        raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
+    release = _KINDS[kind](**arrays, **facts, guarantee=guarantee)
+    noisy = release.noisy
+    if (
+        guarantee.regime != kind
+        or noisy.shape != guarantee.shape
+        or noisy.dtype != np.float64
+        or not np.array_equal(noisy / guarantee.grid, np.rint(noisy / guarantee.grid))
+    ):
         raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")
     return release

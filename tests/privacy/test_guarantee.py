@@ -92,7 +92,8 @@ def test_certificate_says_what_an_officer_needs(guarantee: ss.Guarantee) -> None
         f"advantage of {guarantee.attack_advantage:.4f}",
         "Does not cover Other releases from the same records",
         "The records themselves",
-        "The query, which is public",
+        "What is taken as public: the query, the number",
+        "detects at most",
         "AES-256 stream",
         "l2 sensitivity 2",
     ):

@@ -123,12 +123,14 @@ def _unit_diagonal(matrix: Float) -> Float:
 
 
 def _symmetric(matrix: ArrayLike, function: str) -> Float:
-    array = np.asarray(matrix)
+    array = _checks.array(matrix, "matrix", function, "a square matrix of real numbers")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
         _checks.reject("matrix", function, "a square matrix of real numbers", array)
     array = np.array(array, dtype=np.float64)
     if not np.isfinite(array).all():
         raise InvalidInput(f"The 'matrix' parameter of {function} holds a NaN or an infinity.")
+    if np.abs(array).max() > 1e150:
+        raise InvalidInput(f"The 'matrix' parameter of {function} holds entries above 1e150; scale it down first.")
     if np.abs(array - array.T).max() > 1e-8 * max(1.0, float(np.abs(array).max())):
         raise InvalidInput(
             f"The 'matrix' parameter of {function} is not symmetric; symmetrise it first, (A + A.T) / 2."

@@ -85,8 +85,14 @@ class Adjacency(ABC):
         low, high = check_score_range(score_range, function)
         released = Released(regime, records, high - low)
         if queries is not None:
-            stack = np.atleast_2d(np.asarray(queries, dtype=np.float64))
-            stack = stack / np.linalg.norm(stack, axis=1, keepdims=True)
+            must = "a vector or a matrix of real numbers without zero rows"
+            stack = np.atleast_2d(_checks.array(queries, "queries", function, must))
+            if stack.ndim != 2 or stack.size == 0 or stack.dtype.kind not in "fiu" or not np.isfinite(stack).all():
+                _checks.reject("queries", function, must, stack)
+            lengths = np.linalg.norm(stack.astype(np.float64), axis=1, keepdims=True)
+            if lengths.min() == 0:
+                _checks.reject("queries", function, must, stack)
+            stack = stack / lengths
             released = Released(regime, records, high - low, len(stack), spectral_norm(stack))
         return self.of(released)
 
@@ -108,6 +114,10 @@ class Adjacency(ABC):
 
     @abstractmethod
     def _gram(self, released: Released) -> Sensitivity: ...
+
+    def public(self) -> Adjacency:
+        """What a guarantee keeps of this adjacency: all of it, less labels."""
+        return self
 
     @abstractmethod
     def describe(self) -> str:
@@ -153,7 +163,7 @@ class Identity(Adjacency):
     Attributes
     ----------
     identities : how many different labels there are.
-    largest : how many records the largest identity has.
+    largest : how many records the largest identity has; 1 with centroids, where sizes do not matter and stay private.
     """
 
     kind = "identity"
@@ -164,15 +174,18 @@ class Identity(Adjacency):
     largest: int = field(init=False)
 
     def __init__(self, labels: ArrayLike, centroids: bool = False) -> None:
-        array = np.asarray(labels)
+        must = "a one-dimensional array of integers or strings, one a record"
+        array = _checks.array(labels, "labels", "Identity", must)
+        if array.dtype.kind in "OT" and all(isinstance(label, str) for label in array.ravel()):
+            array = array.astype(str)
         if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iuUSb":
-            _checks.reject("labels", "Identity", "a one-dimensional array of integers or strings, one a record", array)
+            _checks.reject("labels", "Identity", must, array)
         if not isinstance(centroids, bool | np.bool_):
             _checks.reject("centroids", "Identity", "True or False", centroids)
         array = array.copy()
         array.flags.writeable = False
         sizes = np.unique(array, return_counts=True)[1]
-        self._set(array, bool(centroids), len(sizes), int(sizes.max()))
+        self._set(array, bool(centroids), len(sizes), 1 if centroids else int(sizes.max()))
 
     def _set(self, labels: NDArray[Any] | None, centroids: bool, identities: int, largest: int) -> None:
         for name, value in zip(
@@ -201,13 +214,23 @@ class Identity(Adjacency):
         return Sensitivity(min(by_entries.l2, geometric), by_entries.l1, moved)
 
     def _group(self, released: Released) -> int:
-        return 1 if self.centroids else min(self.largest, released.records)
+        return min(self.largest, released.records)
+
+    def public(self) -> Identity:
+        return self._bare(self.centroids, self.identities, self.largest)
+
+    @classmethod
+    def _bare(cls, centroids: bool, identities: int, largest: int) -> Identity:
+        """An identity adjacency whose labels are not known any more, only what they amounted to."""
+        bare = cls.__new__(cls)
+        bare._set(None, centroids, identities, largest)
+        return bare
 
     def describe(self) -> str:
         if self.centroids:
             return (
-                f"the records of any one of {self.identities:,} identities were all replaced, added to or taken away "
-                "(one centroid per identity is released; who belongs to whom is taken as public)"
+                f"the records of any one of {self.identities:,} identities were all replaced, or changed in number but "
+                "not to none (one centroid per identity is released; the list of identities is public)"
             )
         return (
             f"the records of any one of {self.identities:,} identities, at most {self.largest:,} of them, were all "
@@ -294,21 +317,18 @@ def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
         case {"kind": GramRadius.kind, "radius": radius}:
             return GramRadius(radius)
         case {"kind": Identity.kind, "centroids": centroids, "identities": identities, "largest": largest}:
-            adjacency = Identity.__new__(Identity)
-            adjacency._set(None, bool(centroids), int(identities), int(largest))
-            return adjacency
+            return Identity._bare(bool(centroids), int(identities), int(largest))
     raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
 
 
 def check_score_range(score_range: Any, function: str) -> tuple[float, float]:
     """The public range [a, b], -1 <= a < b <= 1, that clean scores are clamped to."""
     must = "a pair (a, b) with -1 <= a < b <= 1"
-    try:
-        low, high = (float(end) for end in score_range)
-    except (TypeError, ValueError):
+    if not isinstance(score_range, tuple | list | np.ndarray) or len(score_range) != 2:
         _checks.reject("score_range", function, must, score_range)
+    low, high = (_checks.real(end, "score_range", function, must) for end in score_range)
     if not -1 <= low < high <= 1:
-        _checks.reject("score_range", function, must, score_range)
+        _checks.reject("score_range", function, must, f"({low:g}, {high:g})")
     return low, high
 
 

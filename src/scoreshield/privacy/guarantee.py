@@ -14,8 +14,18 @@ from scipy.special import ndtr, ndtri
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import Adjacency, GramRadius, adjacency_from_dict
+from scoreshield.privacy.adjacency import (
+    REGIMES,
+    Adjacency,
+    GramRadius,
+    Identity,
+    Replacement,
+    adjacency_from_dict,
+    check_score_range,
+)
 from scoreshield.privacy.noise import GaussianNoise
+
+SAMPLERS = ("exact", "research")
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class Guarantee:
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The trade-off curve: the most true positives any test reaches at one false-positive rate or at many."""
-        rates = np.asarray(fpr)
+        rates = _checks.array(fpr, "fpr", "tpr_at", "in [0, 1]")
         if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
             _checks.reject("fpr", "tpr_at", "in [0, 1]", fpr)
         power = ndtr(ndtri(rates) + self.mu)
@@ -91,9 +101,11 @@ class Guarantee:
     @property
     def covers_record_replacement(self) -> bool:
         """Whether the replacement of one whole record is within the promise."""
-        if isinstance(self.adjacency, GramRadius):
-            return self.adjacency.dominates_replacement(self.shape[-1])
-        return True
+        return not isinstance(self.adjacency, GramRadius) or self.sensitivity >= self._replacement()
+
+    def _replacement(self) -> float:
+        """How far the replacement of one record can move what was released."""
+        return Replacement().sensitivity(self.regime, self.shape[-1], score_range=self.score_range).l2
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; :meth:`from_dict` reads them back, equal."""
@@ -122,32 +134,37 @@ class Guarantee:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
-        """The guarantee that ``to_dict`` described."""
+        """The guarantee that ``to_dict`` described, checked against itself."""
+        function = "a guarantee"
         try:
-            claimed = data["claimed"]
-            if data["noise"]["name"] != GaussianNoise.name or data["mechanism"] != GaussianNoise.name:
-                raise InvalidInput(
-                    f"The file names a mechanism that this version does not know: {data['mechanism']!r}."
-                )
-            return cls(
-                epsilon=float(data["epsilon"]),
-                delta=float(data["delta"]),
-                mechanism=str(data["mechanism"]),
-                calibration=str(data["calibration"]),
+            guarantee = cls(
+                epsilon=_checks.real(data["epsilon"], "epsilon", function),
+                delta=_checks.probability(data["delta"], "delta", function, zero=False),
+                mechanism=_checks.one_of(data["mechanism"], "mechanism", function, (GaussianNoise.name,)),
+                calibration=_checks.one_of(data["calibration"], "calibration", function, gaussian.METHODS),
                 adjacency=adjacency_from_dict(data["adjacency"]),
-                regime=str(data["regime"]),
-                shape=tuple(int(length) for length in data["shape"]),
-                score_range=(float(data["score_range"][0]), float(data["score_range"][1])),
-                sensitivity=float(data["sensitivity"]),
-                grid_sensitivity=float(data["grid_sensitivity"]),
-                scale=float(data["scale"]),
-                grid=float(data["grid"]),
-                noise=GaussianNoise(float(data["noise"]["std"])),
-                sampler=str(data["sampler"]),
-                claimed=None if claimed is None else (float(claimed[0]), float(claimed[1])),
+                regime=_checks.one_of(data["regime"], "regime", function, REGIMES),
+                shape=tuple(_checks.count(length, "shape", function) for length in data["shape"]),
+                score_range=check_score_range(data["score_range"], function),
+                sensitivity=_checks.positive(data["sensitivity"], "sensitivity", function),
+                grid_sensitivity=_checks.positive(data["grid_sensitivity"], "grid_sensitivity", function),
+                scale=_checks.positive(data["scale"], "scale", function),
+                grid=_checks.positive(data["grid"], "grid", function),
+                noise=GaussianNoise(data["noise"]["std"]),
+                sampler=_checks.one_of(data["sampler"], "sampler", function, SAMPLERS),
+                claimed=None if data["claimed"] is None else (float(data["claimed"][0]), float(data["claimed"][1])),
             )
-        except (KeyError, TypeError, IndexError) as error:
-            raise InvalidInput(f"The guarantee in the file is not complete: {error!r}.") from None
+        except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
+            raise InvalidInput(f"The guarantee in the file is not complete or not valid: {error}") from None
+        share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
+        if (
+            guarantee.epsilon < 0
+            or guarantee.delta_at(guarantee.epsilon) > guarantee.delta
+            or guarantee.noise.std < guarantee.scale * share * (1 - 1e-12)
+            or guarantee.grid_sensitivity < guarantee.sensitivity
+        ):
+            raise InvalidInput("The guarantee in the file contradicts itself: its noise does not give its promise.")
+        return guarantee
 
     def __str__(self) -> str:
         return certificate(self)
@@ -167,7 +184,7 @@ def certificate(guarantee: Guarantee) -> str:
     say(
         "Promise",
         f"({guarantee.epsilon:g}, {guarantee.delta:g})-differential privacy",
-        "(epsilon: how much one change can shift the odds; delta: the chance that it shifts them further).",
+        "(no event gets more likely than a factor of e^epsilon, plus delta, by one change).",
     )
     say(
         "Protects",
@@ -178,13 +195,14 @@ def certificate(guarantee: Guarantee) -> str:
         "In practice",
         f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f}",
         f"(0.5 is a coin toss) and an advantage of {guarantee.attack_advantage:.4f} (0 is a coin toss); at 1 % false",
-        f"alarms it is right in at most {100 * guarantee.tpr_at(0.01):.2f} % of cases.",
+        f"alarms it detects at most {100 * guarantee.tpr_at(0.01):.2f} % of such changes.",
     )
     say(
         "Does not cover",
         "Other releases from the same records: each spends its own epsilon and delta, and they add up.",
-        "The records themselves, if they are shown beside their scores. The query, which is public here,",
-        "as are the number of records, their order, and any chosen index or label.",
+        "The records themselves, if they are shown beside their scores.",
+        f"What is taken as public: {_PUBLIC[guarantee.regime]}the number, order and dimension of the records,",
+        "and any label.",
         "Facts that hold whether or not one particular record is in the collection.",
     )
     lines.append("")
@@ -192,7 +210,8 @@ def certificate(guarantee: Guarantee) -> str:
         "How",
         f"{guarantee.mechanism.capitalize()} noise of standard deviation {guarantee.noise.std:.6g} on each entry;",
         f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} with rounding to the grid),",
-        f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration, checked numerically and rounded up.",
+        f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration"
+        + (", checked numerically and rounded up." if guarantee.claimed is None else " as published."),
         f"Clean scores were first clamped to the public range [{guarantee.score_range[0]:g},",
         f"{guarantee.score_range[1]:g}].",
     )
@@ -206,18 +225,23 @@ def certificate(guarantee: Guarantee) -> str:
     return "\n".join(lines) + "\n"
 
 
+_PUBLIC = {"scores": "the query, ", "row": "the index of the record, ", "gram": ""}
+
+
 def _what(guarantee: Guarantee) -> str:
     shape = guarantee.shape
+    central = isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.centroids
+    one, all_ = ("identity", "identities") if central else ("record", "records")
     match guarantee.regime:
         case "scores" if len(shape) == 2:
-            return f"the similarity scores of {shape[0]:,} public queries against {shape[1]:,} records"
+            return f"the similarity scores of {shape[0]:,} public queries against {shape[1]:,} {all_}"
         case "scores":
-            return f"{shape[0]:,} similarity scores, of one public query against {shape[0]:,} records"
+            return f"{shape[0]:,} similarity scores, of one public query against {shape[0]:,} {all_}"
         case "row":
-            return f"the {shape[0]:,} similarity scores of one record, at a public index, with all records"
+            return f"the {shape[0]:,} similarity scores of one {one}, at a public index, with all {all_}"
         case _:
             return (
-                f"the Gram matrix of {shape[0]:,} records: all {shape[0] * (shape[0] - 1) // 2:,} pairwise similarities"
+                f"the Gram matrix of {shape[0]:,} {all_}: all {shape[0] * (shape[0] - 1) // 2:,} pairwise similarities"
             )
 
 
@@ -233,6 +257,6 @@ def _warnings(guarantee: Guarantee) -> list[str]:
     if not guarantee.covers_record_replacement:
         found.append(
             "this radius does NOT cover the replacement of a whole record, which can move the Gram matrix by up to "
-            f"{2 * math.sqrt(2 * (guarantee.shape[-1] - 1)):.4g}."
+            f"{guarantee._replacement():.4g}."
         )
     return found

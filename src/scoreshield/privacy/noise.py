@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
 from scoreshield import _checks
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy.sampling import fill_rounded_gaussian
 from scoreshield.privacy.stream import Stream
 
@@ -48,7 +49,10 @@ def grid_step(std: float) -> float:
     """The public grid for noise of this size: a power of two near std / 2^26."""
     step = max(math.ldexp(1.0, math.frexp(std)[1] - 1 - GRID_BITS), FINEST_STEP)
     if step > 1:
-        _checks.reject("epsilon", "a release", f"large enough that the noise stays below {2 ** (GRID_BITS + 1):,}", std)
+        raise InvalidInput(
+            f"This contract takes noise of standard deviation {std:.3g}, which drowns any cosine (the most is "
+            f"{2 ** (GRID_BITS + 1):,}); ask for a larger epsilon or delta, or protect less."
+        )
     return step
 
 
@@ -67,4 +71,5 @@ def add_gaussian_noise(values: NDArray[np.float64], std: float, step: float, str
         part /= step
         np.rint(part, out=part)
         part += drawn
+        part += 0.0  # -0.0 comes only of two zeros with that sign: left alone, it would betray a clean score near 0
         part *= step

@@ -42,7 +42,9 @@ _LOG_2 = math.log(2)
 _ATANH = tuple(2 / (2 * i + 1) for i in range(10))
 _SINE = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
 _TO_HALF_ANGLE = math.pi / 4 * 2.0**-63
-_THREAD = threading.local()
+#: Making an interval context is slow, its precision is state, and mpmath's constants are shared: one, under a lock.
+_INTERVALS = MPIntervalContext()
+_LOCK = threading.Lock()
 
 
 def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
@@ -126,29 +128,22 @@ def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
         magnitude = x if x >= 0 else -x - 1
         if magnitude == 0:
             continue  # the logarithm has no lower bound yet
-        intervals = _intervals()
-        intervals.prec = bits + 64
-        uniform = intervals.mpf([magnitude, magnitude + 1]) / (1 << bits)
-        angle = intervals.pi * intervals.mpf([y, y + 1]) / (2 << bits)
-        radius = intervals.sqrt(-2 * intervals.log(uniform)) * exact_scale.numerator / exact_scale.denominator
-        if x < 0:
-            radius = -radius
-        first = _nearest(intervals, radius * intervals.cos(angle))
-        second = _nearest(intervals, radius * intervals.sin(angle))
+        with _LOCK:
+            iv = _INTERVALS
+            iv.prec = bits + 64
+            uniform = iv.mpf([magnitude, magnitude + 1]) / (1 << bits)
+            angle = iv.pi * iv.mpf([y, y + 1]) / (2 << bits)
+            radius = iv.sqrt(-2 * iv.log(uniform)) * exact_scale.numerator / exact_scale.denominator
+            if x < 0:
+                radius = -radius
+            first, second = _nearest(radius * iv.cos(angle)), _nearest(radius * iv.sin(angle))
         if first is not None and second is not None:
             return first, second
 
 
-def _intervals() -> MPIntervalContext:
-    """One interval context a thread: making one is slow, and its precision is state."""
-    if not hasattr(_THREAD, "intervals"):
-        _THREAD.intervals = MPIntervalContext()
-    return _THREAD.intervals
-
-
-def _nearest(intervals: MPIntervalContext, value: Any) -> int | None:
+def _nearest(value: Any) -> int | None:
     """The integer that every point of the interval rounds to, if there is one."""
-    half = intervals.mpf(1) / 2
+    half = _INTERVALS.mpf(1) / 2
     middle = int(value.mid)
     for candidate in (middle - 1, middle, middle + 1):
         if candidate - half < value and value < candidate + half:  # true only if true of every point
