@@ -127,6 +127,9 @@ class TestEveryRelease:
         assert "drowns any cosine" in complaint(lambda: RELEASES[name](epsilon=1e-9, delta=1e-12))
         assert "between 1e-9 and 1e9" in complaint(lambda: RELEASES[name](epsilon=1e-10, delta=1e-12))
 
+    def test_masked_rows(self, name: str) -> None:
+        assert "without a mask" in complaint(lambda: RELEASES[name](np.ma.masked_less(GOOD, 1)))
+
     def test_error_never_shows_the_data(self, name: str) -> None:
         secret = 0.123456789
         rows = np.full((4, 3), secret)
@@ -134,6 +137,7 @@ class TestEveryRelease:
         assert "0.1234" not in complaint(lambda: RELEASES[name](rows))
         assert "0.1234" not in complaint(lambda: RELEASES[name](rows[0]))
         assert "0.1234" not in complaint(lambda: RELEASES[name](rows.tolist()[0]))
+        assert "0.1234" not in complaint(lambda: RELEASES[name]([[secret, secret], [secret]]))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,14 @@ def test_query_without_direction(query: Any) -> None:
 def test_index_out_of_range(index: Any) -> None:
     text = complaint(lambda: RELEASES["release_row"](index=index))
     assert "must be a whole number from 0 to 3" in text
+
+
+@pytest.mark.parametrize("name", ["release_row", "release_gram"])
+def test_a_bad_row_is_named_by_its_own_number(name: str) -> None:
+    rows = GOOD.copy()
+    rows[2] = 0
+    options = {"index": 2} if name == "release_row" else {}
+    assert complaint(lambda: RELEASES[name](rows, **options)).startswith("Row 2 of 'embeddings' is zero")
 
 
 @pytest.mark.parametrize("name", ["release_row", "release_gram"])
@@ -175,9 +187,10 @@ def test_refusals_come_before_the_data_are_read() -> None:
     assert len(texts) == 1
     refused = []
     for rows in (GOOD, -GOOD, changed((0, 0), math.nan), np.zeros((4, 3))):
-        with pytest.raises(ss.InvalidCalibration) as caught:
-            ss.release_scores(rows, QUERY, epsilon=50, delta=1e-6, calibration="classical")
-        refused.append(str(caught.value))
+        for adjacency in (ss.Replacement(), ss.Identity([0, 1, 2, 2], centroids=True)):
+            with pytest.raises(ss.InvalidCalibration) as caught:
+                ss.release_scores(rows, QUERY, epsilon=50, delta=1e-6, calibration="classical", adjacency=adjacency)
+            refused.append(str(caught.value))
     assert len(set(refused)) == 1
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import scoreshield as ss
@@ -205,6 +208,71 @@ def test_corrupt_embeddings(folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert "corrupt, truncated or of another kind" in error
         assert error.count("\n") == 1
     assert outputs(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1.0, np.nan], [1.0, 2.0]], "Row 0 of 'embeddings' holds a NaN"),
+        ([[1.0, 2.0], [np.inf, 2.0]], "Row 1 of 'embeddings' holds a NaN or an infinity"),
+        ([[1.0, 2.0], [0.0, 0.0]], "Row 1 of 'embeddings' is zero"),
+        ([[1.0, 2.0]], "at least two records"),
+        (np.zeros((0, 2)), "at least one row"),
+        ([["a", "b"], ["c", "d"]], "real numbers"),
+    ],
+)
+def test_bad_rows_through_the_command_line(
+    folder: Path, rows: object, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(folder / "emb.npy", np.array(rows))
+    assert run("release", "gram", "emb.npy", *CONTRACT, "--output", "out.npz", monkeypatch=monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert outputs(folder) == []
+
+
+def test_other_formats_and_odd_sizes_through_the_command_line(
+    folder: Path, collection: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(folder / "all.npz", a=collection * 1e30, b=collection)
+    parquet.write_table(pa.table({"vector": pa.array(collection.tolist())}), folder / "emb.parquet")
+    np.save(folder / "line.npy", np.arange(1.0, 6.0)[:, None])  # d = 1
+    np.save(folder / "one.npy", np.ones(1))
+    for place, arguments in enumerate(
+        (
+            ["all.npz", "--array", "a", "--query", "q.npy"],
+            ["emb.parquet", "--query", "emb.parquet"],
+            ["line.npy", "--query", "one.npy"],
+        )
+    ):
+        output = f"out{place}.npz"
+        assert run("release", "scores", *arguments, *CONTRACT, "--output", output, monkeypatch=monkeypatch) == 0
+        assert ss.load(output).noisy.shape[-1] == (5 if place == 2 else 40)
+
+
+def test_an_answer_that_cannot_be_printed_is_one_line(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*SCORESHIELD, "calibrate", *CONTRACT, "--sensitivity", "2"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "scoreshield: Cannot print the answer: No space left on device.\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_without_permission(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "locked").mkdir(mode=0o500)
+    output = "locked/out.npz"
+    assert run("release", "gram", "emb.npy", *CONTRACT, "--output", output, monkeypatch=monkeypatch) == 2
+    assert "Permission denied" in capsys.readouterr().err
 
 
 def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,14 +93,24 @@ def test_a_score_depends_on_its_own_row_alone(m: int, norm: str, dtype: type, rn
     assert not np.array_equal(np.delete(cosines(moved, query, norm), 11, axis=1), np.delete(before, 11, axis=1))
 
 
-def test_a_pairwise_score_depends_on_its_two_rows_alone(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((300, 24))
+@pytest.mark.parametrize(("n", "d"), [(2, 3), (17, 1), (300, 24), (701, 64)])
+def test_a_pairwise_score_depends_on_its_two_rows_alone(n: int, d: int, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((n, d))
     before = embeddings.gram(rows, "test")
     assert np.array_equal(before, before.T)
-    rows[11] = 1e-200
-    after = embeddings.gram(rows, "test")
-    keep = np.arange(300) != 11
-    assert np.array_equal(after[np.ix_(keep, keep)], before[np.ix_(keep, keep)])
+    keep = np.arange(n) != n // 2
+    for other in (np.full(d, 1e-200), np.full(d, 1e200), -rows[0]):
+        rows[n // 2] = other
+        after = embeddings.gram(rows, "test")
+        assert np.array_equal(after[np.ix_(keep, keep)], before[np.ix_(keep, keep)])
+
+
+def test_a_list_has_one_precision_whatever_one_record_is(rng: np.random.Generator) -> None:
+    rows = list(rng.standard_normal((40, 8)).astype(np.float32))
+    before = cosines(rows, np.ones((1, 8)))
+    rows[3] = rng.standard_normal(8)  # a float64 record among float32 ones
+    after = cosines(rows, np.ones((1, 8)))
+    assert np.array_equal(np.delete(after, 3, axis=1), np.delete(before, 3, axis=1))
 
 
 def test_ball_keeps_short_rows_short() -> None:

@@ -100,6 +100,35 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
                 io.read_array(tmp_path / name, mapped=mapped)
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_damage_anywhere_is_one_sentence(tmp_path: Path, suffix: str) -> None:
+    """Random damage makes NumPy's readers fail in many ways; each must end as one of ours."""
+    path, rng = tmp_path / f"a{suffix}", np.random.default_rng(0)
+    if suffix == ".npy":
+        np.save(path, ROWS)
+    else:
+        np.savez_compressed(path, a=np.tile(ROWS, (50, 1)))
+    content = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    refused = 0
+    for _ in range(600):
+        damaged = content.copy()
+        places = rng.integers(len(content) if suffix == ".npz" else 128, size=3)
+        damaged[places] = rng.integers(256, size=3)
+        path.write_bytes(damaged.tobytes())
+        try:
+            io.read_array(path)
+        except ss.ScoreShieldError as error:
+            refused += 1
+            assert "\n" not in str(error)  # noqa: PT017
+    assert refused > 200
+
+
+def test_a_name_for_a_file_without_names(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", ROWS)
+    with pytest.raises(ss.InvalidInput, match="without a name"):
+        io.read_array(tmp_path / "a.npy", name="emb")
+
+
 def test_unknown_endings(tmp_path: Path) -> None:
     with pytest.raises(ss.InvalidInput, match=r"\.npy, \.npz or \.parquet"):
         io.read_array(tmp_path / "embeddings.csv")

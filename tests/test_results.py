@@ -105,6 +105,11 @@ def rewrite(path: Path, **changes: object) -> None:
         ({"kind": "hologram"}, "kind 'hologram'"),
         ({"format": 2}, "another format"),
         ({"facts": {}}, "not a whole release"),
+        ({"facts": {"tie_break": 1, "index": 3}}, "not a whole release"),
+        ({"facts": 3}, "corrupt"),
+        ({"kind": ["scores"]}, "which this version does not know"),
+        ({"kind": "row", "facts": {"tie_break": 1, "index": 3}}, "does not hold together"),
+        ({"noisy": np.zeros(40, dtype=np.float32)}, "does not hold together"),
         ({"extra": np.zeros(3)}, "not a whole release"),
         ({"guarantee": {}}, "not complete"),
         ({"noisy": np.zeros(7)}, "does not hold together"),
@@ -152,6 +157,42 @@ def test_a_failed_write_leaves_what_was_there(
         release.save(saved)
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_several_files_are_put_back_when_the_last_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third of three names is a folder, or the process is interrupted between two renames."""
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    paths[0].write_text("old")
+    writers = {path: lambda file: file.write(b"new") for path in paths}
+    paths[2].mkdir()
+    with pytest.raises(ss.FileError, match="directory"):
+        io.write_whole(writers)
+    paths[2].rmdir()
+    real = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if target == paths[1]:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        io.write_whole(writers)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert paths[0].read_text() == "old"
+    monkeypatch.undo()
+    io.write_whole(writers)
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"new"}
+
+
+@pytest.mark.parametrize("name", ["", ".", "a\0b.npz"])
+def test_names_that_are_none(
+    name: str, collection: Array, query: Array, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ss.FileError, match="Cannot write"):
+        ss.release_scores(collection, query, **CONTRACT).save(name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unwritable_places(collection: Array, query: Array, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def read_release(
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise InvalidInput(f"{path} is a release of another format than this version reads ({FORMAT}).")
         arrays = {name: file[name] for name in file.files if name != "meta"}
-        return meta["kind"], meta["guarantee"], meta["facts"], arrays
+        return str(meta["kind"]), dict(meta["guarantee"]), dict(meta["facts"]), arrays
 
 
 def read_array(path: str | Path, *, name: str | None = None, mapped: bool = False) -> NDArray[Any]:

@@ -158,7 +158,7 @@ _KINDS: dict[str, type[Release]] = {cls.kind: cls for cls in (ScoreRelease, RowR
 def load(path: str | Path) -> Any:
     """Read back a release that ``save`` wrote, equal to what was saved."""
     kind, guarantee_data, facts, arrays = io.read_release(path)
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if kind not in _KINDS:
         raise InvalidInput(f"{path} holds a release of kind {kind!r}, which this version does not know.")
     guarantee = Guarantee.from_dict(guarantee_data)
     fields = {field.name for field in dataclasses.fields(_KINDS[kind])} - {"guarantee"}

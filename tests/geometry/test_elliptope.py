@@ -99,7 +99,7 @@ def test_a_valid_matrix_is_left_alone() -> None:
         np.array([[-3.0]]),
         np.zeros((4, 4)),
         -np.eye(4),
-        np.full((6, 6), 1e150),
+        np.full((6, 6), 1e140),
         -np.full((6, 6), 1e-200),
         np.eye(3, dtype=int),
         np.eye(3, dtype=np.float32),
@@ -139,6 +139,8 @@ def test_progress_is_reported() -> None:
         (np.array([[1, 0.5], [0.4, 1]]), "not symmetric"),
         (np.array([[1, np.nan], [np.nan, 1]]), "NaN"),
         (np.array([[1, np.inf], [np.inf, 1]]), "infinity"),
+        (np.array([[1, 1e200], [1e200, 1]]), "scale it down"),
+        ([[1.0], [1.0, 2.0]], "square matrix"),
     ],
 )
 def test_bad_matrices(matrix: Array, message: str) -> None:

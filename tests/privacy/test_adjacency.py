@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.adjacency import adjacency_from_dict
+from scoreshield.privacy.adjacency import Released, adjacency_from_dict, spectral_norm
 
 Array = np.ndarray
 Output = Callable[[Array], Array]
@@ -179,6 +181,45 @@ def test_radius_helpers_and_what_they_dominate() -> None:
     assert ss.GramRadius(2 * math.sqrt(2)).dominates_replacement(2)
 
 
+def test_float_error_is_paid_for_where_geometry_is_used() -> None:
+    """Each bound that is derived for exact cosines grows by 2 gamma sqrt(moved entries)."""
+    gamma = 1e-3
+    batch = Released("scores", 50, queries=4, query_norm=1.5)
+    radius = ss.GramRadius(0.5)
+    people = ss.Identity([1] * 4 + list(range(2, 48)))
+    gram = Released("gram", 50)
+    for adjacency, released, moved in (
+        (ss.Replacement(), batch, 4),
+        (people, batch, 16),
+        (people, gram, people.of(gram).moved),
+        (radius, gram, 50 * 49),
+    ):
+        exact, computed = adjacency.of(released), adjacency.of(replace(released, rounding=gamma))
+        assert computed.l2 - exact.l2 == pytest.approx(2 * gamma * math.sqrt(moved), rel=1e-9)
+    # Counting entries needs no such thing: clamping has seen to it.
+    for regime in ("scores", "row", "gram"):
+        one = Released(regime, 50)
+        assert ss.Replacement().of(one) == ss.Replacement().of(replace(one, rounding=gamma))
+
+
+def test_spectral_norm_is_rounded_up(rng: np.random.Generator) -> None:
+    for m, d in ((2, 3), (7, 4), (30, 30)):
+        queries = unit(rng.standard_normal((m, d)))
+        with mpmath.workdps(40):
+            exact = max(mpmath.svd_r(mpmath.matrix(queries.tolist()), compute_uv=False))
+        assert exact <= spectral_norm(queries) <= exact * (1 + 1e-8)
+
+
+def test_guarantees_keep_no_labels_and_centroids_no_sizes() -> None:
+    people = ss.Identity(["ann", "ann", "bob"])
+    assert people.public() == people
+    assert people.public().labels is None
+    assert (people.largest, people.identities) == (2, 2)
+    assert "largest" in people.to_dict()
+    central, larger = ss.Identity(["ann", "ann", "bob"], centroids=True), ss.Identity(["ann", "bob"], centroids=True)
+    assert central.to_dict() == larger.to_dict()  # adding a record to an identity changes nothing that is published
+
+
 def test_radius_is_for_gram_matrices_only() -> None:
     with pytest.raises(ss.InvalidInput, match="says nothing about a release of scores"):
         ss.GramRadius(1.0).sensitivity("scores", 10)
@@ -203,6 +244,15 @@ def test_adjacency_survives_a_file(adjacency: ss.Adjacency) -> None:
         lambda: ss.GramRadius.from_drift(3, 4, 0.1),
         lambda: ss.Identity([]),
         lambda: ss.Identity([[1, 2]]),
+        lambda: ss.Identity([[1], [2, 3]]),
+        lambda: ss.Identity([None, "a"]),
+        lambda: ss.GramRadius.from_pairs(10**400, 1.0),
+        lambda: ss.GramRadius(1.0).dominates_replacement(10**400),
+        lambda: ss.Replacement().sensitivity("gram", 4, score_range=(-(10**400), 1)),
+        lambda: ss.Replacement().sensitivity("gram", 4, score_range="01"),
+        lambda: ss.Replacement().sensitivity("scores", 4, queries=[[0.0, 0.0]]),
+        lambda: ss.Replacement().sensitivity("scores", 4, queries=[[1.0], [1.0, 2.0]]),
+        lambda: ss.Replacement().sensitivity("scores", 4, queries="q"),
         lambda: ss.Identity([0.5, 1.5]),
         lambda: ss.Identity([1, 2], centroids="yes"),
         lambda: ss.Replacement().sensitivity("matrix", 4),

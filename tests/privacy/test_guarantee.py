@@ -76,9 +76,36 @@ def test_a_simulated_attacker_reaches_the_stated_rate_and_no_more() -> None:
 
 def test_survives_a_dictionary(guarantee: ss.Guarantee) -> None:
     assert ss.Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
-    for broken in ({}, {**guarantee.to_dict(), "mechanism": "magic"}, {**guarantee.to_dict(), "scale": None}):
-        with pytest.raises(ss.InvalidInput):
-            ss.Guarantee.from_dict(broken)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mechanism", "magic"),
+        ("calibration", "by eye"),
+        ("sampler", "dice"),
+        ("regime", "cube"),
+        ("scale", None),
+        ("scale", -1.0),
+        ("scale", 7.0),  # too little noise for the promise
+        ("epsilon", 0.001),  # a promise that the noise does not keep
+        ("epsilon", math.nan),
+        ("delta", 1e-9),
+        ("noise", {"name": "gaussian", "std": 1.0}),
+        ("noise", 3),
+        ("shape", [1.5]),
+        ("shape", 4),
+        ("score_range", [0]),
+        ("adjacency", []),
+        ("adjacency", {"kind": "unheard of"}),
+        ("claimed", [1]),
+    ],
+)
+def test_a_forged_guarantee_is_refused(guarantee: ss.Guarantee, field: str, value: object) -> None:
+    with pytest.raises(ss.InvalidInput):
+        ss.Guarantee.from_dict({**guarantee.to_dict(), field: value})
+    with pytest.raises(ss.InvalidInput, match="not complete"):
+        ss.Guarantee.from_dict({name: item for name, item in guarantee.to_dict().items() if name != field})
 
 
 def test_certificate_says_what_an_officer_needs(guarantee: ss.Guarantee) -> None:
@@ -106,7 +133,9 @@ def test_certificate_warns_where_it_must(collection: np.ndarray, query: np.ndarr
     research = ss.release_scores(collection, query, epsilon=1, delta=1e-6, rng=1).guarantee
     assert research.sampler == "research"
     assert "NOT PRIVATE" in str(research)
-    weak = ss.release_gram(collection, epsilon=1, delta=1e-6, adjacency=ss.GramRadius(0.5), projection="none").guarantee
+    radius = ss.GramRadius(3.0)
+    assert radius.dominates_replacement(2)  # but not for the forty records here
+    weak = ss.release_gram(collection, epsilon=1, delta=1e-6, adjacency=radius, projection="none").guarantee
     assert not weak.covers_record_replacement
     assert "does NOT cover the replacement" in " ".join(str(weak).split())
     strong = ss.release_gram(collection, epsilon=1, delta=1e-6, projection="none").guarantee

@@ -51,6 +51,20 @@ def test_noise_does_not_look_at_the_values() -> None:
     assert len(set(after)) == 1
 
 
+def test_the_sign_of_zero_tells_nothing() -> None:
+    """On a coarse grid many results are zero; a clean score just below zero must not give them another sign."""
+    for clean in (-1e-20, -0.0, 0.0, 1e-20, 3.0):
+        values = np.full(20_000, clean)
+        add_gaussian_noise(values, 2.0, 1.0, SecureStream())
+        zeros = values[values == 0]
+        assert len(zeros) > 500
+        assert not np.signbit(zeros).any()
+    # The near miss: the sum as floats give it does betray which.
+    betrayed = np.rint(np.full(1000, -1e-20)) + np.rint(np.linspace(-0.4, 0.4, 1000))
+    assert np.signbit(betrayed).any()
+    assert not np.signbit(np.rint(np.full(1000, 1e-20)) + np.rint(np.linspace(-0.4, 0.4, 1000))).any()
+
+
 def low_bit_success(release: np.ndarray) -> float:
     """The share of draws that are not multiples of 2^-53: with score 1 there are none, so each betrays score 0."""
     scaled = release * 2.0**53

@@ -21,6 +21,8 @@ from scoreshield.privacy.stream import ResearchStream, SecureStream, Words
 ULP = 2.0**-53
 #: What docs/noise.md derives for the fast path, in units of 2^-53, before the slack in ERROR.
 DERIVED = 470
+#: Error of the law that a 2^12-square lattice of midpoints gives for the true one.
+TOLERANCE = 2e-5
 
 
 def draws(scale: float, size: int, seed: int = 7) -> np.ndarray:
@@ -98,18 +100,52 @@ def test_fast_and_interval_paths_decide_alike(rng: np.random.Generator) -> None:
         assert sampling._decide(stream, int(x[place]), int(y[place]), scale) == (first[place], second[place])
 
 
+class Scripted:
+    """A stream that gives the words it was made with."""
+
+    name = "research"
+
+    def __init__(self, *words: int) -> None:
+        self.left = list(words)
+
+    def words(self, count: int) -> Words:
+        taken, self.left = self.left[:count], self.left[count:]
+        return np.array(taken, dtype=np.int64)
+
+
+def test_values_at_a_rounding_boundary_are_never_guessed(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales at which a half lies between the double's normal and the true one: only reading on rounds them right."""
+    x = ((1 - 2.0 ** -rng.uniform(12, 14.5, 400)) * 2.0**63).astype(np.int64)  # small radii, where errors are largest
+    y = rng.integers(-(2**60), 2**60, size=400)
+    normal, _, outside = sampling._normal_pairs(x, y)
+    cases = []
+    for place in np.flatnonzero(~outside):
+        exact = exact_pair(int(x[place]), int(y[place]), 0.5)[0]
+        middle = (exact + float(normal[place])) / 2
+        scale = float((mpmath.floor(middle * 2**30) + 0.5) / middle)
+        with mpmath.workdps(60):
+            rounded = int(mpmath.nint(exact * scale))
+        if abs(exact - float(normal[place])) > 20 * ULP:
+            cases.append((int(x[place]), int(y[place]), scale, rounded))
+    assert len(cases) > 50
+
+    def wrong() -> int:
+        count = 0
+        for first, second, scale, rounded in cases:
+            out = np.empty(2)
+            fill_rounded_gaussian(Scripted(first, second, -(2**63), -(2**63)), scale, out)  # the middle of what is left
+            count += out[0] != rounded
+        return count
+
+    assert wrong() == 0
+    monkeypatch.setattr(sampling, "ERROR", 0.0)
+    assert wrong() > len(cases) / 2
+
+
 def test_interval_path_reads_on_until_it_knows() -> None:
     """Words that leave X at zero, at one, and a value on a rounding boundary all end, and by the right amount."""
-
-    class Scripted:
-        name = "research"
-
-        def __init__(self, *words: int) -> None:
-            self.left = list(words)
-
-        def words(self, count: int) -> Words:
-            taken, self.left = self.left[:count], self.left[count:]
-            return np.array(taken, dtype=np.int64)
 
     # X starts with 127 zero bits: the radius is sqrt(2 ln 2^(190 - 62)) once the next word is read.
     script = Scripted(0, 0, 2**62, 0)
@@ -145,19 +181,19 @@ def rounded_gaussian_pmf(scale: float, reach: int) -> np.ndarray:
 
 def test_enumerating_the_sampler_on_a_tiny_grid_gives_the_law_and_its_privacy() -> None:
     """Run the code itself over a lattice of all words: its law, and delta by brute force over every outcome."""
-    bits, scale, reach, shift, epsilon = 11, 1.9, 12, 2, 1.0
+    bits, scale, reach, shift, epsilon = 12, 1.9, 12, 2, 1.0
     out = np.empty(2 << (2 * bits))
     fill_rounded_gaussian(Lattice(bits), scale, out)
     counts = np.bincount((out + reach).astype(int), minlength=2 * reach + 1)
     law, exact = counts / counts.sum(), rounded_gaussian_pmf(scale, reach)
-    assert np.abs(law - exact).max() < 2e-4
+    assert np.abs(law - exact).max() < TOLERANCE
     assert np.abs(law - rounded_gaussian_pmf(scale * 1.01, reach)).max() > 1e-3  # near miss: 1 % off
 
     def delta(probabilities: np.ndarray, moved: int) -> float:
         padded = np.pad(probabilities, (moved, moved))
         return float(np.maximum(padded[: -moved or None] - math.exp(epsilon) * padded[moved:], 0).sum())
 
-    assert delta(law, shift) <= delta_of(epsilon, shift / scale) + 2e-4
+    assert delta(law, shift) <= delta_of(epsilon, shift / scale) + TOLERANCE
     assert delta(law, shift + 1) > delta_of(epsilon, shift / scale) + 1e-2  # near miss: one step further
 
 
@@ -292,6 +328,25 @@ def test_secure_streams_never_agree() -> None:
     one, other = SecureStream(), SecureStream()
     assert not np.array_equal(one.words(64), other.words(64))
     assert not np.array_equal(one.words(64), one.words(64))
+
+
+def test_key_and_counter_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def scripted(fill: bytes) -> None:
+        def urandom(count: int) -> bytes:
+            asked.append(count)
+            return fill * count if count == 32 else bytes(count)  # the key varies, the counter does not
+
+        monkeypatch.setattr(os, "urandom", urandom)
+
+    scripted(b"a")
+    one, same = SecureStream().words(8), SecureStream().words(8)
+    scripted(b"b")
+    other = SecureStream().words(8)
+    assert sorted(set(asked)) == [16, 32]
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
 
 
 def test_secure_words_are_uniform() -> None:
