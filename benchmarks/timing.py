@@ -36,3 +36,14 @@ def heading(title: str) -> None:
 
     print(f"\n{title}\n{'-' * len(title)}")
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, one core")
+
+
+def current_memory() -> int:
+    """Bytes this process holds now (Linux only)."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmRSS:")[1].split()[0])
+
+
+def reset_peak_memory() -> None:
+    """Start the peak anew from what is held now (Linux only)."""
+    Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,31 @@
 """What several test modules share."""
 
+import numpy as np
+
 #: Two-sided Gaussian quantile whose false-alarm rate is 1e-7: one in ten million for each such comparison.
 STRICT = 5.33
+
+
+def noisy_gram(n: int, noise: float, seed: int, d: int = 5) -> np.ndarray:
+    """Cosines of random vectors plus symmetric noise; the diagonal is noisy too."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((n, d))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    w = rng.standard_normal((n, n)) * noise
+    return rows @ rows.T + (w + w.T) / 2
+
+
+def assert_feasible(matrix: np.ndarray) -> None:
+    """A valid cosine matrix, in the sense that every projection promises."""
+    assert np.array_equal(matrix, matrix.T)
+    assert np.all(matrix.diagonal() == 1.0)
+    assert np.abs(matrix).max() <= 1.0
+    assert np.linalg.eigvalsh(matrix)[0] >= -1e-10 * len(matrix)
+
+
+def torch_sees_a_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())

@@ -172,7 +172,14 @@ def test_one_record_has_nothing_to_release(name: str) -> None:
 
 
 def test_gram_options() -> None:
-    for options in ({"projection": "magic"}, {"max_iterations": 0}, {"max_iterations": 1.5}):
+    for options in (
+        {"projection": "magic"},
+        {"max_iterations": 0},
+        {"max_iterations": 1.5},
+        {"denoise": "bleach"},
+        {"denoise": "rank", "projection": "none"},
+        {"device": "tpu"},
+    ):
         complaint(lambda options=options: RELEASES["release_gram"](**options))
     complaint(lambda: RELEASES["release_scores"](norm="max"))
     complaint(lambda: RELEASES["release_scores"](adjacency=ss.GramRadius(1.0)))

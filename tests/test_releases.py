@@ -13,6 +13,7 @@ from support import STRICT
 
 import scoreshield as ss
 from scoreshield import embeddings
+from scoreshield.geometry import denoise as post
 
 Array = np.ndarray
 
@@ -73,13 +74,42 @@ def test_a_gram_matrix_is_drawn_once_and_mirrored(rng: np.random.Generator) -> N
 
 
 def test_gram_is_projected_onto_valid_cosine_matrices(rng: np.random.Generator) -> None:
-    release = ss.release_gram(rng.standard_normal((30, 5)), epsilon=10, delta=1e-6, adjacency=ss.GramRadius(1.0), rng=1)
-    assert release.projection == "aap"
-    assert release.converged == (release.residual <= 1e-7)
+    rows = rng.standard_normal((30, 5))
+    release = ss.release_gram(rows, epsilon=10, delta=1e-6, adjacency=ss.GramRadius(1.0), rng=1)
+    assert (release.projection, release.denoise) == ("exact", "projection")
+    assert release.converged
     assert np.all(release.gram.diagonal() == 1)
     assert np.linalg.eigvalsh(release.gram)[0] > -1e-9
-    same = ss.project_elliptope(release.noisy, "aap")
-    assert np.array_equal(release.gram, same.matrix)
+    for name, method in (("exact", "newton"), ("aap", "aap"), ("dykstra", "dykstra")):
+        release = ss.release_gram(rows, epsilon=10, delta=1e-6, adjacency=ss.GramRadius(1.0), projection=name, rng=1)
+        same = ss.project_elliptope(release.noisy, method)
+        assert np.array_equal(release.gram, same.matrix)
+        assert (release.converged, release.iterations) == (same.converged, same.iterations)
+
+
+@pytest.mark.parametrize("denoise", ["none", "projection", "rank", "shrinkage", "identity", "sure"])
+def test_denoisers_read_the_noisy_release_alone(denoise: str, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((60, 4))
+    contract = {"epsilon": 10, "delta": 1e-6, "adjacency": ss.GramRadius(1.0), "rng": 1}
+    release = ss.release_gram(rows, **contract, denoise=denoise)
+    plain = ss.release_gram(rows, **contract, projection="none")
+    assert np.array_equal(release.noisy, plain.noisy)
+    assert release.guarantee == plain.guarantee
+    again = post.denoise(
+        release.noisy,
+        release.guarantee.noise.std,
+        denoise,
+        rank=4,
+        project=lambda matrix: ss.project_elliptope(matrix).matrix,
+    )
+    assert np.array_equal(release.gram, again.matrix)
+    assert release.denoise == again.method
+    assert set(release.risks) == (
+        set() if denoise != "sure" else {"none", "projection", "rank", "shrinkage", "identity"}
+    )
+    if denoise != "none":
+        clean = unit(rows) @ unit(rows).T
+        assert np.mean((release.gram - clean) ** 2) < np.mean((plain.noisy - clean) ** 2)
 
 
 def test_a_public_range_is_enforced_and_cuts_the_noise(rng: np.random.Generator) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import io
+from scoreshield.geometry.lowrank import unit_factor
 
 Array = np.ndarray
 CONTRACT = {"epsilon": 3.0, "delta": 1e-6}
 
 
-@pytest.fixture(params=["scores", "batch", "row", "gram", "identity", "unsafe", "unprojected"])
+@pytest.fixture(params=["scores", "batch", "row", "gram", "identity", "unsafe", "unprojected", "sure"])
 def release(request: pytest.FixtureRequest, collection: Array, query: Array) -> ss.Release:
     labels = np.arange(len(collection)) // 2
     makers = {
@@ -28,6 +29,7 @@ def release(request: pytest.FixtureRequest, collection: Array, query: Array) -> 
         "unsafe": lambda: ss.release_scores(
             collection, query, epsilon=90, delta=1e-4, calibration="classical", unsafe_reproduce_paper=True, rng=1
         ),
+        "sure": lambda: ss.release_gram(collection, **CONTRACT, adjacency=ss.GramRadius(1.0), denoise="sure"),
         "unprojected": lambda: ss.release_gram(collection, **CONTRACT, projection="none"),
     }
     return makers[request.param]()
@@ -45,6 +47,51 @@ def test_round_trip_is_equal(release: ss.Release, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     if isinstance(release, ss.ScoreRelease):
         assert np.array_equal(back.top_k(5), release.top_k(5))
+
+
+class TestLowRank:
+    """A projected Gram matrix has low rank: it can be kept as vectors."""
+
+    @pytest.fixture
+    def gram(self) -> ss.GramRelease:
+        rows = np.random.default_rng(3).standard_normal((80, 6))
+        return ss.release_gram(rows, epsilon=20, delta=1e-6, adjacency=ss.GramRadius(2.0), rng=1)
+
+    def test_vectors_whose_cosines_are_the_release(self, gram: ss.GramRelease) -> None:
+        vectors = gram.embeddings()
+        assert vectors.shape[1] < 60
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(80), abs=1e-14)
+        assert np.abs(vectors @ vectors.T - gram.gram).max() < 1e-7
+        fewer = gram.embeddings(6)
+        assert fewer.shape == (80, 6)
+        assert np.linalg.norm(fewer, axis=1) == pytest.approx(np.ones(80))
+        assert np.abs(fewer @ fewer.T - gram.gram).max() > 1e-3  # near miss: too few dimensions do lose something
+
+    def test_kept_and_saved_as_factors(self, gram: ss.GramRelease, tmp_path: Path) -> None:
+        small = gram.factored()
+        small.save(tmp_path / "small.npz")
+        gram.save(tmp_path / "whole.npz")
+        back = ss.load(tmp_path / "small.npz")
+        assert back == small
+        assert back.guarantee == gram.guarantee
+        assert np.abs(back.gram - gram.gram).max() < 1e-7
+        assert np.all(back.gram.diagonal() == 1)
+        assert (tmp_path / "small.npz").stat().st_size < 0.5 * (tmp_path / "whole.npz").stat().st_size
+        assert np.array_equal(back.embeddings(), small.factor)
+        assert back.embeddings(3).shape == (80, 3)
+        assert "FactoredGramRelease 80 x 80" in repr(back)
+
+    def test_a_row_that_few_dimensions_do_not_see(self) -> None:
+        gram = np.eye(4)
+        gram[:3, :3] = 1
+        vectors = unit_factor(gram, 1)
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(4))
+
+    @pytest.mark.parametrize("rank", [0, -1, 1.5, "2"])
+    def test_bad_ranks(self, gram: ss.GramRelease, rank: object) -> None:
+        for release in (gram, gram.factored()):
+            with pytest.raises(ss.InvalidInput):
+                release.embeddings(rank)  # type: ignore[arg-type]
 
 
 def test_releases_differ_when_anything_does(collection: Array, query: Array) -> None:

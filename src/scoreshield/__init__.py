@@ -9,12 +9,13 @@ from scoreshield.privacy.calibration import calibrate
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.releases import release_gram, release_row, release_scores
-from scoreshield.results import GramRelease, Release, RowRelease, ScoreRelease, load
+from scoreshield.results import FactoredGramRelease, GramRelease, Release, RowRelease, ScoreRelease, load
 
 __version__ = _version("scoreshield")
 
 __all__ = [
     "Adjacency",
+    "FactoredGramRelease",
     "FileError",
     "GaussianNoise",
     "GramRadius",

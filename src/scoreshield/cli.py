@@ -24,7 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import scoreshield as ss
 from scoreshield import io
 from scoreshield.embeddings import Norm
-from scoreshield.geometry.elliptope import Progress as ProgressCallback
+from scoreshield.geometry.arrays import Progress as ProgressCallback
+from scoreshield.geometry.denoise import Denoiser
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.releases import GramProjection, Mechanism
 
@@ -186,7 +187,11 @@ def release_gram(
     score_range: ScoreRange = (-1.0, 1.0),
     projection: Annotated[
         GramProjection, typer.Option(help="How the noisy matrix is made a valid cosine matrix.")
-    ] = "aap",
+    ] = "exact",
+    denoise: Annotated[
+        Denoiser, typer.Option(help="What is made of the noisy matrix; sure picks by estimated risk.")
+    ] = "projection",
+    device: Annotated[str, typer.Option(help="Where the projection runs: cpu or cuda.")] = "cpu",
     max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after so many steps.")] = None,
     seed: Seed = None,
     unsafe_reproduce_paper: Unsafe = False,
@@ -210,6 +215,8 @@ def release_gram(
             adjacency=adjacency,
             score_range=score_range,
             projection=projection,
+            denoise=denoise,
+            device=device,
             max_iterations=max_iterations,
             rng=seed,
             unsafe_reproduce_paper=unsafe_reproduce_paper,
@@ -221,6 +228,7 @@ def release_gram(
         as_json,
         {
             "projection": release.projection,
+            "denoise": release.denoise,
             "iterations": release.iterations,
             "residual": release.residual,
             "converged": release.converged,

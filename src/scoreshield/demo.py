@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import scoreshield as ss
-from scoreshield.geometry.elliptope import Progress
+from scoreshield.geometry.arrays import Progress
 
 EPSILON, DELTA = 10.0, 1e-6
 REFERENCE, GRAM_RECORDS, GRAM_RADIUS = 297, 200, 1.0

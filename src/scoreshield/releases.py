@@ -18,8 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
-from scoreshield.geometry.elliptope import Method as ProjectionMethod
-from scoreshield.geometry.elliptope import Progress, project_elliptope
+from scoreshield.geometry import denoise as post
+from scoreshield.geometry.arrays import Progress
+from scoreshield.geometry.denoise import METHODS as DENOISERS
+from scoreshield.geometry.elliptope import project_elliptope
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
@@ -38,7 +40,7 @@ from scoreshield.results import GramRelease, RowRelease, ScoreRelease
 
 Mechanism = Literal["gaussian"]
 MECHANISMS: tuple[str, ...] = get_args(Mechanism)
-GramProjection = Literal[ProjectionMethod, "none"]
+GramProjection = Literal["exact", "aap", "dykstra", "none"]
 GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
 _TILE = 256  # rows of a Gram matrix that get their noise at once
 
@@ -144,8 +146,10 @@ def release_gram(
     calibration: str = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
-    projection: str = "aap",
+    projection: str = "exact",
+    denoise: str = "projection",
     max_iterations: int | None = None,
+    device: str = "cpu",
     rng: Any = None,
     unsafe_reproduce_paper: bool = False,
     progress: Progress | None = None,
@@ -155,16 +159,22 @@ def release_gram(
     The parameters are those of :func:`release_scores`, and
 
     adjacency : also ``GramRadius(radius)``, a promise about the matrix that need not cover a whole record.
-    projection : ``"aap"`` (the paper's averaged alternating projections) or ``"none"``, which leaves ``.gram`` noisy.
-    max_iterations : of the projection; None is its own limit.
+    projection : ``"exact"`` (the nearest valid cosine matrix), ``"dykstra"`` (the same, slowly), ``"aap"`` (the
+        paper's) or ``"none"``, which leaves ``.gram`` as noisy as it is.
+    denoise : what is made of the noisy matrix, since its noise law is public: ``"projection"`` as above, ``"rank"``,
+        ``"shrinkage"``, ``"identity"``, ``"sure"`` or ``"none"``; docs/projection.md says what each is good for.
+    max_iterations, device : of the projection; ``"cuda"`` runs it on a GPU.
     progress : called with (done, total) while the noise is drawn and then while the projection runs.
 
-    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection takes five more while it
-    runs.
+    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection holds about six while it
+    runs, and leaves one.
     """
     function = "release_gram"
     contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     projection = _checks.one_of(projection, "projection", function, GRAM_PROJECTIONS)
+    denoise = _checks.one_of(denoise, "denoise", function, DENOISERS)
+    if projection == "none" and denoise not in ("projection", "none"):
+        raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
     source = _Collection.check(embeddings, adjacency, function, least=2)
@@ -177,10 +187,43 @@ def release_gram(
     np.clip(noisy, *contract.score_range, out=noisy)
     _add_symmetric_noise(noisy, noise, stream, progress)
     guarantee = contract.guarantee(noise, source.adjacency, "gram", noisy.shape, stream)
-    if projection == "none":
-        return GramRelease(noisy, guarantee, noisy, projection, 0, 0.0, True)
-    end = project_elliptope(noisy, projection, max_iterations=max_iterations, progress=progress)
-    return GramRelease(noisy, guarantee, end.matrix, projection, end.iterations, end.residual, end.converged)
+    if "none" in (projection, denoise):
+        return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
+    project = _Projector("newton" if projection == "exact" else projection, max_iterations, device, progress)
+    end = post.denoise(noisy, noise.std, denoise, rank=source.dimension, project=project)
+    return GramRelease(
+        guarantee,
+        noisy,
+        end.matrix,
+        projection,
+        end.method,
+        end.risks,
+        project.iterations,
+        project.residual,
+        project.converged,
+    )
+
+
+@dataclass
+class _Projector:
+    """A projection as a function, which adds up what its calls took."""
+
+    method: str
+    max_iterations: int | None
+    device: str
+    progress: Progress | None
+    iterations: int = 0
+    residual: float = 0.0
+    converged: bool = True
+
+    def __call__(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        end = project_elliptope(
+            matrix, self.method, max_iterations=self.max_iterations, device=self.device, progress=self.progress
+        )
+        self.iterations += end.iterations
+        self.residual = max(self.residual, end.residual)
+        self.converged = self.converged and end.converged
+        return end.matrix
 
 
 @dataclass(frozen=True)

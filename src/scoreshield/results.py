@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +14,23 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks, io
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry.lowrank import unit_factor, unit_gram
 from scoreshield.privacy.guarantee import Guarantee
 
 Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Release:
+class Release(ABC):
     """A private object and its guarantee. Everything derived from it is private too, at no further cost.
 
     Attributes
     ----------
-    noisy : the clean object plus noise, float64, every entry a multiple of ``guarantee.grid``. Rank on this.
     guarantee : what it promises; ``str(release.guarantee)`` is the certificate.
     """
 
     kind: ClassVar[str]
 
-    noisy: Float
     guarantee: Guarantee
 
     def __post_init__(self) -> None:
@@ -55,6 +55,10 @@ class Release:
         }
         return io.release_writer(self.kind, self.guarantee.to_dict(), facts, arrays)
 
+    @abstractmethod
+    def holds_together(self) -> bool:
+        """Whether the values are of the kind, shape and grid that the guarantee speaks of."""
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
@@ -68,7 +72,7 @@ class Release:
 
     def __repr__(self) -> str:
         g = self.guarantee
-        shape = " x ".join(f"{length:,}" for length in self.noisy.shape)
+        shape = " x ".join(f"{length:,}" for length in g.shape)
         return (
             f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, "
             f"noise sd {g.noise.std:.4g}, {g.sampler} sampler>"
@@ -77,11 +81,20 @@ class Release:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreRelease(Release):
-    """Private scores of one query, shape (n,), or of a batch of m queries, shape (m, n)."""
+    """Private scores of one query, shape (n,), or of a batch of m queries, shape (m, n).
+
+    Attributes
+    ----------
+    noisy : the clean scores plus noise, float64, every entry a multiple of ``guarantee.grid``. Rank on this.
+    """
 
     kind = "scores"
 
+    noisy: Float
     tie_break: int
+
+    def holds_together(self) -> bool:
+        return _on_grid(self.noisy, self.guarantee, self.kind)
 
     @property
     def scores(self) -> Float:
@@ -137,22 +150,79 @@ class GramRelease(Release):
 
     Attributes
     ----------
-    gram : the noisy matrix projected onto the valid cosine matrices (unit diagonal, positive semidefinite).
-    noisy : the symmetric noisy matrix before projection; its diagonal is the public constant 1.
-    projection : the method, by name.
+    gram : a valid cosine matrix (unit diagonal, positive semidefinite) made of the noisy one.
+    noisy : the symmetric noisy matrix before that; its diagonal is the public constant 1.
+    projection, denoise : how, by name; for ``denoise="sure"`` the one it chose.
+    risks : what "sure" estimated for each choice, in mean squared error per entry.
     iterations, residual, converged : how the projection ended.
     """
 
     kind = "gram"
 
+    noisy: Float
     gram: Float
     projection: str
+    denoise: str
+    risks: dict[str, float]
     iterations: int
     residual: float
     converged: bool
 
+    def holds_together(self) -> bool:
+        return _on_grid(self.noisy, self.guarantee, self.kind) and self.gram.shape == self.noisy.shape
 
-_KINDS: dict[str, type[Release]] = {cls.kind: cls for cls in (ScoreRelease, RowRelease, GramRelease)}
+    def embeddings(self, rank: int | None = None) -> Float:
+        """Unit vectors, one a record, whose cosines are the release: for tools that want vectors. Post-processing.
+
+        ``rank`` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
+        """
+        if rank is not None:
+            rank = _checks.count(rank, "rank", "embeddings")
+        return unit_factor(self.gram, rank)
+
+    def factored(self, rank: int | None = None) -> FactoredGramRelease:
+        """The same release kept as an (n, r) factor instead of two (n, n) matrices; the noisy matrix is left behind."""
+        return FactoredGramRelease(guarantee=self.guarantee, factor=self.embeddings(rank), projection=self.projection)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FactoredGramRelease(Release):
+    """A private Gram matrix of low rank, kept and saved as unit vectors whose cosines it is."""
+
+    kind = "factored gram"
+
+    factor: Float
+    projection: str
+
+    def holds_together(self) -> bool:
+        lengths = np.linalg.norm(self.factor, axis=1)
+        return self.guarantee.regime == "gram" and bool(np.abs(lengths - 1).max() < 1e-9)
+
+    @property
+    def gram(self) -> Float:
+        """The cosine matrix, unit diagonal exactly."""
+        return unit_gram(self.factor)
+
+    def embeddings(self, rank: int | None = None) -> Float:
+        """Unit vectors whose cosines are the release, of ``rank`` dimensions or as many as there are."""
+        if rank is None or _checks.count(rank, "rank", "embeddings") >= self.factor.shape[1]:
+            return self.factor
+        return unit_factor(self.gram, rank)
+
+
+def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
+    steps = noisy / guarantee.grid
+    return (
+        guarantee.regime == regime
+        and noisy.dtype == np.float64
+        and noisy.shape == guarantee.shape
+        and np.array_equal(steps, np.rint(steps))
+    )
+
+
+_KINDS: dict[str, type[Release]] = {
+    cls.kind: cls for cls in (ScoreRelease, RowRelease, GramRelease, FactoredGramRelease)
+}
 
 
 def load(path: str | Path) -> Any:
@@ -165,12 +235,6 @@ def load(path: str | Path) -> Any:
     if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
     release = _KINDS[kind](**arrays, **facts, guarantee=guarantee)
-    noisy = release.noisy
-    if (
-        guarantee.regime != kind
-        or noisy.shape != guarantee.shape
-        or noisy.dtype != np.float64
-        or not np.array_equal(noisy / guarantee.grid, np.rint(noisy / guarantee.grid))
-    ):
+    if not release.holds_together():
         raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")
     return release

@@ -1,29 +1,41 @@
 """The elliptope (positive semidefinite matrices with unit diagonal) and ways to reach it from a noisy matrix.
 
-``aap`` is Algorithm 3 of the ScoreShield paper, averaged alternating projections. It ends on a valid cosine matrix,
-though not on the nearest one. All of it reads the noisy matrix alone, so it is post-processing and costs no
-privacy.
+Every method reads the noisy matrix alone, so all of this is post-processing and costs no privacy.
+
+========== ==================================================================== ===============================
+method     what it finds                                                        eigendecompositions
+========== ==================================================================== ===============================
+newton     the nearest valid matrix                                             3 to 10, whatever the noise
+dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
+aap        a valid matrix, the paper's Algorithm 3                              50 to 501
+sdp        the nearest valid matrix, by CVXPY, small n                          an interior-point method's own
+pnp        the nearest-like matrix of an earlier set, without a unit diagonal   50 to 501
+========== ==================================================================== ===============================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry import alternating, newton, sdp
+from scoreshield.geometry.arrays import Array, Progress, like, norm, to_device, to_numpy
 
 Float = NDArray[np.float64]
-Progress = Callable[[int, int], None]
 
-Method = Literal["aap"]
+Method = Literal["newton", "aap", "dykstra", "sdp", "pnp"]
 METHODS: tuple[str, ...] = get_args(Method)
-_AAP_ITERATIONS = 500
+_LIMITS = {"newton": 100, "aap": 500, "dykstra": 10_000, "sdp": 200, "pnp": 500}
+_LARGEST_ENTRY = 1e100
+#: Matrices of the input's size that the method holds at its peak, the input's copy and LAPACK's work included.
+_MATRICES = {"newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}
 
 
 @dataclass(frozen=True)
@@ -32,109 +44,150 @@ class Projection:
 
     Attributes
     ----------
-    matrix : symmetric, diagonal exactly 1.0, entries in [-1, 1], positive semidefinite to rounding.
+    matrix : symmetric exactly, diagonal exactly 1.0, entries in [-1, 1], smallest eigenvalue at least -1e-10 n. (For
+        ``pnp`` the diagonal is what it is.)
+    method : what ran; "newton (low-rank start)" where the noise was heavy, and "newton (low-rank start after a stall)"
+        where a first run stopped short.
     iterations, eigendecompositions : the work done.
-    residual : the largest of the method's own stopping measures at the end.
-    converged : whether they all fell below the tolerance.
+    residual : how far the method's own stopping measure still was: root mean square violation of the unit diagonal
+        for newton, the largest of the algorithm's three measures for aap; NaN for sdp.
+    gap : the duality gap, relative to half the squared distance: 0 at the nearest matrix, NaN where there is no dual.
+    distance : Frobenius distance from the input.
+    converged : whether the residual fell to the tolerance.
     """
 
     matrix: Float
+    method: str
     iterations: int
     eigendecompositions: int
     residual: float
+    gap: float
+    distance: float
     converged: bool
 
 
 def project_elliptope(
     matrix: ArrayLike,
-    method: str = "aap",
-    *,
+    method: str = "newton",
     tol: float = 1e-7,
     max_iterations: int | None = None,
+    device: str = "cpu",
+    *,
     frobenius_ball: bool = False,
+    solver: str = "clarabel",
+    time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Projection:
-    """A valid cosine matrix near a symmetric one.
+    """The valid cosine matrix nearest to a symmetric one (or near it, for the methods kept for comparison).
 
     Parameters
     ----------
     matrix : square, symmetric up to rounding, finite; never modified.
-    method : ``"aap"``.
-    tol : absolute tolerance, in Frobenius norm, on each of the method's stopping measures.
-    max_iterations : give up (and say so in ``converged``) after so many; None is 500.
-    frobenius_ball : also keep the positive semidefinite iterate within Frobenius norm n, the paper's option.
+    method : ``"newton"`` (exact), ``"dykstra"`` (exact, slow), ``"aap"`` (the paper's), ``"sdp"`` or ``"pnp"``.
+    tol : tolerance on the method's stopping measure.
+    max_iterations : give up, and say so in ``converged``, after so many; None is the method's own limit.
+    device : ``"cpu"``, ``"cuda"`` (the 'gpu' extra), or ``"torch"`` for PyTorch on the CPU.
+    frobenius_ball : for aap, also keep the positive semidefinite iterate within Frobenius norm n, the paper's option.
+    solver, time_limit : for sdp, ``"clarabel"`` or ``"scs"``, and seconds.
     progress : called with (iterations done, most there can be).
     """
     function = "project_elliptope"
-    array = _symmetric(matrix, function)
-    _checks.one_of(method, "method", function, METHODS)
+    method = _checks.one_of(method, "method", function, METHODS)
     tol = _checks.positive(tol, "tol", function)
-    limit = _AAP_ITERATIONS if max_iterations is None else _checks.count(max_iterations, "max_iterations", function)
-    return _aap(array, tol, limit, frobenius_ball, progress)
-
-
-def _aap(start: Float, tol: float, limit: int, frobenius_ball: bool, progress: Progress | None) -> Projection:
-    n = len(start)
-    current, residual, steps = start, np.inf, 0
-    while steps < limit and residual > tol:
-        positive = _positive_part(current)
-        if frobenius_ball:
-            positive *= min(1.0, n / max(float(np.linalg.norm(positive)), np.finfo(float).tiny))
-        box = np.clip(current, -1, 1)
-        np.fill_diagonal(box, 1)
-        outside = max(float(np.linalg.norm(current - positive)), float(np.linalg.norm(current - box)))
-        positive += box
-        positive /= 2
-        residual = max(outside, float(np.linalg.norm(positive - current)))
-        current = positive
-        steps += 1
-        if progress is not None:
-            progress(steps, limit)
-    end = _unit_diagonal(_positive_part(current))
-    return Projection(end, steps, steps + 1, residual, residual <= tol)
-
-
-def _positive_part(matrix: Float) -> Float:
-    """The nearest positive semidefinite matrix: negative eigenvalues set to zero, exactly symmetric."""
-    values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    # Rebuild from the smaller of the two eigenspaces.
-    if (values > 0).sum() * 2 <= len(values):
-        kept = vectors[:, values > 0] * np.sqrt(values[values > 0])
-        part: Float = kept @ kept.T
-    else:
-        removed = vectors[:, values < 0] * np.sqrt(-values[values < 0])
-        part = matrix + removed @ removed.T
-    return part
-
-
-def _unit_diagonal(matrix: Float) -> Float:
-    """Scale a positive semidefinite matrix to unit diagonal, after adding a little identity if it has zeros there."""
-    n = len(matrix)
-    if matrix.diagonal().min() <= 0:
-        matrix = matrix + max(1e-8 * float(np.linalg.norm(matrix)) / n, np.finfo(float).tiny) * np.eye(n)
-    root = np.sqrt(matrix.diagonal())
-    matrix = matrix / root
-    matrix /= root[:, None]
-    matrix += matrix.T
-    matrix /= 2
-    np.clip(matrix, -1, 1, out=matrix)
-    np.fill_diagonal(matrix, 1)
-    return matrix
-
-
-def _symmetric(matrix: ArrayLike, function: str) -> Float:
+    limit = _LIMITS[method]
+    if max_iterations is not None:
+        limit = _checks.count(max_iterations, "max_iterations", function)
+    solver = _checks.one_of(solver, "solver", function, ("clarabel", "scs"))
+    if time_limit is not None:
+        time_limit = _checks.positive(time_limit, "time_limit", function)
     array = _checks.array(matrix, "matrix", function, "a square matrix of real numbers")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
         _checks.reject("matrix", function, "a square matrix of real numbers", array)
-    array = np.array(array, dtype=np.float64)
-    if not np.isfinite(array).all():
+    _needs_memory(len(array), method, device, function)
+    start = _symmetric(to_device(np.ascontiguousarray(array, dtype=np.float64), device, function), function)
+    if method == "newton":
+        return _newton(start, tol, limit, progress)
+    extra = 0
+    if method == "sdp":
+        found, steps, done = sdp.solve(to_numpy(start), tol, limit, solver, time_limit)
+        # A solver's tolerance allows small negative eigenvalues.
+        return _finished(start, alternating.positive_part(like(found, start)), method, steps, 0, math.nan, done)
+    if method == "dykstra":
+        found, steps, residual = alternating.dykstra(start, tol, limit, progress)
+    else:
+        extra = 1
+        found, steps, residual = (
+            alternating.aap(start, tol, limit, frobenius_ball, progress)
+            if method == "aap"
+            else alternating.pnp(start, tol, limit, progress)
+        )
+    return _finished(start, found, method, steps, steps + extra, residual, residual <= tol)
+
+
+def _newton(start: Array, tol: float, limit: int, progress: Progress | None) -> Projection:
+    outcome = newton.solve(start, tol, limit, progress)
+    end = newton.to_unit_diagonal(outcome.matrix)
+    distance = norm(end - start)
+    # Both sides carry half the square of the input, which cancels: 1/2 |X|^2 - <A, X> against -theta(y).
+    primal = norm(end) ** 2 / 2 - float((end * start).sum())
+    gap = max(0.0, primal + outcome.objective) / max(distance**2 / 2, 1.0)
+    starts = {"shifted": "", "low-rank": " (low-rank start)", "stalled": " (low-rank start after a stall)"}
+    return Projection(
+        to_numpy(end),
+        "newton" + starts[outcome.start],
+        outcome.iterations,
+        outcome.eigendecompositions,
+        outcome.residual,
+        gap,
+        distance,
+        outcome.residual <= tol,
+    )
+
+
+def _finished(
+    start: Array, found: Array, method: str, iterations: int, eigendecompositions: int, residual: float, converged: bool
+) -> Projection:
+    end = found if method == "pnp" else newton.to_unit_diagonal(found)
+    distance = norm(end - start)
+    return Projection(to_numpy(end), method, iterations, eigendecompositions, residual, math.nan, distance, converged)
+
+
+def _symmetric(array: Array, function: str) -> Array:
+    """The symmetric part, as a new array, or a refusal of what is not finite, too large or not symmetric."""
+    xp = array_namespace(array)
+    largest = max(float(xp.max(array)), -float(xp.min(array)))
+    if not math.isfinite(largest):
         raise InvalidInput(f"The 'matrix' parameter of {function} holds a NaN or an infinity.")
-    if np.abs(array).max() > 1e150:
-        raise InvalidInput(f"The 'matrix' parameter of {function} holds entries above 1e150; scale it down first.")
-    if np.abs(array - array.T).max() > 1e-8 * max(1.0, float(np.abs(array).max())):
+    if largest > _LARGEST_ENTRY:
+        raise InvalidInput(f"The 'matrix' parameter of {function} holds entries above 1e100; scale it down first.")
+    mirrored = array + array.T
+    mirrored /= 2
+    skew = xp.abs(array - mirrored)
+    if float(xp.max(skew)) > 1e-8 * max(1.0, largest):
         raise InvalidInput(
             f"The 'matrix' parameter of {function} is not symmetric; symmetrise it first, (A + A.T) / 2."
         )
-    array += array.T.copy()
-    array /= 2
-    return array
+    return mirrored
+
+
+def _needs_memory(n: int, method: str, device: str, function: str) -> None:
+    """Refuse, before starting, what cannot fit into this machine's memory."""
+    needed = 8 * n * n * (_MATRICES[method] if device == "cpu" else 2)
+    there = _available_memory()
+    if there is not None and needed > there:
+        raise InvalidInput(
+            f"{function} needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows by method {method!r}; "
+            f"{there / 2**30:.1f} GiB are free."
+        )
+
+
+def _available_memory() -> int | None:
+    """Bytes that can still be had, where the system says so."""
+    try:
+        with open("/proc/meminfo") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    return None

@@ -1,0 +1,253 @@
+r"""The exact projection onto the elliptope: semismooth Newton on the dual, from a start that fits the noise.
+
+The nearest matrix with unit diagonal and no negative eigenvalue is :math:`(A + \mathrm{Diag}\,y)_+`, where y minimises
+the convex function (Qi & Sun 2006; Borsdorf & Higham 2010)
+
+.. math:: \theta(y) = \tfrac12 |(A + \mathrm{Diag}\,y)_+|_F^2 - \sum_i y_i, \qquad
+          \nabla\theta(y) = \mathrm{diag}\,(A + \mathrm{Diag}\,y)_+ - 1.
+
+Each Newton step solves with the generalised Hessian by preconditioned conjugate gradients, in the smaller of the
+positive and negative eigenspaces, and is made safe by Armijo's rule. Two starts replace the textbook's y = 1 - diag(A):
+
+* *Moderate noise*: y = -c, with c such that the positive part of A - c I has trace n. It is free and saves a step.
+* *Heavy noise* (that positive part has rank below 1.2 sqrt(2n)): the solution then has low rank (about sqrt(2n),
+  Pataki 1998), and X = V V^T with unit rows is found by gradient steps of Barzilai & Borwein's length, which need
+  products with A but no eigendecomposition (Burer & Monteiro 2003). Its multipliers are the start, and Newton only
+  confirms and polishes them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from scoreshield.geometry.arrays import Array, Progress, diagonal, like, norm, outer_square, row_dots
+
+_LOW_RANK = 1.2  # of sqrt(2n): where the low-rank start takes over
+_PRODUCTS = 1500  # of the low-rank start, at most
+_CG_STEPS = 300
+_SMALLEST_STEP = 2.0**-20
+
+
+@dataclass
+class Point:
+    """The dual function at one y, from one eigendecomposition."""
+
+    y: Array
+    values: Array
+    vectors: Array
+    positive: int  # how many eigenvalues are
+    objective: float
+    gradient: Array
+
+    @classmethod
+    def at(cls, matrix: Array, y: Array) -> Point:
+        xp = array_namespace(matrix)
+        shifted = xp.asarray(matrix, copy=True)
+        diagonal(shifted)[:] += y
+        values, vectors = xp.linalg.eigh(shifted)
+        return cls.of(y, values, vectors)
+
+    @classmethod
+    def of(cls, y: Array, values: Array, vectors: Array) -> Point:
+        xp = array_namespace(values)
+        positive = int(xp.sum(values > 0))
+        kept, space = values[len(values) - positive :], vectors[:, len(values) - positive :]
+        gradient = row_dots(space * kept, space) - 1
+        return cls(y, values, vectors, positive, float(kept @ kept) / 2 - float(xp.sum(y)), gradient)
+
+    @property
+    def residual(self) -> float:
+        """Root mean square violation of the unit diagonal."""
+        return norm(self.gradient) / math.sqrt(len(self.y))
+
+    def matrix(self) -> Array:
+        """The primal candidate, (A + Diag y)_+."""
+        split = len(self.values) - self.positive
+        return outer_square(self.vectors[:, split:] * array_namespace(self.y).sqrt(self.values[split:]))
+
+
+@dataclass
+class Outcome:
+    """Where the solver ended: a positive semidefinite matrix, its dual point, and the work."""
+
+    matrix: Array
+    objective: float
+    residual: float
+    iterations: int
+    eigendecompositions: int
+    start: str  # "shifted", "low-rank", or "stalled": low-rank after the first stopped short
+
+
+def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = None) -> Outcome:
+    """Minimise the dual to a residual of ``tol``, or as far as ``limit`` Newton steps reach."""
+    xp = array_namespace(matrix)
+    n = matrix.shape[0]
+    values, vectors = xp.linalg.eigh(matrix)
+    shift = trace_shift(values)
+    heavy = n > 8 and float(xp.sum(values > shift)) <= _LOW_RANK * math.sqrt(2 * n)
+    outcome = None
+    if not heavy:
+        first = Point.of(xp.full_like(values, -shift), values - shift, vectors)
+        outcome = _newton(matrix, first, 1, "shifted", tol, limit, progress)
+        if outcome.residual <= tol or n <= 8:
+            return outcome
+    factor, y = _low_rank(matrix, values, vectors, shift)
+    spent = 1 if outcome is None else outcome.eigendecompositions
+    second = _newton(matrix, Point.at(matrix, y), spent + 1, "low-rank", tol, limit, progress)
+    if outcome is not None:
+        second.start = "stalled"
+        if outcome.residual < second.residual:
+            second.matrix, second.objective, second.residual = outcome.matrix, outcome.objective, outcome.residual
+    if second.residual > tol:
+        # The factor is feasible as it stands; keep whichever lies nearer once the other is made feasible.
+        low_rank = outer_square(factor)
+        if norm(low_rank - matrix) < norm(to_unit_diagonal(second.matrix) - matrix):
+            second.matrix = low_rank
+    return second
+
+
+def trace_shift(values: Array) -> float:
+    """The c with sum (value - c)_+ = n, for ascending eigenvalues."""
+    xp = array_namespace(values)
+    n = len(values)
+    falling = xp.flip(values)
+    shifts = (xp.cumulative_sum(falling) - n) / like(np.arange(1.0, n + 1), values)
+    return float(shifts[int(xp.sum(falling > shifts)) - 1])
+
+
+def to_unit_diagonal(matrix: Array) -> Array:
+    """Scale a positive semidefinite matrix to unit diagonal, after adding a little identity if it has zeros there."""
+    xp = array_namespace(matrix)
+    n = matrix.shape[0]
+    matrix = xp.asarray(matrix, copy=True)
+    if float(xp.min(diagonal(matrix))) <= 0:
+        diagonal(matrix)[:] += max(1e-8 * norm(matrix) / n, 1e-300)
+    root = xp.sqrt(diagonal(matrix))
+    matrix /= root[:, None]
+    matrix /= root[None, :]
+    matrix = (matrix + matrix.T) / 2
+    matrix = xp.clip(matrix, -1.0, 1.0)
+    diagonal(matrix)[:] = 1.0
+    return matrix
+
+
+def _newton(
+    matrix: Array, point: Point, spent: int, start: str, tol: float, limit: int, progress: Progress | None
+) -> Outcome:
+    steps = 0
+    while point.residual > tol and steps < limit:
+        accuracy = max(min(0.1, point.residual), 0.3 * tol / point.residual)
+        direction = _newton_direction(point, accuracy)
+        slope, length = float(point.gradient @ direction), 1.0
+        if not slope < 0:
+            break
+        while True:
+            trial = Point.at(matrix, point.y + length * direction)
+            spent += 1
+            # The last term is what rounding can do to the objective.
+            if trial.objective <= point.objective + 1e-4 * length * slope + 1e-13 * abs(point.objective):
+                break
+            length /= 2
+            if length < _SMALLEST_STEP:
+                return Outcome(point.matrix(), point.objective, point.residual, steps, spent, start)
+        if trial.residual >= 0.9 * point.residual and abs(slope) <= 1e-13 * abs(point.objective):
+            break  # rounding has the last word
+        point = trial
+        steps += 1
+        if progress is not None:
+            progress(steps, limit)
+    return Outcome(point.matrix(), point.objective, point.residual, steps, spent, start)
+
+
+def _newton_direction(point: Point, accuracy: float) -> Array:
+    r"""Solve V d = -gradient to a relative accuracy, V the generalised Hessian.
+
+    With P the positive and N the other eigenvectors, V h is the diagonal of
+    :math:`P P^T H P P^T + P (\Omega \circ P^T H N) N^T + N (\Omega \circ P^T H N)^T P^T`, H = Diag h and
+    :math:`\Omega_{ij} = \lambda_i / (\lambda_i - \lambda_j)`; or h less the same with P and N exchanged and 1 - Omega.
+    """
+    xp = array_namespace(point.y)
+    split = len(point.values) - point.positive
+    below, above = point.values[:split], point.values[split:]
+    weights = above[:, None] / (above[:, None] - below[None, :])
+    small, large = point.vectors[:, split:], point.vectors[:, :split]
+    complement = point.positive > split
+    if complement:
+        small, large, weights = large, small, (1 - weights).T
+    squares = small * small
+    scaling = xp.sum(squares, axis=1) ** 2 + 2 * row_dots(squares @ weights, large * large)
+    del squares
+    scaling = xp.clip(1 - scaling if complement else scaling, 1e-8, None)
+
+    def hessian(h: Array) -> Array:
+        rows = small.T * h
+        within, across = rows @ small, rows @ large
+        across *= weights
+        product = row_dots(small @ within, small) + 2 * row_dots(small @ across, large)
+        return h - product if complement else product
+
+    direction = xp.zeros_like(point.y)
+    left = -point.gradient
+    target = accuracy * norm(left)
+    scaled = left / scaling
+    search = scaled
+    energy = float(left @ scaled)
+    for _ in range(_CG_STEPS):
+        if norm(left) <= target:
+            break
+        image = hessian(search) + 1e-12 * search
+        curvature = float(search @ image)
+        if curvature <= 0:
+            break
+        length = energy / curvature
+        direction = direction + length * search
+        left = left - length * image
+        scaled = left / scaling
+        fresh = float(left @ scaled)
+        search = scaled + (fresh / energy) * search
+        energy = fresh
+    return direction
+
+
+def _low_rank(matrix: Array, values: Array, vectors: Array, shift: float) -> tuple[Array, Array]:
+    """Unit rows V that make <A, V V^T> - |V V^T|^2 / 2 stationary, and the multipliers y that belong to them."""
+    xp = array_namespace(matrix)
+    n = matrix.shape[0]
+    rank = min(n, math.ceil(math.sqrt(2 * n)) + 1)
+    top = values[n - rank :]
+    spread = xp.sqrt(xp.clip(top - shift, 0.0, None) + 1e-3 * (float(values[n - 1]) - shift))
+    jitter = np.random.default_rng(0).standard_normal((n, rank)) * (1e-3 / math.sqrt(rank))
+    factor = _unit_rows(vectors[:, n - rank :] * spread + like(jitter, matrix))
+    gradient, multipliers, tangent = _ascent(matrix, factor)
+    length = 1 / max(float(xp.mean(xp.abs(multipliers))), 1e-300)
+    # The multipliers matter on the scale of the solution's own eigenvalues, not on that of the noise.
+    tol = max(1e-10, min(1e-4, 1 / max(abs(shift), 1e-300)))
+    for step in range(_PRODUCTS):
+        if norm(tangent) <= tol * norm(gradient):
+            break
+        trial = _unit_rows(factor + length * tangent)
+        gradient, multipliers, new_tangent = _ascent(matrix, trial)
+        moved, turned = trial - factor, tangent - new_tangent
+        inner = abs(float(xp.sum(moved * turned)))
+        long, short = norm(moved) ** 2, norm(turned) ** 2
+        if inner == 0 or short == 0:
+            break
+        length = long / inner if step % 2 else inner / short
+        factor, tangent = trial, new_tangent
+    return factor, -multipliers
+
+
+def _ascent(matrix: Array, factor: Array) -> tuple[Array, Array, Array]:
+    """Gradient (half of it), its component along each row, and the rest, which is tangent to the spheres."""
+    gradient = matrix @ factor - factor @ (factor.T @ factor)
+    along = row_dots(gradient, factor)
+    return gradient, along, gradient - along[:, None] * factor
+
+
+def _unit_rows(factor: Array) -> Array:
+    xp = array_namespace(factor)
+    return factor / xp.sqrt(row_dots(factor, factor))[:, None]
