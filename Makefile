@@ -21,6 +21,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/release.py
 	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/projection.py
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import timing  # first: it pins the threads
 
+import memory
 import multiprocessing
 import time
 
@@ -67,11 +68,11 @@ def triangle(n: int) -> tuple[float, float]:
     """Seconds and peak memory (in n x n float64 matrices, above the start) of a whole unprojected Gram release."""
     rows = np.random.default_rng(0).standard_normal((n, 64), dtype=np.float32)
     ss.release_gram(rows[:300], epsilon=1, delta=1e-6, projection="none")
-    before = timing.peak_memory()
+    before = memory.peak_memory()
     start = time.perf_counter()
     ss.release_gram(rows, epsilon=1, delta=1e-6, projection="none")
     seconds = time.perf_counter() - start
-    return seconds, (timing.peak_memory() - before) / (8 * n * n)
+    return seconds, (memory.peak_memory() - before) / (8 * n * n)
 
 
 def main() -> None:

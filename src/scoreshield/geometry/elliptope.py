@@ -162,8 +162,8 @@ def _symmetric(array: Array, function: str) -> Array:
         raise InvalidInput(f"The 'matrix' parameter of {function} holds entries above 1e100; scale it down first.")
     mirrored = array + array.T
     mirrored /= 2
-    skew = xp.abs(array - mirrored)
-    if float(xp.max(skew)) > 1e-8 * max(1.0, largest):
+    skew = array - mirrored
+    if max(float(xp.max(skew)), -float(xp.min(skew))) > 1e-8 * max(1.0, largest):
         raise InvalidInput(
             f"The 'matrix' parameter of {function} is not symmetric; symmetrise it first, (A + A.T) / 2."
         )

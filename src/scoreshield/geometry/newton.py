@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from scoreshield.geometry.arrays import Array, Progress, diagonal, like, norm, outer_square, row_dots
+from scoreshield.geometry.arrays import Array, Progress, diagonal, eigh, like, norm, outer_square, row_dots
 
 _LOW_RANK = 1.2  # of sqrt(2n): where the low-rank start takes over
 _PRODUCTS = 1500  # of the low-rank start, at most
@@ -38,18 +38,16 @@ class Point:
 
     y: Array
     values: Array
-    vectors: Array
+    vectors: Array  # None once they have been let go
     positive: int  # how many eigenvalues are
     objective: float
     gradient: Array
 
     @classmethod
     def at(cls, matrix: Array, y: Array) -> Point:
-        xp = array_namespace(matrix)
-        shifted = xp.asarray(matrix, copy=True)
+        shifted = array_namespace(matrix).asarray(matrix, copy=True)
         diagonal(shifted)[:] += y
-        values, vectors = xp.linalg.eigh(shifted)
-        return cls.of(y, values, vectors)
+        return cls.of(y, *eigh(shifted))
 
     @classmethod
     def of(cls, y: Array, values: Array, vectors: Array) -> Point:
@@ -86,28 +84,29 @@ def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = Non
     """Minimise the dual to a residual of ``tol``, or as far as ``limit`` Newton steps reach."""
     xp = array_namespace(matrix)
     n = matrix.shape[0]
-    values, vectors = xp.linalg.eigh(matrix)
-    shift = trace_shift(values)
-    heavy = n > 8 and float(xp.sum(values > shift)) <= _LOW_RANK * math.sqrt(2 * n)
-    outcome = None
-    if not heavy:
-        first = Point.of(xp.full_like(values, -shift), values - shift, vectors)
-        outcome = _newton(matrix, first, 1, "shifted", tol, limit, progress)
-        if outcome.residual <= tol or n <= 8:
+    first = Point.at(matrix, xp.zeros_like(diagonal(matrix)))
+    shift = trace_shift(first.values)
+    spent, stalled = 1, None
+    if n <= 8 or float(xp.sum(first.values > shift)) > _LOW_RANK * math.sqrt(2 * n):
+        first = Point.of(first.y - shift, first.values - shift, first.vectors)
+        outcome = _newton(matrix, first, spent, tol, limit, progress)
+        if outcome.residual <= tol or n == 1:
             return outcome
-    factor, y = _low_rank(matrix, values, vectors, shift)
-    spent = 1 if outcome is None else outcome.eigendecompositions
-    second = _newton(matrix, Point.at(matrix, y), spent + 1, "low-rank", tol, limit, progress)
-    if outcome is not None:
-        second.start = "stalled"
-        if outcome.residual < second.residual:
-            second.matrix, second.objective, second.residual = outcome.matrix, outcome.objective, outcome.residual
-    if second.residual > tol:
+        first = Point.at(matrix, xp.zeros_like(first.y))
+        spent, stalled = outcome.eigendecompositions + 1, outcome
+    factor, y = _low_rank(matrix, first, shift)
+    del first
+    outcome = _newton(matrix, Point.at(matrix, y), spent + 1, tol, limit, progress)
+    outcome.start = "low-rank" if stalled is None else "stalled"
+    if stalled is not None and stalled.residual < outcome.residual:
+        outcome.matrix, outcome.objective, outcome.residual = stalled.matrix, stalled.objective, stalled.residual
+    if outcome.residual > tol:
         # The factor is feasible as it stands; keep whichever lies nearer once the other is made feasible.
+        outcome.matrix = to_unit_diagonal(outcome.matrix)
         low_rank = outer_square(factor)
-        if norm(low_rank - matrix) < norm(to_unit_diagonal(second.matrix) - matrix):
-            second.matrix = low_rank
-    return second
+        if norm(low_rank - matrix) < norm(outcome.matrix - matrix):
+            outcome.matrix = low_rank
+    return outcome
 
 
 def trace_shift(values: Array) -> float:
@@ -120,24 +119,22 @@ def trace_shift(values: Array) -> float:
 
 
 def to_unit_diagonal(matrix: Array) -> Array:
-    """Scale a positive semidefinite matrix to unit diagonal, after adding a little identity if it has zeros there."""
+    """Scale a positive semidefinite matrix, which is used up, to unit diagonal; zeros there first get some identity."""
     xp = array_namespace(matrix)
-    n = matrix.shape[0]
-    matrix = xp.asarray(matrix, copy=True)
     if float(xp.min(diagonal(matrix))) <= 0:
-        diagonal(matrix)[:] += max(1e-8 * norm(matrix) / n, 1e-300)
+        diagonal(matrix)[:] += max(1e-8 * norm(matrix) / matrix.shape[0], 1e-300)
     root = xp.sqrt(diagonal(matrix))
     matrix /= root[:, None]
     matrix /= root[None, :]
-    matrix = (matrix + matrix.T) / 2
-    matrix = xp.clip(matrix, -1.0, 1.0)
-    diagonal(matrix)[:] = 1.0
-    return matrix
+    mirrored = matrix + matrix.T
+    mirrored /= 2
+    mirrored = xp.clip(mirrored, -1.0, 1.0)
+    diagonal(mirrored)[:] = 1.0
+    return mirrored
 
 
-def _newton(
-    matrix: Array, point: Point, spent: int, start: str, tol: float, limit: int, progress: Progress | None
-) -> Outcome:
+def _newton(matrix: Array, point: Point, spent: int, tol: float, limit: int, progress: Progress | None) -> Outcome:
+    """Newton's steps from a point, whose eigenvectors are let go as soon as a direction is found."""
     steps = 0
     while point.residual > tol and steps < limit:
         accuracy = max(min(0.1, point.residual), 0.3 * tol / point.residual)
@@ -145,22 +142,32 @@ def _newton(
         slope, length = float(point.gradient @ direction), 1.0
         if not slope < 0:
             break
+        point.vectors = None
         while True:
             trial = Point.at(matrix, point.y + length * direction)
             spent += 1
             # The last term is what rounding can do to the objective.
             if trial.objective <= point.objective + 1e-4 * length * slope + 1e-13 * abs(point.objective):
                 break
+            trial.vectors = None
             length /= 2
             if length < _SMALLEST_STEP:
-                return Outcome(point.matrix(), point.objective, point.residual, steps, spent, start)
+                return _ended(Point.at(matrix, point.y), steps, spent + 1)
         if trial.residual >= 0.9 * point.residual and abs(slope) <= 1e-13 * abs(point.objective):
+            point = trial
             break  # rounding has the last word
         point = trial
         steps += 1
         if progress is not None:
             progress(steps, limit)
-    return Outcome(point.matrix(), point.objective, point.residual, steps, spent, start)
+    return _ended(point, steps, spent)
+
+
+def _ended(point: Point, steps: int, spent: int) -> Outcome:
+    residual = point.residual
+    matrix = point.matrix()
+    point.vectors = None
+    return Outcome(matrix, point.objective, residual, steps, spent, "shifted")
 
 
 def _newton_direction(point: Point, accuracy: float) -> Array:
@@ -213,15 +220,15 @@ def _newton_direction(point: Point, accuracy: float) -> Array:
     return direction
 
 
-def _low_rank(matrix: Array, values: Array, vectors: Array, shift: float) -> tuple[Array, Array]:
+def _low_rank(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
     """Unit rows V that make <A, V V^T> - |V V^T|^2 / 2 stationary, and the multipliers y that belong to them."""
     xp = array_namespace(matrix)
     n = matrix.shape[0]
     rank = min(n, math.ceil(math.sqrt(2 * n)) + 1)
-    top = values[n - rank :]
-    spread = xp.sqrt(xp.clip(top - shift, 0.0, None) + 1e-3 * (float(values[n - 1]) - shift))
+    top = point.values[n - rank :]
+    spread = xp.sqrt(xp.clip(top - shift, 0.0, None) + 1e-3 * (float(point.values[n - 1]) - shift))
     jitter = np.random.default_rng(0).standard_normal((n, rank)) * (1e-3 / math.sqrt(rank))
-    factor = _unit_rows(vectors[:, n - rank :] * spread + like(jitter, matrix))
+    factor = _unit_rows(point.vectors[:, n - rank :] * spread + like(jitter, matrix))
     gradient, multipliers, tangent = _ascent(matrix, factor)
     length = 1 / max(float(xp.mean(xp.abs(multipliers))), 1e-300)
     # The multipliers matter on the scale of the solution's own eigenvalues, not on that of the noise.

@@ -1,0 +1,106 @@
+"""The two pictures of docs/projection.md: convergence of the projections, and the risk of each denoiser.
+
+python benchmarks/projection_figures.py          (writes docs/images/convergence.png and docs/images/risk.png)
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from projection import noisy_gram
+
+import scoreshield as ss
+from scoreshield.geometry.denoise import denoise
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+COLOURS = {"newton": "#1b6ca8", "dykstra": "#2e933c", "aap": "#d1495b"}
+
+
+def convergence() -> None:
+    """Excess distance over the nearest matrix against eigendecompositions, at moderate and at heavy noise."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    for place, noise in enumerate((0.5, 20.0)):
+        matrix = noisy_gram(200, noise)
+        nearest = ss.project_elliptope(matrix, tol=1e-11).distance
+        axes = figure.add_subplot(1, 2, place + 1)
+        for method, most in (("newton", 8), ("dykstra", 500), ("aap", 500)):
+            points = [(0, 0.0)]
+            for limit in sorted({round(1.35**k) for k in range(40) if 1.35**k <= most} | {most}):
+                result = ss.project_elliptope(matrix, method, tol=1e-11, max_iterations=limit)
+                points.append((result.eigendecompositions, max(result.distance / nearest - 1, 1e-16)))
+                if result.converged:
+                    break
+            axes.loglog(*zip(*points[1:], strict=True), "o-", label=method, color=COLOURS[method], markersize=4)
+        axes.set(
+            title=f"n = 200, noise sd {noise:g}",
+            xlabel="eigendecompositions",
+            ylabel="distance over the nearest, less one",
+            ylim=(5e-17, 10),
+        )
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.savefig(IMAGES / "convergence.png", dpi=90)
+
+
+def risk() -> None:
+    """Mean squared error per entry against the noise, for each denoiser, with the bounds of the theory."""
+    n, d, repeats = 200, 16, 5
+    deviations = np.geomspace(0.01, 10, 13)
+    rng = np.random.default_rng(0)
+    methods = ("none", "aap", "projection", "rank", "shrinkage", "identity", "sure")
+    errors = {method: np.zeros(len(deviations)) for method in methods}
+    for place, std in enumerate(deviations):
+        for seed in range(repeats):
+            rows = rng.standard_normal((n, d)) * 0.85 ** np.arange(d)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            clean = rows @ rows.T
+            upper = np.triu(rng.standard_normal((n, n)) * std, 1)
+            noisy = clean + upper + upper.T
+            np.fill_diagonal(noisy, 1)
+            for method in methods:
+                if method == "aap":
+                    found = ss.project_elliptope(noisy, "aap", max_iterations=100).matrix
+                else:
+                    found = denoise(
+                        noisy, float(std), method, rank=d, project=lambda m: ss.project_elliptope(m).matrix
+                    ).matrix
+                errors[method][place] += np.sum((found - clean) ** 2) / (n * (n - 1)) / repeats
+            del seed
+    figure = Figure(figsize=(8.5, 5.2), layout="constrained")
+    axes = figure.add_subplot()
+    names = {"none": "noisy", "projection": "exact projection", "sure": "sure (chosen by estimated risk)"}
+    styles = {"none": "#777777", "aap": "#d1495b", "projection": "#1b6ca8", "rank": "#2e933c"}
+    styles |= {"shrinkage": "#edae49", "identity": "#8d5a97", "sure": "#000000"}
+    for method in methods:
+        dashes = ":" if method == "sure" else "-"
+        axes.loglog(deviations, errors[method], dashes, label=names.get(method, method), color=styles[method])
+    sigma = deviations * math.sqrt(2)  # of (W + W^T)/2 with independent entries
+    scale = n * (n - 1)
+    axes.loglog(deviations, 4 * sigma * n * math.sqrt(2 * n) / scale, "--", color="#1b6ca8", label="bound, any matrix")
+    axes.loglog(
+        deviations,
+        sigma**2 * (n * (d - 1) - d * (d - 1) / 2) / scale,
+        "-.",
+        color="#1b6ca8",
+        label="rank-aware bound (conditional: may fail)",
+    )
+    axes.set(
+        title=f"n = {n}, rank {d}, uneven spectrum, mean of {repeats}",
+        xlabel="standard deviation of the noise on each entry",
+        ylabel="mean squared error per entry",
+        ylim=(1e-6, 200),
+    )
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    figure.savefig(IMAGES / "risk.png", dpi=90)
+    print(f"{'std':>8}" + "".join(f"{method:>12}" for method in methods))
+    for place, std in enumerate(deviations):
+        print(f"{std:>8.3f}" + "".join(f"{errors[method][place]:>12.2e}" for method in methods))
+
+
+if __name__ == "__main__":
+    convergence()
+    risk()
