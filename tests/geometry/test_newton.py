@@ -174,6 +174,7 @@ def test_a_limit_is_kept_and_said() -> None:
     matrix = unit_noise(60, 0.5)
     short = ss.project_elliptope(matrix, max_iterations=1)
     assert not short.converged
+    assert (short.method, short.iterations, short.eigendecompositions) == ("newton", 1, 2)
     assert short.residual > 1e-7
     assert_feasible(short.matrix)
     whole = ss.project_elliptope(matrix)

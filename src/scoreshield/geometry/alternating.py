@@ -9,13 +9,13 @@ import math
 
 from array_api_compat import array_namespace
 
-from scoreshield.geometry.arrays import Array, Progress, diagonal, eigh, norm, outer_square
+from scoreshield.geometry.arrays import Array, Progress, diagonal, norm, outer_square
 
 
 def positive_part(matrix: Array) -> Array:
     """The nearest positive semidefinite matrix, rebuilt from the smaller of the two eigenspaces."""
     xp = array_namespace(matrix)
-    values, vectors = eigh(xp.asarray(matrix, copy=True))
+    values, vectors = xp.linalg.eigh(matrix)
     split = int(xp.sum(values <= 0))
     if len(values) - split <= split:
         return outer_square(vectors[:, split:] * xp.sqrt(values[split:]))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
-from scipy import linalg
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
@@ -48,19 +47,6 @@ def like(values: NDArray[np.float64], array: Array) -> Array:
     if isinstance(array, np.ndarray):
         return values
     return array_namespace(array).asarray(values, device=array.device)
-
-
-def eigh(scratch: Array) -> tuple[Array, Array]:
-    """Ascending eigenvalues and eigenvectors of a symmetric matrix, which is used up.
-
-    With NumPy's arrays LAPACK's divide-and-conquer driver works in that very memory; the peak is three more matrices.
-    """
-    if not isinstance(scratch, np.ndarray):
-        values, vectors = array_namespace(scratch).linalg.eigh(scratch)
-        return values, vectors
-    # The transpose of a symmetric matrix is itself, in the order that LAPACK wants.
-    values, vectors = linalg.eigh(scratch.T, driver="evd", overwrite_a=True, check_finite=False)
-    return values, np.ascontiguousarray(vectors)
 
 
 def diagonal(matrix: Array) -> Array:

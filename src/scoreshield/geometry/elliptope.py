@@ -32,7 +32,7 @@ Float = NDArray[np.float64]
 
 Method = Literal["newton", "aap", "dykstra", "sdp", "pnp"]
 METHODS: tuple[str, ...] = get_args(Method)
-_LIMITS = {"newton": 100, "aap": 500, "dykstra": 10_000, "sdp": 200, "pnp": 500}
+_LIMITS = {"newton": newton.STEPS, "aap": 500, "dykstra": 10_000, "sdp": 200, "pnp": 500}
 _LARGEST_ENTRY = 1e100
 #: Matrices of the input's size that the method holds at its peak, the input's copy and LAPACK's work included.
 _MATRICES = {"newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from scoreshield.geometry.arrays import Array, Progress, diagonal, eigh, like, norm, outer_square, row_dots
+from scoreshield.geometry.arrays import Array, Progress, diagonal, like, norm, outer_square, row_dots
 
+STEPS = 100  # enough for anything but a stall
 _LOW_RANK = 1.2  # of sqrt(2n): where the low-rank start takes over
 _PRODUCTS = 1500  # of the low-rank start, at most
 _CG_STEPS = 300
@@ -45,9 +46,15 @@ class Point:
 
     @classmethod
     def at(cls, matrix: Array, y: Array) -> Point:
-        shifted = array_namespace(matrix).asarray(matrix, copy=True)
-        diagonal(shifted)[:] += y
-        return cls.of(y, *eigh(shifted))
+        """The point at y; the diagonal of the matrix is shifted for the while, which saves a copy of it."""
+        xp = array_namespace(matrix)
+        own = xp.asarray(diagonal(matrix), copy=True)
+        try:
+            diagonal(matrix)[:] += y
+            values, vectors = xp.linalg.eigh(matrix)
+        finally:
+            diagonal(matrix)[:] = own
+        return cls.of(y, values, vectors)
 
     @classmethod
     def of(cls, y: Array, values: Array, vectors: Array) -> Point:
@@ -90,8 +97,8 @@ def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = Non
     if n <= 8 or float(xp.sum(first.values > shift)) > _LOW_RANK * math.sqrt(2 * n):
         first = Point.of(first.y - shift, first.values - shift, first.vectors)
         outcome = _newton(matrix, first, spent, tol, limit, progress)
-        if outcome.residual <= tol or n == 1:
-            return outcome
+        if outcome.residual <= tol or n == 1 or outcome.iterations == limit < STEPS:
+            return outcome  # done, or stopped by the caller rather than stalled
         first = Point.at(matrix, xp.zeros_like(first.y))
         spent, stalled = outcome.eigendecompositions + 1, outcome
     factor, y = _low_rank(matrix, first, shift)
