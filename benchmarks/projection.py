@@ -90,6 +90,7 @@ def cpu() -> None:
         ("aap", lambda: ss.project_elliptope(matrix, "aap").matrix),
         ("dykstra", lambda: ss.project_elliptope(matrix, "dykstra").matrix),
         ("Higham 2002", lambda: higham(matrix)),
+        ("pnp (another set)", lambda: ss.project_elliptope(matrix, "pnp").matrix),
         ("sdp, Clarabel", lambda: ss.project_elliptope(matrix, "sdp", 1e-8, time_limit=300).matrix),
         ("sdp, SCS", lambda: ss.project_elliptope(matrix, "sdp", 1e-6, solver="scs", time_limit=300).matrix),
         ("statsmodels corr_nearest", lambda: corr_nearest(matrix)),

@@ -67,6 +67,7 @@ def battery() -> dict[str, Array]:
         "identity": np.eye(15),
         **{name: np.array(matrix, dtype=float) for name, matrix in PUBLISHED.items()},
         **{f"n = {n}": unit_noise(n, 0.5, seed=n) for n in (1, 2, 3, 9, 17, 120)},
+        "n = 500": unit_noise(500, 0.05),
         **{f"rank {r}": unit_noise(60, 0.2, rank=r) for r in (1, 2, 5, 30, 60)},
         **{f"noise {noise:g}": unit_noise(60, noise, rank=8) for noise in (1e-6, 1e-4, 1e-2, 1, 1e2, 1e4)},
     }
