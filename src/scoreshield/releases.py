@@ -19,7 +19,7 @@ from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
-from scoreshield.geometry.arrays import Progress
+from scoreshield.geometry.arrays import Progress, to_device
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.geometry.elliptope import project_elliptope
 from scoreshield.privacy import calibration as gaussian
@@ -177,6 +177,7 @@ def release_gram(
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
+    to_device(np.zeros((1, 1)), device, function)  # refuse a device that is not there before any noise is drawn
     source = _Collection.check(embeddings, adjacency, function, least=2)
     stream = stream_from(rng, function)
 
