@@ -21,7 +21,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry.arrays import Progress, to_device
 from scoreshield.geometry.denoise import METHODS as DENOISERS
-from scoreshield.geometry.elliptope import project_elliptope
+from scoreshield.geometry.elliptope import needs_memory, project_elliptope
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
@@ -177,9 +177,13 @@ def release_gram(
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
-    to_device(np.zeros((1, 1)), device, function)  # refuse a device that is not there before any noise is drawn
     source = _Collection.check(embeddings, adjacency, function, least=2)
     stream = stream_from(rng, function)
+    method = "newton" if projection == "exact" else projection
+    if "none" not in (projection, denoise):
+        # Refuse a device that is not there, or too little memory, before any noise is drawn.
+        to_device(np.zeros((1, 1)), device, function)
+        needs_memory(source.size, method, device, function)
 
     rounding = _embeddings.rounding_error(source.dimension, np.float64)
     released = Released("gram", source.size, contract.width, rounding=rounding)
@@ -190,7 +194,7 @@ def release_gram(
     guarantee = contract.guarantee(noise, source.adjacency, "gram", noisy.shape, stream)
     if "none" in (projection, denoise):
         return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
-    project = _Projector("newton" if projection == "exact" else projection, max_iterations, device, progress)
+    project = _Projector(method, max_iterations, device, progress)
     end = post.denoise(noisy, noise.std, denoise, rank=source.dimension, project=project)
     return GramRelease(
         guarantee,

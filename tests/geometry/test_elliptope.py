@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import assert_feasible, noisy_gram, torch_sees_a_gpu
 
 import scoreshield as ss
+from scoreshield import releases
 from scoreshield.geometry import elliptope
 
 Array = np.ndarray
@@ -109,6 +110,13 @@ def test_too_little_memory_is_said_before_starting(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ss.InvalidInput, match=r"needs about .* GiB for a matrix of 50 rows"):
         ss.project_elliptope(np.eye(50))
     assert ss.project_elliptope(np.eye(3)).converged
+
+    def never(*_: object) -> None:
+        raise AssertionError("noise was drawn for a release that cannot be finished")
+
+    monkeypatch.setattr(releases, "_add_symmetric_noise", never)
+    with pytest.raises(ss.InvalidInput, match="release_gram needs about"):
+        ss.release_gram(np.eye(50), epsilon=1, delta=1e-6)
     monkeypatch.setattr(elliptope, "_available_memory", lambda: None)
     assert ss.project_elliptope(np.eye(50)).converged
 

@@ -5,11 +5,11 @@ Every method reads the noisy matrix alone, so all of this is post-processing and
 ========== ==================================================================== ===============================
 method     what it finds                                                        eigendecompositions
 ========== ==================================================================== ===============================
-newton     the nearest valid matrix                                             3 to 10, whatever the noise
+newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
 dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
-aap        a valid matrix, the paper's Algorithm 3                              50 to 501
+aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
 sdp        the nearest valid matrix, by CVXPY, small n                          an interior-point method's own
-pnp        the nearest-like matrix of an earlier set, without a unit diagonal   50 to 501
+pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
 ========== ==================================================================== ===============================
 """
 
@@ -103,7 +103,7 @@ def project_elliptope(
     array = _checks.array(matrix, "matrix", function, "a square matrix of real numbers")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
         _checks.reject("matrix", function, "a square matrix of real numbers", array)
-    _needs_memory(len(array), method, device, function)
+    needs_memory(len(array), method, device, function)
     start = _symmetric(to_device(np.ascontiguousarray(array, dtype=np.float64), device, function), function)
     if method == "newton":
         return _newton(start, tol, limit, progress)
@@ -170,7 +170,7 @@ def _symmetric(array: Array, function: str) -> Array:
     return mirrored
 
 
-def _needs_memory(n: int, method: str, device: str, function: str) -> None:
+def needs_memory(n: int, method: str, device: str, function: str) -> None:
     """Refuse, before starting, what cannot fit into this machine's memory."""
     needed = 8 * n * n * (_MATRICES[method] if device == "cpu" else 2)
     there = _available_memory()
