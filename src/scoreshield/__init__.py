@@ -10,6 +10,7 @@ from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.releases import release_gram, release_row, release_scores
 from scoreshield.results import FactoredGramRelease, GramRelease, Release, RowRelease, ScoreRelease, load
+from scoreshield.utility import decisions, plan
 
 __version__ = _version("scoreshield")
 
@@ -32,7 +33,9 @@ __all__ = [
     "ScoreShieldError",
     "Sensitivity",
     "calibrate",
+    "decisions",
     "load",
+    "plan",
     "project_elliptope",
     "release_gram",
     "release_row",

@@ -20,13 +20,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 from scipy.special import erf
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
 from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.utility._roots import first_crossing, least_threshold
 from scoreshield.utility.roc import Roc, recall_at_k, roc
 from scoreshield.utility.scores import (
     AdditiveLaw,
@@ -209,7 +209,9 @@ def recalibrate(
     upper = _checks.real(upper, "upper", function)
     clean = scores.clean_threshold(target)
     limit = float(scores.rate(upper, law, inclusive=True))
-    moved = clean if law is None else _threshold(scores, target, law, clean, inclusive)
+    moved = clean
+    if law is not None:
+        moved = least_threshold(lambda t: scores.rate(t, law, inclusive=inclusive) - target, clean, law.std)
     feasible = not clipped or (moved <= upper if inclusive else moved < upper)
     threshold = moved if feasible else math.nan
     small = 0.0 if law is None else -0.5 * law.std**2 * scores.log_slope(clean)
@@ -251,7 +253,7 @@ def critical_scale(
         return float(scores.rate(upper, family(scale), inclusive=True)) - target
 
     start = max(upper - scores.highest, scores.spread, 1e-9)
-    return _first_crossing(excess, start, smallest=1e-9, largest=1e9)
+    return first_crossing(excess, start, smallest=1e-9, largest=1e9)
 
 
 def minimum_epsilon(
@@ -307,7 +309,7 @@ def _least_epsilon(scores: Scores, target: float, family: Callable[[float], Law]
     def shortfall(tightness: float) -> float:  # noise grows with 1/epsilon
         return float(scores.rate(upper, family(1 / tightness), inclusive=True)) - target
 
-    tightness = _first_crossing(shortfall, 1.0, smallest=1e-9, largest=1e9)
+    tightness = first_crossing(shortfall, 1.0, smallest=1e-9, largest=1e9)
     return math.inf if tightness == 0 else 1 / tightness
 
 
@@ -403,43 +405,6 @@ def cosine_threshold(squared_euclidean: ArrayLike) -> Any:
 
 def _plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else value
-
-
-def _threshold(scores: Scores, target: float, law: Law, start: float, inclusive: bool) -> float:
-    """The least threshold whose rate after noise is at most ``target``."""
-
-    def excess(t: float) -> float:
-        return float(scores.rate(t, law, inclusive=inclusive)) - target
-
-    step = max(law.std, 1e-12)
-    low, high = start, start
-    while excess(low) <= 0:
-        low -= step
-        step *= 2
-    step = max(law.std, 1e-12)
-    while excess(high) > 0:
-        high += step
-        step *= 2
-    root = float(brentq(excess, low, high, xtol=1e-14 * max(1.0, abs(low), abs(high)), rtol=1e-14, maxiter=500))
-    nudge = 1e-15 * max(1.0, abs(root))
-    while excess(root) > 0:
-        root += nudge
-        nudge *= 2
-    return root
-
-
-def _first_crossing(excess: Callable[[float], float], start: float, *, smallest: float, largest: float) -> float:
-    """The least positive x where ``excess``, negative near 0, turns non-negative; 0 or infinity beyond the ends."""
-    low = high = start
-    while excess(high) < 0:
-        low, high = high, 2 * high
-        if high > largest:
-            return math.inf
-    while low == high or excess(low) >= 0:
-        high, low = low, low / 2
-        if low < smallest:
-            return 0.0
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=500))
 
 
 def _inclusive(endpoint: str, function: str) -> bool:

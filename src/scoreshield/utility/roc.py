@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 from scipy.special import betainc
 
 from scoreshield import _checks
 from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.utility._roots import least_threshold
 from scoreshield.utility.scores import Float, Law, Sample, Scores, as_law, as_scores
 
 _ORDER = 12
@@ -114,12 +114,7 @@ class Roc:
 
     def _solve(self, excess: Callable[[float], float]) -> float:
         low, high = self._range
-        root = float(brentq(excess, low - 1, high + 1, xtol=1e-14, rtol=1e-14, maxiter=500))
-        nudge = 1e-15 * max(1.0, abs(root))
-        while excess(root) > 0:
-            root += nudge
-            nudge *= 2
-        return root
+        return least_threshold(excess, (low + high) / 2, (high - low) / 4)
 
     def _area(self, start: float) -> float:
         return stieltjes(self.tpr, self.fpr, start, self._range[1], self.noise)

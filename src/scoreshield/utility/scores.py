@@ -13,6 +13,7 @@ for a histogram of any sample. Other laws are summed over all scores, exactly.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
@@ -108,6 +109,10 @@ class Scores(ABC):
         """Sorted points and weights whose sum of P[W > t - point] is P[S + W > t]."""
 
     @abstractmethod
+    def clamp(self, low: float, high: float) -> Scores:
+        """The scores as a release with this public range sees them: moved to its ends where they lie outside."""
+
+    @abstractmethod
     def log_slope(self, threshold: float) -> float:
         """f'(t) / f(t) of the density of the scores."""
 
@@ -183,6 +188,11 @@ class Sample(Scores):
     def _each(self) -> tuple[Float, Float]:
         return self.values, np.broadcast_to(np.float64(1 / len(self)), len(self))
 
+    def clamp(self, low: float, high: float) -> Sample:
+        if low <= self.lowest and self.highest <= high:
+            return self
+        return Sample(np.clip(self.values, low, high))
+
     def log_slope(self, threshold: float) -> float:
         """By a Gaussian kernel with the normal-reference bandwidth for a first derivative: an estimate."""
         if self.spread == 0:
@@ -220,6 +230,7 @@ class Distribution(Scores):
         self.lowest = max(low, float(law.ppf(1e-18)))
         self.highest = min(high, float(law.isf(1e-18)))
         self.spread = min(float(law.std()), (self.highest - self.lowest) / 2)
+        self._clamp = (self.lowest, self.highest)
         self._grids: dict[float, tuple[Float, Float]] = {}
 
     def __repr__(self) -> str:
@@ -231,12 +242,19 @@ class Distribution(Scores):
         """The mass that the range cut off."""
         return 1 - self._mass
 
-    def clean_rate(self, thresholds: Float, inclusive: bool) -> Float:  # noqa: ARG002: no atoms here
+    def clean_rate(self, thresholds: Float, inclusive: bool) -> Float:  # noqa: ARG002
+        low, high = self._clamp
         inside = (np.asarray(self.law.sf(thresholds)) - self._above) / self._mass
-        return np.where(thresholds >= self.highest, 0.0, np.where(thresholds < self.lowest, 1.0, inside))
+        return np.where(thresholds >= high, 0.0, np.where(thresholds < low, 1.0, inside))
 
     def clean_threshold(self, target: float) -> float:
-        return float(self.law.isf(self._above + target * self._mass))
+        return float(np.clip(self.law.isf(self._above + target * self._mass), *self._clamp))
+
+    def clamp(self, low: float, high: float) -> Distribution:
+        clamped = copy.copy(self)
+        clamped._clamp = (max(low, self._clamp[0]), min(high, self._clamp[1]))
+        clamped._grids = {}
+        return clamped
 
     def nodes(self, law: Law) -> tuple[Float, Float]:
         fine = self.spread / (8 if isinstance(law, GaussianNoise) else 256)
@@ -250,12 +268,12 @@ class Distribution(Scores):
         panels = math.ceil((self.highest - self.lowest) / width)
         if panels > 1_000_000:
             raise InvalidInput("This noise is too small to be resolved against a distribution of scores.")
-        edges = np.linspace(self.lowest, self.highest, panels + 1)
+        edges = np.unique([*np.linspace(self.lowest, self.highest, panels + 1), *self._clamp])
         x, w = np.polynomial.legendre.leggauss(10)
         half = np.diff(edges)[:, None] / 2
         points = ((edges[:-1, None] + edges[1:, None]) / 2 + half * x).ravel()
         weights = (half * w).ravel() * np.asarray(self.law.pdf(points))
-        return points, weights / weights.sum()
+        return np.clip(points, *self._clamp), weights / weights.sum()
 
     def log_slope(self, threshold: float) -> float:
         step = 1e-4 * self.spread

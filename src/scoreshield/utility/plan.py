@@ -1,0 +1,25 @@
+"""What to set and what it costs: from the scores one has and a need one states to noise, a threshold and a verdict.
+
+`verification` plans a matcher, `retrieval` a search; both answer in a sentence and know what each choice changes.
+"""
+
+from scoreshield.utility.collection import scores_of_collection
+from scoreshield.utility.contract import Contract, contract
+from scoreshield.utility.planning import RANGES, SOURCES, Plan
+from scoreshield.utility.retrieval import RetrievalPlan, retrieval
+from scoreshield.utility.verification import Outcome, Rule, VerificationPlan, verification
+
+__all__ = [
+    "RANGES",
+    "SOURCES",
+    "Contract",
+    "Outcome",
+    "Plan",
+    "RetrievalPlan",
+    "Rule",
+    "VerificationPlan",
+    "contract",
+    "retrieval",
+    "scores_of_collection",
+    "verification",
+]
