@@ -91,7 +91,7 @@ class Summary:
 
 def run(output: Path, progress: Progress | None = None) -> Summary:
     """Make the three releases, their certificates and the picture, under ``output``."""
-    from scoreshield.cli import write_with_certificate
+    from scoreshield.report.certificate import write_with_certificate
 
     vectors, digits = _digits()
     try:

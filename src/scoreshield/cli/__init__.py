@@ -1,0 +1,117 @@
+"""The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `report`.
+
+A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130.
+Neither leaves a half-written file. Progress bars go to standard error, and only to a person's terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import scoreshield as ss
+from scoreshield.cli import plan, release, report
+from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
+from scoreshield.privacy import calibration as gaussian
+
+app = typer.Typer(
+    help="Release cosine similarities under differential privacy, with a certificate.",
+    epilog="Start with: scoreshield demo",
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(release.app, name="release")
+app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan)
+app.add_typer(report.app, name="report")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"scoreshield {ss.__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog="scoreshield calibrate --epsilon 1 --delta 1e-6 --sensitivity 2")
+def calibrate(
+    epsilon: Epsilon,
+    delta: Delta,
+    sensitivity: Annotated[float, typer.Option(help="How far one neighbour moves the output, in l2; 2 for one query.")],
+    method: Annotated[gaussian.Method, typer.Option(help="The rule.")] = "analytic",
+    as_json: Json = False,
+) -> None:
+    """The least Gaussian noise for a contract, and what an attacker can still do."""
+    scale = ss.calibrate(epsilon, delta, sensitivity, method)
+    mu = sensitivity / scale
+    facts = {
+        "scale": scale,
+        "epsilon": epsilon,
+        "delta": delta,
+        "sensitivity": sensitivity,
+        "method": method,
+        "delta_at_epsilon": gaussian.delta_of(epsilon, mu),
+        "attack_auc": gaussian.attack_auc(mu),
+        "attack_advantage": gaussian.attack_advantage(mu),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"scale (standard deviation)   {scale!r}")
+    typer.echo(f"exact delta at this epsilon  {facts['delta_at_epsilon']:.6g} (asked: {delta:g})")
+    typer.echo(f"best attack: AUC             {facts['attack_auc']:.6f} (0.5 is a coin toss)")
+    typer.echo(f"best attack: advantage       {facts['attack_advantage']:.6f} (0 is a coin toss)")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the picture, the releases and the certificates.")] = Path(
+        "scoreshield-demo"
+    ),
+    as_json: Json = False,
+) -> None:
+    """One release of each kind on public data, a picture and a certificate: no file and no network needed."""
+    from scoreshield import demo as demo_module
+
+    with progress_bar(as_json) as progress:
+        summary = demo_module.run(output, progress)
+    if as_json:
+        typer.echo(json.dumps(summary.to_dict()))
+    else:
+        summary.show(Console())
+
+
+def main() -> None:
+    """Run the command line and turn every foreseen failure into one line."""
+    command = typer.main.get_command(app)
+    arguments = sys.argv[1:] or ["--help"]
+    try:
+        code = command.main(arguments, prog_name="scoreshield", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        _stop(f"{message.rstrip('.')}. See 'scoreshield --help'.")
+    except ss.ScoreShieldError as error:
+        _stop(str(error))
+    except OSError as error:
+        with contextlib.suppress(OSError):  # so that the interpreter does not try once more at its end
+            sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        _stop(f"Cannot print the answer: {error.strerror}.")
+    except MemoryError:
+        _stop("Not enough memory for a release of this size; nothing was written.")
+    if code == 130:  # how Typer reports an interrupt
+        _stop("Interrupted; nothing was written.", code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop(message: str, code: int = 2) -> None:
+    print("scoreshield: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

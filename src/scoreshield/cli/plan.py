@@ -1,0 +1,267 @@
+"""`scoreshield plan`: the noise, the threshold and what they cost, as a table, a page or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import scoreshield as ss
+from scoreshield import io
+from scoreshield.cli.options import Delta, Force, Json, ScoreRange
+from scoreshield.privacy import calibration as gaussian
+from scoreshield.utility.decisions import Endpoint
+from scoreshield.utility.models import score_model
+from scoreshield.utility.plan import (
+    Plan,
+    RetrievalPlan,
+    VerificationPlan,
+    retrieval,
+    scores_of_collection,
+    verification,
+)
+from scoreshield.utility.planning import Source, rate_text
+
+EXAMPLE = (
+    "scoreshield plan --impostor imp.npy --genuine gen.npy --target-fmr 0.01 --epsilon 10 --delta 1e-6 --html p.html"
+)
+
+_SCORES, _NEED, _CONTRACT, _CHOICES, _OUTPUT = "Scores", "Need", "Contract", "Choices", "Output"
+
+ScoreFile = Annotated[
+    str | None,
+    typer.Option(
+        help="Impostor (irrelevant) cosines: a file (.npy, .npz as FILE:ARRAY, .parquet), or a model like "
+        "normal:0,0.2, beta:5,5 or t:10,0,0.25.",
+        rich_help_panel=_SCORES,
+    ),
+]
+GenuineFile = Annotated[
+    str | None,
+    typer.Option(help="Genuine (relevant) cosines: a file or a model, as above.", rich_help_panel=_SCORES),
+]
+
+
+def plan(
+    delta: Delta,
+    impostor: ScoreFile = None,
+    genuine: GenuineFile = None,
+    source: Annotated[
+        Source | None,
+        typer.Option(
+            help="Where the scores come from; private ones, and those not declared, are warned about.",
+            rich_help_panel=_SCORES,
+        ),
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="Instead of scores: a labelled collection, with --labels.", rich_help_panel=_SCORES),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="With --embeddings: one label a record.", rich_help_panel=_SCORES)
+    ] = None,
+    research: Annotated[
+        bool,
+        typer.Option(
+            "--research", help="With --embeddings: I know that this reads clean scores.", rich_help_panel=_SCORES
+        ),
+    ] = False,
+    target_fmr: Annotated[
+        float | None, typer.Option(help="The false-match rate to keep.", rich_help_panel=_NEED)
+    ] = None,
+    target_tar: Annotated[
+        float | None, typer.Option(help="The true-match rate needed with it.", rich_help_panel=_NEED)
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(help="For search: how many records there are.", rich_help_panel=_NEED)
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", help="For search: how many are returned.", rich_help_panel=_NEED)
+    ] = None,
+    target_recall: Annotated[
+        float | None,
+        typer.Option(help="For search: how often the relevant record must be returned.", rich_help_panel=_NEED),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="The privacy budget. Without any contract the plan finds the least.", rich_help_panel=_CONTRACT
+        ),
+    ] = None,
+    max_advantage: Annotated[
+        float | None,
+        typer.Option(
+            help="Or: the largest advantage (TPR - FPR) a membership test may have.", rich_help_panel=_CONTRACT
+        ),
+    ] = None,
+    max_tpr: Annotated[
+        float | None,
+        typer.Option(help="Or: the most true positives it may have...", rich_help_panel=_CONTRACT),
+    ] = None,
+    at_fpr: Annotated[
+        float | None, typer.Option(help="... at this false-positive rate.", rich_help_panel=_CONTRACT)
+    ] = None,
+    calibration: Annotated[
+        gaussian.Method,
+        typer.Option(help="The rule that sets the noise.", rich_help_panel=_CHOICES),
+    ] = "analytic",
+    score_range: ScoreRange = (-1.0, 1.0),
+    endpoint: Annotated[
+        Endpoint,
+        typer.Option(help="Accept score > threshold (strict) or >= (nonstrict).", rich_help_panel=_CHOICES),
+    ] = "strict",
+    clipped: Annotated[
+        bool,
+        typer.Option("--clipped", help="Decide on clipped scores instead of noisy ones.", rich_help_panel=_CHOICES),
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the plan as one self-contained page.", rich_help_panel=_OUTPUT)
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """What to set and what it costs: noise, threshold, error rates, the least epsilon, and the alternatives."""
+    if html is not None:
+        _check_page(html, force)
+    contract = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
+    shared: dict[str, Any] = {"delta": delta, "calibration": calibration, "score_range": score_range, **contract}
+    scores, origin = _scores(impostor, genuine, embeddings, labels, research)
+    shared["source"] = source or origin
+    if records is not None or k is not None:
+        _refuse("a search (--records, --k)", {"--target-fmr": target_fmr, "--target-tar": target_tar})
+        if records is None or k is None or scores[1] is None:
+            raise ss.InvalidInput("A search needs --records, --k and both --impostor and --genuine scores.")
+        made: Plan = retrieval(*scores, records=records, k=k, target_recall=target_recall, **shared)
+    else:
+        _refuse("a matcher (--target-fmr)", {"--target-recall": target_recall})
+        if target_fmr is None:
+            raise ss.InvalidInput("Say what you need: --target-fmr for a matcher, or --records and --k for a search.")
+        made = verification(
+            *scores, target_fmr=target_fmr, target_tar=target_tar, endpoint=endpoint, clipped=clipped, **shared
+        )
+    if html is not None:
+        from scoreshield.report import page
+
+        page.save(made, html)
+    if as_json:
+        typer.echo(json.dumps(made.to_dict()))
+    else:
+        _show(made, html)
+
+
+def _scores(
+    impostor: str | None, genuine: str | None, embeddings: Path | None, labels: Path | None, research: bool
+) -> tuple[tuple[Any, Any], str]:
+    """The two sets of scores, and where they come from if the user does not say."""
+    if embeddings is not None:
+        _refuse("--embeddings", {"--impostor": impostor, "--genuine": genuine})
+        if labels is None:
+            raise ss.InvalidInput("--embeddings needs --labels, which say which records match.")
+        return scores_of_collection(io.read_array(embeddings), io.read_array(labels), research=research), "private"
+    if labels is not None or research:
+        raise ss.InvalidInput("--labels and --research go with --embeddings.")
+    if impostor is None:
+        raise ss.InvalidInput("Give scores: --impostor (and --genuine), or a collection: --embeddings and --labels.")
+    read = _read(impostor), None if genuine is None else _read(genuine)
+    modelled = all(part is None or isinstance(part, ss.decisions.Distribution) for part in read)
+    return read, "parameters" if modelled else "private"
+
+
+def _read(text: str) -> Any:
+    """A model such as normal:0,0.2, or a file, or FILE.npz:ARRAY."""
+    model = score_model(text)
+    if model is not None:
+        return model
+    path, _, name = text.rpartition(":") if ".npz:" in text else (text, "", "")
+    return io.read_array(path, name=name or None)
+
+
+def _refuse(purpose: str, given: dict[str, Any]) -> None:
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise ss.InvalidInput(f"{' and '.join(wrong)} cannot go with {purpose}: leave one of them out.")
+
+
+def _check_page(html: Path, force: bool) -> None:
+    if html.suffix not in (".html", ".htm"):
+        raise ss.InvalidInput(f"The page must end in .html; got {html}.")
+    if not html.parent.is_dir():
+        raise ss.InvalidInput(f"There is no folder {html.parent} to write to.")
+    if html.exists() and not force:
+        raise ss.InvalidInput(f"{html} exists already; choose another name or pass --force to overwrite it.")
+
+
+def _show(made: Plan, html: Path | None) -> None:
+    console = Console(highlight=False)
+    console.print(made.answer, style="bold")
+    for warning in made.warnings:
+        console.print(f"Warning: {warning}", style="yellow")
+    console.print(
+        f"The best membership test has an advantage of {made.contract.attack_advantage:.4f} (AUC "
+        f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds {rate_text(float(made.contract.tpr_at(0.01)))}."
+    )
+    if isinstance(made, VerificationPlan):
+        console.print(_verification_table(made))
+    elif isinstance(made, RetrievalPlan):
+        console.print(_retrieval_table(made))
+    if html is not None:
+        console.print(f"Written {html}", soft_wrap=True)
+
+
+def _verification_table(made: VerificationPlan) -> Table:
+    columns = (
+        "calibration",
+        "decides on",
+        "range",
+        "noise sd",
+        "threshold",
+        "shift",
+        "FMR if kept",
+        "TAR",
+        "least eps",
+        "",
+    )
+    table = Table(title="The plan, and one choice changed at a time")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("calibration", "decides on", "") else "right")
+    for place, row in enumerate(made.alternatives):
+        table.add_row(
+            row.calibration,
+            str(row.rule),
+            "[{:g}, {:g}]".format(*row.score_range).replace("[", r"\["),
+            f"{row.scale:.4g}",
+            _number(row.threshold),
+            _number(row.shift),
+            rate_text(row.rate_kept),
+            "" if math.isnan(row.tar) else rate_text(row.tar),
+            _epsilon(row.least_epsilon),
+            row.note,
+            style=None if row.private else "dim",
+            end_section=place == 0,
+        )
+    return table
+
+
+def _retrieval_table(made: RetrievalPlan) -> Table:
+    table = Table(title="The plan, and other public score ranges")
+    for name in ("range", "noise sd", "recall", "least eps"):
+        table.add_column(name, justify="right")
+    for chosen, scale, recall, least in made.alternatives:
+        label = "[{:g}, {:g}]".format(*chosen).replace("[", r"\[")
+        table.add_row(label, f"{scale:.4g}", rate_text(recall), _epsilon(least))
+    return table
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def _epsilon(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return "none" if math.isinf(value) else "any" if value == 0 else f"{value:.4g}"

@@ -1,0 +1,40 @@
+"""`scoreshield report figures`: pictures that a reader can make again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import scoreshield as ss
+from scoreshield.cli.options import Json, progress_bar
+
+app = typer.Typer(help="Figures and pages.", no_args_is_help=True)
+
+
+@app.callback()
+def _report() -> None:
+    """Figures and pages."""
+
+
+@app.command(epilog="scoreshield report figures --out figures")
+def figures(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")],
+    scores: Annotated[int, typer.Option(help="Synthetic scores on each side, impostor and genuine.")] = 200_000,
+    seed: Annotated[int, typer.Option(help="Of the synthetic scores.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """The paper's figures for face recognition on synthetic scores, with calibrations that are not private marked."""
+    from scoreshield.report.figures import make_figures
+
+    if scores < 1000:
+        raise ss.InvalidInput(f"--scores must be at least 1000, for a false-match rate of 1e-3. Got {scores}.")
+    with progress_bar(as_json) as progress:
+        paths = make_figures(out, scores_per_side=scores, seed=seed, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"files": [str(path) for path in paths]}))
+        return
+    for path in paths:
+        typer.echo(str(path))
