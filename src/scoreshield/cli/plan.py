@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import scoreshield as ss
@@ -18,7 +19,6 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.utility.decisions import Endpoint
 from scoreshield.utility.models import score_model
 from scoreshield.utility.plan import (
-    Plan,
     RetrievalPlan,
     VerificationPlan,
     retrieval,
@@ -136,7 +136,9 @@ def plan(
         _refuse("a search (--records, --k)", {"--target-fmr": target_fmr, "--target-tar": target_tar})
         if records is None or k is None or scores[1] is None:
             raise ss.InvalidInput("A search needs --records, --k and both --impostor and --genuine scores.")
-        made: Plan = retrieval(*scores, records=records, k=k, target_recall=target_recall, **shared)
+        made: VerificationPlan | RetrievalPlan = retrieval(
+            *scores, records=records, k=k, target_recall=target_recall, **shared
+        )
     else:
         _refuse("a matcher (--target-fmr)", {"--target-recall": target_recall})
         if target_fmr is None:
@@ -196,7 +198,7 @@ def _check_page(html: Path, force: bool) -> None:
         raise ss.InvalidInput(f"{html} exists already; choose another name or pass --force to overwrite it.")
 
 
-def _show(made: Plan, html: Path | None) -> None:
+def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
     console = Console(highlight=False)
     console.print(made.answer, style="bold")
     for warning in made.warnings:
@@ -205,55 +207,46 @@ def _show(made: Plan, html: Path | None) -> None:
         f"The best membership test has an advantage of {made.contract.attack_advantage:.4f} (AUC "
         f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds {rate_text(float(made.contract.tpr_at(0.01)))}."
     )
-    if isinstance(made, VerificationPlan):
-        console.print(_verification_table(made))
-    elif isinstance(made, RetrievalPlan):
-        console.print(_retrieval_table(made))
+    table, notes = _verification_table(made) if isinstance(made, VerificationPlan) else _retrieval_table(made)
+    console.print(table)
+    for note in notes:
+        console.print(f"* {note}", markup=False)
     if html is not None:
         console.print(f"Written {html}", soft_wrap=True)
 
 
-def _verification_table(made: VerificationPlan) -> Table:
-    columns = (
-        "calibration",
-        "decides on",
-        "range",
-        "noise sd",
-        "threshold",
-        "shift",
-        "FMR if kept",
-        "TAR",
-        "least eps",
-        "",
-    )
-    table = Table(title="The plan, and one choice changed at a time")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("calibration", "decides on", "") else "right")
+def _verification_table(made: VerificationPlan) -> tuple[Table, list[str]]:
+    table = _table("The plan, and one choice changed at a time", "noise sd", "threshold", "FMR if kept", "TAR")
+    notes: list[str] = []
     for place, row in enumerate(made.alternatives):
+        if row.note:
+            notes.append(f"{row.change}: {row.note}")
         table.add_row(
-            row.calibration,
-            str(row.rule),
-            "[{:g}, {:g}]".format(*row.score_range).replace("[", r"\["),
+            escape(row.change) + " *" * bool(row.note),
             f"{row.scale:.4g}",
             _number(row.threshold),
-            _number(row.shift),
             rate_text(row.rate_kept),
             "" if math.isnan(row.tar) else rate_text(row.tar),
             _epsilon(row.least_epsilon),
-            row.note,
             style=None if row.private else "dim",
             end_section=place == 0,
         )
-    return table
+    return table, notes
 
 
-def _retrieval_table(made: RetrievalPlan) -> Table:
-    table = Table(title="The plan, and other public score ranges")
-    for name in ("range", "noise sd", "recall", "least eps"):
+def _retrieval_table(made: RetrievalPlan) -> tuple[Table, list[str]]:
+    table = _table("The plan, and other public score ranges", "noise sd", "recall")
+    for place, (chosen, scale, recall, least) in enumerate(made.alternatives):
+        label = "this plan" if place == 0 else f"range [{chosen[0]:g}, {chosen[1]:g}]"
+        table.add_row(escape(label), f"{scale:.4g}", rate_text(recall), _epsilon(least), end_section=place == 0)
+    return table, []
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    table.add_column("choice")
+    for name in (*columns, "least eps"):
         table.add_column(name, justify="right")
-    for chosen, scale, recall, least in made.alternatives:
-        label = "[{:g}, {:g}]".format(*chosen).replace("[", r"\[")
-        table.add_row(label, f"{scale:.4g}", rate_text(recall), _epsilon(least))
     return table
 
 

@@ -96,6 +96,8 @@ def contract(
         epsilon = _checks.budget(epsilon, function)
         mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration)
         return Contract(mu, epsilon, delta, f"epsilon {epsilon:g}, delta {delta:g}", calibration)
+    if given and calibration != "analytic":
+        raise InvalidInput(f"An attack bound sets the noise by itself: leave the {calibration} calibration out.")
     if max_advantage is not None:
         advantage = _checks.probability(max_advantage, "max_advantage", function, zero=False)
         mu = 2 * float(ndtri((1 + advantage) / 2))

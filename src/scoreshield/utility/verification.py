@@ -52,9 +52,11 @@ class Rule:
 class Outcome:
     """What one choice of calibration, rule and score range comes to.
 
-    ``threshold`` and what follows are NaN where the target is out of reach; ``note`` then says why.
+    ``change`` names what differs from the plan. ``threshold`` and what follows are NaN where the target is out of
+    reach; ``note`` then says why.
     """
 
+    change: str
     calibration: str
     rule: Rule
     score_range: tuple[float, float]
@@ -321,20 +323,28 @@ def _alternatives(
     ranges: Sequence[tuple[float, float]],
 ) -> tuple[Outcome, ...]:
     """The plan itself, then one choice changed at a time: calibration, rule, range."""
-    choices = [(calibration, rule, score_range)]
-    choices += [(other, rule, score_range) for other in gaussian.METHODS if other != calibration]
-    rules = (Rule(False, "strict"), Rule(True, "strict"), Rule(True, "nonstrict"))
-    choices += [(calibration, other, score_range) for other in rules if str(other) != str(rule)]
-    checked = [check_score_range(other, "verification") for other in ranges]
-    choices += [(calibration, rule, other) for other in checked if other != score_range]
+    choices = [("this plan", calibration, rule, score_range)]
+    for other in gaussian.METHODS:
+        if other != calibration:
+            choices.append((f"{other} calibration", other, rule, score_range))
+    for decided in (Rule(False, "strict"), Rule(True, "strict"), Rule(True, "nonstrict")):
+        if str(decided) != str(rule):
+            choices.append((f"on {decided}", calibration, decided, score_range))
+    for within in dict.fromkeys(check_score_range(other, "verification") for other in ranges):
+        if within != score_range:
+            choices.append((f"range [{within[0]:g}, {within[1]:g}]", calibration, rule, within))
     return tuple(_outcome(need, promise, *choice) for choice in choices)
 
 
-def _outcome(need: _Need, promise: Contract, calibration: str, rule: Rule, score_range: tuple[float, float]) -> Outcome:
+def _outcome(
+    need: _Need, promise: Contract, change: str, calibration: str, rule: Rule, score_range: tuple[float, float]
+) -> Outcome:
     sensitivity = score_range[1] - score_range[0]
     note, private = "", True
-    if calibration == "analytic" or calibration == promise.calibration:
+    if calibration == promise.calibration or (calibration == "analytic" and promise.calibration == "attack"):
         scale = promise.scale(sensitivity)
+    elif calibration == "analytic":
+        scale = gaussian.calibrate(promise.epsilon, promise.delta, sensitivity)
     else:
         mu = gaussian.rule_mu(promise.epsilon, promise.delta, calibration)
         scale = sensitivity / mu
@@ -352,6 +362,7 @@ def _outcome(need: _Need, promise: Contract, calibration: str, rule: Rule, score
             or f"the clean threshold lies at the range's end: [{score_range[0]:g}, {score_range[1]:g}] is too narrow"
         )
     return Outcome(
+        change=change,
         calibration=calibration,
         rule=rule,
         score_range=score_range,

@@ -1,0 +1,161 @@
+"""The operating curve after noise: closed forms for normal scores, scikit-learn for clean ones, simulated ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from laws import Laplace, RandomisedResponse
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+from support import STRICT
+
+import scoreshield as ss
+from scoreshield import decisions
+from scoreshield.privacy.noise import GaussianNoise
+
+
+@pytest.fixture
+def scores(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(0.6, 0.2, 3000).clip(-1, 1), rng.normal(0, 0.2, 4000).clip(-1, 1)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5, 3.0])
+def test_normal_scores_have_a_closed_form(sigma: float) -> None:
+    genuine = decisions.Distribution(norm(0.65, 0.2), (-40, 40))
+    impostor = decisions.Distribution(norm(0.0, 0.2), (-40, 40))
+    curve = decisions.roc(genuine, impostor, sigma)
+    spread = math.hypot(0.2, sigma)
+    assert curve.auc == pytest.approx(norm.cdf(0.65 / (spread * math.sqrt(2))), abs=1e-12)
+    assert curve.eer == pytest.approx(norm.cdf(-0.325 / spread), abs=1e-12)
+    for fpr in (1e-6, 1e-3, 0.2):
+        tpr = norm.sf(norm.isf(fpr) - 0.65 / spread)
+        assert curve.tpr_at(fpr) == pytest.approx(tpr, rel=1e-9)
+    # The binormal partial area by direct quadrature over the false-match rate.
+    u = (np.arange(400_000) + 0.5) / 400_000 * 0.1
+    assert curve.partial_auc(0.1) == pytest.approx(0.1 * norm.sf(norm.isf(u) - 0.65 / spread).mean(), abs=1e-7)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.3])
+def test_area_of_two_samples_is_the_mean_over_pairs(sigma: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    genuine, impostor = scores[0][:500], scores[1][:700]
+    pairs = norm.cdf((genuine[:, None] - impostor) / (sigma * math.sqrt(2))).mean()
+    assert decisions.roc(genuine, impostor, sigma).auc == pytest.approx(pairs, abs=1e-12)
+
+
+def test_clean_curve_agrees_with_scikit_learn(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    genuine, impostor = (np.round(part, 2) for part in scores)  # with many ties
+    truth = np.r_[np.ones(len(genuine)), np.zeros(len(impostor))]
+    values = np.r_[genuine, impostor]
+    curve = decisions.roc(genuine, impostor)
+    assert curve.auc == pytest.approx(roc_auc_score(truth, values), abs=1e-12)
+    ours = curve.partial_auc(0.05)
+    mcclish = roc_auc_score(truth, values, max_fpr=0.05)
+    least, most = 0.05**2 / 2, 0.05
+    assert 0.5 * (1 + (ours - least) / (most - least)) == pytest.approx(mcclish, abs=1e-12)
+    t = curve.threshold_at(0.01)
+    assert np.mean(impostor > t) <= 0.01 < np.mean(impostor >= t)
+    assert curve.tpr_at(0.01) == np.mean(genuine > t)
+
+
+def test_equal_error_rate_of_clean_scores_by_hand() -> None:
+    # At t in [0.5, 0.6): one of four impostors passes, one of four genuine does not.
+    curve = decisions.roc([0.4, 0.6, 0.7, 0.8], [0.1, 0.2, 0.3, 0.65])
+    assert curve.eer == pytest.approx(0.25)
+    assert decisions.roc([0.9, 0.8], [0.1, 0.2]).eer == 0
+    assert decisions.roc([0.1, 0.2], [0.8, 0.9]).eer == 1
+
+
+def test_noise_turns_clean_into_chance(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    clean = decisions.roc(*scores)
+    assert decisions.roc(*scores, 1e-4).auc == pytest.approx(clean.auc, abs=1e-5)
+    assert decisions.roc(*scores, 1e4).auc == pytest.approx(0.5, abs=1e-4)
+    areas = [decisions.roc(*scores, sigma).auc for sigma in (0.05, 0.1, 0.2, 0.5, 1.0)]
+    assert areas == sorted(areas, reverse=True)
+
+
+def test_equal_error_is_equal(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    curve = decisions.roc(*scores, 0.3)
+    t = curve.threshold_at(curve.eer)
+    assert curve.fpr(t) == pytest.approx(1 - curve.tpr(t), abs=1e-9)
+
+
+def test_areas_add_up(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    curve = decisions.roc(*scores, 0.2)
+    fpr, tpr, thresholds = curve.curve(20_001)
+    assert np.all(np.diff(thresholds) < 0)
+    assert fpr[0] < 1e-12
+    assert fpr[-1] > 1 - 1e-12
+    assert np.trapezoid(tpr, fpr) == pytest.approx(curve.auc, abs=1e-6)
+    assert curve.partial_auc(1) == curve.auc
+    assert curve.partial_auc(0.3) < 0.3
+
+
+@pytest.mark.parametrize("law", [Laplace(0.1), RandomisedResponse(0.3, 0.9)], ids=repr)
+def test_other_laws(law: object, scores: tuple[np.ndarray, np.ndarray], rng: np.random.Generator) -> None:
+    genuine, impostor = scores
+    curve = decisions.roc(genuine, impostor, law)
+    if isinstance(law, RandomisedResponse):
+        good, bad = (0.9 * p + 0.1 * (1 - p) for p in (np.mean(genuine > 0.3), np.mean(impostor > 0.3)))
+        assert float(curve.tpr(0.5)) == pytest.approx(good)
+        assert float(curve.fpr(0.5)) == pytest.approx(bad)
+        return
+    draws = 2_000_000
+    first = rng.choice(genuine, draws) + rng.laplace(0, 0.1, draws)
+    second = rng.choice(impostor, draws) + rng.laplace(0, 0.1, draws)
+    seen = float(np.mean(first > second))
+    error = STRICT * 0.5 / math.sqrt(draws)
+    assert abs(seen - curve.auc) < error
+    assert abs(seen - decisions.roc(genuine, impostor, Laplace(0.12)).auc) > error
+
+
+@pytest.mark.parametrize(("records", "k"), [(50, 1), (400, 10)])
+def test_recall_against_simulation(records: int, k: int, rng: np.random.Generator) -> None:
+    genuine, impostor, sigma, trials = norm(0.6, 0.15), norm(0.0, 0.2), 0.25, 20_000
+    told = decisions.recall_at_k(
+        decisions.Distribution(genuine, (-40, 40)),
+        decisions.Distribution(impostor, (-40, 40)),
+        sigma,
+        records=records,
+        k=k,
+    )
+    best = genuine.rvs(trials, random_state=rng) + rng.normal(0, sigma, trials)
+    found = 0
+    for part in np.array_split(best, 20):
+        others = impostor.rvs((len(part), records - 1), random_state=rng) + rng.normal(
+            0, sigma, (len(part), records - 1)
+        )
+        found += int(((others > part[:, None]).sum(axis=1) < k).sum())
+    error = STRICT * math.sqrt(told * (1 - told) / trials)
+    assert abs(found / trials - told) < error
+    wrong = decisions.recall_at_k(
+        decisions.Distribution(genuine, (-40, 40)),
+        decisions.Distribution(impostor, (-40, 40)),
+        sigma * 1.1,
+        records=records,
+        k=k,
+    )
+    assert abs(found / trials - wrong) > error
+
+
+def test_recall_without_noise_counts() -> None:
+    genuine, impostor = np.array([0.9, 0.1]), np.linspace(-0.5, 0.5, 101)
+    told = decisions.recall_at_k(genuine, impostor, 0, records=11, k=1)
+    assert told == pytest.approx(0.5 * (1 + (1 - 40 / 101) ** 10))
+    assert decisions.recall_at_k(genuine, impostor, 0.5, records=3, k=3) == 1
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -0.1, math.nan])
+def test_rates_outside_the_open_interval_are_refused(bad: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(ss.InvalidInput, match="fpr"):
+        decisions.roc(*scores, 0.1).tpr_at(bad)
+
+
+def test_bad_areas_and_counts(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    curve = decisions.roc(*scores, GaussianNoise(0.1))
+    for call in (lambda: curve.partial_auc(0), lambda: curve.partial_auc(1.5), lambda: curve.curve(1)):
+        with pytest.raises(ss.InvalidInput):
+            call()
+    with pytest.raises(ss.InvalidInput, match="'k'"):
+        decisions.recall_at_k(*scores, 0.1, records=10, k=0)
