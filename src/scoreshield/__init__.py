@@ -10,7 +10,7 @@ from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.releases import release_gram, release_row, release_scores
 from scoreshield.results import FactoredGramRelease, GramRelease, Release, RowRelease, ScoreRelease, load
-from scoreshield.utility import decisions, plan
+from scoreshield.utility import decisions, plan, risk
 
 __version__ = _version("scoreshield")
 
@@ -40,4 +40,5 @@ __all__ = [
     "release_gram",
     "release_row",
     "release_scores",
+    "risk",
 ]

@@ -7,7 +7,8 @@ against the other,
 
 It is taken panel by panel: on each, F and G are interpolated at twelve Chebyshev points and the product of one with
 the derivative of the other is integrated exactly. Panels of half a sigma make the error smaller than 1e-12 for
-Gaussian noise; a law with kinks gets panels of an eighth of its std, for about 1e-6. Without noise the curve is the empirical one, by counting.
+Gaussian noise; a law with kinks gets panels of an eighth of its std, for about 1e-6. Without noise the curve is the
+empirical one, by counting.
 """
 
 from __future__ import annotations

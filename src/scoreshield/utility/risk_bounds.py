@@ -1,0 +1,362 @@
+r"""How far a projected release is from the truth: bounds on the expected squared error, and measurements beside them.
+
+The model is :math:`\hat s = P_C(s + w)` with s in the convex feasible set C and w Gaussian, of standard deviation sigma
+along every direction of the space that C spans. The risk is :math:`E|\hat s - s|^2`, over all entries.
+
+============ ===================================== ===========================================================
+regime       C                                     noise
+============ ===================================== ===========================================================
+``scores``   [a, b]^n                              N(0, sigma^2) on each score
+``row``      the same, own entry fixed at 1        the same, none on the own entry
+``gram``     the elliptope                         N(0, sigma^2 / 2) above the diagonal, mirrored, none on it
+============ ===================================== ===========================================================
+
+Sources: Oymak & Hassibi 2016 and Amelunxen et al. 2014 for cones; the ScoreShield paper for the local, the fourfold
+global and the rank-aware bounds. The others are ours, and docs/risk.md proves them. With H(x) = E min(max(z, 0), x)^2
+for a standard normal z, the risk of one clipped score is exactly sigma^2 [H((b - s)/sigma) + H((s - a)/sigma)].
+
+Nothing here is private: what is computed from clean scores says something about them. Use public data, or bounds that
+take public facts alone.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammainc, ndtr
+
+from scoreshield import _checks
+from scoreshield.privacy.adjacency import FULL_RANGE, REGIMES, check_score_range
+
+Float = NDArray[np.float64]
+Range = tuple[float, float]
+
+SMOOTHNESS = (
+    "Gram-smoothness: the tangent cone of the elliptope at S equals the tangent space of the rank-r matrices there, "
+    "which fails at every S of rank below n"
+)
+RANK_BOUNDS = ("rank", "rank-aware", "rank-aware (loose)")
+FEASIBLE = 1e-8  # how far clean scores may be from what they must be
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An upper bound on the risk.
+
+    Attributes
+    ----------
+    name, value : what it is called, what it is.
+    formula : how it is computed.
+    condition : what must hold besides the model and the arguments, in words; empty when nothing must.
+    conditional : whether there is such a condition. A conditional bound may be below the risk.
+    """
+
+    name: str
+    value: float
+    formula: str
+    condition: str = ""
+
+    @property
+    def conditional(self) -> bool:
+        return bool(self.condition)
+
+
+@dataclass(frozen=True, repr=False)
+class Bounds:
+    """Every bound on one risk, in ``all``; by name with ``bounds["global"]``."""
+
+    regime: str
+    n: int
+    sigma: float
+    all: tuple[Bound, ...]
+
+    @property
+    def valid(self) -> tuple[Bound, ...]:
+        """The unconditional ones."""
+        return tuple(bound for bound in self.all if not bound.conditional)
+
+    @property
+    def conditional(self) -> tuple[Bound, ...]:
+        return tuple(bound for bound in self.all if bound.conditional)
+
+    @property
+    def best(self) -> Bound:
+        """The least of the unconditional ones: the pointwise minimum of valid bounds is valid."""
+        return min(self.valid, key=lambda bound: bound.value)
+
+    def __getitem__(self, name: str) -> Bound:
+        found = {bound.name: bound for bound in self.all}
+        return found[_checks.one_of(name, "name", "Bounds", found)]
+
+    def __iter__(self) -> Iterator[Bound]:
+        return iter(self.all)
+
+    def __repr__(self) -> str:
+        best = self.best
+        return f"<Bounds {self.regime}, n = {self.n:,}, sigma = {self.sigma:g}: {best.value:.4g} ({best.name})>"
+
+    def __str__(self) -> str:
+        marks = {self.best.name: "least"} | {bound.name: "conditional" for bound in self.conditional}
+        rows = [(b.name, f"{b.value:.4g}", marks.get(b.name, ""), b.formula) for b in self.all]
+        return as_table(f"{self.regime}, n = {self.n:,}, sigma = {self.sigma:g}", rows, self.conditional)
+
+
+def bounds(
+    regime: str,
+    n: int,
+    sigma: float,
+    *,
+    active: int = 0,
+    rank: int | None = None,
+    diagonal_noise: bool = False,
+    score_range: Range = FULL_RANGE,
+) -> Bounds:
+    """Every known upper bound on the risk of the projected release.
+
+    Parameters
+    ----------
+    regime : "scores", "row" or "gram".
+    n : the number of records.
+    sigma : the calibrated scale; for a Gram matrix that of the Frobenius sensitivity (sd sigma / sqrt(2) an entry).
+    active : scores and row: how many clean scores (besides the row's own) are at an end of the range. 0 is always
+        right, and the only public choice.
+    rank : gram: the rank of the clean matrix. For the bound named "rank" any upper bound on it will do, such as the
+        public dimension of the embeddings.
+    diagonal_noise : row and gram: the naive release of the paper, with noise on the self-similarities too. Projection
+        removes that noise, so the other bounds stay.
+    score_range : scores and row: the public range that scores are clamped to.
+    """
+    function = "bounds"
+    regime, n = _regime_and_size(regime, n, function)
+    sigma = check_sigma(sigma, function)
+    low, high = check_range(regime, score_range, function)
+    if not isinstance(diagonal_noise, bool | np.bool_) or (diagonal_noise and regime == "scores"):
+        _checks.reject("diagonal_noise", function, "False for scores, True or False for row and gram", diagonal_noise)
+    active = _checks.count(active, "active", function, least=0)
+    free = n if regime == "scores" else n - 1
+    if active > (0 if regime == "gram" else free):
+        must = "0 for a Gram matrix" if regime == "gram" else f"at most {free}, the number of free scores"
+        _checks.reject("active", function, must, active)
+    if rank is not None:
+        rank = check_rank(rank, regime, n, function)
+    complexity = gaussian_complexity(regime, n, score_range=(low, high))
+    shared = (
+        Bound("global (paper)", 4 * sigma * complexity, "4 sigma GC(C)"),
+        Bound("global", sigma * complexity, "sigma GC(C)"),
+    )
+    if regime == "gram":
+        found = _gram_bounds(n, sigma, rank, bool(diagonal_noise), shared)
+    else:
+        found = _box_bounds(free, active, sigma, (high - low) / 2, bool(diagonal_noise), shared)
+    return Bounds(regime, n, sigma, found)
+
+
+def _box_bounds(
+    free: int, active: int, sigma: float, half: float, own_noise: bool, shared: tuple[Bound, ...]
+) -> tuple[Bound, ...]:
+    middle, end = 2 * _half_risk(half, sigma), _half_risk(2 * half, sigma)
+    worst = active * end + (free - active) * max(middle, end)
+    return (
+        Bound("naive", sigma**2 * (free + own_noise), "sigma^2 times the noisy entries"),
+        Bound("local", sigma**2 * (free - active / 2), "sigma^2 (free entries - active / 2)"),
+        *shared,
+        Bound("size", 2 * free * half**2, "free entries times (b - a)^2 / 2"),
+        Bound("worst case", worst, "active R(b) + (free entries - active) max(R(b), R((a + b) / 2)), R the exact risk"),
+    )
+
+
+def _gram_bounds(
+    n: int, sigma: float, rank: int | None, diagonal_noise: bool, shared: tuple[Bound, ...]
+) -> tuple[Bound, ...]:
+    pairs = n * (n - 1) // 2
+    found = (
+        Bound(
+            "naive", sigma**2 * (pairs + n * diagonal_noise), f"sigma^2 n (n {'+' if diagonal_noise else '-'} 1) / 2"
+        ),
+        Bound("dimension", sigma**2 * pairs, "sigma^2 n (n - 1) / 2"),
+        *shared,
+        Bound("size", 2.0 * n**2, "2 n^2"),
+    )
+    if rank is None:
+        return found
+    tight, loose = (_rank_dimension(name, n, rank) for name in ("rank-aware", "rank-aware (loose)"))
+    return (
+        *found,
+        Bound("rank", sigma**2 * _rank_dimension("rank", n, rank), "sigma^2 (3 r (n - r) + r (r + 3) / 2)"),
+        Bound("rank-aware", sigma**2 * tight, "sigma^2 (n (r - 1) - r (r - 1) / 2)", SMOOTHNESS),
+        Bound("rank-aware (loose)", sigma**2 * loose, "sigma^2 n r", SMOOTHNESS),
+    )
+
+
+def _rank_dimension(name: str, n: int, r: int) -> float:
+    if name == "rank":
+        return 3 * r * (n - r) + r * (r + 3) / 2
+    return n * (r - 1) - r * (r - 1) / 2 if name == "rank-aware" else float(n * r)
+
+
+def crossover_rank(n: int, sigma: float, *, name: str = "rank-aware") -> int:
+    """The largest rank at which the named rank bound is at most the best one that knows no rank; 0 where none is.
+
+    ``name`` is "rank" (unconditional), "rank-aware" or "rank-aware (loose)" (both conditional).
+    """
+    function = "crossover_rank"
+    _, n = _regime_and_size("gram", n, function)
+    sigma = check_sigma(sigma, function)
+    name = _checks.one_of(name, "name", function, RANK_BOUNDS)
+    best = bounds("gram", n, sigma).best.value
+    # Each grows with r, or is above n (n - 1) / 2 and so above the best; hence bisection.
+    return bisect_right(range(1, n + 1), 0, key=lambda r: int(sigma**2 * _rank_dimension(name, n, r) > best))
+
+
+def gaussian_complexity(regime: str, n: int, *, score_range: Range = FULL_RANGE) -> float:
+    """GC(C) = E sup_{x in C} <z, x> for a standard Gaussian z of the space that C spans.
+
+    Exact for scores, (b - a) n / sqrt(2 pi), and row. For the elliptope an upper bound: n sqrt(2 n), tight to first
+    order as n grows, or n (n - 1) / sqrt(pi) from the entries alone, which is less up to n = 8 and exact at n = 2.
+    """
+    function = "gaussian_complexity"
+    regime, n = _regime_and_size(regime, n, function)
+    low, high = check_range(regime, score_range, function)
+    if regime == "gram":
+        return min(n * math.sqrt(2 * n), n * (n - 1) / math.sqrt(math.pi))
+    return (n if regime == "scores" else n - 1) * (high - low) / math.sqrt(2 * math.pi)
+
+
+def statistical_dimension_box(
+    x: ArrayLike, score_range: Range = FULL_RANGE, multipliers: ArrayLike | None = None, tol: float = 0.0
+) -> float:
+    """Statistical dimension of the box's critical cone at x: free entries count 1, active ones 1/2, strictly active 0.
+
+    Parameters
+    ----------
+    x : a point of the box.
+    multipliers : y - x, where x is the projection of y; an active entry is strictly so where this is not 0. None means
+        all 0, and the cone is then the tangent cone, which bounds the risk at a clean x.
+    tol : entries this near to an end are active, and multipliers this near to 0 are 0.
+    """
+    return float(_dimensions(x, score_range, multipliers, tol, None, "statistical_dimension_box").sum())
+
+
+def statistical_dimension_row(
+    x: ArrayLike,
+    index: int,
+    score_range: Range = FULL_RANGE,
+    multipliers: ArrayLike | None = None,
+    tol: float = 0.0,
+) -> float:
+    """The same for the row of record ``index``: its own entry is fixed at 1 and counts 0."""
+    return float(_dimensions(x, score_range, multipliers, tol, index, "statistical_dimension_row").sum())
+
+
+def _dimensions(
+    x: ArrayLike, score_range: Range, multipliers: ArrayLike | None, tol: float, index: int | None, function: str
+) -> Float:
+    low, high = check_score_range(score_range, function)
+    tol = _checks.real(tol, "tol", function, "a finite number, at least 0")
+    if tol < 0:
+        _checks.reject("tol", function, "a finite number, at least 0", tol)
+    if function.endswith("row"):
+        index = _checks.count(index, "index", function, least=0)
+    point = check_scores(x, "x", (low, high), index, function)
+    active = (point <= low + tol) | (point >= high - tol)
+    found = np.where(active, 0.5, 1.0)
+    if multipliers is not None:
+        must = "an array like 'x' of finite numbers, 0 wherever 'x' is inside the range"
+        pull = _checks.array(multipliers, "multipliers", function, must)
+        if pull.shape != point.shape or pull.dtype.kind not in "fiu" or not np.isfinite(pull).all():
+            _checks.reject("multipliers", function, must, pull)
+        strict = np.abs(pull) > tol
+        if np.any(strict & ~active):
+            _checks.reject("multipliers", function, must, pull)
+        found[strict] = 0.0
+    if index is not None:
+        found[index] = 0.0
+    return found
+
+
+def exact_risk(
+    clean_scores: ArrayLike, sigma: float, score_range: Range = FULL_RANGE, index: int | None = None
+) -> float:
+    """The risk of clipped Gaussian noise at these scores, exactly: sum_j E (clip(s_j + w_j, a, b) - s_j)^2.
+
+    ``index`` names the row's own entry, which is released as the constant 1. Accurate to rounding at any sigma. The
+    value depends on the clean scores, so it is no more public than they are.
+    """
+    function = "exact_risk"
+    low, high = check_score_range(score_range, function)
+    sigma = check_sigma(sigma, function)
+    scores = check_scores(clean_scores, "clean_scores", (low, high), index, function)
+    if index is not None:
+        scores = np.delete(scores, index)
+    return float((_half_risk(high - scores, sigma) + _half_risk(scores - low, sigma)).sum())
+
+
+def _half_risk(room: Any, sigma: float) -> Any:
+    """E min(max(w, 0), room)^2 for w ~ N(0, sigma^2).
+
+    That is the integral of w^2 up to ``room`` plus room^2 P[w > room]. The textbook form of the first, Phi(x) - 1/2 -
+    x phi(x), cancels for small x; as an incomplete gamma function it does not.
+    """
+    x = room / sigma
+    return sigma**2 / 2 * gammainc(1.5, x**2 / 2) + room**2 * ndtr(-x)
+
+
+def check_scores(value: ArrayLike, name: str, ends: Range, index: int | None, function: str) -> Float:
+    must = f"finite scores, shape (n,), within [{ends[0]:g}, {ends[1]:g}] (clip them first)"
+    array = _checks.array(value, name, function, must)
+    if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "fiu":
+        _checks.reject(name, function, must, array)
+    scores = array.astype(np.float64)
+    inside = (scores >= ends[0]) & (scores <= ends[1])
+    if index is not None:
+        if _checks.count(index, "index", function, least=0) >= len(scores) or len(scores) < 2:
+            _checks.reject("index", function, "a position in a row of at least 2 scores", index)
+        if not abs(scores[index] - 1) <= FEASIBLE:
+            _checks.reject(name, function, "1 at 'index', a record's similarity with itself", scores[index])
+        scores[index], inside[index] = 1.0, True
+    if not inside.all():
+        _checks.reject(name, function, must, array)
+    return scores
+
+
+def _regime_and_size(regime: str, n: int, function: str) -> tuple[str, int]:
+    regime = _checks.one_of(regime, "regime", function, REGIMES)
+    return regime, _checks.count(n, "n", function, least=1 if regime == "scores" else 2)
+
+
+def check_sigma(value: float, function: str) -> float:
+    sigma = _checks.positive(value, "sigma", function)
+    if not 1e-100 <= sigma <= 1e100:
+        _checks.reject("sigma", function, "between 1e-100 and 1e100, where squares neither vanish nor overflow", sigma)
+    return sigma
+
+
+def check_range(regime: str, score_range: Range, function: str) -> Range:
+    ends = check_score_range(score_range, function)
+    if regime == "gram" and ends != FULL_RANGE:
+        # A clamped cosine matrix need not be one any more, and every bound needs the truth in the feasible set.
+        _checks.reject("score_range", function, "(-1, 1) for a Gram matrix", score_range)
+    return ends
+
+
+def check_rank(value: int | None, regime: str, n: int, function: str) -> int:
+    must = f"a whole number from 1 to {n}, for a Gram matrix"
+    if regime != "gram" or value is None:
+        _checks.reject("rank", function, must if regime == "gram" else "None for scores and row", value)
+    rank = _checks.count(value, "rank", function)
+    if rank > n:
+        _checks.reject("rank", function, must, value)
+    return rank
+
+
+def as_table(head: str, rows: Sequence[tuple[str, ...]], conditional: tuple[Bound, ...]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    notes = [f"conditional: {condition}" for condition in sorted({bound.condition for bound in conditional})]
+    return "\n".join([head, *("  " + line for line in lines), *notes])
