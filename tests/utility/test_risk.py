@@ -300,7 +300,7 @@ def test_the_projection_is_firmly_non_expansive(noise: float, rng: np.random.Gen
     ratios = []
     for trial in range(20):
         clean, noisy_part = gram(15, 1 + trial % 15, trial), noise * hollow(15, rng)
-        moved = risk.project_elliptope(clean + noisy_part, tol=1e-11).matrix - clean
+        moved = ss.project_elliptope(clean + noisy_part, tol=1e-11).matrix - clean
         ratios.append((moved**2).sum() / (noisy_part * moved).sum())
     assert max(ratios) <= 1 + 1e-6
     assert noise > 1 or max(ratios) > 0.75
@@ -340,7 +340,7 @@ def test_complexity_of_the_elliptope(n: int, share: float) -> None:
     for trial in range(len(reached)):
         z = hollow(n, rng)
         # For two records the maximiser is known.
-        found = np.sign(z) if n == 2 else risk.project_elliptope(300 * z).matrix
+        found = np.sign(z) if n == 2 else ss.project_elliptope(300 * z).matrix
         reached[trial] = (z * found).sum()
     bound = risk.gaussian_complexity("gram", n)
     assert deviation(reached, bound) < STRICT
