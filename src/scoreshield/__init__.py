@@ -2,6 +2,7 @@
 
 from importlib.metadata import version as _version
 
+from scoreshield import attack
 from scoreshield.errors import FileError, InvalidCalibration, InvalidInput, ScoreShieldError
 from scoreshield.geometry.elliptope import Projection, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
@@ -32,6 +33,7 @@ __all__ = [
     "ScoreRelease",
     "ScoreShieldError",
     "Sensitivity",
+    "attack",
     "calibrate",
     "decisions",
     "load",

@@ -29,6 +29,7 @@ from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.utility._roots import first_crossing, least_threshold
 from scoreshield.utility.roc import Roc, recall_at_k, roc
 from scoreshield.utility.scores import (
+    BINNING_ERROR,
     AdditiveLaw,
     Distribution,
     Law,
@@ -40,6 +41,7 @@ from scoreshield.utility.scores import (
 )
 
 __all__ = [
+    "BINNING_ERROR",
     "Distribution",
     "Endpoint",
     "Recalibration",

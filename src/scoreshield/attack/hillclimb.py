@@ -1,0 +1,346 @@
+r"""Score-guided attacks on a matcher, and the privacy budget at which noise stops them.
+
+A matcher holds a secret unit template t of length d and answers a unit probe p with p . t plus Gaussian noise of
+standard deviation sigma. The attacker sees answers alone and wants a probe whose cosine with t passes a threshold.
+
+After m answers the expected cosine is at most
+
+.. math:: c = \sqrt{\frac{r/d}{1 + r (d-1) \sigma^2 / m}}, \quad r = \min(m, d), \qquad
+          c = \frac{1}{\sqrt{1 + d (d-1) \sigma^2 / m}} \ \text{ for } m \ge d.
+
+That holds for *every* attack, however adaptive, on a Gaussian template N(0, I/d) (with the inner product for the
+cosine), and for whole passes of the linear attack on any unit template, which comes within about 1/d of it: probing an
+orthonormal basis over and over and averaging is as good as it gets. Both proofs are in docs/attacks.md.
+
+Gaussian answers compose exactly: m of them are mu-GDP with :math:`\mu = 2 \sqrt m / \sigma`. So for m >= d the bound is
+:math:`1/\sqrt{1 + 4 d (d-1)/\mu^2}`: the *total* budget decides, and neither m nor sigma alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.integrate import quad
+from scipy.special import nctdtr
+
+from scoreshield import _checks
+from scoreshield import embeddings as _embeddings
+from scoreshield.privacy import calibration as gaussian
+
+Float = NDArray[np.float64]
+#: A cosine lies in [-1, 1]: replacing the template moves one answer by at most this.
+SENSITIVITY = 2.0
+
+
+class Matcher:
+    """A simulated matcher: one secret template, noisy cosines for probes, and a count of the answers given.
+
+    For experiments on public or synthetic templates only. The noise is a float Gaussian from a predictable generator,
+    which is why ``rng`` is required: this protects nobody, it measures what such noise would do.
+
+    Parameters
+    ----------
+    template : the enrolled vector, normalised; at least two entries.
+    sigma : the standard deviation of the noise on each answer; 0 for an unprotected matcher.
+    threshold : a probe is accepted if its true cosine is at least this.
+    rng : a seed or a numpy Generator.
+    """
+
+    def __init__(self, template: ArrayLike, *, sigma: float, threshold: float, rng: int | np.random.Generator) -> None:
+        row = _embeddings.as_rows(
+            np.atleast_2d(_checks.array(template, "template", "Matcher", _VECTOR)), "Matcher", "template"
+        )
+        if len(row) != 1 or row.shape[1] < 2:
+            _checks.reject("template", "Matcher", _VECTOR, np.asarray(template))
+        self._template: Float = _embeddings.unit_rows(row, "Matcher", "template")[0]
+        self.sigma = _at_least_zero(sigma, "sigma", "Matcher")
+        self.threshold = _cosine(threshold, "threshold", "Matcher")
+        self.queries = 0
+        self._rng = _generator(rng, "Matcher")
+
+    @classmethod
+    def calibrated(
+        cls,
+        template: ArrayLike,
+        *,
+        epsilon: float,
+        delta: float,
+        threshold: float,
+        rng: int | np.random.Generator,
+        queries: int = 1,
+    ) -> Matcher:
+        """A matcher whose noise gives (epsilon, delta) to ``queries`` answers together: with 1, to each."""
+        queries = _checks.count(queries, "queries", "Matcher.calibrated")
+        sigma = gaussian.calibrate(epsilon, delta, SENSITIVITY * math.sqrt(queries))
+        return cls(template, sigma=sigma, threshold=threshold, rng=rng)
+
+    @property
+    def dimension(self) -> int:
+        return len(self._template)
+
+    def scores(self, probes: ArrayLike) -> Float:
+        """One noisy score for each probe (a row of length d, normalised here); every row counts as one query."""
+        unit = self._unit(probes, "Matcher.scores")
+        self.queries += len(unit)
+        answers: Float = unit @ self._template
+        if self.sigma > 0:
+            answers += self.sigma * self._rng.standard_normal(len(unit))
+        return answers
+
+    def cosine(self, probe: ArrayLike) -> float:
+        """The referee's view, which no attacker has: the true cosine of one probe. Not counted as a query."""
+        return float(self._unit(probe, "Matcher.cosine")[0] @ self._template)
+
+    def _unit(self, probes: ArrayLike, function: str) -> Float:
+        must = f"a vector of {self.dimension} real numbers or a matrix of such rows"
+        array = np.atleast_2d(_checks.array(probes, "probes", function, must))
+        if array.ndim != 2 or array.shape[1] != self.dimension:
+            _checks.reject("probes", function, must, array)
+        return _embeddings.unit_rows(_embeddings.as_rows(array, function, "probes"), function, "probes")
+
+
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """How an attack on a matcher went.
+
+    Attributes
+    ----------
+    attack : "hill climbing" or "linear".
+    probe : the attacker's last and best guess, of unit length.
+    cosine, accepted : its true cosine with the template, and whether that passes the matcher's threshold.
+    queries : how many answers the attack took.
+    epsilon, delta : what all answers that the matcher has given so far spent together; infinite without noise.
+    history : (queries, true cosine) at doubling numbers of queries, and at the end.
+    """
+
+    attack: str
+    probe: Float
+    cosine: float
+    accepted: bool
+    queries: int
+    epsilon: float
+    delta: float
+    history: tuple[tuple[int, float], ...]
+
+
+def hill_climb(
+    matcher: Matcher,
+    *,
+    queries: int,
+    delta: float,
+    rng: int | np.random.Generator,
+    pairs: int | None = None,
+    width: float = 1.0,
+) -> Climb:
+    """An evolution strategy with antithetic pairs: probe around the current guess, step along the measured slopes.
+
+    Each generation draws random directions u orthogonal to the guess x, asks for x + width u and x - width u, and adds
+    slope times u to an accumulated path, whose direction is the next guess. The path grows as noise piles up, so the
+    steps shrink by themselves.
+
+    Parameters
+    ----------
+    queries : how many answers it may ask for, at least 2; an odd one is left unasked.
+    delta : for the epsilon that the answers spent.
+    pairs : directions in a generation; None for a quarter of the dimension, at most 16.
+    width : how far from the guess it probes; a part width^2 / (1 + width^2) of each answer's signal is slope.
+    """
+    function = "hill_climb"
+    _matcher(matcher, function)
+    queries = _checks.count(queries, "queries", function, least=2)
+    delta = _checks.probability(delta, "delta", function, zero=False)
+    width = _checks.positive(width, "width", function)
+    d = matcher.dimension
+    pairs = min(16, max(1, d // 4)) if pairs is None else _checks.count(pairs, "pairs", function)
+    generator = _generator(rng, function)
+    path = _unit(generator.standard_normal(d))
+    log = _Log(matcher)
+    while queries - log.asked >= 2:
+        guess = _unit(path)
+        directions = generator.standard_normal((min(pairs, (queries - log.asked) // 2), d))
+        directions -= np.outer(directions @ guess, guess)
+        directions = _unit(directions)
+        answers = matcher.scores(np.concatenate([guess + width * directions, guess - width * directions]))
+        plus, minus = np.split(answers, 2)
+        path = path + ((plus - minus) * (math.sqrt(1 + width**2) / (2 * width))) @ directions
+        log.note(len(answers), path)
+    return log.end("hill climbing", path, delta)
+
+
+def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np.random.Generator) -> Climb:
+    """No climbing at all: ask a random orthonormal basis over and over, average, and put the template together.
+
+    With fewer queries than dimensions, the part of the template on the directions asked. The estimate is least
+    squares; for the even design it also is the direction of the posterior mean, so nothing better can be made of the
+    answers. Its cosine is :func:`linear_cosine` in the mean and passes a threshold with :func:`linear_acceptance`.
+    """
+    function = "linear_attack"
+    _matcher(matcher, function)
+    queries = _checks.count(queries, "queries", function)
+    delta = _checks.probability(delta, "delta", function, zero=False)
+    d = matcher.dimension
+    basis = np.linalg.qr(_generator(rng, function).standard_normal((d, d)))[0].T
+    totals, times = np.zeros(d), np.zeros(d)
+    log = _Log(matcher)
+    while log.asked < queries:
+        these = slice(0, min(d, queries - log.asked))
+        answers = matcher.scores(basis[these])
+        totals[these] += answers
+        times[these] += 1
+        log.note(len(answers), (totals / np.maximum(times, 1)) @ basis)
+    return log.end("linear", (totals / np.maximum(times, 1)) @ basis, delta)
+
+
+def best_cosine(dimension: int, queries: int, sigma: float) -> float:
+    """The bound on the expected cosine after this many answers; the module's first lines say for whom it holds."""
+    function = "best_cosine"
+    d, m = _checks.count(dimension, "dimension", function, least=2), _checks.count(queries, "queries", function)
+    r = min(m, d)
+    return math.sqrt(r / d / (1 + r * (d - 1) * _at_least_zero(sigma, "sigma", function) ** 2 / m))
+
+
+def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
+    r"""The expected cosine of the linear attack, exactly, for a whole number of passes over the basis.
+
+    The estimate is t + g / k with g standard normal and k = sqrt(m/d) / sigma; the mean direction of such a vector (the
+    projected normal law) is :math:`k \sqrt{2/\pi} \int_0^1 e^{-k^2 u^2/2} (1 - u^2)^{(d-1)/2} du`.
+    """
+    d, k = _passes(dimension, queries, sigma, "linear_cosine")
+    if math.isinf(k):
+        return 1.0
+    # With u = sin(angle) the integrand is smooth, and below e^-70 beyond a few multiples of 1 / sqrt(k^2 + d).
+    end = math.pi / 2 * min(1.0, 12 / math.sqrt(k * k + d))
+
+    def integrand(angle: float) -> float:
+        return math.exp(-((k * math.sin(angle)) ** 2) / 2 + d * math.log(math.cos(angle)))
+
+    return k * math.sqrt(2 / math.pi) * float(quad(integrand, 0, end, epsabs=0, epsrel=1e-12)[0])
+
+
+def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float) -> float:
+    """The chance that the linear attack's probe passes the threshold ``cosine``: a tail of the noncentral t law.
+
+    With k as in :func:`linear_cosine` the cosine is x / sqrt(x^2 + y^2), x normal with mean k, y an independent chi
+    with d - 1 degrees of freedom, so that sqrt(d - 1) x / y is noncentral t.
+    """
+    d, k = _passes(dimension, queries, sigma, "linear_acceptance")
+    cosine = _cosine(cosine, "cosine", "linear_acceptance")
+    if math.isinf(k):
+        return 1.0
+    return 1 - float(nctdtr(d - 1, k, cosine * math.sqrt((d - 1) / (1 - cosine**2))))
+
+
+def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
+    """The fewest answers after which :func:`best_cosine` is at least ``cosine``."""
+    function = "queries_needed"
+    d = _checks.count(dimension, "dimension", function, least=2)
+    variance = _at_least_zero(sigma, "sigma", function) ** 2
+    square = _cosine(cosine, "cosine", function) ** 2
+    several = d * (d - 1) * variance * square / (1 - square)
+    needed = several if several >= d else square * d * (1 + (d - 1) * variance)
+    return max(1, math.ceil(needed * (1 - 1e-12)))  # a whole number stays one in spite of rounding
+
+
+def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
+    """The least noise on each answer that holds :func:`best_cosine` at ``cosine``; 0 where so few queries do anyway."""
+    function = "sigma_that_stops"
+    d, m = _checks.count(dimension, "dimension", function, least=2), _checks.count(queries, "queries", function)
+    r = min(m, d)
+    excess = r / (d * _cosine(cosine, "cosine", function) ** 2) - 1
+    return math.sqrt(max(0.0, excess) * m / (r * (d - 1)))
+
+
+def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
+    """The total epsilon of this many answers at ``delta``, by exact composition: mu = sensitivity sqrt(m) / sigma."""
+    function = "budget_at"
+    queries = _checks.count(queries, "queries", function, least=0)
+    sigma = _at_least_zero(sigma, "sigma", function)
+    delta = _checks.probability(delta, "delta", function, zero=False)
+    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    if queries == 0:
+        return 0.0
+    return math.inf if sigma == 0 else gaussian.epsilon_of(delta, sensitivity * math.sqrt(queries) / sigma)
+
+
+def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
+    """The total epsilon, over all answers together, below which :func:`best_cosine` stays under ``cosine``.
+
+    mu = sensitivity sqrt(d (d - 1)) c / sqrt(1 - c^2): a function of the dimension and the cosine alone, whatever the
+    number of queries and the noise of each. *At* this budget the linear attack passes about half of the time.
+    """
+    function = "stopping_epsilon"
+    d = _checks.count(dimension, "dimension", function, least=2)
+    cosine = _cosine(cosine, "cosine", function)
+    delta = _checks.probability(delta, "delta", function, zero=False)
+    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    return gaussian.epsilon_of(delta, sensitivity * cosine * math.sqrt(d * (d - 1) / (1 - cosine**2)))
+
+
+class _Log:
+    """What an attack has asked so far, and the referee's cosine at doubling numbers of queries."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher, self.asked, self.due = matcher, 0, 1
+        self.history: list[tuple[int, float]] = []
+
+    def note(self, asked: int, estimate: Float) -> None:
+        self.asked += asked
+        if self.asked >= self.due:
+            self.history.append((self.asked, self.matcher.cosine(estimate)))
+            self.due = 2 * self.asked
+
+    def end(self, attack: str, estimate: Float, delta: float) -> Climb:
+        probe, matcher = _unit(estimate), self.matcher
+        cosine = matcher.cosine(probe)
+        if self.history[-1][0] != self.asked:
+            self.history.append((self.asked, cosine))
+        spent = budget_at(matcher.queries, matcher.sigma, delta)
+        accepted = cosine >= matcher.threshold
+        return Climb(attack, probe, cosine, accepted, self.asked, spent, delta, tuple(self.history))
+
+
+_VECTOR = "a vector of at least two real numbers"
+
+
+def _unit(vectors: Float) -> Float:
+    lengths: Float = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / lengths
+
+
+def _passes(dimension: Any, queries: Any, sigma: Any, function: str) -> tuple[int, float]:
+    """The dimension, and the signal-to-noise ratio sqrt(m/d) / sigma of each coordinate of a unit template."""
+    d = _checks.count(dimension, "dimension", function, least=2)
+    m = _checks.count(queries, "queries", function)
+    if m % d:
+        _checks.reject("queries", function, f"a multiple of the dimension, {d}", queries)
+    sigma = _at_least_zero(sigma, "sigma", function)
+    return d, math.inf if sigma == 0 else math.sqrt(m / d) / sigma
+
+
+def _matcher(matcher: Any, function: str) -> None:
+    if not isinstance(matcher, Matcher):
+        _checks.reject("matcher", function, "a Matcher", matcher)
+
+
+def _cosine(value: Any, name: str, function: str) -> float:
+    return _checks.probability(value, name, function, zero=False)
+
+
+def _at_least_zero(value: Any, name: str, function: str) -> float:
+    number = _checks.real(value, name, function, "a finite number, at least 0")
+    if number < 0:
+        _checks.reject(name, function, "a finite number, at least 0", value)
+    return number
+
+
+def _generator(rng: Any, function: str) -> np.random.Generator:
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
+        _checks.reject("rng", function, "a seed (a whole number, at least 0) or a numpy Generator", rng)
+    # The name keeps a matcher's noise and an attacker's choices apart when both are given the same seed.
+    return np.random.default_rng([int(rng), *function.encode()])

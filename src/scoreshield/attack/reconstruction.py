@@ -1,0 +1,328 @@
+"""How well an attacker recovers the clean similarities of a release, by what the attacker knows.
+
+With noise of variance s^2 on each entry (``guarantee.noise.std ** 2``; on a Gram matrix that is sigma^2 / 2) and
+P = Q Q^T the projector on a known column space of dimension r, least squares gives
+
+======================  ========================  ====================================================
+known                   estimate                  mean squared error of entry j
+======================  ========================  ====================================================
+nothing                 y                         s^2
+column space, scores    P y                       s^2 P_jj, on average s^2 r / n
+column space, row i     P y shifted to y_i = 1    s^2 (P_jj - P_ij^2 / P_ii)
+column space, Gram      P Y P, unit diagonal      s^2 (P_jj P_kk + P_jk^2 - 2 sum_a P_ja^2 P_ka^2)
+all but record i        P_{-i} y_{-i}, and y_i    s^2 (P_{-i})_jj, and s^2 at i (0 where y_i is public)
+all but i, and query    E_{-i} q, and y_i         0, and s^2 at i
+======================  ========================  ====================================================
+
+The source is the paper's appendix on the attacker's reconstruction error. The lines for a row and a Gram matrix on a
+known column space are ours: the public 1 carries no noise here, and Gram noise is mirrored. The formulas are those of
+linear estimators, so they hold for any noise law with independent entries. Nothing n x n is formed except where the
+answer is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield import embeddings as _embeddings
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.adjacency import FULL_RANGE
+from scoreshield.results import GramRelease, RowRelease, ScoreRelease
+
+Float = NDArray[np.float64]
+Attackable = ScoreRelease | RowRelease | GramRelease
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """An attacker's estimate of clean similarities, and how far off it is in the mean.
+
+    Attributes
+    ----------
+    estimate : the estimated entries; for a Gram matrix with all but one record known, the unknown record's row.
+    expected_mse : the mean squared error of each entry, in closed form, of the same shape.
+    knowledge : "nothing", "column space", "all but one record" or "all but one record, and the query".
+    exact : whether ``expected_mse`` is an equality; False means an upper bound, for scores and rows on each entry, for
+        a Gram matrix on the mean alone, since a projection may move error from one entry to another.
+    """
+
+    estimate: Float
+    expected_mse: Float
+    knowledge: str
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        for array in (self.estimate, self.expected_mse):
+            array.flags.writeable = False
+
+    def mse(self, clean: ArrayLike) -> float:
+        """The mean squared error against the clean similarities: for public data, where they may be looked at."""
+        must = f"an array of real numbers of shape {self.estimate.shape}"
+        truth = _checks.array(clean, "clean", "mse", must)
+        if truth.shape != self.estimate.shape or truth.dtype.kind not in "fiu":
+            _checks.reject("clean", "mse", must, truth)
+        return float(np.mean((self.estimate - truth) ** 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """An attacker's estimate of a record's embedding itself, from its noisy similarities with known records.
+
+    Attributes
+    ----------
+    estimate : least squares, unbiased on the span of the known records: their pseudo-inverse times the noisy row.
+    covariance : of its error: s^2 (E^T E)^+ with E the known records.
+    expected_squared_error : the trace of that, the mean of |estimate - e|^2 on the span.
+    expected_cosine : of ``estimate`` with the embedding, 1 / sqrt(1 + expected_squared_error), to first order.
+    shrunk : the posterior mean (E^T E + d s^2 I)^-1 E^T y under a Gaussian prior N(0, I/d): the better direction.
+    attainable_cosine : what no estimator exceeds under that prior, sqrt(mean of l / (l + d s^2)) over the d
+        eigenvalues l of E^T E, as an expected inner product of a unit vector with the embedding.
+    """
+
+    estimate: Float
+    covariance: Float
+    expected_squared_error: float
+    expected_cosine: float
+    shrunk: Float
+    attainable_cosine: float
+
+
+def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruction:
+    """The released values themselves: ``.noisy``, or with ``projected`` the feasible ``.scores`` or ``.gram``.
+
+    Clipping is a contraction, so it can only lower the error of an entry. Exact projection of a Gram matrix lowers the
+    total; another denoiser promises neither and is refused here.
+    """
+    function = "from_nothing"
+    _release(release, function)
+    if not isinstance(projected, bool):
+        _checks.reject("projected", function, "True or False", projected)
+    mse = np.full(release.noisy.shape, release.guarantee.noise.std**2)
+    if isinstance(release, RowRelease):
+        mse[release.index] = 0.0
+    elif isinstance(release, GramRelease):
+        np.fill_diagonal(mse, 0.0)
+        nearest = release.projection in ("exact", "dykstra") and release.denoise == "projection" and release.converged
+        if projected and not nearest:
+            must = "False for a Gram matrix that was not projected exactly (no bound is known)"
+            _checks.reject("projected", function, must, projected)
+    if not projected:
+        return Reconstruction(release.noisy.copy(), mse, "nothing")
+    feasible = release.gram if isinstance(release, GramRelease) else release.scores
+    return Reconstruction(feasible.copy(), mse, "nothing", exact=False)
+
+
+def from_column_space(
+    release: Attackable,
+    *,
+    basis: ArrayLike | None = None,
+    embeddings: ArrayLike | None = None,
+    tolerance: float | None = None,
+) -> Reconstruction:
+    """Least squares on a known column space of the collection: the scores' own, not the records'.
+
+    Parameters
+    ----------
+    basis : orthonormal columns, (n, r); or
+    embeddings : the n records it is derived from. Rows are normalised first, as releases do; for a release with
+        ``norm="ball"`` give the basis of its shortened rows instead, and for centroids the centroids.
+    tolerance : a singular value counts towards the rank if it is above this part of the largest; None for
+        max(n, d) times the unit of rounding of the embeddings' number type.
+    """
+    function = "from_column_space"
+    _release(release, function)
+    _full_range(release, function)
+    q = _basis(basis, embeddings, tolerance, release.noisy.shape[-1], function)
+    variance = release.guarantee.noise.std**2
+    if isinstance(release, GramRelease):
+        return _gram_on(q, release.noisy, variance)
+    if isinstance(release, RowRelease):
+        return _row_on(q, release.noisy, release.index, variance, function)
+    estimate = (release.noisy @ q) @ q.T
+    return Reconstruction(estimate, _like(estimate, variance * _leverage(q)), "column space")
+
+
+def from_others(
+    release: Attackable,
+    others: ArrayLike,
+    *,
+    index: int | None = None,
+    query: ArrayLike | None = None,
+    tolerance: float | None = None,
+) -> Reconstruction:
+    """All records known but the one at ``index``: the adversary of differential privacy.
+
+    Scores: the other entries are denoised on the column space of the others, entry i stays as it is. With the public
+    ``query`` given too the others are not estimated but computed, and only entry i is uncertain: that is what this
+    adversary really knows in regime (i), and the estimate to fear.
+    Row and Gram matrix: the row of record i, denoised; its own entry is the public 1. In a Gram matrix all other
+    entries are known. If a row's ``index`` is not the row's own, its record is known and acts as the query.
+
+    Parameters
+    ----------
+    others : the other n - 1 records, in order; normalised as releases do.
+    index : the unknown record's place among the n; None for a row's own.
+    query : the public query or batch of a ScoreRelease; refused for other releases, which have none.
+    tolerance : of the rank, as in :func:`from_column_space`; of no use beside ``query``.
+    """
+    function = "from_others"
+    _release(release, function)
+    place = _place(release, index, function)
+    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1, function)
+    if query is not None and isinstance(release, RowRelease | GramRelease):
+        _checks.reject("query", function, f"left out for a {type(release).__name__}, which has none", query)
+    if isinstance(release, RowRelease) and place != release.index:
+        known = rows[release.index - (release.index > place)]
+        return _with_query(release, rows, place, known[None], "all but one record")
+    if query is not None:
+        if tolerance is not None:
+            _checks.reject("tolerance", function, "left out beside 'query', which needs no rank", tolerance)
+        queries, _ = _embeddings.as_queries(query, rows.shape[1], function)
+        if len(queries) != release.noisy.size // release.noisy.shape[-1]:
+            _checks.reject("query", function, "the query or batch of queries of the release", np.asarray(query))
+        return _with_query(release, rows, place, queries, "all but one record, and the query")
+    _full_range(release, function)
+    q = _column_space(rows, default, tolerance, function)
+    noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
+    variance = release.guarantee.noise.std**2
+    estimate = np.insert((np.delete(noisy, place, axis=-1) @ q) @ q.T, place, noisy[..., place], axis=-1)
+    own = 0.0 if isinstance(release, RowRelease | GramRelease) else variance
+    mse = np.insert(variance * _leverage(q), place, own)
+    return Reconstruction(estimate, _like(estimate, mse), "all but one record")
+
+
+def template_from_others(
+    release: RowRelease | GramRelease, others: ArrayLike, *, index: int | None = None, tolerance: float | None = None
+) -> Template:
+    """The embedding of the unknown record, by least squares on its noisy similarities with all others.
+
+    ``index``, ``others`` and ``tolerance`` are those of :func:`from_others`; a row gives its own record alone. What
+    lies outside the span of the others cannot be seen and is estimated as zero.
+    """
+    function = "template_from_others"
+    _release(release, function)
+    if not isinstance(release, RowRelease | GramRelease):
+        _checks.reject("release", function, "a RowRelease or a GramRelease", release)
+    place = _place(release, index, function)
+    if isinstance(release, RowRelease) and place != release.index:
+        _checks.reject("index", function, f"the row's own, {release.index}", index)
+    _full_range(release, function)
+    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1, function)
+    q = _column_space(rows, default, tolerance, function)
+    noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
+    variance, d = release.guarantee.noise.std**2, rows.shape[1]
+    _, values, directions = np.linalg.svd(q.T @ rows, full_matrices=False)  # r x d: the records on their own span
+    squares = values**2
+    seen = directions @ (rows.T @ np.delete(noisy, place))
+    error = variance * float(np.sum(1 / squares))
+    return Template(
+        estimate=directions.T @ (seen / squares),
+        covariance=(directions.T * (variance / squares)) @ directions,
+        expected_squared_error=error,
+        expected_cosine=1 / math.sqrt(1 + error),
+        shrunk=directions.T @ (seen / (squares + d * variance)),
+        attainable_cosine=math.sqrt(float(np.sum(squares / (squares + d * variance))) / d),
+    )
+
+
+def _gram_on(q: Float, noisy: Float, variance: float) -> Reconstruction:
+    projector = q @ q.T
+    squares = projector**2
+    leverage = _leverage(q)
+    # Each draw enters twice, mirrored, and the diagonal carries none.
+    mse = variance * (np.outer(leverage, leverage) + squares - 2 * squares @ squares)
+    estimate = (q @ (q.T @ noisy @ q)) @ q.T
+    np.fill_diagonal(estimate, 1.0)
+    np.fill_diagonal(mse, 0.0)
+    return Reconstruction(estimate, np.maximum(mse, 0.0), "column space")
+
+
+def _row_on(q: Float, noisy: Float, index: int, variance: float, function: str) -> Reconstruction:
+    """Least squares among the vectors of the space whose entry at ``index`` is exactly 1."""
+    own = float(q[index] @ q[index])
+    if own < 1e-12:
+        raise InvalidInput(
+            f"The column space given to {function} is zero at record {index}, whose own similarity is the public 1; "
+            "it is not that of the release."
+        )
+    coefficients = noisy @ q
+    estimate = q @ (coefficients + q[index] * ((1 - q[index] @ coefficients) / own))
+    mse = variance * np.maximum(_leverage(q) - (q @ q[index]) ** 2 / own, 0.0)
+    estimate[index], mse[index] = 1.0, 0.0
+    return Reconstruction(estimate, mse, "column space")
+
+
+def _with_query(release: Attackable, rows: Float, place: int, queries: Float, knowledge: str) -> Reconstruction:
+    noisy = np.atleast_2d(release.noisy)
+    known = np.clip(queries @ rows.T, *release.guarantee.score_range)
+    estimate = np.insert(known, place, noisy[:, place], axis=1).reshape(release.noisy.shape)
+    mse = np.zeros(release.noisy.shape)
+    mse[..., place] = release.guarantee.noise.std**2
+    if isinstance(release, RowRelease):
+        estimate[release.index] = 1.0
+    return Reconstruction(estimate, mse, knowledge)
+
+
+def _basis(basis: Any, embeddings: Any, tolerance: Any, n: int, function: str) -> Float:
+    if (basis is None) == (embeddings is None):
+        raise InvalidInput(f"{function} takes either 'basis' or 'embeddings', and exactly one of them.")
+    if embeddings is not None:
+        rows, default = _rows(embeddings, "embeddings", n, function)
+        return _column_space(rows, default, tolerance, function)
+    if tolerance is not None:
+        _checks.reject("tolerance", function, "left out beside 'basis', whose rank is its width", tolerance)
+    q = _embeddings.as_rows(basis, function, "basis").astype(np.float64)
+    if len(q) != n or not np.abs(q.T @ q - np.eye(q.shape[1])).max() < 1e-6:
+        _checks.reject("basis", function, f"orthonormal columns of length {n}", q)
+    return q
+
+
+def _rows(source: Any, name: str, n: int, function: str) -> tuple[Float, float]:
+    """The known records as unit rows, and the tolerance of their rank that their precision allows."""
+    rows = _embeddings.as_rows(source, function, name)
+    if len(rows) != n:
+        _checks.reject(name, function, f"the {n} known records, one a row", rows)
+    return _embeddings.unit_rows(rows, function, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
+
+
+def _column_space(rows: Float, default: float, tolerance: Any, function: str) -> Float:
+    """An orthonormal basis of the column space, of as many columns as the numerical rank."""
+    if tolerance is not None:
+        default = _checks.probability(tolerance, "tolerance", function, zero=True)
+    left, values, _ = np.linalg.svd(rows, full_matrices=False)
+    return np.ascontiguousarray(left[:, values > default * values[0]])
+
+
+def _place(release: Attackable, index: Any, function: str) -> int:
+    n: int = release.noisy.shape[-1]
+    if index is None and isinstance(release, RowRelease):
+        return release.index
+    if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
+        _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
+    return int(index) % n
+
+
+def _release(release: Any, function: str) -> None:
+    if not isinstance(release, ScoreRelease | GramRelease):
+        _checks.reject("release", function, "a ScoreRelease, a RowRelease or a GramRelease", release)
+
+
+def _full_range(release: Attackable, function: str) -> None:
+    if release.guarantee.score_range != FULL_RANGE:
+        must = "over the full range [-1, 1], since clamped scores leave the column space"
+        _checks.reject("release", function, must, release)
+
+
+def _leverage(q: Float) -> Float:
+    squares: Float = np.vecdot(q, q)
+    return squares
+
+
+def _like(estimate: Float, mse: Float) -> Float:
+    return np.broadcast_to(mse, estimate.shape).copy()
