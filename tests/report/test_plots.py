@@ -46,4 +46,4 @@ def test_a_picture_that_cannot_be_written(tmp_path: Path, collection: np.ndarray
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ss.InvalidInput, match=r"scoreshield\[plots\]"):
-        plots._figure(1, 1)
+        plots.new_figure(1, 1)

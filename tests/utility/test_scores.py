@@ -115,7 +115,12 @@ def test_clamping_a_distribution_is_clamping_its_scores(make: object) -> None:
 
 def test_small_noise_slope_of_a_sample_is_near_the_truth(rng: np.random.Generator) -> None:
     sample = Sample(rng.normal(0, 0.2, 400_000))
-    assert sample.log_slope(0.4) == pytest.approx(-0.4 / 0.04, rel=0.05)
+    for t in (0.3, 0.4, 0.6):
+        assert sample.log_slope(t) == pytest.approx(-t / 0.04, rel=0.1)
+    heavy = Sample(0.2 * rng.standard_t(10, 400_000))
+    slope = -11 * 0.6 / (10 * 0.04 + 0.36)  # of the t law: -(nu + 1) x / (nu s^2 + x^2)
+    assert heavy.log_slope(0.6) == pytest.approx(slope, rel=0.1)
+    assert math.isnan(Sample([0.3, 0.3, 0.3]).log_slope(0.3))
 
 
 def test_standard_error_is_that_of_the_mean(rng: np.random.Generator) -> None:

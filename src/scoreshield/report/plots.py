@@ -28,7 +28,7 @@ def three_regimes(
     note: str,
 ) -> Figure:
     """Clean against noisy against projected, for each regime. Takes clean scores: for public data only."""
-    figure = _figure(12, 11)
+    figure = new_figure(12, 11)
     grid = figure.add_gridspec(3, 3, height_ratios=[1, 1, 1.25])
     for place, (name, clean, release) in enumerate(
         (("Scores of a query", *scores), ("Row of a record", *row)),
@@ -98,7 +98,7 @@ def _promise(release: ScoreRelease | GramRelease) -> str:
     return f"ε = {g.epsilon:g}, δ = {g.delta:g}, noise sd {g.noise.std:.2f}"
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
