@@ -153,8 +153,10 @@ def fmr_overlays(
         "False-match rate against threshold, before and after noise",
         f"δ = {power_of_ten(delta)}; dotted line: target α = {power_of_ten(target)}; strict rule (score > t). Shaded: "
         "thresholds from 1 on, where clipped scores accept nothing and the curves are those of the noisy, unclipped "
-        f"scores; each column has its own range. {_CLAMPED} The paper draws the conservative rule as private at every ε; where "
-        "the title says that it is not, it takes less noise than the exact (analytic) calibration, and its lower curves "
+        f"scores; each column has its own range. {_CLAMPED} The paper draws the conservative rule as private at every "
+        "ε; where "
+        "the title says that it is not, it takes less noise than the exact (analytic) calibration, and its lower "
+        "curves "
         "are no gain.",
         [
             legend_key(color=BLUE, label="clean"),
@@ -202,7 +204,8 @@ def fmr_thresholds(
         title,
         f"Analytic calibration, δ = {power_of_ten(delta)}, target α = {power_of_ten(target)} (grey band: ±20 %), "
         "strict rule, as in the paper; numbers are shifts. Where clipped scores cannot reach α the title says so (L is "
-        "the rate that thresholds just below 1 still have), and the line is the threshold of the noisy, unclipped scores, which "
+        "the rate that thresholds just below 1 still have), and the line is the threshold of the noisy, unclipped "
+        "scores, which "
         "the paper does not "
         "show. " + (_CLAMPED if clamped else "Shaded: thresholds from 1 on. Each column has its own range."),
         [
@@ -335,7 +338,8 @@ def shift_against_epsilon(
         "How far the threshold must move, against the privacy budget",
         f"δ = {power_of_ten(delta)}, α = {power_of_ten(target)}, strict rule. Infeasible: no threshold below 1 reaches "
         f"α on clipped scores; the triangle is at the shift of the noisy, unclipped ones. {_CLAMPED} Hollow grey: "
-        "there the rule takes less noise than (ε, δ) needs; the true ε of the conservative one is written beside. The paper "
+        "there the rule takes less noise than (ε, δ) needs; the true ε of the conservative one is written beside. The "
+        "paper "
         "draws these points as private. Both axes are logarithmic, as the shift spans three decades.",
         [
             *(legend_key(color=_RULE_COLOUR[rule], label=rule) for rule in ("analytic", "conservative", "classical")),
