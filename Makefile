@@ -22,6 +22,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/release.py
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/projection.py
+	$(BIN)/python benchmarks/decisions.py
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

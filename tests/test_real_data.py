@@ -1,4 +1,4 @@
-"""Releases of real sentences (STS-B), where the compact data sets are beside the checkout."""
+"""Real sentences (STS-B) and face scores (LFW), where the compact data sets are beside the checkout."""
 
 from __future__ import annotations
 
@@ -45,3 +45,34 @@ def test_a_query_with_little_noise_finds_itself(sentences: np.ndarray) -> None:
         for seed in range(200)
     )
     assert found < 20
+
+
+@pytest.fixture(scope="module")
+def faces(shared_data: Path) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(shared_data / "lfw_scores.npz") as file:
+        return file["faceres_centred_impostor"], file["faceres_centred_genuine"]
+
+
+def test_operating_figures_of_real_faces(faces: tuple[np.ndarray, np.ndarray]) -> None:
+    """The figures that came with the data: EER 0.020, AUC 0.9984, TAR 0.969 at a false-match rate of 1e-2."""
+    impostor, genuine = faces
+    curve = ss.decisions.roc(genuine, impostor)
+    assert curve.eer == pytest.approx(0.020, abs=5e-4)
+    assert curve.auc == pytest.approx(0.9984, abs=5e-5)
+    assert curve.tpr_at(1e-2) == pytest.approx(0.969, abs=5e-4)
+
+
+def test_a_plan_for_real_faces(faces: tuple[np.ndarray, np.ndarray], rng: np.random.Generator) -> None:
+    """By the paper's mechanism at (8, 1e-4) the target is out of reach; simulation agrees with the plan."""
+    impostor, genuine = faces
+    paper = ss.calibrate(8, 1e-4, 2.0, "conservative")
+    assert not ss.decisions.recalibrate(impostor, 1e-2, paper).feasible
+    plan = ss.plan.verification(impostor, genuine, target_fmr=1e-2, epsilon=60, delta=1e-4, source="public")
+    draws = 400
+    threshold = plan.recalibration.threshold
+    accepted = [
+        float(np.mean(scores + plan.scale * rng.standard_normal((draws, len(scores))) > threshold))
+        for scores in (impostor, genuine)
+    ]
+    for seen, told in zip(accepted, (1e-2, plan.tar), strict=True):
+        assert seen == pytest.approx(told, abs=5.33 * np.sqrt(told * (1 - told) / (draws * 3000)))
