@@ -1,0 +1,348 @@
+"""The page of a plan: whole, self-contained, safe, in words where there is no number, and true to the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from scipy.stats import norm
+
+import scoreshield as ss
+from scoreshield.privacy import calibration
+from scoreshield.report import page
+from scoreshield.utility.scores import Sample
+
+RNG = np.random.default_rng(11)
+IMPOSTOR, GENUINE = np.clip(RNG.normal(0.0, 0.1, 4000), -1, 1), np.clip(RNG.normal(0.55, 0.12, 2000), -1, 1)
+MATCH = {"target_fmr": 1e-2, "delta": 1e-6, "source": "public"}
+SEARCH = {"records": 5183, "k": 10, "delta": 1e-4, "source": "public"}
+
+PLANS = {
+    "missed": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=40, target_tar=0.9, **MATCH),
+    "met": lambda: ss.plan.verification(IMPOSTOR, GENUINE, target_tar=0.9, score_range=(0, 0.8), **MATCH),
+    "infeasible": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=5, target_tar=0.9, clipped=True, **MATCH),
+    "no genuine": lambda: ss.plan.verification(IMPOSTOR, epsilon=1, **{**MATCH, "source": "private"}),
+    "never": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=400, target_tar=0.99999, **MATCH),
+    "attack": lambda: ss.plan.verification(IMPOSTOR, GENUINE, max_advantage=0.3, target_tar=0.5, **MATCH),
+    "nonstrict": lambda: ss.plan.verification(
+        IMPOSTOR, GENUINE, epsilon=300, clipped=True, endpoint="nonstrict", **MATCH
+    ),
+    "textbook": lambda: ss.plan.verification(
+        IMPOSTOR, GENUINE, epsilon=2, calibration="classical", target_tar=0.9, **MATCH
+    ),
+    "lenient": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=2, **{**MATCH, "target_fmr": 0.7}),
+    "parameters": lambda: ss.plan.verification(
+        ss.decisions.Distribution(norm(0, 0.1)), epsilon=30, **{**MATCH, "source": "parameters", "target_fmr": 1e-6}
+    ),
+    "little noise": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=1e5, target_tar=0.9, **MATCH),
+    "much noise": lambda: ss.plan.verification(IMPOSTOR, epsilon=1e-3, **{**MATCH, "delta": 0.1}),
+    "search": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=50, target_recall=0.6, **SEARCH),
+    "search met": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, target_recall=0.6, score_range=(0, 0.8), **SEARCH),
+    "search below the floor": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=3, target_recall=0.6, **SEARCH),
+    "search without a target": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=50, **SEARCH),
+    "search in vain": lambda: ss.plan.retrieval(GENUINE, IMPOSTOR, epsilon=50, target_recall=0.6, **SEARCH),
+}
+STATUS = {
+    "missed": "Need not met at this ε",
+    "met": "Need met",
+    "infeasible": "Not reachable on clipped scores",
+    "no genuine": "Need met",
+    "never": "Not reachable at any ε",
+    "search": "Need not met at this ε",
+    "search met": "Need met",
+    "search below the floor": "Not reachable at this ε by any mechanism",
+    "search without a target": "No target stated",
+    "search in vain": "Not reachable at any ε",
+}
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, tuple[ss.plan.Plan, str]]:
+    plans = {name: make() for name, make in PLANS.items()}
+    return {name: (plan, page.render(plan)) for name, plan in plans.items()}
+
+
+class Document(HTMLParser):
+    """Checks that tags nest, and collects the text outside styles, the attributes and the ids."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self.texts))
+
+    def count(self, tag: str, style: str) -> int:
+        return sum(name == tag and style in (attrs.get("class") or "").split() for name, attrs in self.tags)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_whole_document_that_needs_nothing_else(name: str, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages[name]
+    document = Document(text)
+    assert text.startswith("<!DOCTYPE html>")
+    assert not re.search(r"https?:|\bsrc=|\bhref=|@import|<script|<link|url\((?!#)", text)
+    assert not re.search(r"\bnan\b|\binf\b|\bNone\b|\bNaN\b|\bInfinity\b", text)
+    ids = [attrs["id"] for _, attrs in document.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    referred = re.findall(r'url\(#([^)]+)\)|aria-(?:labelledby|describedby)="([^"]+)"', text)
+    assert {one or other for one, other in referred} <= set(ids)
+    assert plan.answer in document.text
+    for warning in plan.warnings:
+        assert warning in document.text
+
+
+@pytest.mark.parametrize(("name", "words"), STATUS.items())
+def test_the_status_is_in_words(name: str, words: str, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    document = Document(pages[name][1])
+    assert words in document.text
+    assert {other for other in STATUS.values() if other in document.text} == {words}
+    assert document.count("p", "status") == 1
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_picture_and_every_row_is_there(name: str, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages[name]
+    document = Document(text)
+    verification = isinstance(plan, ss.plan.VerificationPlan)
+    assert document.count("svg", "chart") == (3 if plan.genuine is None or not verification else 4)
+    assert document.count("div", "figure") == (8 if verification else 6)
+    assert document.count("tr", "plan") == 1
+    rows = [attrs for tag, attrs in document.tags if tag == "tr"]
+    assert len(rows) == len(plan.alternatives) + 1
+    if verification:
+        refused = [outcome for outcome in plan.alternatives if not outcome.private]
+        assert document.count("tr", "refused") == len(refused)
+        for outcome in refused:
+            assert outcome.note[1:] in document.text
+
+
+def test_missing_numbers_are_words(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    texts = {name: Document(text).text for name, (_, text) in pages.items()}
+    assert "out of reach" in texts["infeasible"]
+    assert "a threshold just below 1 still passes" in texts["infeasible"]
+    assert "needs scores of genuine pairs" in texts["no genuine"]
+    assert "not even scores without noise meet the need" in texts["never"]
+    assert "any" in texts["no genuine"]
+    assert "not asked" in texts["search without a target"]
+    assert "assumed distributions" in texts["parameters"]
+    assert pages["little noise"][0].contract.attack_advantage == 1.0
+    assert "advantage over 99.9 %" in texts["little noise"], "no attack is ever certain, though a double says so"
+    assert "From private scores" in texts["no genuine"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.3672, "0.3672"),
+        (-0.25, "\N{MINUS SIGN}0.25"),
+        (12345.6, "12,350"),
+        (1_234_567.0, "1,235,000"),
+        (2.5e-7, "2.5 × 10⁻⁷"),
+        (0.0, "0"),
+        (math.nan, "out of reach"),
+        (math.inf, "out of reach"),
+    ],
+)
+def test_numbers_for_people(value: float, shown: str) -> None:
+    assert page.number(value).replace("\N{NO-BREAK SPACE}", " ") == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.9999999, "over 99.9 %"),
+        (0.99949, "99.9 %"),
+        (0.2393, "23.9 %"),
+        (1e-3, "0.1 %"),
+        (1e-6, "1 in 1,000,000"),
+        (math.nan, "out of reach"),
+    ],
+)
+def test_rates_for_people(value: float, shown: str) -> None:
+    assert page.percent(value).replace("\N{NO-BREAK SPACE}", " ") == shown
+
+
+def test_columns_align() -> None:
+    assert [page.number(value, 3, aligned=True) for value in (0.67, 49.0, 366.3, 0.5)] == [
+        "0.670",
+        "49.0",
+        "366",
+        "0.500",
+    ]
+    assert page.percent(0.57, aligned=True).startswith("57.0")
+    assert page.power(1e-6) == "10⁻⁶"
+
+
+def line(chart: object, label: str) -> tuple[np.ndarray, np.ndarray]:
+    (found,) = [item for item in chart.lines if item.label == label]
+    return found.x, found.y
+
+
+def test_the_false_match_curves_are_the_rates(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["missed"]
+    chart = page.fmr_chart(plan)
+    assert chart.render("chart-1") in text
+    x, clean = line(chart, "clean")
+    noisy = line(chart, "private")[1]
+    for place in (0, 80, 200, 320):
+        assert clean[place] == np.mean(x[place] < IMPOSTOR)
+        assert noisy[place] == pytest.approx(norm.sf((x[place] - IMPOSTOR) / plan.scale).mean(), abs=1e-11)
+    marks = {mark.label.split()[0]: mark for mark in chart.marks}
+    assert marks["clean"].x == plan.recalibration.clean_threshold
+    assert marks["private"].x == plan.recalibration.threshold
+    assert marks["target"].y == plan.target_fmr
+    assert marks["if"].y == plan.recalibration.rate_before
+    assert chart.areas[0].x[0] == plan.score_range[1]
+
+
+def test_a_clipped_rule_has_no_solid_curve_beyond_the_range(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["infeasible"]
+    chart = page.fmr_chart(plan)
+    x, rates = line(chart, "private")
+    assert np.array_equal(np.isnan(rates), x > 1)
+    assert any(mark.x == plan.recalibration.unclipped_threshold for mark in chart.marks)
+    assert "noisy scores only" in text
+
+
+def test_the_shift_curve_and_its_epsilons(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["missed"]
+    chart = page.shift_chart(plan)
+    assert chart.render("chart-2") in text
+    x, shifts = line(chart, "exact")
+    for place in (0, 30, 59):
+        moved = ss.decisions.recalibrate(IMPOSTOR, 1e-2, float(x[place]), clipped=False)
+        assert shifts[place] == pytest.approx(moved.shift, abs=1e-9)
+    label, ticks = chart.top
+    assert "ε" in label
+    assert len(ticks) >= 4
+    for scale, epsilon in ticks:
+        expected = float(epsilon.replace(",", ""))
+        assert calibration.epsilon_of(plan.contract.delta, plan.sensitivity / scale) == pytest.approx(expected)
+    assert chart.areas[0].x[0] == plan.critical_scale
+    assert any(mark.x == plan.scale and mark.y == plan.recalibration.shift for mark in chart.marks)
+
+
+def test_the_operating_curves(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["missed"]
+    chart = page.roc_chart(plan)
+    assert chart.render("chart-3") in text
+    for name, noise in (("clean", 0), ("private", plan.noise)):
+        fpr, tpr = line(chart, name)
+        assert np.all(fpr > 0)
+        for rate in (1e-2, 0.1, 0.5):
+            expected = plan.roc(noise).tpr_at(rate)
+            assert np.interp(rate, fpr, tpr) == pytest.approx(expected, abs=4e-3)
+    places = {(mark.x, mark.y) for mark in chart.marks}
+    assert (plan.target_fmr, plan.clean_tar) in places
+    assert any(x == plan.target_fmr and y == pytest.approx(plan.tar) for x, y in places if y is not None)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 5.0, 40.0])
+def test_the_attack_curve(epsilon: float) -> None:
+    promise = ss.plan.contract(epsilon=epsilon, delta=1e-6)
+    chart = page.attack_chart(promise)
+    fpr, tpr = line(chart, "best membership test")
+    np.testing.assert_allclose(tpr[1:-1], ndtr(norm.ppf(fpr[1:-1]) + promise.mu))
+    assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
+    (point,) = [mark for mark in chart.marks if mark.x is not None and mark.y is not None]
+    assert point.y - point.x == pytest.approx(promise.attack_advantage)
+    assert promise.tpr_at(point.x) == pytest.approx(point.y)
+    assert np.max(tpr - fpr) <= promise.attack_advantage + 1e-12
+
+
+def test_the_recall_curve_and_what_is_impossible(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["search"]
+    chart = page.recall_chart(plan)
+    assert chart.render("chart-1") in text
+    epsilons, recalls = line(chart, "Gaussian noise")
+    for place in (5, 20, 39):
+        scale = ss.calibrate(float(epsilons[place]), 1e-4, 2.0)
+        expected = ss.decisions.recall_at_k(GENUINE, IMPOSTOR, scale, records=5183, k=10)
+        assert recalls[place] == pytest.approx(expected, abs=1e-9)
+    (area,) = chart.areas
+    assert np.interp(plan.floor, area.x, area.y) == pytest.approx(plan.target_recall, abs=5e-3)
+    assert np.all(np.interp(epsilons, area.x, area.y) >= recalls), "no mechanism passes the bound, ours included"
+    assert any(mark.x == plan.floor for mark in chart.marks)
+    assert any((mark.x, mark.y) == (plan.contract.epsilon, plan.recall) for mark in chart.marks)
+
+
+@pytest.mark.parametrize("name", ["infeasible", "search"])
+def test_hostile_text_stays_text(name: str) -> None:
+    evil = "<script>alert('x')</script><img onerror=\"y\">&amp;"
+    plan = PLANS[name]()
+    promise = dataclasses.replace(plan.contract, stated=evil, calibration="attack")
+    changes = {"answer": f"{evil}. {evil}", "warnings": (evil,), "source": evil, "contract": promise}
+    if isinstance(plan, ss.plan.VerificationPlan):
+        changes["alternatives"] = tuple(
+            dataclasses.replace(outcome, note=evil, calibration=evil) for outcome in plan.alternatives
+        )
+    text = page.render(dataclasses.replace(plan, **changes))
+    document = Document(text)
+    assert not {"script", "img"} & {tag for tag, _ in document.tags}
+    assert not any("onerror" in attrs for _, attrs in document.tags)
+    assert document.text.count(evil) >= 5
+
+
+def test_the_footer_says_when_and_what(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    text = page.render(pages["met"][0], now=datetime(2031, 2, 3, 4, 5, tzinfo=UTC))
+    assert f"ScoreShield {ss.__version__}" in Document(text).text
+    assert "3 February 2031, 04:05 UTC" in Document(text).text
+    for name in set(re.findall(r"docs/\w+\.md", text)):
+        assert (Path(__file__).resolve().parents[2] / name).is_file()
+
+
+def test_it_says_what_the_plan_rests_on(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["met"]
+    assert isinstance(plan.impostor, Sample)
+    words = Document(text).text
+    assert "4,000 impostor scores and 2,000 genuine scores" in words
+    assert f"{100 * plan.rate_error:.2g} percentage points" in words
+    assert "Several releases of the same records add up" in words
+
+
+def test_saving_is_whole_or_not_at_all(tmp_path: Path, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    plan, text = pages["search"]
+    page.save(plan, tmp_path / "plan.html")
+    saved = (tmp_path / "plan.html").read_text("utf-8")
+    assert re.sub("<footer>.*", "", saved, flags=re.S) == re.sub("<footer>.*", "", text, flags=re.S)
+    with pytest.raises(ss.FileError, match="nothing was changed"):
+        page.save(plan, tmp_path / "missing" / "plan.html")
+    assert [item.name for item in tmp_path.iterdir()] == ["plan.html"]
+
+
+def test_only_plans_are_pages() -> None:
+    with pytest.raises(ss.InvalidInput, match="'plan' parameter of render"):
+        page.render("a plan")

@@ -1,0 +1,184 @@
+"""The page of a plan in a real browser: nothing fetched, nothing complained about, nothing cut off or hard to read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.report import page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser test needs a Chromium on the path")
+
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+RNG = np.random.default_rng(5)
+IMPOSTOR, GENUINE = np.clip(RNG.normal(0.03, 0.1, 3000), -1, 1), np.clip(RNG.normal(0.55, 0.14, 1500), -1, 1)
+MATCH = {"target_fmr": 1e-2, "delta": 1e-6, "source": "public"}
+SEARCH = {"records": 5183, "k": 10, "delta": 1e-4, "source": "public"}
+PLANS: dict[str, Callable[[], ss.plan.Plan]] = {
+    "missed": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=40, target_tar=0.9, **MATCH),
+    "met": lambda: ss.plan.verification(IMPOSTOR, GENUINE, target_tar=0.9, score_range=(0, 0.8), **MATCH),
+    "infeasible": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=5, target_tar=0.9, clipped=True, **MATCH),
+    "no-genuine": lambda: ss.plan.verification(IMPOSTOR, epsilon=1, **{**MATCH, "source": "private"}),
+    "search": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=50, target_recall=0.6, **SEARCH),
+}
+
+# Of all text that is shown: what it says, and the contrast (WCAG 2) of its colour with what lies behind it.
+CONTRAST = """() => {
+  const light = c => { const v = c / 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+  const rgba = text => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const luminance = c => 0.2126 * light(c[0]) + 0.7152 * light(c[1]) + 0.0722 * light(c[2]);
+  const behind = item => {
+    for (let at = item; at; at = at.parentElement) {
+      const colour = rgba(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 1) return colour;
+    }
+    return [255, 255, 255, 1];
+  };
+  const found = [];
+  for (const item of document.body.querySelectorAll('*')) {
+    const own = [...item.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    if (!own || !item.getClientRects().length || ['TITLE', 'DESC'].includes(item.tagName.toUpperCase())) continue;
+    const style = getComputedStyle(item);
+    const ink = luminance(rgba(item.tagName === 'text' ? style.fill : style.color));
+    const paper = luminance(behind(item));
+    found.push([item.textContent.trim(), (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05)]);
+  }
+  return found;
+}"""
+
+# Texts of one chart that overlap, or that stick out of it.
+COLLISIONS = """() => {
+  const found = [];
+  for (const chart of document.querySelectorAll('svg.chart')) {
+    const frame = chart.getBoundingClientRect();
+    const texts = [...chart.querySelectorAll('text')].map(item => [item.textContent, item.getBoundingClientRect()]);
+    texts.forEach(([name, box], place) => {
+      if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1) found.push(name);
+      for (const [other, rest] of texts.slice(place + 1)) {
+        const wide = Math.min(box.right, rest.right) - Math.max(box.left, rest.left);
+        const high = Math.min(box.bottom, rest.bottom) - Math.max(box.top, rest.top);
+        if (wide > 1 && high > 3) found.push(name + ' / ' + other);
+      }
+    });
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ss.plan.Plan, Path]]:
+    folder = tmp_path_factory.mktemp("pages")
+    plans = {name: (make(), folder / f"{name}.html") for name, make in PLANS.items()}
+    for plan, path in plans.values():
+        page.save(plan, path)
+    return plans
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as engine:
+        opened = engine.chromium.launch(executable_path=CHROMIUM, headless=True, args=QUIET)
+        yield opened
+        opened.close()
+
+
+class Visit:
+    """One page at one width in one scheme, and everything that it asked for or complained about."""
+
+    def __init__(self, browser: Any, path: Path, width: int, scheme: str) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.goto(path.as_uri())
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+@pytest.mark.parametrize("name", PLANS)
+def test_it_reads_well(
+    name: str, width: int, scheme: str, browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]
+) -> None:
+    plan, path = files[name]
+    with Visit(browser, path, width, scheme) as visit:
+        assert squeezed(visit.page.inner_text(".says")) == plan.answer
+        assert visit.page.locator(".says").is_visible()
+        charts = visit.page.locator("svg.chart")
+        assert charts.count() == (4 if name in ("missed", "met", "infeasible") else 3)
+        for place in range(charts.count()):
+            box = charts.nth(place).bounding_box()
+            assert box["width"] >= 280
+            assert box["height"] >= 180
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+        assert visit.page.evaluate("document.querySelector('.scroll').scrollWidth") <= width
+        assert visit.page.evaluate(COLLISIONS) == []
+        contrasts = visit.page.evaluate(CONTRAST)
+        assert len(contrasts) > 100
+        assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
+        sizes = visit.page.evaluate(
+            "[...document.querySelectorAll('svg.chart text')].map(item => item.getBoundingClientRect().height)"
+        )
+        assert min(sizes) >= 9, "text in a chart is too small to read"
+        assert visit.requests == [path.as_uri()]
+        assert visit.complaints == []
+
+
+def test_light_and_dark_differ(browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
+    colours = []
+    for scheme in ("light", "dark"):
+        with Visit(browser, files["missed"][1], 1280, scheme) as visit:
+            colours.append(visit.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colours[0] != colours[1]
+
+
+def test_wide_screens_set_charts_side_by_side(browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
+    for width, columns in ((1280, 2), (390, 1)):
+        with Visit(browser, files["missed"][1], width, "light") as visit:
+            figures = visit.page.locator(".pictures figure")
+            lefts = {round(figures.nth(place).bounding_box()["x"]) for place in range(figures.count())}
+            assert len(lefts) == columns
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_it_prints_on_white(name: str, browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
+    # A4 less its margins is 695 pixels wide.
+    with Visit(browser, files[name][1], 695, "dark") as visit:
+        printed = visit.page.pdf(prefer_css_page_size=True)
+        assert printed.startswith(b"%PDF")
+        assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 5
+        visit.page.emulate_media(media="print", color_scheme="dark")
+        assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 695, "something is cut off on paper"
+        assert visit.page.evaluate(COLLISIONS) == []
+        assert min(ratio for _, ratio in visit.page.evaluate(CONTRAST)) >= 4.5
+        assert visit.complaints == []
