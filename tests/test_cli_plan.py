@@ -46,7 +46,7 @@ def test_a_plan_answers_in_a_sentence_and_a_table(run: Run, score_files: tuple[P
     code, out, error = run(*plan_arguments(score_files, "--target-fmr", "0.01", "--epsilon", "20"))
     assert code == 0, error
     text = " ".join(out.split())
-    assert text.startswith("With epsilon 20, delta 1e-06: add Gaussian noise of standard deviation")
+    assert text.startswith("With epsilon 20, delta 1e-6: add Gaussian noise of standard deviation")
     assert "nobody has paid for them" in text
     assert "this plan" in text
     assert "not private: its true epsilon is" in text

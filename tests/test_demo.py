@@ -30,7 +30,9 @@ def test_demo_makes_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "(10, 1e-06)-differential privacy" in text
     assert "on public data" in text
     assert f"{summary.clean_matches} show the same digit" in text
-    assert set(summary.to_dict()) == {"releases", "same_digit_in_best_10", "files"}
+    assert set(summary.to_dict()) == {"releases", "same_digit_in_best_10", "plan", "files"}
+    assert "Planned as a matcher of digits: With epsilon 10" in text
+    assert summary.plan[:40] in (tmp_path / "out" / "demo-plan.html").read_text()
     console.file.close()
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: one release of each kind on public handwritten digits, with a picture and a certificate.
+"""The demonstration: one release of each kind on public handwritten digits, a picture, certificates and a plan.
 
 The data are scikit-learn's digits (1,797 images of 8 x 8 pixels; Alpaydin & Kaynak, UCI, 1998). The first 297 play
 a public reference set, whose mean is taken off all vectors so that their cosines spread; the next is the query, the
@@ -42,6 +42,7 @@ class Summary:
     clean_matches: int
     private_matches: int
     chance_matches: float
+    plan: str
     files: tuple[Path, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,6 +61,7 @@ class Summary:
                 "private": self.private_matches,
                 "chance": self.chance_matches,
             },
+            "plan": self.plan,
             "files": [str(path) for path in self.files],
         }
 
@@ -85,6 +87,7 @@ class Summary:
             f"{self.private_matches} by the private ones (chance: {self.chance_matches:.1f}).",
             highlight=False,
         )
+        console.print(f"Planned as a matcher of digits: {self.plan}", highlight=False)
         for path in self.files:
             console.print(f"  {path}", highlight=False, soft_wrap=True)
 
@@ -135,14 +138,29 @@ def run(output: Path, progress: Progress | None = None) -> Summary:
         ),
         picture,
     )
+    page = output / "demo-plan.html"
+    answer = _plan(collection, labels, page)
     clean_best = np.argsort(-clean_scores)[:10]
     return Summary(
         lines,
         int((labels[clean_best] == wanted).sum()),
         int((labels[scores.top_k(10)] == wanted).sum()),
         10 * float((labels == wanted).mean()),
-        (picture, *files),
+        answer,
+        (picture, page, *files),
     )
+
+
+def _plan(collection: NDArray[np.float32], labels: NDArray[np.int64], page: Path) -> str:
+    """What the same budget is worth to someone who asks whether two images show the same digit."""
+    from scoreshield.report.page import save
+
+    impostor, genuine = ss.plan.scores_of_collection(collection, labels, research=True)
+    plan = ss.plan.verification(
+        impostor, genuine, target_fmr=0.01, target_tar=0.3, epsilon=EPSILON, delta=DELTA, source="public"
+    )
+    save(plan, page)
+    return plan.answer
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:

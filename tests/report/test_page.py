@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 import scoreshield as ss
 from scoreshield.privacy import calibration
-from scoreshield.report import page
+from scoreshield.report import charts, page, text
 from scoreshield.utility.scores import Sample
 
 RNG = np.random.default_rng(11)
@@ -175,7 +175,7 @@ def test_missing_numbers_are_words(pages: dict[str, tuple[ss.plan.Plan, str]]) -
     ],
 )
 def test_numbers_for_people(value: float, shown: str) -> None:
-    assert page.number(value).replace("\N{NO-BREAK SPACE}", " ") == shown
+    assert text.number(value).replace("\N{NO-BREAK SPACE}", " ") == shown
 
 
 @pytest.mark.parametrize(
@@ -192,18 +192,18 @@ def test_numbers_for_people(value: float, shown: str) -> None:
     ],
 )
 def test_rates_for_people(value: float, shown: str) -> None:
-    assert page.percent(value).replace("\N{NO-BREAK SPACE}", " ") == shown
+    assert text.percent(value).replace("\N{NO-BREAK SPACE}", " ") == shown
 
 
 def test_columns_align() -> None:
-    assert [page.number(value, 3, aligned=True) for value in (0.67, 49.0, 366.3, 0.5)] == [
+    assert [text.number(value, 3, aligned=True) for value in (0.67, 49.0, 366.3, 0.5)] == [
         "0.670",
         "49.0",
         "366",
         "0.500",
     ]
-    assert page.percent(0.57, aligned=True).startswith("57.0")
-    assert page.power(1e-6) == "10⁻⁶"
+    assert text.percent(0.57, aligned=True).startswith("57.0")
+    assert text.power(1e-6) == "10⁻⁶"
 
 
 def line(chart: object, label: str) -> tuple[np.ndarray, np.ndarray]:
@@ -213,7 +213,7 @@ def line(chart: object, label: str) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_false_match_curves_are_the_rates(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["missed"]
-    chart = page.fmr_chart(plan)
+    chart = charts.fmr_chart(plan)
     assert chart.render("chart-1") in text
     x, clean = line(chart, "clean")
     noisy = line(chart, "private")[1]
@@ -230,7 +230,7 @@ def test_the_false_match_curves_are_the_rates(pages: dict[str, tuple[ss.plan.Pla
 
 def test_a_clipped_rule_has_no_solid_curve_beyond_the_range(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["infeasible"]
-    chart = page.fmr_chart(plan)
+    chart = charts.fmr_chart(plan)
     x, rates = line(chart, "private")
     assert np.array_equal(np.isnan(rates), x > 1)
     assert any(mark.x == plan.recalibration.unclipped_threshold for mark in chart.marks)
@@ -239,7 +239,7 @@ def test_a_clipped_rule_has_no_solid_curve_beyond_the_range(pages: dict[str, tup
 
 def test_the_shift_curve_and_its_epsilons(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["missed"]
-    chart = page.shift_chart(plan)
+    chart = charts.shift_chart(plan)
     assert chart.render("chart-2") in text
     x, shifts = line(chart, "exact")
     for place in (0, 30, 59):
@@ -257,7 +257,7 @@ def test_the_shift_curve_and_its_epsilons(pages: dict[str, tuple[ss.plan.Plan, s
 
 def test_the_operating_curves(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["missed"]
-    chart = page.roc_chart(plan)
+    chart = charts.roc_chart(plan)
     assert chart.render("chart-3") in text
     for name, noise in (("clean", 0), ("private", plan.noise)):
         fpr, tpr = line(chart, name)
@@ -273,7 +273,7 @@ def test_the_operating_curves(pages: dict[str, tuple[ss.plan.Plan, str]]) -> Non
 @pytest.mark.parametrize("epsilon", [0.1, 5.0, 40.0])
 def test_the_attack_curve(epsilon: float) -> None:
     promise = ss.plan.contract(epsilon=epsilon, delta=1e-6)
-    chart = page.attack_chart(promise)
+    chart = charts.attack_chart(promise)
     fpr, tpr = line(chart, "best membership test")
     np.testing.assert_allclose(tpr[1:-1], ndtr(norm.ppf(fpr[1:-1]) + promise.mu))
     assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
@@ -285,7 +285,7 @@ def test_the_attack_curve(epsilon: float) -> None:
 
 def test_the_recall_curve_and_what_is_impossible(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["search"]
-    chart = page.recall_chart(plan)
+    chart = charts.recall_chart(plan)
     assert chart.render("chart-1") in text
     epsilons, recalls = line(chart, "Gaussian noise")
     for place in (5, 20, 39):

@@ -25,7 +25,8 @@ from scoreshield.utility.plan import (
     scores_of_collection,
     verification,
 )
-from scoreshield.utility.planning import Source, rate_text
+from scoreshield.utility.planning import Source
+from scoreshield.utility.words import rate_text
 
 EXAMPLE = (
     "scoreshield plan --impostor imp.npy --genuine gen.npy --target-fmr 0.01 --epsilon 10 --delta 1e-6 --html p.html"

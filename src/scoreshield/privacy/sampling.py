@@ -67,15 +67,7 @@ def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
 
 def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
     """Both normals of each pair to within ERROR, and where that bound does not hold."""
-    # ln|X|, X = x / 2^63: with |x| = m 2^e, it is (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
-    value = x.astype(np.float64)
-    mantissa, exponent = np.frexp(value)
-    np.abs(mantissa, out=mantissa)
-    ratio = mantissa - _CENTRE
-    mantissa += _CENTRE
-    ratio /= mantissa
-    logarithm = _odd_series(_ATANH, ratio)
-    logarithm += (exponent - 63) * _LOG_2 + _LOG_CENTRE
+    value, logarithm = log_magnitude(x)
     logarithm *= -2
     np.maximum(logarithm, 0, out=logarithm)
     radius = np.sqrt(logarithm)
@@ -95,6 +87,22 @@ def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
     cosine *= radius
     sine *= radius
     return cosine, sine, outside
+
+
+def log_magnitude(x: Words) -> tuple[Float, Float]:
+    """x as double, and ln(|x| / 2^63) to within 571 u where |x| >= 2^44 (docs/noise.md), u = 2^-53.
+
+    With |x| = m 2^e it is (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
+    """
+    value = x.astype(np.float64)
+    mantissa, exponent = np.frexp(value)
+    np.abs(mantissa, out=mantissa)
+    ratio = mantissa - _CENTRE
+    mantissa += _CENTRE
+    ratio /= mantissa
+    logarithm = _odd_series(_ATANH, ratio)
+    logarithm += (exponent - 63) * _LOG_2 + _LOG_CENTRE
+    return value, logarithm
 
 
 def _odd_series(coefficients: tuple[float, ...], x: Float) -> Float:

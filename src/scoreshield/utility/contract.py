@@ -14,6 +14,7 @@ from scipy.special import ndtr, ndtri
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
+from scoreshield.utility.words import number_text
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def contract(
     if epsilon is not None:
         epsilon = _checks.budget(epsilon, function)
         mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration)
-        return Contract(mu, epsilon, delta, f"epsilon {epsilon:g}, delta {delta:g}", calibration)
+        return Contract(mu, epsilon, delta, f"epsilon {number_text(epsilon)}, delta {number_text(delta)}", calibration)
     if given and calibration != "analytic":
         raise InvalidInput(f"An attack bound sets the noise by itself: leave the {calibration} calibration out.")
     if max_advantage is not None:

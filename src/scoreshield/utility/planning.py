@@ -14,6 +14,7 @@ from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.utility.contract import Contract
 from scoreshield.utility.roc import Roc, roc
 from scoreshield.utility.scores import Sample, Scores
+from scoreshield.utility.words import advantage_text, number_text
 
 Source = Literal["public", "released", "parameters", "private"]
 SOURCES: tuple[str, ...] = get_args(Source)
@@ -103,25 +104,23 @@ def warnings_for(source: str, impostor: Scores, share: float, promise: Contract)
         )
     if promise.epsilon > 20:
         found.append(
-            f"At epsilon {promise.epsilon:.3g} the promise is weak: the best membership test may have an advantage of "
-            f"{promise.attack_advantage:.4g}, where 1 is certainty."
+            f"At epsilon {number_text(promise.epsilon)} the promise is weak: the best membership test may have an "
+            f"advantage of {advantage_text(promise.attack_advantage)}, where 100 % is certainty."
         )
     if promise.delta > 1e-3:
-        found.append(f"A delta of {promise.delta:g} is large; it should be well below one over the number of records.")
+        found.append(
+            f"A delta of {number_text(promise.delta)} is large; it should be well below one over the number of records."
+        )
     return tuple(found)
 
 
 def least_epsilon_sentence(plan: Plan) -> str:
     if not math.isfinite(plan.least_epsilon):
         return ""
-    return f" The least epsilon that meets the need is {plan.least_epsilon:.4g} (delta {plan.contract.delta:g})."
-
-
-def rate_text(value: float) -> str:
-    """A rate as a person writes it: 1 %, 0.1 %, 96.9 %, 1e-05."""
-    if math.isnan(value):
-        return "unknown"
-    return f"{100 * value:.3g} %" if value == 0 or value >= 1e-4 else f"{value:.2g}"
+    return (
+        f" The least epsilon that meets the need is {number_text(plan.least_epsilon)} "
+        f"(delta {number_text(plan.contract.delta)})."
+    )
 
 
 def finite(value: Any) -> Any:

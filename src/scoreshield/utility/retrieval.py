@@ -21,9 +21,10 @@ from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.utility import decisions
 from scoreshield.utility._roots import first_crossing
 from scoreshield.utility.contract import contract
-from scoreshield.utility.planning import RANGES, Plan, finite, rate_text, take_scores, take_source, warnings_for
+from scoreshield.utility.planning import RANGES, Plan, finite, take_scores, take_source, warnings_for
 from scoreshield.utility.roc import recall_at_k
 from scoreshield.utility.scores import Float
+from scoreshield.utility.words import number_text, rate_text
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class RetrievalPlan(Plan):
     def recall_curve(self) -> tuple[Float, Float]:
         """Epsilons and the recall of Gaussian noise there."""
         centre = self.contract.epsilon
-        epsilons = np.geomspace(min(1.0, centre / 2), max(200.0, 2 * centre), 40)
+        end = 1.3 * self.least_epsilon if math.isfinite(self.least_epsilon) else 0.0
+        epsilons = np.geomspace(min(1.0, centre / 2), max(200.0, 2 * centre, end), 40)
         recalls = [
             recall_at_k(
                 self.genuine,
@@ -202,12 +204,14 @@ def retrieval(
 def _retrieval_answer(plan: RetrievalPlan, searched: bool) -> str:
     promise = plan.contract
     opening = (
-        f"The least epsilon that meets the need with Gaussian noise is {promise.epsilon:.4g} (delta {promise.delta:g})"
+        f"The least epsilon that meets the need with Gaussian noise is {number_text(promise.epsilon)} (delta "
+        f"{number_text(promise.delta)})"
         if searched
         else f"With {promise.stated}"
     )
     answer = (
-        f"{opening}: noise of standard deviation {plan.scale:.4g} leaves the relevant record among the best {plan.k:,} "
+        f"{opening}: noise of standard deviation {number_text(plan.scale)} leaves the relevant record among the best "
+        f"{plan.k:,} "
         f"of {plan.records:,} in {rate_text(plan.recall)} of the queries (clean: {rate_text(plan.clean_recall)})."
     )
     if plan.target_recall is not None:
@@ -217,7 +221,7 @@ def _retrieval_answer(plan: RetrievalPlan, searched: bool) -> str:
         )
         if not plan.met:
             if math.isfinite(plan.least_epsilon):
-                answer += f" Gaussian noise needs {plan.least_epsilon:.4g}."
+                answer += f" Gaussian noise needs {number_text(plan.least_epsilon)}."
             else:
                 answer += " Gaussian noise reaches it at no epsilon, since clean scores do not."
     return answer

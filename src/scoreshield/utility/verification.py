@@ -27,12 +27,12 @@ from scoreshield.utility.planning import (
     Plan,
     finite,
     least_epsilon_sentence,
-    rate_text,
     take_scores,
     take_source,
     warnings_for,
 )
 from scoreshield.utility.scores import Float, Sample, Scores
+from scoreshield.utility.words import number_text, rate_text
 
 
 @dataclass(frozen=True)
@@ -350,12 +350,12 @@ def _outcome(
         scale = sensitivity / mu
         if gaussian.exceeds(promise.epsilon, mu, math.log(promise.delta)) > 0:
             private = False
-            note = f"not private: its true epsilon is {gaussian.epsilon_of(promise.delta, mu):.4g}"
+            note = f"not private: its true epsilon is {number_text(gaussian.epsilon_of(promise.delta, mu))}"
     impostor, genuine = need.clamped(score_range)
     moved = decisions.recalibrate(impostor, need.target, scale, rule.endpoint, rule.clipped, upper=score_range[1])
     tar = need.tar(genuine, moved.threshold, scale, rule)
     if not moved.feasible:
-        note = note or f"out of reach: a threshold at {score_range[1]:g} still passes {rate_text(moved.limit)}"
+        note = note or f"out of reach: a threshold {_end(rule, score_range)} still passes {rate_text(moved.limit)}"
     elif moved.clean_threshold >= score_range[1]:
         note = (
             note
@@ -378,26 +378,32 @@ def _outcome(
     )
 
 
+def _end(rule: Rule, score_range: tuple[float, float]) -> str:
+    """Where the least rate is: the strict rule passes nothing at the end itself."""
+    return f"{'at' if rule.endpoint == 'nonstrict' else 'just below'} {score_range[1]:g}"
+
+
 def _verification_answer(plan: VerificationPlan, need: _Need, searched: bool) -> str:
     moved, promise = plan.recalibration, plan.contract
     fmr = rate_text(need.target)
     opening = (
-        f"The least epsilon that meets the need is {promise.epsilon:.4g} (delta {promise.delta:g}): "
+        f"The least epsilon that meets the need is {number_text(promise.epsilon)} (delta "
+        f"{number_text(promise.delta)}): "
         if searched
         else f"With {promise.stated}: "
     )
-    noise = f"Gaussian noise of standard deviation {plan.scale:.4g}"
+    noise = f"Gaussian noise of standard deviation {number_text(plan.scale)}"
     if not moved.feasible:
         answer = (
             f"{opening}a false-match rate of {fmr} is not reachable on {plan.rule}, because under {noise} a "
-            f"threshold at {plan.score_range[1]:g} still passes {rate_text(moved.limit)}; on noisy scores the "
-            f"threshold {moved.unclipped_threshold:.4g} reaches it."
+            f"threshold {_end(plan.rule, plan.score_range)} still passes {rate_text(moved.limit)}; on noisy scores the "
+            f"threshold {number_text(moved.unclipped_threshold)} reaches it."
         )
         return answer + least_epsilon_sentence(plan)
     answer = (
         f"{opening}add {noise} and accept when the {'clipped' if plan.rule.clipped else 'noisy'} score "
-        f"{'reaches' if plan.rule.endpoint == 'nonstrict' else 'exceeds'} {moved.threshold:.4g} (clean: "
-        f"{moved.clean_threshold:.4g}): false matches stay at {fmr}"
+        f"{'reaches' if plan.rule.endpoint == 'nonstrict' else 'exceeds'} {number_text(moved.threshold)} (clean: "
+        f"{number_text(moved.clean_threshold)}): false matches stay at {fmr}"
     )
     if plan.genuine is not None:
         answer += f", and true matches go from {rate_text(plan.clean_tar)} to {rate_text(plan.tar)}"
