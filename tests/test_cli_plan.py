@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import scoreshield as ss
@@ -78,7 +80,7 @@ def test_a_plan_from_parameters(run: Run) -> None:
 def test_a_plan_of_a_search(run: Run, score_files: tuple[Path, Path]) -> None:
     code, out, _ = run(*plan_arguments(score_files, "--records", "5000", "--k", "10", "--target-recall", "0.5"))
     assert code == 0
-    assert "No mechanism at all reaches 50 % below epsilon 5.52" in " ".join(out.split())
+    assert "in 50 % of the queries below epsilon 5.52" in " ".join(out.split())
 
 
 def test_a_plan_of_a_collection_needs_the_flag(run: Run, tmp_path: Path) -> None:
@@ -132,6 +134,8 @@ def test_one_array_of_an_npz_is_named_after_a_colon(run: Run, score_files: tuple
         (["--target-fmr", "0.01", "--max-tpr", "0.1"], "max_tpr and at_fpr together"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--records", "10"], "cannot go with a search"),
         (["--records", "10", "--epsilon", "1"], "needs --records, --k"),
+        (["--records", "100", "--k", "3", "--epsilon", "1", "--clipped"], "leave them out for a search"),
+        (["--target-fmr", "1e-310", "--epsilon", "1"], "cannot be measured"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--target-recall", "0.5"], "cannot go with a matcher"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--labels", "x.npy"], "go with --embeddings"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--embeddings", "x.npy"], "cannot go with --embeddings"),
@@ -150,6 +154,19 @@ def test_a_plan_refuses_in_one_line(
     assert re.search(says, error)
     assert error.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_column_of_a_parquet_file(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
+    impostor, genuine = (np.load(path) for path in score_files)
+    parquet.write_table(pa.table({"score": impostor}), one)
+    parquet.write_table(pa.table({"score": genuine, "other": impostor}), two)
+    code, out, error = run(
+        "plan", "--impostor", str(one), "--genuine", f"{two}:score", "--delta", "1e-6", "--target-fmr", "0.01",
+        "--epsilon", "20", "--json",
+    )  # fmt: skip
+    assert code == 0, error
+    assert json.loads(out)["clean_tar"] > 0.9
 
 
 @pytest.mark.parametrize(

@@ -271,3 +271,23 @@ class TestStopping:
 def test_bad_input(call: object) -> None:
     with pytest.raises(ss.InvalidInput):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("sigma", [1e200, 1e-200])
+def test_noise_beyond_reason_is_refused(sigma: float) -> None:
+    for call in (
+        lambda: hc.best_cosine(10, 10, sigma),
+        lambda: hc.queries_needed(10, sigma, 0.5),
+        lambda: hc.linear_cosine(10, 10, sigma),
+        lambda: hc.budget_at(10, sigma, 1e-6),
+    ):
+        with pytest.raises(ss.InvalidInput, match="'sigma'"):
+            call()
+
+
+def test_extremes_have_their_limits() -> None:
+    assert hc.linear_acceptance(128, 128, 1e-12, 0.9) == 1
+    assert hc.linear_cosine(10, 10, 1e-50) == 1
+    assert hc.budget_at(10**9, 1e-50, 1e-6) == np.inf
+    with pytest.raises(ss.InvalidInput, match="'cosine'"):
+        hc.sigma_that_stops(2, 1, 1e-300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import mpmath
 import numpy as np
@@ -10,13 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import GridLaplace, Laplace, RandomisedResponse, Staircase
-from scipy.stats import norm
+from scipy.stats import norm, uniform
 from support import STRICT
 
 import scoreshield as ss
 from scoreshield import decisions
 
 LAWS = [0.3, ss.GaussianNoise(1.5), Laplace(0.2), Staircase(3.0), GridLaplace(0.2, 2.0**-6)]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law that takes one number at a time."""
+
+    std: float
+
+    def cdf(self, x: float) -> float:
+        return 0.5 + 0.0 * math.floor(x)
 
 
 @pytest.fixture
@@ -32,7 +43,8 @@ def test_flip_probability_is_the_gaussian_tail() -> None:
     assert np.allclose(decisions.flip_probability(s, t, 0.4), norm.sf(np.abs(s - t) / 0.4), rtol=1e-13)
     with mpmath.workdps(40):
         exact = mpmath.erfc(mpmath.mpf("0.9") / mpmath.mpf("0.05") / mpmath.sqrt(2)) / 2
-    assert decisions.flip_probability(0.9, 0.0, 0.05) == pytest.approx(float(exact), rel=1e-12)  # about 1e-72
+    assert decisions.flip_probability(0.9, 0.0, 0.05) == pytest.approx(float(exact), rel=1e-12, abs=0)
+    assert decisions.flip_probability(-0.9, 0.0, 0.05) == pytest.approx(float(exact), rel=1e-12, abs=0)  # about 1e-72
 
 
 def test_nothing_flips_at_one_under_the_strict_rule() -> None:
@@ -161,6 +173,33 @@ def test_small_noise_law_is_the_limit() -> None:
     assert decisions.recalibrate(impostor, 1e-2, 0.3).small_noise_shift != pytest.approx(found.shift, rel=0.05)
 
 
+def test_the_lower_end_of_clipped_scores(impostor: np.ndarray, rng: np.random.Generator) -> None:
+    """Heavy noise and a lax target: below -1 everything passes, so the threshold stays there and the rate is lower."""
+    for endpoint in ("strict", "nonstrict"):
+        found = decisions.recalibrate(impostor, 0.7, 8.0, endpoint)
+        assert found.feasible
+        assert found.threshold == pytest.approx(-1, abs=1e-9)
+        released = np.clip(rng.choice(impostor, 200_000) + 8 * rng.standard_normal(200_000), -1, 1)
+        accepted = released > found.threshold if endpoint == "strict" else released >= found.threshold
+        assert accepted.mean() == pytest.approx(found.rate, abs=STRICT * 0.5 / math.sqrt(200_000))
+        assert found.rate < 0.7
+    assert decisions.false_match_rate(impostor, -1.5, 8.0, clipped=True) == 1
+    assert decisions.false_match_rate(impostor, -1.5, 8.0) < 0.6
+
+
+def test_thresholds_begin_where_a_plateau_does() -> None:
+    flat = uniform(-0.1, 0.2)  # a law of SciPy, without Gaussian tails
+    scores = [0.0] * 9 + [0.9]
+    assert decisions.recalibrate(scores, 0.1, flat).threshold == pytest.approx(0.1, abs=1e-9)
+    assert decisions.roc(np.linspace(0.15, 0.95, 81), [0.0] * 9 + [0.99], flat).tpr_at(0.1) > 0.99
+
+
+def test_a_clean_threshold_under_the_nonstrict_rule_keeps_the_target() -> None:
+    found = decisions.recalibrate(np.arange(10) / 20, 0.3, 0, "nonstrict")
+    assert found.rate <= 0.3
+    assert found.threshold == pytest.approx(0.3)
+
+
 # Scales and budgets
 
 
@@ -189,7 +228,7 @@ def test_minimum_epsilon_is_least(delta: float, sensitivity: float, impostor: np
     def limit(eps: float) -> float:
         return decisions.endpoint_limit(impostor, ss.calibrate(eps, delta, sensitivity))
 
-    assert limit(epsilon * (1 + 1e-6)) <= 1e-2 < limit(epsilon * (1 - 1e-6))
+    assert limit(epsilon) <= 1e-2 < limit(epsilon * (1 - 1e-6))
 
 
 def test_minimum_epsilon_by_a_textbook_rule(impostor: np.ndarray) -> None:
@@ -263,7 +302,10 @@ def test_lipschitz_bounds_hold_and_are_the_formula() -> None:
 
 
 def test_lipschitz_bounds_of_other_laws() -> None:
-    assert decisions.lipschitz_bounds(1.0, Laplace(0.25)).eta == pytest.approx(0.25, rel=1e-6)
+    assert 0.25 <= decisions.lipschitz_bounds(1.0, Laplace(0.25)).eta <= 0.25 * (1 + 1e-4)
+    for epsilon in (1.0, 5.0, 15.0, 20.0):  # E|W| of the staircase: D e^(eps/2) / (e^eps - 1)
+        mean = 2 * math.exp(epsilon / 2) / math.expm1(epsilon)
+        assert mean <= decisions.lipschitz_bounds(1.0, Staircase(epsilon)).eta <= mean * (1 + 1e-3)
     assert decisions.lipschitz_bounds(1.0, 0).eta == 0
 
 
@@ -286,6 +328,20 @@ def test_thresholds_convert() -> None:
         (lambda i: decisions.recalibrate(i, 0.0, 0.1), "'target' .*strictly between 0 and 1"),
         (lambda i: decisions.recalibrate(i, 1.0, 0.1), "'target' .*strictly between 0 and 1"),
         (lambda i: decisions.recalibrate(i, 1e-9, 0.1), "cannot be measured with 20,000 scores"),
+        (lambda i: decisions.recalibrate(i, 1e-310, 0.1), "cannot be measured with 20,000 scores"),
+        (lambda i: decisions.recalibrate(i, 1 - 1.2e-16, 0.1), "'target' .*below 1 - 1e-9"),
+        (lambda i: decisions.recalibrate(i, 0.01, 1e300), "'noise'"),
+        (lambda i: decisions.recalibrate(i, 0.01, 5e-324), "'noise'"),
+        (lambda _: decisions.recalibrate([1e200, 0.0], 0.6, 0.1), "at most 1e100"),
+        (lambda i: decisions.recalibrate(i, 0.01, Law(math.inf)), "'noise'"),
+        (lambda i: decisions.recalibrate(i, 0.01, Law(-1.0)), "'noise'"),
+        (lambda i: decisions.recalibrate(i, 0.01, Law(1.0)), "'noise' .*vectorised"),
+        (lambda i: decisions.recalibrate(i, 0.01, 0.1, lower=2.0), "'lower'"),
+        (lambda i: decisions.minimum_epsilon(i, 0.01, 1e-6, family=5), "'family'"),
+        (lambda _: decisions.flip_probability([0.1, 0.2], [0.1, 0.2, 0.3], 0.1), "'threshold'"),
+        (lambda i: decisions.roc(i, i, 0.1).tpr_at("x"), "'fpr'"),
+        (lambda i: decisions.roc(i, i, 0.1).partial_auc([0.1, 0.2]), "'a'"),
+        (lambda _: decisions.Distribution(norm(0, 0.1), None), "'score_range'"),
         (lambda i: decisions.recalibrate(i, 0.01, -0.1), "'noise'"),
         (lambda i: decisions.recalibrate(i, 0.01, 0.1, endpoint="open"), "'endpoint' .*'strict', 'nonstrict'"),
         (lambda _: decisions.recalibrate([], 0.01, 0.1), "'impostor' .*at least two"),

@@ -99,6 +99,61 @@ def test_the_least_epsilon_is_least(scores: tuple[np.ndarray, np.ndarray]) -> No
     assert f"{made.least_epsilon:.4g}" in at.answer
 
 
+@pytest.mark.parametrize(
+    ("need", "says"),
+    [
+        ({"target_tar": 0.005}, "Any epsilon meets this need"),
+        ({"target_fmr": 0.6, "clipped": True}, "Any epsilon meets this need"),
+        ({"target_tar": 0.9, "calibration": "conservative"}, "not private at the epsilon that this need takes"),
+    ],
+)
+def test_searches_without_an_answer_say_which(
+    need: dict[str, object], says: str, scores: tuple[np.ndarray, np.ndarray]
+) -> None:
+    with pytest.raises(ss.InvalidInput, match=says):
+        plan.verification(*scores, **{"target_fmr": 0.01, "delta": DELTA, **need})
+
+
+def test_a_rule_that_is_false_where_it_is_needed_is_said_so(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    made = plan.verification(
+        *scores, target_fmr=0.01, target_tar=0.9, epsilon=5, delta=DELTA, calibration="conservative"
+    )
+    assert "this calibration is not private" in made.answer
+
+
+@pytest.mark.parametrize("advantage", [1e-9, 1e-7, 1e-4])
+def test_tiny_attack_bounds_are_kept(advantage: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    made = plan.verification(*scores, target_fmr=0.01, max_advantage=advantage, delta=1e-2, source="public")
+    assert made.contract.attack_advantage <= advantage
+    assert made.contract.epsilon == 0  # delta alone covers it
+    assert made.contract.scale(2.0) == pytest.approx(2 / (advantage * math.sqrt(2 * math.pi)), rel=1e-6)
+    json.dumps(made.to_dict(), allow_nan=False)
+    search = plan.retrieval(*scores, records=1000, k=10, max_advantage=advantage, delta=1e-2, source="public")
+    assert np.isfinite(search.recall_curve[1]).all()
+
+
+def test_ties_at_a_clamp_do_not_contradict_the_answer(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    made = plan.verification(
+        *scores, target_fmr=0.01, target_tar=0.05, epsilon=100, delta=DELTA, score_range=(0, 0.1), source="public"
+    )
+    assert made.met == (made.least_epsilon <= 100)
+
+
+def test_models_with_mass_at_the_end_of_a_range() -> None:
+    for impostor, within in (("normal:0,0.2", (0.0, 0.3)), ("normal:0.5,0.2", (-1.0, 1.0))):
+        made = plan.verification(
+            score_model(impostor),
+            score_model("normal:0.6,0.1"),
+            target_fmr=0.01,
+            epsilon=10,
+            delta=DELTA,
+            score_range=within,
+            clipped=within[0] < 0,
+        )
+        assert made.source == "parameters"
+        assert len(made.alternatives) >= 8
+
+
 def test_what_clean_scores_cannot_do_no_epsilon_can(scores: tuple[np.ndarray, np.ndarray]) -> None:
     made = plan.verification(*scores, target_fmr=1e-3, target_tar=0.9999, epsilon=50, delta=DELTA)
     assert not made.met
@@ -220,7 +275,8 @@ def test_retrieval_agrees_with_recall(scores: tuple[np.ndarray, np.ndarray]) -> 
     told = decisions.recall_at_k(scores[1], scores[0], sigma, records=5000, k=10)
     assert made.recall == pytest.approx(told, abs=1e-9)
     assert made.floor == pytest.approx(math.log(5000 * (0.5 - DELTA) / 10))
-    assert "No mechanism at all reaches 50 % below epsilon 5.52" in made.answer
+    assert made.answer.startswith("No mechanism at all returns the relevant record among 10 of 5,000 in 50 % of the")
+    assert "below epsilon 5.52" in made.answer
     epsilons, recalls = made.recall_curve
     assert np.all(np.diff(recalls) > -1e-12)
     assert epsilons[0] < 60 < epsilons[-1]
@@ -252,6 +308,10 @@ def test_retrieval_refuses(scores: tuple[np.ndarray, np.ndarray]) -> None:
         ({"target_recall": 1.5}, "'target_recall'"),
         ({}, "Give a contract"),
         ({"target_recall": 0.99999}, "No epsilon meets this need"),
+        ({"target_recall": 0.4, "records": 100, "k": 50}, "Any epsilon meets this need"),
+        ({"target_recall": 0.9, "calibration": "classical"}, "not private at the epsilon"),
+        ({"records": 10**7, "epsilon": 5}, "cannot show: give at least 1,000,000"),
+        ({"epsilon": 5, "compare_ranges": 5}, "'compare_ranges'"),
     ):
         with pytest.raises(ss.InvalidInput, match=says):
             plan.retrieval(*scores, **{**good, **change})
@@ -332,11 +392,43 @@ def test_scores_of_a_large_collection_are_drawn(rng: np.random.Generator) -> Non
     centres = rng.standard_normal((1000, 8))
     rows = centres[labels] + 0.1 * rng.standard_normal((4000, 8))
     impostor, genuine = plan.scores_of_collection(rows, labels, research=True, pairs=20_000, seed=3)
-    assert len(impostor) == len(genuine) == 20_000
+    assert len(impostor) == 20_000
+    assert len(genuine) == 6_000  # all there are: 1,000 groups of four
     assert genuine.mean() > 0.9
     assert abs(impostor.mean()) < 0.05
     again = plan.scores_of_collection(rows, labels, research=True, pairs=20_000, seed=3)
     assert np.array_equal(again[0], impostor)
+
+
+def test_few_pairs_of_a_large_collection_are_not_multiplied(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((3100, 4))
+    labels = np.arange(3100)
+    labels[[1, 3]] = labels[[0, 2]]
+    impostor, genuine = plan.scores_of_collection(rows, labels, research=True, pairs=50_000)
+    assert len(genuine) == 2
+    assert len(impostor) == len(np.unique(impostor)) == 50_000
+    labels = np.zeros(5000, dtype=int)
+    labels[7] = 1
+    impostor, genuine = plan.scores_of_collection(rng.standard_normal((5000, 4)), labels, research=True, pairs=50_000)
+    assert len(impostor) == 4999
+    assert len(np.unique(genuine)) == 50_000
+
+
+def test_drawn_pairs_are_uniform() -> None:
+    """Of groups of 40, 60 and 1,900 records, pairs of two labels are drawn as often as there are such pairs."""
+    labels = np.repeat(np.arange(3), (40, 60, 1900))
+    rows = np.eye(3)[labels]
+    rows[:, 0] += 0.5
+    impostor, _ = plan.scores_of_collection(rows, labels, research=True, pairs=20_000, seed=1)
+    values, counts = np.unique(np.round(impostor, 9), return_counts=True)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    kinds = {round(float(unit[a] @ unit[b]), 9): 0 for a, b in ((0, 40), (0, 100), (40, 100))}
+    for (a, b), share in (((0, 40), 40 * 60), ((0, 100), 40 * 1900), ((40, 100), 60 * 1900)):
+        kinds[round(float(unit[a] @ unit[b]), 9)] += share
+    total = sum(kinds.values())
+    for value, count in zip(values, counts, strict=True):
+        expected = 20_000 * kinds[float(value)] / total
+        assert count == pytest.approx(expected, abs=5.33 * math.sqrt(expected))
 
 
 def test_collections_need_the_flag_and_labels(rng: np.random.Generator) -> None:

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from laws import Laplace, RandomisedResponse
+from laws import Laplace, RandomisedResponse, Staircase
+from scipy.special import betainc
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from support import STRICT
@@ -110,6 +111,62 @@ def test_other_laws(law: object, scores: tuple[np.ndarray, np.ndarray], rng: np.
     assert abs(seen - decisions.roc(genuine, impostor, Laplace(0.12)).auc) > error
 
 
+def test_tiny_noise_is_no_noise() -> None:
+    assert decisions.roc([0.5 + 1e-6, 0.9], [0.5, -0.9], 1e-8).auc == 1
+    rng = np.random.default_rng(3)
+    genuine, impostor = rng.normal(0.4, 0.2, 300), rng.normal(0, 0.2, 300)
+    clean = decisions.roc(genuine, impostor).auc
+    for sigma in (1e-6, 1e-9):
+        assert decisions.roc(genuine, impostor, sigma).auc == pytest.approx(clean, abs=1e-6)
+
+
+def test_curves_of_laws_with_atoms_and_steps() -> None:
+    rng = np.random.default_rng(4)
+    genuine, impostor = rng.normal(0.5, 0.2, 2000), rng.normal(0, 0.2, 2000)
+    bit = decisions.roc(genuine, impostor, RandomisedResponse(0.2, 0.9))
+    fpr, fnr = float(bit.fpr(0.5)), 1 - float(bit.tpr(0.5))
+    assert min(fpr, fnr) <= bit.eer <= max(fpr, fnr)
+    vertex = 0.5 * fpr * (1 - fnr) + (1 - fpr) * (1 - fnr / 2)
+    assert bit.auc == pytest.approx(vertex)
+    assert bit.partial_auc(fpr / 2) == pytest.approx(0.25 * 0.5 * fpr * (1 - fnr))
+    # Three scores a side: the area is a mean of nine tails of the difference of two staircase variables.
+    law = Staircase(15.0)
+    few = [0.3, 0.5, 0.7], [0.0, 0.1, 0.2]
+    grid = np.arange(-(2**20), 2**20) * 2.0**-17
+    mass = np.diff(law.cdf(grid - 2.0**-18), append=1.0)
+    spectrum = np.abs(np.fft.rfft(mass)) ** 2
+    difference = np.fft.fftshift(np.fft.irfft(spectrum, len(mass)))
+    beaten = np.cumsum(difference) - difference / 2
+    exact = np.mean([np.interp(g - i, grid, beaten) for g in few[0] for i in few[1]])
+    assert decisions.roc(*few, law).auc == pytest.approx(float(exact), abs=3e-6)
+
+
+def test_a_million_scores_and_another_law_in_seconds() -> None:
+    rng = np.random.default_rng(5)
+    genuine, impostor = rng.normal(0.5, 0.2, 1_000_000), rng.normal(0, 0.2, 1_000_000)
+    area = decisions.roc(genuine, impostor, Laplace(0.2)).auc
+    assert area == pytest.approx(decisions.roc(genuine[:20_000], impostor[:20_000], Laplace(0.2)).auc, abs=0.01)
+
+
+@pytest.mark.parametrize(("records", "k", "sigma"), [(10**5, 1000, 0.5), (10**6, 10_000, 0.5), (10**7, 10_000, 0.2)])
+def test_recall_of_many_records(records: int, k: int, sigma: float) -> None:
+    """Against the sum over a fine grid of thresholds of P[Binomial < k] times the density of the relevant score."""
+    genuine = decisions.Distribution(norm(0.55, 0.14), (-40, 40))
+    impostor = decisions.Distribution(norm(0, 0.1), (-40, 40))
+    t = np.linspace(-6, 8, 2_000_001)
+    kept = betainc(records - k, k, norm.cdf(t / math.hypot(0.1, sigma)))
+    exact = np.trapezoid(kept * norm.pdf(t, 0.55, math.hypot(0.14, sigma)), t)
+    told = decisions.recall_at_k(genuine, impostor, sigma, records=records, k=k)
+    assert told == pytest.approx(float(exact), rel=1e-6)
+
+
+def test_ties_are_broken_at_random() -> None:
+    same = [0.5] * 10
+    assert decisions.recall_at_k(same, same, 0, records=100, k=1) == pytest.approx(0.01)
+    assert decisions.recall_at_k(same, same, 1e-6, records=100, k=1) == pytest.approx(0.01)
+    assert decisions.roc(same, same).auc == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(("records", "k"), [(50, 1), (400, 10)])
 def test_recall_against_simulation(records: int, k: int, rng: np.random.Generator) -> None:
     genuine, impostor, sigma, trials = norm(0.6, 0.15), norm(0.0, 0.2), 0.25, 20_000
@@ -140,9 +197,10 @@ def test_recall_against_simulation(records: int, k: int, rng: np.random.Generato
 
 
 def test_recall_without_noise_counts() -> None:
-    genuine, impostor = np.array([0.9, 0.1]), np.linspace(-0.5, 0.5, 101)
+    genuine, impostor = np.array([2.0, 0.125]), np.arange(-32, 69) / 64
     told = decisions.recall_at_k(genuine, impostor, 0, records=11, k=1)
-    assert told == pytest.approx(0.5 * (1 + (1 - 40 / 101) ** 10))
+    tie = np.mean((1 - (60 + (np.arange(1000) + 0.5) / 1000) / 101) ** 10)  # one impostor of 101 scores 1/8 too
+    assert told == pytest.approx(0.5 * (1 + tie), abs=1e-6)
     assert decisions.recall_at_k(genuine, impostor, 0.5, records=3, k=3) == 1
 
 

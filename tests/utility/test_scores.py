@@ -113,6 +113,32 @@ def test_clamping_a_distribution_is_clamping_its_scores(make: object) -> None:
         assert ours.clean_threshold(0.01) == pytest.approx(theirs.clean_threshold(0.01), abs=1e-3)
 
 
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 0.5), (9, 0.8), (5, 0.1)])
+def test_densities_that_are_infinite_at_an_end(a: float, b: float) -> None:
+    law = beta(a, b, loc=-1, scale=2)
+    ours = Distribution(law)
+    u = (np.arange(300_000) + 0.5) / 300_000
+    for sigma in (0.05, 0.5):
+        exact = float(np.mean(ndtr((law.ppf(u) - 0.7) / sigma)))
+        assert ours.rate(0.7, GaussianNoise(sigma)) == pytest.approx(exact, abs=1e-5)
+
+
+def test_a_clamp_outside_the_bulk_moves_all_there() -> None:
+    narrow = Distribution(norm(0, 0.05)).clamp(0.5, 1.0)
+    assert narrow.clean_threshold(0.01) == 0.5
+    assert narrow.rate(0.7, GaussianNoise(0.1)) == pytest.approx(float(ndtr(-2)), abs=1e-9)
+
+
+def test_noise_far_below_the_spread_moves_only_atoms() -> None:
+    clamped = Distribution(norm(0, 0.2)).clamp(0.0, 0.3)
+    for sigma in (1e-6, 1e-9):
+        law = GaussianNoise(sigma)
+        assert clamped.rate(0.1, law) == pytest.approx(clamped.rate(0.1, None), abs=1e-9)
+        assert clamped.rate(0.3, law) == pytest.approx(0.5 * float(norm.sf(0.3, 0, 0.2)), abs=1e-6)
+        assert clamped.rate(0.0, law) == pytest.approx(0.75, abs=1e-6)
+        assert clamped.rate(-0.5, law) == 1
+
+
 def test_small_noise_slope_of_a_sample_is_near_the_truth(rng: np.random.Generator) -> None:
     sample = Sample(rng.normal(0, 0.2, 400_000))
     for t in (0.3, 0.4, 0.6):

@@ -210,7 +210,7 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     projected normal law) is :math:`k \sqrt{2/\pi} \int_0^1 e^{-k^2 u^2/2} (1 - u^2)^{(d-1)/2} du`.
     """
     d, k = _passes(dimension, queries, sigma, "linear_cosine")
-    if math.isinf(k):
+    if k > 1e8 * math.sqrt(d):  # 1 - cos is below (d - 1) / (2 k^2)
         return 1.0
     # With u = sin(angle) the integrand is smooth, and below e^-70 beyond a few multiples of 1 / sqrt(k^2 + d).
     end = math.pi / 2 * min(1.0, 12 / math.sqrt(k * k + d))
@@ -229,7 +229,7 @@ def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float)
     """
     d, k = _passes(dimension, queries, sigma, "linear_acceptance")
     cosine = _cosine(cosine, "cosine", "linear_acceptance")
-    if math.isinf(k):
+    if k > 1e4 * math.sqrt(d) / math.sqrt(1 - cosine**2):  # the cosine falls short of 1 by far less than the threshold
         return 1.0
     return 1 - float(nctdtr(d - 1, k, cosine * math.sqrt((d - 1) / (1 - cosine**2))))
 
@@ -263,7 +263,8 @@ def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SEN
     sensitivity = _checks.positive(sensitivity, "sensitivity", function)
     if queries == 0:
         return 0.0
-    return math.inf if sigma == 0 else gaussian.epsilon_of(delta, sensitivity * math.sqrt(queries) / sigma)
+    mu = math.inf if sigma == 0 else sensitivity * math.sqrt(queries) / sigma
+    return math.inf if mu > 1e9 else gaussian.epsilon_of(delta, mu)
 
 
 def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
@@ -327,13 +328,17 @@ def _matcher(matcher: Any, function: str) -> None:
 
 
 def _cosine(value: Any, name: str, function: str) -> float:
-    return _checks.probability(value, name, function, zero=False)
+    cosine = _checks.probability(value, name, function, zero=False)
+    if not 1e-9 <= cosine <= 1 - 1e-9:
+        _checks.reject(name, function, "between 1e-9 and 1 - 1e-9", value)
+    return cosine
 
 
 def _at_least_zero(value: Any, name: str, function: str) -> float:
-    number = _checks.real(value, name, function, "a finite number, at least 0")
-    if number < 0:
-        _checks.reject(name, function, "a finite number, at least 0", value)
+    must = "0, or a number between 1e-100 and 1e100"
+    number = _checks.real(value, name, function, must)
+    if number != 0 and not 1e-100 <= number <= 1e100:
+        _checks.reject(name, function, must, value)
     return number
 
 

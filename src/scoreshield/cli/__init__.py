@@ -108,7 +108,7 @@ def main() -> None:
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
     if code == 130:  # how Typer reports an interrupt
-        _stop("Interrupted; nothing was written.", code)
+        _stop("Interrupted; no file was left half-written.", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

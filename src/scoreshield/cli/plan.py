@@ -37,7 +37,7 @@ _SCORES, _NEED, _CONTRACT, _CHOICES, _OUTPUT = "Scores", "Need", "Contract", "Ch
 ScoreFile = Annotated[
     str | None,
     typer.Option(
-        help="Impostor (irrelevant) cosines: a file (.npy, .npz as FILE:ARRAY, .parquet), or a model like "
+        help="Impostor (irrelevant) cosines: a file (.npy, .npz and .parquet as FILE:NAME), or a model like "
         "normal:0,0.2, beta:5,5 or t:10,0,0.25.",
         rich_help_panel=_SCORES,
     ),
@@ -135,6 +135,10 @@ def plan(
     shared["source"] = source or origin
     if records is not None or k is not None:
         _refuse("a search (--records, --k)", {"--target-fmr": target_fmr, "--target-tar": target_tar})
+        if clipped or endpoint != "strict":
+            raise ss.InvalidInput(
+                "--clipped and --endpoint are about a matcher's threshold: leave them out for a search."
+            )
         if records is None or k is None or scores[1] is None:
             raise ss.InvalidInput("A search needs --records, --k and both --impostor and --genuine scores.")
         made: VerificationPlan | RetrievalPlan = retrieval(
@@ -180,8 +184,10 @@ def _read(text: str) -> Any:
     model = score_model(text)
     if model is not None:
         return model
-    path, _, name = text.rpartition(":") if ".npz:" in text else (text, "", "")
-    return io.read_array(path, name=name or None)
+    named = ".npz:" in text or ".parquet:" in text
+    path, _, name = text.rpartition(":") if named else (text, "", "")
+    array = io.read_array(path, name=name or None)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # all that a column can be
 
 
 def _refuse(purpose: str, given: dict[str, Any]) -> None:

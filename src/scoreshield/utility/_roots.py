@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 def least_threshold(excess: Callable[[float], float], start: float, step: float) -> float:
     """The least t with excess(t) <= 0, for a function that falls with t; ``start`` and ``step`` place the bracket.
 
-    At a jump it is the point just after, so that a rate never ends above its target.
+    At a jump it is the point just after, so that a rate never ends above its target; on a plateau, its beginning.
     """
     low = high = start
     width = step
@@ -27,6 +27,11 @@ def least_threshold(excess: Callable[[float], float], start: float, step: float)
     nudge = 1e-15 * size
     while excess(root) > 0:
         root, nudge = root + nudge, 2 * nudge
+    if excess(root - 1e-12 * size) > 0:
+        return root
+    while root - low > 1e-15 * size:  # Brent's method stops anywhere on a plateau
+        middle = (low + root) / 2
+        low, root = (low, middle) if excess(middle) <= 0 else (middle, root)
     return root
 
 

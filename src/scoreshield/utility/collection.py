@@ -35,39 +35,67 @@ def scores_of_collection(
 
 
 def _pairs(place: Index, pairs: int, rng: np.random.Generator, *, same: bool) -> tuple[Index, Index]:
-    """Pairs of records of one label, or of two: all where they are few, else drawn at random."""
+    """Pairs of records of one label, or of two: all where they are few, else a random choice without repeats."""
     n, sizes = len(place), np.bincount(place)
     of_one_label = int((sizes * (sizes - 1) // 2).sum())
     available = of_one_label if same else n * (n - 1) // 2 - of_one_label
     if available < 2:
         kind = "one label" if same else "two labels"
         raise InvalidInput(f"The labels leave {available} pairs of records of {kind}; a plan needs at least two.")
-    if n <= 3000:
-        first, second = np.triu_indices(n, 1)
-        chosen = np.flatnonzero((place[first] == place[second]) == same)
-        if len(chosen) > pairs:
-            chosen = rng.choice(chosen, pairs, replace=False)
+    if available <= 4 * pairs:
+        first, second = _all_same(place, sizes) if same else _all_other(place, sizes)
+        chosen = rng.choice(available, pairs, replace=False) if available > pairs else slice(None)
         return first[chosen], second[chosen]
-    return _draw_same(place, sizes, pairs, rng) if same else _draw_other(place, pairs, rng)
+    return _draw(place, sizes, pairs, rng, same)
 
 
-def _draw_same(place: Index, sizes: Index, pairs: int, rng: np.random.Generator) -> tuple[Index, Index]:
+def _all_same(place: Index, sizes: Index) -> tuple[Index, Index]:
+    """Group by group, all groups of one size at once."""
     order, starts = np.argsort(place, kind="stable"), np.cumsum(sizes) - sizes
-    weight = sizes * (sizes - 1.0)
-    group = rng.choice(len(sizes), pairs, p=weight / weight.sum())
-    size = sizes[group]
-    first = rng.integers(0, size)
-    second = (first + rng.integers(1, size)) % size
-    return order[starts[group] + first], order[starts[group] + second]
+    first, second = [], []
+    for size in np.unique(sizes[sizes > 1]):
+        members = order[starts[sizes == size][:, None] + np.arange(size)]
+        one, two = np.triu_indices(size, 1)
+        first.append(members[:, one].ravel())
+        second.append(members[:, two].ravel())
+    return np.concatenate(first), np.concatenate(second)
 
 
-def _draw_other(place: Index, pairs: int, rng: np.random.Generator) -> tuple[Index, Index]:
-    kept: list[NDArray[np.intp]] = []
-    while sum(part.shape[1] for part in kept) < pairs:
-        drawn = rng.integers(0, len(place), (2, pairs))
-        kept.append(drawn[:, place[drawn[0]] != place[drawn[1]]])
-    first, second = np.concatenate(kept, axis=1)[:, :pairs]
-    return first, second
+def _all_other(place: Index, sizes: Index) -> tuple[Index, Index]:
+    """Every record outside the largest group with every record of another label, each pair once."""
+    outside = np.flatnonzero(place != np.argmax(sizes))
+    rank = np.full(len(place), -1)
+    rank[outside] = np.arange(len(outside))
+    first, second = [], []
+    for rows in np.array_split(outside, max(1, len(outside) * len(place) // 10_000_000)):
+        fits = (place[rows][:, None] != place) & (rank < rank[rows][:, None])
+        one, two = np.nonzero(fits)
+        first.append(rows[one])
+        second.append(two)
+    return np.concatenate(first), np.concatenate(second)
+
+
+def _draw(place: Index, sizes: Index, pairs: int, rng: np.random.Generator, same: bool) -> tuple[Index, Index]:
+    """Uniform pairs of the wanted kind, repeats thrown out and made up for."""
+    n = len(place)
+    order, starts = np.argsort(place, kind="stable"), np.cumsum(sizes) - sizes
+    partners = (sizes[place] - 1 if same else n - sizes[place]).astype(np.float64)
+    found = np.empty(0, dtype=np.int64)
+    while len(found) < pairs:
+        one = rng.choice(n, pairs, p=partners / partners.sum())
+        group = place[one]
+        if same:
+            where = np.empty(n, dtype=np.intp)
+            where[order] = np.arange(n) - np.repeat(starts, sizes)
+            step = rng.integers(1, sizes[group])
+            two = order[starts[group] + (where[one] + step) % sizes[group]]
+        else:  # a place outside the record's own block
+            step = rng.integers(0, n - sizes[group])
+            two = order[(starts[group] + sizes[group] + step) % n]
+        low, high = np.minimum(one, two), np.maximum(one, two)
+        found = np.unique(np.concatenate([found, low * n + high]))
+    chosen = rng.permutation(found)[:pairs]
+    return chosen // n, chosen % n
 
 
 def _cosines(unit: NDArray[np.float64], first: Index, second: Index) -> NDArray[np.float64]:

@@ -6,10 +6,11 @@ advantage of 2 Phi(mu / 2) - 1, and a true-positive rate of Phi(Phi^-1(fpr) + mu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.special import ndtr, ndtri
+from scipy.special import erfinv, ndtr, ndtri
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
@@ -101,16 +102,20 @@ def contract(
         raise InvalidInput(f"An attack bound sets the noise by itself: leave the {calibration} calibration out.")
     if max_advantage is not None:
         advantage = _checks.probability(max_advantage, "max_advantage", function, zero=False)
-        mu = 2 * float(ndtri((1 + advantage) / 2))
+        mu = 2 * math.sqrt(2) * float(erfinv(advantage))
         stated = f"an attacker's advantage of at most {advantage:g}"
     elif max_tpr is not None and at_fpr is not None:
         tpr = _checks.probability(max_tpr, "max_tpr", function, zero=False)
         fpr = _checks.probability(at_fpr, "at_fpr", function, zero=False)
-        if tpr <= fpr:
+        if not tpr - fpr > 1e-12:
             raise InvalidInput(f"max_tpr ({tpr:g}) must exceed at_fpr ({fpr:g}): guessing reaches that much.")
         mu = float(ndtri(tpr) - ndtri(fpr))
         stated = f"at most {tpr:g} true positives at {fpr:g} false positives"
     else:
         return None
-    mu *= 1 - 1e-12  # the quantile function's rounding, to the safe side
+    mu *= 1 - 1e-12  # the quantile functions' rounding, to the safe side
+    if not 1e-12 <= mu <= 30:
+        raise InvalidInput(
+            f"{stated[0].upper()}{stated[1:]} is out of reach: choose a bound that noise can make a difference to."
+        )
     return Contract(mu, gaussian.epsilon_of(delta, mu), delta, stated, "attack")

@@ -37,6 +37,7 @@ from scoreshield.utility.scores import (
     Scores,
     as_law,
     as_scores,
+    check_target,
     pass_probability,
 )
 
@@ -83,18 +84,18 @@ def flip_probability(
     """
     function = "flip_probability"
     s, t = _numbers(score, "score", function), _numbers(threshold, "threshold", function)
+    _broadcast(s, t, function)
     law = as_law(noise, function)
     inclusive = _inclusive(endpoint, function)
     accepted = pass_probability(law, t, s, inclusive=inclusive)
-    if clipped:
-        never = (t > 1) if inclusive else (t >= 1)
-        always = (t <= -1) if inclusive else (t < -1)
-        accepted = np.where(never & (s <= 1), 0.0, np.where(always & (s >= -1), 1.0, accepted))
     clean = (s >= t) if inclusive else (s > t)
     flips = np.where(clean, 1 - accepted, accepted)
     if isinstance(law, GaussianNoise):  # no cancellation in 1 - accepted
-        inside = (accepted > 0) & (accepted < 1)
-        flips = np.where(inside, law.sf(np.abs(s - t)), flips)
+        flips = law.sf(np.abs(s - t))
+    if clipped:
+        never = ((t > 1) if inclusive else (t >= 1)) & (s <= 1)
+        always = ((t <= -1) if inclusive else (t < -1)) & (s >= -1)
+        flips = np.where(never, clean, np.where(always, ~clean, flips)).astype(np.float64)
     return float(flips) if flips.ndim == 0 else flips
 
 
@@ -107,8 +108,10 @@ def mills_bound(score: ArrayLike, threshold: ArrayLike, noise: object) -> Any:
     law = as_law(noise, function)
     if not isinstance(law, GaussianNoise):
         _checks.reject("noise", function, "Gaussian: Mills's bound is about Gaussian tails", noise)
-    k = np.abs(_numbers(score, "score", function) - _numbers(threshold, "threshold", function)) / law.std
-    with np.errstate(divide="ignore"):
+    s, t = _numbers(score, "score", function), _numbers(threshold, "threshold", function)
+    _broadcast(s, t, function)
+    k = np.minimum(np.abs(s - t) / law.std, 1e150)
+    with np.errstate(divide="ignore", under="ignore"):
         bound = np.exp(-0.5 * k * k) / (k * math.sqrt(2 * math.pi))
     return float(bound) if bound.ndim == 0 else bound
 
@@ -120,6 +123,7 @@ def false_match_rate(
     *,
     endpoint: str = "strict",
     clipped: bool = False,
+    lower: float = -1.0,
     upper: float = 1.0,
 ) -> Any:
     """The share of impostor scores that are accepted after noise, E P[W > t - S]; with ``noise=0``, the clean share.
@@ -129,8 +133,9 @@ def false_match_rate(
     impostor : clean scores of pairs that do not match: an array, or a ``Sample`` or ``Distribution``.
     threshold : one, or an array of them.
     noise : a standard deviation (Gaussian) or a noise law.
-    endpoint, clipped, upper : with ``clipped``, decisions are made on scores cut at ``upper``: from there on a strict
-        rule accepts nothing; below, clipping changes no decision.
+    endpoint, clipped, lower, upper : with ``clipped``, decisions are made on scores cut to [lower, upper]: from the
+        upper end on a strict rule accepts nothing, below the lower end it accepts all; between, clipping changes no
+        decision.
     """
     function = "false_match_rate"
     scores, law = as_scores(impostor, "impostor", function), as_law(noise, function)
@@ -138,8 +143,9 @@ def false_match_rate(
     inclusive = _inclusive(endpoint, function)
     rates = scores.rate(t, law, inclusive=inclusive)
     if clipped:
-        upper = _checks.real(upper, "upper", function)
-        rates = np.where((t > upper) if inclusive else (t >= upper), 0.0, rates)
+        low, high = _ends(lower, upper, function)
+        rates = np.where((t > high) if inclusive else (t >= high), 0.0, rates)
+        rates = np.where((t <= low) if inclusive else (t < low), 1.0, rates)
     return float(rates) if np.ndim(rates) == 0 else rates
 
 
@@ -191,6 +197,7 @@ def recalibrate(
     endpoint: str = "strict",
     clipped: bool = True,
     *,
+    lower: float = -1.0,
     upper: float = 1.0,
 ) -> Recalibration:
     """The threshold at which the false-match rate after noise is ``target`` again, by bracketing.
@@ -202,20 +209,24 @@ def recalibrate(
     noise : a standard deviation (Gaussian) or a noise law. With atoms, the threshold is the least whose rate does not
         exceed the target.
     endpoint : "strict" accepts score > threshold, "nonstrict" score >= threshold. It matters at the upper end.
-    clipped : whether decisions are made on scores clipped at ``upper``, or on the noisy ones.
+    clipped : whether decisions are made on scores clipped to [lower, upper], or on the noisy ones.
     """
     function = "recalibrate"
     scores, law = as_scores(impostor, "impostor", function), as_law(noise, function)
-    target = _checks.probability(target, "target", function, zero=False)
+    target = check_target(target, "target", function)
     inclusive = _inclusive(endpoint, function)
-    upper = _checks.real(upper, "upper", function)
+    lower, upper = _ends(lower, upper, function)
     clean = scores.clean_threshold(target)
     limit = float(scores.rate(upper, law, inclusive=True))
     moved = clean
+    if law is None and inclusive and scores.rate(clean, None, inclusive=True) > target:
+        moved = math.nextafter(clean, math.inf)
     if law is not None:
         moved = least_threshold(lambda t: scores.rate(t, law, inclusive=inclusive) - target, clean, law.std)
     feasible = not clipped or (moved <= upper if inclusive else moved < upper)
     threshold = moved if feasible else math.nan
+    if clipped and feasible:  # below the lower end everything passes
+        threshold = max(moved, math.nextafter(lower, math.inf) if inclusive else lower)
     small = 0.0 if law is None else -0.5 * law.std**2 * scores.log_slope(clean)
     return Recalibration(
         target=target,
@@ -225,7 +236,7 @@ def recalibrate(
         feasible=bool(feasible),
         limit=limit,
         rate_before=float(scores.rate(clean, law, inclusive=inclusive)),
-        rate=float(scores.rate(moved, law, inclusive=inclusive)) if feasible else math.nan,
+        rate=float(scores.rate(threshold, law, inclusive=inclusive)) if feasible else math.nan,
         unclipped_threshold=moved,
         unclipped_shift=moved - clean,
         small_noise_shift=small,
@@ -247,8 +258,10 @@ def critical_scale(
     """
     function = "critical_scale"
     scores = as_scores(impostor, "impostor", function)
-    target = _checks.probability(target, "target", function, zero=False)
+    target = check_target(target, "target", function)
     upper = _checks.real(upper, "upper", function)
+    if not callable(family):
+        _checks.reject("family", function, "a function from a scale to a noise law", family)
     scores.clean_threshold(target)  # refuses a target that the sample cannot support
 
     def excess(scale: float) -> float:
@@ -288,7 +301,15 @@ def minimum_epsilon(
     sensitivity = _checks.positive(sensitivity, "sensitivity", function)
     method = _checks.one_of(method, "method", function, calibration.METHODS)
     scale = critical_scale(scores, target, upper=upper)
-    return epsilon_for_scale(scale, delta, sensitivity, method)
+    epsilon = epsilon_for_scale(scale, delta, sensitivity, method)
+    if not 1e-9 <= epsilon <= 1e9:
+        return epsilon
+    while (
+        scores.rate(upper, GaussianNoise(calibration.calibrate(epsilon, delta, sensitivity, method)), inclusive=True)
+        > target
+    ):
+        epsilon *= 1 + 1e-14  # to the safe side of rounding
+    return epsilon
 
 
 def epsilon_for_scale(scale: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
@@ -305,8 +326,10 @@ def epsilon_for_scale(scale: float, delta: float, sensitivity: float, method: st
 
 
 def _least_epsilon(scores: Scores, target: float, family: Callable[[float], Law], upper: float, function: str) -> float:
-    target = _checks.probability(target, "target", function, zero=False)
+    target = check_target(target, "target", function)
     scores.clean_threshold(target)
+    if not callable(family):
+        _checks.reject("family", function, "a function from epsilon to a noise law", family)
 
     def shortfall(tightness: float) -> float:  # noise grows with 1/epsilon
         return float(scores.rate(upper, family(1 / tightness), inclusive=True)) - target
@@ -366,7 +389,9 @@ class LipschitzBounds:
 
     def partial_auc(self, a: float) -> float:
         """Of the area up to a false-positive rate of ``a``."""
-        a = _checks.probability(a, "a", "partial_auc", zero=False) if a != 1 else 1.0
+        a = _checks.real(a, "a", "partial_auc", "in (0, 1]")
+        if not 0 < a <= 1:
+            _checks.reject("a", "partial_auc", "in (0, 1]", a)
         return a * self.eta + min(a, self.eta)
 
 
@@ -390,9 +415,14 @@ def _mean_size(law: Law | None) -> float:
         return law.std * math.sqrt(2 / math.pi)
     if not isinstance(law, AdditiveLaw):
         raise InvalidInput("Lipschitz bounds need additive noise, with a cdf.")
-    x, step = np.linspace(0, 60 * law.std, 600_001, retstep=True)
-    both = pass_probability(law, x, 0.0) + np.asarray(law.cdf(-x))
-    return float(step * (both.sum() - 0.5 * (both[0] + both[-1])))
+    total, low, high = 0.0, 0.0, 2.0**-20 * law.std
+    while True:  # intervals that double, each in many small steps, until both tails are gone
+        x, step = np.linspace(low, high, 16_385, retstep=True)
+        both = pass_probability(law, x, 0.0) + np.asarray(law.cdf(-x))
+        total += float(step * both[:-1].sum())  # from above: the tails fall
+        if both[-1] < 1e-17 or high > 1e9 * law.std:
+            return total
+        low, high = high, 2 * high
 
 
 def euclidean_threshold(cosine: ArrayLike) -> Any:
@@ -407,6 +437,20 @@ def cosine_threshold(squared_euclidean: ArrayLike) -> Any:
 
 def _plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else value
+
+
+def _ends(lower: Any, upper: Any, function: str) -> tuple[float, float]:
+    low, high = _checks.real(lower, "lower", function), _checks.real(upper, "upper", function)
+    if not low < high:
+        _checks.reject("lower", function, f"below the upper end, {high:g}", lower)
+    return low, high
+
+
+def _broadcast(score: Any, threshold: Any, function: str) -> None:
+    try:
+        np.broadcast_shapes(score.shape, threshold.shape)
+    except ValueError:
+        _checks.reject("threshold", function, f"of a shape that goes with {score.shape}", threshold)
 
 
 def _inclusive(endpoint: str, function: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
+from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.utility.contract import Contract
 from scoreshield.utility.roc import Roc, roc
@@ -20,6 +21,9 @@ Source = Literal["public", "released", "parameters", "private"]
 SOURCES: tuple[str, ...] = get_args(Source)
 #: Public ranges that a plan compares; any other can be asked for. None of them comes from data.
 RANGES = ((-1.0, 1.0), (-0.5, 1.0), (0.0, 1.0), (0.0, 0.8))
+
+#: Noise below this part of the scores' spread counts as none when the least epsilon is looked for.
+SMALLEST = 1e-4
 
 UNPAID = (
     "The scores behind this plan are private and nobody has paid for them: the threshold and every figure depend on "
@@ -77,6 +81,10 @@ class Plan:
 def take_scores(scores: object, name: str, function: str) -> Scores:
     """Cosines for a plan: finite, at least two, in [-1, 1] but for the rounding of single precision."""
     if isinstance(scores, Scores) and not isinstance(scores, Sample):
+        if scores.lowest < -1 or scores.highest > 1:
+            raise InvalidInput(
+                f"The '{name}' parameter of {function} must be a distribution of cosines, cut to [-1, 1]."
+            )
         return scores
     sample = scores if isinstance(scores, Sample) else Sample(scores, name, function)  # type: ignore[arg-type]
     if sample.lowest < -1 - 1e-6 or sample.highest > 1 + 1e-6:
@@ -88,8 +96,17 @@ def take_scores(scores: object, name: str, function: str) -> Scores:
     return sample.clamp(-1.0, 1.0)
 
 
-def take_source(source: str, function: str) -> str:
+def take_source(source: str | None, function: str, *scores: Scores | None) -> str:
+    """Where the scores come from; if nobody says, parameters for distributions and private for samples."""
+    if source is None:
+        return "private" if any(isinstance(part, Sample) for part in scores) else "parameters"
     return _checks.one_of(source, "source", function, SOURCES)
+
+
+def take_ranges(ranges: Any, function: str) -> list[tuple[float, float]]:
+    if not isinstance(ranges, list | tuple):
+        _checks.reject("compare_ranges", function, "a list of pairs", ranges)
+    return [check_score_range(pair, function) for pair in ranges]
 
 
 def warnings_for(source: str, impostor: Scores, share: float, promise: Contract) -> tuple[str, ...]:
@@ -112,6 +129,18 @@ def warnings_for(source: str, impostor: Scores, share: float, promise: Contract)
             f"A delta of {number_text(promise.delta)} is large; it should be well below one over the number of records."
         )
     return tuple(found)
+
+
+def check_least(least: float, obstacle: str) -> None:
+    """Refuse a search for the least epsilon that has no answer, and say which of four ways it has none."""
+    if math.isnan(least):
+        raise InvalidInput(
+            "The calibration rule is not private at the epsilon that this need takes: use the analytic one."
+        )
+    if least > 1e9:
+        raise InvalidInput(f"No epsilon meets this need: {obstacle}.")
+    if least < 1e-9:
+        raise InvalidInput("Any epsilon meets this need, so there is no least one: choose one by what it promises.")
 
 
 def least_epsilon_sentence(plan: Plan) -> str:

@@ -21,10 +21,20 @@ from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.utility import decisions
 from scoreshield.utility._roots import first_crossing
 from scoreshield.utility.contract import contract
-from scoreshield.utility.planning import RANGES, Plan, finite, take_scores, take_source, warnings_for
+from scoreshield.utility.planning import (
+    RANGES,
+    SMALLEST,
+    Plan,
+    check_least,
+    finite,
+    take_ranges,
+    take_scores,
+    take_source,
+    warnings_for,
+)
 from scoreshield.utility.roc import recall_at_k
-from scoreshield.utility.scores import Float
-from scoreshield.utility.words import number_text, rate_text
+from scoreshield.utility.scores import Float, Sample
+from scoreshield.utility.words import number_text, rate_text, rates_text
 
 
 @dataclass(frozen=True)
@@ -67,9 +77,9 @@ class RetrievalPlan(Plan):
     @cached_property
     def recall_curve(self) -> tuple[Float, Float]:
         """Epsilons and the recall of Gaussian noise there."""
-        centre = self.contract.epsilon
+        centre = max(self.contract.epsilon, 1e-3)
         end = 1.3 * self.least_epsilon if math.isfinite(self.least_epsilon) else 0.0
-        epsilons = np.geomspace(min(1.0, centre / 2), max(200.0, 2 * centre, end), 40)
+        epsilons = np.geomspace(min(1.0, centre / 2), min(max(200.0, 2 * centre, end), 1e9), 40)
         recalls = [
             recall_at_k(
                 self.genuine,
@@ -97,7 +107,7 @@ def retrieval(
     target_recall: float | None = None,
     score_range: tuple[float, float] = (-1.0, 1.0),
     calibration: str = "analytic",
-    source: str = "private",
+    source: str | None = None,
     compare_ranges: Sequence[tuple[float, float]] = RANGES,
 ) -> RetrievalPlan:
     """Plan a search whose relevant record should be among the k best of ``records`` private scores.
@@ -113,13 +123,19 @@ def retrieval(
     function = "retrieval"
     noise_scores = take_scores(irrelevant, "irrelevant", function)
     signal = take_scores(relevant, "relevant", function)
-    source = take_source(source, function)
+    source = take_source(source, function, noise_scores, signal)
+    others = take_ranges(compare_ranges, function)
     records = _checks.count(records, "records", function, least=2)
     k = _checks.count(k, "k", function)
     if k >= records:
         raise InvalidInput(f"With k = {k:,} of {records:,} records every record is returned: choose a smaller k.")
     if target_recall is not None:
         target_recall = _checks.probability(target_recall, "target_recall", function, zero=False)
+    if isinstance(noise_scores, Sample) and len(noise_scores) * k < records:
+        raise InvalidInput(
+            f"{k:,} of {records:,} records is a share that {len(noise_scores):,} irrelevant scores cannot show: give "
+            f"at least {math.ceil(records / k):,} of them, or a larger k."
+        )
     chosen = check_score_range(score_range, function)
     promise = contract(
         delta=delta,
@@ -138,10 +154,8 @@ def retrieval(
     def least(within: tuple[float, float]) -> float:
         if target_recall is None:
             return math.nan
-        if recall(0.0, within) < target_recall:
-            return math.inf
-        wanted = target_recall
-        scale = first_crossing(lambda s: wanted - recall(s, within), 0.1, smallest=1e-6, largest=1e6)
+        wanted, spread = target_recall, max(noise_scores.spread, 1e-6)
+        scale = first_crossing(lambda s: wanted - recall(s, within), spread, smallest=SMALLEST * spread, largest=1e6)
         try:
             return decisions.epsilon_for_scale(scale, delta, within[1] - within[0], calibration)
         except InvalidCalibration:
@@ -154,12 +168,12 @@ def retrieval(
             raise InvalidInput(
                 "Give a contract (epsilon, or an attack bound), or a target_recall to find the least epsilon for."
             )
-        if not 1e-9 <= least_epsilon <= 1e9:
-            raise InvalidInput(
-                f"No epsilon meets this need: without any noise the relevant record is among the best {k:,} of "
-                f"{records:,} in {rate_text(recall(0.0, chosen))} of the queries, below the "
-                f"{rate_text(target_recall)} asked for."
-            )
+        found, asked = rates_text(recall(0.0, chosen), target_recall)
+        check_least(
+            least_epsilon,
+            f"without any noise the relevant record is among the best {k:,} of {records:,} in {found} of the queries, "
+            f"where {asked} is asked for",
+        )
         promise = contract(delta=delta, epsilon=least_epsilon * (1 + 1e-9), calibration=calibration, function=function)
         assert promise is not None
     width = chosen[1] - chosen[0]
@@ -167,7 +181,7 @@ def retrieval(
     reached, clean = recall(scale, chosen), recall(0.0, chosen)
     aimed = reached if target_recall is None else target_recall
     floor = max(0.0, math.log(max(records * (aimed - delta) / k, 1.0)))
-    ranges = [chosen, *(check_score_range(other, function) for other in compare_ranges)]
+    ranges = [chosen, *others]
     table = tuple(
         (
             within,
@@ -203,25 +217,29 @@ def retrieval(
 
 def _retrieval_answer(plan: RetrievalPlan, searched: bool) -> str:
     promise = plan.contract
-    opening = (
-        f"The least epsilon that meets the need with Gaussian noise is {number_text(promise.epsilon)} (delta "
-        f"{number_text(promise.delta)})"
-        if searched
-        else f"With {promise.stated}"
-    )
-    answer = (
-        f"{opening}: noise of standard deviation {number_text(plan.scale)} leaves the relevant record among the best "
-        f"{plan.k:,} "
-        f"of {plan.records:,} in {rate_text(plan.recall)} of the queries (clean: {rate_text(plan.clean_recall)})."
-    )
-    if plan.target_recall is not None:
-        answer += (
-            f" No mechanism at all reaches {rate_text(plan.target_recall)} below epsilon {plan.floor:.3g}: every "
-            "record must be able to become the relevant one."
+    aimed = plan.recall if plan.target_recall is None else plan.target_recall
+    answer = ""
+    if plan.floor > 0:
+        answer = (
+            f"No mechanism at all returns the relevant record among {plan.k:,} of {plan.records:,} in "
+            f"{rate_text(aimed)} of the queries below epsilon {plan.floor:.3g}, since every record must be able to "
+            "become the relevant one. "
         )
-        if not plan.met:
-            if math.isfinite(plan.least_epsilon):
-                answer += f" Gaussian noise needs {number_text(plan.least_epsilon)}."
-            else:
-                answer += " Gaussian noise reaches it at no epsilon, since clean scores do not."
+    answer += (
+        f"The least epsilon that meets the need with Gaussian noise is {number_text(promise.epsilon)} "
+        f"(delta {number_text(promise.delta)}): "
+        if searched
+        else f"With {promise.stated}, "
+    )
+    answer += (
+        f"noise of standard deviation {number_text(plan.scale)} leaves it there in {rate_text(plan.recall)} of the "
+        f"queries (clean: {rate_text(plan.clean_recall)})."
+    )
+    if plan.target_recall is None or plan.met:
+        return answer
+    if math.isnan(plan.least_epsilon):
+        return answer + " Where it would meet the need this calibration is not private; use the analytic one."
+    if math.isinf(plan.least_epsilon):
+        return answer + " Gaussian noise meets the need at no epsilon."
+    answer += f" Gaussian noise needs epsilon {number_text(plan.least_epsilon)}."
     return answer

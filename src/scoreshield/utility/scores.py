@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
 
@@ -65,12 +66,48 @@ Law = AdditiveLaw | Channel
 
 def as_law(noise: object, function: str) -> Law | None:
     """A noise law from a law, or from the standard deviation of a Gaussian; None stands for 0, no noise at all."""
+    must = "a standard deviation (0, or between 1e-100 and 1e100) or a noise law (std and a vectorised cdf)"
     if isinstance(noise, AdditiveLaw | Channel):
-        return noise
-    std = _checks.real(noise, "noise", function, "a standard deviation (at least 0) or a noise law")
-    if std < 0:
-        _checks.reject("noise", function, "a standard deviation (at least 0) or a noise law", noise)
+        return _check_law(noise, function, must)
+    std = _checks.real(noise, "noise", function, must)
+    if std != 0 and not 1e-100 <= std <= 1e100:
+        _checks.reject("noise", function, must, noise)
     return GaussianNoise(std) if std else None
+
+
+def _check_law(law: Law, function: str, must: str) -> Law:
+    """A law that will do, or a refusal; a frozen distribution of SciPy, whose std is a method, is taken too."""
+    if callable(law.std):
+        law = _Frozen(law)
+    std = law.std
+    if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 1e-100 <= float(std) <= 1e100:
+        _checks.reject("noise", function, must, law)
+    if isinstance(law, GaussianNoise):
+        return law
+    two = np.zeros(2)
+    try:
+        shape = np.shape(law.exceed(two, two) if isinstance(law, Channel) else law.cdf(two))
+    except (TypeError, ValueError):
+        shape = ()
+    if shape != (2,):
+        _checks.reject("noise", function, must, law)
+    return law
+
+
+class _Frozen:
+    """A frozen distribution of SciPy as a noise law."""
+
+    def __init__(self, law: Any) -> None:
+        self.cdf, self.sf = law.cdf, law.sf
+        self.std = float(law.std())
+
+
+def check_target(value: Any, name: str, function: str) -> float:
+    """A rate that can be aimed at: above 0, and far enough below 1 for a threshold to exist in floats."""
+    target = _checks.probability(value, name, function, zero=False)
+    if target > 1 - 1e-9:
+        _checks.reject(name, function, "below 1 - 1e-9", value)
+    return target
 
 
 def pass_probability(law: Law | None, threshold: ArrayLike, score: ArrayLike, *, inclusive: bool = False) -> Any:
@@ -112,6 +149,11 @@ class Scores(ABC):
     def clamp(self, low: float, high: float) -> Scores:
         """The scores as a release with this public range sees them: moved to its ends where they lie outside."""
 
+    def coarse(self, law: Law | None) -> Scores:
+        """The same in fewer points where many thresholds are asked about and an error of 1e-6 does no harm."""
+        del law
+        return self
+
     @abstractmethod
     def log_slope(self, threshold: float) -> float:
         """f'(t) / f(t) of the density of the scores."""
@@ -144,9 +186,10 @@ class Sample(Scores):
         if values.ndim != 1 or len(values) < 2 or values.dtype.kind not in "fiu":
             _checks.reject(name, function, must, scores)
         values = values.astype(np.float64)
-        if not np.isfinite(values).all():
-            bad = int(np.flatnonzero(~np.isfinite(values))[0])
-            _checks.reject(name, function, f"finite (entry {bad} is not)", scores)
+        usable = np.abs(values) <= 1e100
+        if not usable.all():
+            bad = int(np.flatnonzero(~usable)[0])
+            _checks.reject(name, function, f"finite and at most 1e100 in size (entry {bad} is not)", scores)
         values.sort()
         values.flags.writeable = False
         self.values = values
@@ -154,6 +197,8 @@ class Sample(Scores):
         self.spread = float(values.std())
         self._binned: dict[float, tuple[Float, Float]] = {}
         self._slopes: dict[float, float] = {}
+        self._clamped: dict[tuple[float, float], Sample] = {}
+        self._coarse: dict[float, Sample] = {}
 
     def __len__(self) -> int:
         return len(self.values)
@@ -170,7 +215,7 @@ class Sample(Scores):
         if target < 1 / n:
             raise InvalidInput(
                 f"A target of {target:g} cannot be measured with {n:,} scores: the smallest target they support is "
-                f"1/{n} = {1 / n:.3g}; give at least {math.ceil(1 / target):,} scores or a larger target."
+                f"1/{n} = {1 / n:.3g}; give at least {min(1 / target, 1e300):,.0f} scores or a larger target."
             )
         passing = math.floor(target * n)
         passing += (passing + 1) / n <= target  # a product like 0.07 * 100 may fall just short of a whole number
@@ -192,7 +237,25 @@ class Sample(Scores):
     def clamp(self, low: float, high: float) -> Sample:
         if low <= self.lowest and self.highest <= high:
             return self
-        return Sample(np.clip(self.values, low, high))
+        if (low, high) not in self._clamped:
+            self._clamped[low, high] = Sample(np.clip(self.values, low, high))
+        return self._clamped[low, high]
+
+    def coarse(self, law: Law | None) -> Scores:
+        """For noise that is not Gaussian: each bin of a 1024th of its size by its mean, where that is less."""
+        if law is None or isinstance(law, GaussianNoise | Channel):
+            return self
+        width = math.ldexp(1.0, math.frexp(law.std)[1] - 11)
+        if (self.highest - self.lowest) / width > len(self) / 2:
+            return self
+        if width not in self._coarse:
+            place = np.floor(self.values / width)
+            starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
+            if len(starts) < 2:
+                return self
+            counts = np.diff(np.r_[starts, len(self)])
+            self._coarse[width] = _Weighted(np.add.reduceat(self.values, starts) / counts, counts / len(self))
+        return self._coarse[width]
 
     def log_slope(self, threshold: float) -> float:
         """By local likelihood: a log-quadratic density under a Gaussian kernel (Loader 1996), so an estimate.
@@ -216,6 +279,17 @@ class Sample(Scores):
         return float(np.std(passing)) / math.sqrt(len(self))
 
 
+class _Weighted(Sample):
+    """Points with weights: a sample in short, for sums alone."""
+
+    def __init__(self, points: Float, weights: Float) -> None:
+        super().__init__(points)
+        self._weights = weights
+
+    def _each(self) -> tuple[Float, Float]:
+        return self.values, self._weights
+
+
 class Distribution(Scores):
     """Scores that follow a continuous law, cut to a public range: what a data sheet or a model knows.
 
@@ -228,7 +302,7 @@ class Distribution(Scores):
     def __init__(self, law: Any, score_range: tuple[float, float] = (-1.0, 1.0)) -> None:
         if not all(callable(getattr(law, name, None)) for name in ("pdf", "logpdf", "cdf", "sf", "ppf", "isf", "std")):
             _checks.reject("law", "Distribution", "a frozen continuous distribution of SciPy, like norm(0, 0.2)", law)
-        low, high = score_range
+        low, high = _range_of(score_range)
         self.law = law
         self._below, self._above = float(law.cdf(low)), float(law.sf(high))
         self._mass = 1 - self._below - self._above
@@ -251,7 +325,7 @@ class Distribution(Scores):
 
     def clean_rate(self, thresholds: Float, inclusive: bool) -> Float:  # noqa: ARG002
         low, high = self._clamp
-        inside = (np.asarray(self.law.sf(thresholds)) - self._above) / self._mass
+        inside = self._tail(thresholds)
         return np.where(thresholds >= high, 0.0, np.where(thresholds < low, 1.0, inside))
 
     def clean_threshold(self, target: float) -> float:
@@ -259,7 +333,7 @@ class Distribution(Scores):
 
     def clamp(self, low: float, high: float) -> Distribution:
         clamped = copy.copy(self)
-        clamped._clamp = (max(low, self._clamp[0]), min(high, self._clamp[1]))
+        clamped._clamp = (float(np.clip(self._clamp[0], low, high)), float(np.clip(self._clamp[1], low, high)))
         clamped._grids = {}
         return clamped
 
@@ -273,19 +347,50 @@ class Distribution(Scores):
     def _quadrature(self, width: float) -> tuple[Float, Float]:
         """Ten Gauss-Legendre points a panel, of the density; its total is made one."""
         panels = math.ceil((self.highest - self.lowest) / width)
-        if panels > 1_000_000:
-            raise InvalidInput("This noise is too small to be resolved against a distribution of scores.")
-        edges = np.unique([*np.linspace(self.lowest, self.highest, panels + 1), *self._clamp])
+        # A density may be infinite at an end (a Beta law): panels halve towards both, and each has its exact mass.
+        halves = width * 2.0 ** -np.arange(1.0, 51)
+        edges = np.concatenate([np.linspace(self.lowest, self.highest, panels + 1), self._clamp])
+        edges = np.unique(np.concatenate([edges, self.lowest + halves, self.highest - halves]))
+        edges = edges[(edges >= self.lowest) & (edges <= self.highest)]
         x, w = np.polynomial.legendre.leggauss(10)
         half = np.diff(edges)[:, None] / 2
-        points = ((edges[:-1, None] + edges[1:, None]) / 2 + half * x).ravel()
-        weights = (half * w).ravel() * np.asarray(self.law.pdf(points))
-        return np.clip(points, *self._clamp), weights / weights.sum()
+        points = (edges[:-1, None] + edges[1:, None]) / 2 + half * x
+        with np.errstate(divide="ignore", over="ignore"):
+            weights = w * np.nan_to_num(np.asarray(self.law.pdf(points)), posinf=0.0) + 1e-300
+        mass = -np.diff(np.asarray(self.law.sf(edges)))
+        weights *= (np.maximum(mass, 0.0) / weights.sum(axis=1))[:, None]
+        return np.clip(points.ravel(), *self._clamp), weights.ravel() / weights.sum()
+
+    def rate(self, thresholds: ArrayLike, law: Law | None, *, inclusive: bool = False) -> Any:
+        if law is None or law.std > 1e-4 * self.spread:
+            return super().rate(thresholds, law, inclusive=inclusive)
+        # Noise this small moves nothing but the atoms that clamping leaves at the ends (by 1e-8 of the rest).
+        t = np.asarray(thresholds, dtype=np.float64)
+        low, high = self._clamp
+        below = 1 - self._tail(low) if low > self.lowest else 0.0
+        above = self._tail(high) if high < self.highest else 0.0
+        rates = self._tail(np.clip(t, low, high)) - above
+        rates = rates + below * pass_probability(law, t, low, inclusive=inclusive)
+        rates = np.clip(rates + above * pass_probability(law, t, high, inclusive=inclusive), 0.0, 1.0)
+        return float(rates) if t.ndim == 0 else rates
+
+    def _tail(self, t: Any) -> Any:
+        return (np.asarray(self.law.sf(t)) - self._above) / self._mass
 
     def log_slope(self, threshold: float) -> float:
         step = 1e-4 * self.spread
         ahead, behind = self.law.logpdf(threshold + step), self.law.logpdf(threshold - step)
         return float(ahead - behind) / (2 * step)
+
+
+def _range_of(score_range: Any) -> tuple[float, float]:
+    must = "a pair (low, high) of finite numbers, low < high"
+    if not isinstance(score_range, tuple | list) or len(score_range) != 2:
+        _checks.reject("score_range", "Distribution", must, score_range)
+    low, high = (_checks.real(end, "score_range", "Distribution", must) for end in score_range)
+    if not low < high:
+        _checks.reject("score_range", "Distribution", must, score_range)
+    return low, high
 
 
 def as_scores(scores: object, name: str, function: str) -> Scores:

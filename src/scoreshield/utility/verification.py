@@ -24,15 +24,18 @@ from scoreshield.utility._roots import first_crossing
 from scoreshield.utility.contract import Contract, contract
 from scoreshield.utility.planning import (
     RANGES,
+    SMALLEST,
     Plan,
+    check_least,
     finite,
     least_epsilon_sentence,
+    take_ranges,
     take_scores,
     take_source,
     warnings_for,
 )
-from scoreshield.utility.scores import Float, Sample, Scores
-from scoreshield.utility.words import number_text, rate_text
+from scoreshield.utility.scores import Float, Sample, Scores, check_target
+from scoreshield.utility.words import number_text, rate_text, rates_text
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def verification(
     calibration: str = "analytic",
     endpoint: str = "strict",
     clipped: bool = False,
-    source: str = "private",
+    source: str | None = None,
     compare_ranges: Sequence[tuple[float, float]] = RANGES,
 ) -> VerificationPlan:
     """Plan a matcher that accepts a pair when its private score exceeds a threshold.
@@ -163,13 +166,14 @@ def verification(
     calibration : the rule for the noise; textbook rules are refused where they are false.
     endpoint, clipped : the decision rule; by default on noisy scores, which reach every target.
     source : where the scores come from: "public", "released" under a guarantee, assumed "parameters", or "private",
-        which is warned about, for a plan made of them reveals them.
+        which samples are taken to be if nothing is said, and which is warned about: a plan made of them reveals them.
     """
     function = "verification"
     impostors = take_scores(impostor, "impostor", function)
     genuines = None if genuine is None else take_scores(genuine, "genuine", function)
-    source = take_source(source, function)
-    target = _checks.probability(target_fmr, "target_fmr", function, zero=False)
+    source = take_source(source, function, impostors, genuines)
+    ranges = take_ranges(compare_ranges, function)
+    target = check_target(target_fmr, "target_fmr", function)
     if target_tar is not None:
         target_tar = _checks.probability(target_tar, "target_tar", function, zero=False)
         if genuines is None:
@@ -195,11 +199,10 @@ def verification(
                 "Without a contract the plan looks for the least epsilon, and on noisy scores every false-match target "
                 "is met at any epsilon: give a true-match target, or a contract (epsilon, or an attack bound)."
             )
-        if not 1e-9 <= least <= 1e9:
-            raise InvalidInput(f"No epsilon meets this need: {need.obstacle(chosen_range, rule)}.")
+        check_least(least, need.obstacle(chosen_range, rule))
         promise = contract(delta=delta, epsilon=least * (1 + 1e-9), calibration=calibration, function=function)
         assert promise is not None
-    return _verified(need, promise, least, chosen_range, rule, source, compare_ranges, searched)
+    return _verified(need, promise, least, chosen_range, rule, source, ranges, searched)
 
 
 def _verified(
@@ -215,7 +218,9 @@ def _verified(
     sensitivity = chosen_range[1] - chosen_range[0]
     scale = promise.scale(sensitivity)
     impostors, genuines = need.clamped(chosen_range)
-    moved = decisions.recalibrate(impostors, need.target, scale, rule.endpoint, rule.clipped, upper=chosen_range[1])
+    moved = decisions.recalibrate(
+        impostors, need.target, scale, rule.endpoint, rule.clipped, lower=chosen_range[0], upper=chosen_range[1]
+    )
     clean_tar = need.clean_tar(chosen_range)
     tar = need.tar(genuines, moved.threshold, scale, rule)
     rule_name = promise.calibration if promise.calibration != "attack" else "analytic"
@@ -283,15 +288,14 @@ class _Need:
         limit = decisions.critical_scale(impostor, self.target, upper=score_range[1]) if rule.clipped else math.inf
         if self.target_tar is None or genuine is None:
             return limit
-        if self.clean_tar(score_range) < self.target_tar:
-            return 0.0
         wanted = self.target_tar
 
         def lost(scale: float) -> float:
             moved = decisions.recalibrate(impostor, self.target, scale, clipped=False)
             return wanted - self.tar(genuine, moved.threshold, scale, rule)
 
-        return min(limit, first_crossing(lost, max(impostor.spread, 1e-9) / 4, smallest=1e-7, largest=1e6))
+        spread = max(impostor.spread, 1e-6)
+        return min(limit, first_crossing(lost, spread / 4, smallest=SMALLEST * spread, largest=1e6))
 
     def least_epsilon(self, score_range: tuple[float, float], rule: Rule, calibration: str) -> float:
         """NaN where the rule for the noise is false at the epsilon it would take."""
@@ -305,13 +309,14 @@ class _Need:
         """Why no epsilon serves."""
         best = self.clean_tar(score_range)
         if self.target_tar is not None and best < self.target_tar:
+            found, asked = rates_text(best, self.target_tar)
             return (
-                f"without any noise the true-match rate at a false-match rate of {rate_text(self.target)} is "
-                f"{rate_text(best)}, below the {rate_text(self.target_tar)} asked for"
+                f"without any noise the true-match rate at a false-match rate of {rate_text(self.target)} is {found}, "
+                f"below the {asked} asked for"
             )
         if rule.clipped and self.largest_scale(score_range, rule) == 0:
             return f"more than {rate_text(self.target)} of the clean impostor scores already lie at {score_range[1]:g}"
-        return "the calibration rule is not private at the epsilon it would take; use the analytic one"
+        return f"it takes scores with noise below {SMALLEST:g} of their spread, which is no noise at all"
 
 
 def _alternatives(
@@ -325,12 +330,12 @@ def _alternatives(
     """The plan itself, then one choice changed at a time: calibration, rule, range."""
     choices = [("this plan", calibration, rule, score_range)]
     for other in gaussian.METHODS:
-        if other != calibration:
+        if other != calibration and promise.epsilon > 0:
             choices.append((f"{other} calibration", other, rule, score_range))
     for decided in (Rule(False, "strict"), Rule(True, "strict"), Rule(True, "nonstrict")):
         if str(decided) != str(rule):
             choices.append((f"on {decided}", calibration, decided, score_range))
-    for within in dict.fromkeys(check_score_range(other, "verification") for other in ranges):
+    for within in dict.fromkeys(ranges):
         if within != score_range:
             choices.append((f"range [{within[0]:g}, {within[1]:g}]", calibration, rule, within))
     return tuple(_outcome(need, promise, *choice) for choice in choices)
@@ -352,7 +357,9 @@ def _outcome(
             private = False
             note = f"not private: its true epsilon is {number_text(gaussian.epsilon_of(promise.delta, mu))}"
     impostor, genuine = need.clamped(score_range)
-    moved = decisions.recalibrate(impostor, need.target, scale, rule.endpoint, rule.clipped, upper=score_range[1])
+    moved = decisions.recalibrate(
+        impostor, need.target, scale, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
+    )
     tar = need.tar(genuine, moved.threshold, scale, rule)
     if not moved.feasible:
         note = note or f"out of reach: a threshold {_end(rule, score_range)} still passes {rate_text(moved.limit)}"
@@ -414,7 +421,9 @@ def _verification_answer(plan: VerificationPlan, need: _Need, searched: bool) ->
         return answer + (
             "" if searched else f" That meets the {rate_text(need.target_tar)} asked for.{least_epsilon_sentence(plan)}"
         )
-    missing = f" That misses the {rate_text(need.target_tar)} true matches asked for"
-    if not math.isfinite(plan.least_epsilon):
+    missing = f" That misses the {rates_text(plan.tar, need.target_tar)[1]} true matches asked for"
+    if math.isnan(plan.least_epsilon):
+        return f"{answer}{missing}, and where it would meet them this calibration is not private; use the analytic one."
+    if math.isinf(plan.least_epsilon):
         return f"{answer}{missing}, and no epsilon reaches them: {need.obstacle(plan.score_range, plan.rule)}."
     return f"{answer}{missing}.{least_epsilon_sentence(plan)}"

@@ -22,3 +22,12 @@ def rate_text(value: float) -> str:
 
 def advantage_text(value: float) -> str:
     return "over 99.9 %" if value > 0.999 else rate_text(value)
+
+
+def rates_text(first: float, second: float) -> tuple[str, str]:
+    """Two rates that are compared, in as many digits as it takes to tell them apart."""
+    for digits in (3, 5, 8, 12):
+        pair = f"{100 * first:.{digits}g} %", f"{100 * second:.{digits}g} %"
+        if pair[0] != pair[1]:
+            break
+    return pair if min(first, second) >= 1e-4 else (rate_text(first), rate_text(second))
