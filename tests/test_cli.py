@@ -355,5 +355,5 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(folder: Path, moment: str) -> Non
         check=False,
     )
     assert done.returncode == 130
-    assert done.stderr == "scoreshield: Interrupted; nothing was written.\n"
+    assert done.stderr == "scoreshield: Interrupted; no file was left half-written.\n"
     assert outputs(folder) == []

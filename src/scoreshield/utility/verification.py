@@ -289,6 +289,8 @@ class _Need:
         if self.target_tar is None or genuine is None:
             return limit
         wanted = self.target_tar
+        if genuine.rate(impostor.clean_threshold(self.target), None, inclusive=True) < wanted:
+            return 0.0  # not even if every tie went the right way
 
         def lost(scale: float) -> float:
             moved = decisions.recalibrate(impostor, self.target, scale, clipped=False)
