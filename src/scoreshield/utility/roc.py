@@ -95,7 +95,8 @@ class Roc:
         """The curve itself, ties broken by a fair coin: true-match rates at false-match rates in [0, 1]."""
         if not isinstance(self.noise, GaussianNoise):
             rates, tpr, _ = self._vertices
-            return np.interp(fpr, rates, tpr)
+            found: Float = np.interp(fpr, rates, tpr)
+            return found
         return np.asarray(self.tpr(self._thresholds_at(fpr)))
 
     def _thresholds_at(self, fpr: Float) -> Float:
