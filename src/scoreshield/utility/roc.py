@@ -107,7 +107,7 @@ class Roc:
         """
         table, z, slope = self._quantiles
         wanted = ndtri(np.clip(fpr, 1e-300, 1 - 1e-16))
-        t = np.interp(-wanted, -z, table)
+        t: Float = np.interp(-wanted, -z, table)
         for _ in range(4):
             with np.errstate(invalid="ignore", divide="ignore"):
                 miss = ndtri(np.clip(np.asarray(self.fpr(t)), 1e-300, 1 - 1e-16)) - wanted
