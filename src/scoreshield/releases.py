@@ -8,8 +8,7 @@ local arrays that are overwritten or freed; nothing returned, raised or stored h
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,29 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
+from scoreshield._contract import Collection, Contract, Noise, tie_break
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry.arrays import Progress, to_device
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.geometry.elliptope import needs_memory, project_elliptope
-from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import (
-    FULL_RANGE,
-    Adjacency,
-    Identity,
-    Released,
-    Replacement,
-    Sensitivity,
-    check_score_range,
-    spectral_norm,
-)
-from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise, add_gaussian_noise, grid_step
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, spectral_norm
+from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.stream import Stream, stream_from
 from scoreshield.results import GramRelease, RowRelease, ScoreRelease
 
-Mechanism = Literal["gaussian"]
-MECHANISMS: tuple[str, ...] = get_args(Mechanism)
+Mechanism = Literal["gaussian", "laplace", "staircase"]
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
 GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
 _TILE = 256  # rows of a Gram matrix that get their noise at once
@@ -66,8 +54,9 @@ def release_scores(
     embeddings : the collection, (n, d), float32 or float64, of any strides; never modified.
     query : one public query (d,) or a batch (m, d). A batch is one release, calibrated to 2 |Q|_2 (spectral norm);
         docs/noise.md says when that is the wrong tool.
-    epsilon, delta : the contract. Gaussian noise needs delta > 0; there is no default to fall back on.
-    mechanism : ``"gaussian"``.
+    epsilon, delta : the contract. Gaussian noise needs delta > 0, the pure ones none; there is no default epsilon.
+    mechanism : ``"gaussian"``; ``"laplace"`` or ``"staircase"`` for one query, where one record moves one score: pure
+        epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md says what that means).
     calibration : ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, refused
         where false).
     adjacency : who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels, centroids=True)``
@@ -83,9 +72,9 @@ def release_scores(
     threshold=None)``.
     """
     function = "release_scores"
-    contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
-    source = _Collection.check(embeddings, adjacency, function)
+    source = Collection.check(embeddings, adjacency, function)
     queries, single = _embeddings.as_queries(query, source.dimension, function)
     stream = stream_from(rng, function)
 
@@ -93,11 +82,11 @@ def release_scores(
     noise = contract.calibrate(source.adjacency.of(released))
     values = _embeddings.scores(source.rows(), queries, norm, function)
     np.clip(values, *contract.score_range, out=values)
-    add_gaussian_noise(values.reshape(-1), noise.std, noise.step, stream)
+    add_noise(values.reshape(-1), noise.law, noise.step, stream)
     if single:
         values = values[0]
     guarantee = contract.guarantee(noise, source.adjacency, "scores", values.shape, stream)
-    return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=_tie_break(stream))
+    return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
 
 
 def release_row(
@@ -121,8 +110,9 @@ def release_row(
     the index counts identities in sorted order of the labels.
     """
     function = "release_row"
-    contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
-    source = _Collection.check(embeddings, adjacency, function, least=2)
+    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract.many_move("the row of a record")
+    source = Collection.check(embeddings, adjacency, function, least=2)
     index = _position(index, source.size, function)
     stream = stream_from(rng, function)
 
@@ -131,10 +121,10 @@ def release_row(
     own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
     values = _embeddings.scores(rows, own, "unit", function)[0]
     np.clip(values, *contract.score_range, out=values)
-    add_gaussian_noise(values, noise.std, noise.step, stream)
+    add_noise(values, noise.law, noise.step, stream)
     values[index] = 1.0
     guarantee = contract.guarantee(noise, source.adjacency, "row", values.shape, stream)
-    return RowRelease(noisy=values, guarantee=guarantee, tie_break=_tie_break(stream), index=index)
+    return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
 
 
 def release_gram(
@@ -170,14 +160,15 @@ def release_gram(
     runs, and leaves one.
     """
     function = "release_gram"
-    contract = _Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract.many_move("a Gram matrix")
     projection = _checks.one_of(projection, "projection", function, GRAM_PROJECTIONS)
     denoise = _checks.one_of(denoise, "denoise", function, DENOISERS)
     if projection == "none" and denoise not in ("projection", "none"):
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
-    source = _Collection.check(embeddings, adjacency, function, least=2)
+    source = Collection.check(embeddings, adjacency, function, least=2)
     stream = stream_from(rng, function)
     method = "newton" if projection == "exact" else projection
     if "none" not in (projection, denoise):
@@ -195,7 +186,7 @@ def release_gram(
     if "none" in (projection, denoise):
         return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
     project = _Projector(method, max_iterations, device, progress)
-    end = post.denoise(noisy, noise.std, denoise, rank=source.dimension, project=project)
+    end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
     return GramRelease(
         guarantee,
         noisy,
@@ -231,140 +222,7 @@ class _Projector:
         return end.matrix
 
 
-@dataclass(frozen=True)
-class _Noise:
-    """Calibrated noise: the scale for the sensitivity, what each entry gets, and the grid they live on."""
-
-    sensitivity: float
-    grid_sensitivity: float
-    scale: float
-    std: float
-    step: float
-
-
-@dataclass(frozen=True)
-class _Contract:
-    """The checked privacy arguments that all releases share."""
-
-    function: str
-    epsilon: float
-    delta: float
-    mechanism: str
-    calibration: str
-    score_range: tuple[float, float]
-    unsafe: bool
-
-    @classmethod
-    def check(
-        cls,
-        function: str,
-        epsilon: Any,
-        delta: Any,
-        mechanism: Any,
-        calibration: Any,
-        score_range: Any,
-        unsafe: Any,
-    ) -> _Contract:
-        epsilon = _checks.budget(epsilon, function)
-        delta = _checks.probability(delta, "delta", function, zero=True)
-        mechanism = _checks.one_of(mechanism, "mechanism", function, MECHANISMS)
-        calibration = _checks.one_of(calibration, "calibration", function, gaussian.METHODS)
-        if delta == 0:
-            _checks.reject("delta", function, "above 0 for Gaussian noise (1e-6, say)", delta)
-        if not isinstance(unsafe, bool):
-            _checks.reject("unsafe_reproduce_paper", function, "True or False", unsafe)
-        return cls(function, epsilon, delta, mechanism, calibration, check_score_range(score_range, function), unsafe)
-
-    @property
-    def width(self) -> float:
-        return self.score_range[1] - self.score_range[0]
-
-    def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> _Noise:
-        """The noise for this sensitivity; rounding clean values to the grid moves each entry by one step more."""
-        share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
-        step = grid_step(self._scale(sensitivity.l2) * share)
-        on_grid = sensitivity.l2 + step * math.sqrt(sensitivity.moved)
-        scale = self._scale(on_grid)
-        return _Noise(sensitivity.l2, on_grid, scale, scale * share, step)
-
-    def _scale(self, sensitivity: float) -> float:
-        if self.unsafe and self.calibration != "analytic":
-            return sensitivity / gaussian.rule_mu(self.epsilon, self.delta, self.calibration)
-        return gaussian.calibrate(self.epsilon, self.delta, sensitivity, self.calibration)
-
-    def guarantee(
-        self, noise: _Noise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], stream: Stream
-    ) -> Guarantee:
-        guarantee = Guarantee(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            mechanism=self.mechanism,
-            calibration=self.calibration,
-            adjacency=adjacency.public(),
-            regime=regime,
-            shape=shape,
-            score_range=self.score_range,
-            sensitivity=noise.sensitivity,
-            grid_sensitivity=noise.grid_sensitivity,
-            scale=noise.scale,
-            grid=noise.step,
-            noise=GaussianNoise(noise.std),
-            sampler=stream.name,
-        )
-        if not self.unsafe or guarantee.delta_at(self.epsilon) <= self.delta:
-            return guarantee
-        return replace(guarantee, epsilon=guarantee.epsilon_at(self.delta), claimed=(self.epsilon, self.delta))
-
-
-@dataclass(frozen=True)
-class _Collection:
-    """The checked collection: its public size is known at once, its rows are read only when the noise is settled."""
-
-    function: str
-    records: _embeddings.Rows
-    adjacency: Adjacency
-    size: int  # how many rows are released: the records, or one centroid per identity
-    labels: NDArray[Any] | None  # of the identities, where centroids are released
-
-    @classmethod
-    def check(cls, source: ArrayLike, adjacency: Any, function: str, *, least: int = 1) -> _Collection:
-        if not isinstance(adjacency, Adjacency):
-            must = "an Adjacency such as Replacement() or Identity(labels)"
-            _checks.reject("adjacency", function, must, adjacency)
-        records = _embeddings.as_rows(source, function)
-        size, labels = len(records), None
-        if isinstance(adjacency, Identity):
-            if adjacency.labels is None:
-                raise InvalidInput(
-                    f"The Identity given to {function} was read from a guarantee and has no labels; make a new one."
-                )
-            if len(adjacency.labels) != size:
-                _checks.reject("labels", "Identity", f"one per record, {size} of them", adjacency.labels)
-            if adjacency.centroids:
-                size, labels = adjacency.identities, adjacency.labels
-        if size < least:
-            raise InvalidInput(
-                f"{function} needs at least two records: the similarity of one with itself is the public constant 1."
-            )
-        return cls(function, records, adjacency, size, labels)
-
-    @property
-    def dimension(self) -> int:
-        return int(self.records.shape[1])
-
-    @property
-    def rounding(self) -> float:
-        """A bound on the float error of one computed score; centroids are in double precision."""
-        dtype = self.records.dtype if self.labels is None else np.float64
-        return _embeddings.rounding_error(self.dimension, dtype)
-
-    def rows(self) -> _embeddings.Rows:
-        if self.labels is None:
-            return self.records
-        return _embeddings.centroids(self.records, self.labels, self.function)
-
-
-def _add_symmetric_noise(matrix: NDArray[np.float64], noise: _Noise, stream: Stream, progress: Progress | None) -> None:
+def _add_symmetric_noise(matrix: NDArray[np.float64], noise: Noise, stream: Stream, progress: Progress | None) -> None:
     """Noise on the upper triangle, drawn once, in place, tile by tile, and mirrored; the diagonal is the public 1."""
     n = len(matrix)
     for start in range(0, n, _TILE):
@@ -372,7 +230,7 @@ def _add_symmetric_noise(matrix: NDArray[np.float64], noise: _Noise, stream: Str
         above = np.triu_indices(end - start, 1)
         corner = matrix[start:end, start:end]
         values = np.concatenate([corner[above], matrix[start:end, end:].reshape(-1)])
-        add_gaussian_noise(values, noise.std, noise.step, stream)
+        add_noise(values, noise.law, noise.step, stream)
         corner[above] = values[: len(above[0])]
         corner.T[above] = values[: len(above[0])]
         matrix[start:end, end:] = values[len(above[0]) :].reshape(end - start, n - end)
@@ -386,7 +244,3 @@ def _position(index: Any, n: int, function: str) -> int:
     if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
         _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
     return int(index) % n
-
-
-def _tie_break(stream: Stream) -> int:
-    return int(stream.words(1)[0] >> 1) & (2**62 - 1)

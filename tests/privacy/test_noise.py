@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scoreshield as ss
-from scoreshield.privacy.noise import FINEST_STEP, GaussianNoise, add_gaussian_noise, grid_step
+from scoreshield.privacy.noise import FINEST_STEP, GaussianNoise, add_noise, grid_step
 from scoreshield.privacy.stream import ResearchStream, SecureStream
 
 
@@ -32,7 +32,7 @@ def test_noise_too_large_for_any_use_is_refused() -> None:
 def test_every_result_is_an_exact_multiple_of_the_step(std: float, seed: int) -> None:
     values = np.linspace(-1, 1, 101)
     step = grid_step(std)
-    add_gaussian_noise(values, std, step, ResearchStream(np.random.default_rng(seed)))
+    add_noise(values, GaussianNoise(std), step, ResearchStream(np.random.default_rng(seed)))
     assert np.array_equal(np.fmod(values, step), np.zeros(101))
 
 
@@ -43,7 +43,7 @@ def test_noise_does_not_look_at_the_values() -> None:
     for values in (np.zeros(5001), np.linspace(-1, 1, 5001), np.full(5001, 1 / 3)):
         clean = np.rint(values / step) * step
         generator = np.random.default_rng(5)
-        add_gaussian_noise(values, 1.5, step, ResearchStream(generator))
+        add_noise(values, GaussianNoise(1.5), step, ResearchStream(generator))
         drawn.append(values - clean)
         after.append(generator.integers(1 << 62))
     assert np.array_equal(drawn[0], drawn[1])
@@ -55,7 +55,7 @@ def test_the_sign_of_zero_tells_nothing() -> None:
     """On a coarse grid many results are zero; a clean score just below zero must not give them another sign."""
     for clean in (-1e-20, -0.0, 0.0, 1e-20, 3.0):
         values = np.full(20_000, clean)
-        add_gaussian_noise(values, 2.0, 1.0, SecureStream())
+        add_noise(values, GaussianNoise(2.0), 1.0, SecureStream())
         zeros = values[values == 0]
         assert len(zeros) > 500
         assert not np.signbit(zeros).any()
@@ -80,7 +80,7 @@ def test_low_bits_betray_float_noise_and_not_ours(epsilon: float, share: float) 
     step = grid_step(sigma)
     for score in (0.0, 1.0):
         ours = np.full(size, score)
-        add_gaussian_noise(ours, sigma, step, SecureStream())
+        add_noise(ours, GaussianNoise(sigma), step, SecureStream())
         assert low_bit_success(ours) == 0  # ... and sees nothing in ours
 
 

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
-    REGIMES,
     Adjacency,
     GramRadius,
-    Identity,
     Replacement,
     adjacency_from_dict,
     check_score_range,
 )
-from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.laws import law_from_dict
+from scoreshield.privacy.profile import GaussianProfile, Profile, profile_from_dict
 
 SAMPLERS = ("exact", "research")
+#: What a release can be of.
+REGIMES = ("scores", "row", "gram", "matches", "top-k", "histogram", "index")
+#: The rule that set the noise: a Gaussian one, or "pure", which needs none.
+CALIBRATIONS = (*gaussian.METHODS, "pure")
+MECHANISMS = (
+    "gaussian",
+    "laplace",
+    "staircase",
+    "optimal",
+    "randomised-response",
+    "permute-and-flip",
+    "gumbel",
+    "geometric",
+    "privunit",
+    "screen-and-refine",
+)
 
 
 @dataclass(frozen=True)
@@ -34,17 +47,21 @@ class Guarantee:
 
     Attributes
     ----------
-    epsilon, delta : the contract that holds.
-    mechanism : the noise, by name; ``noise`` is its law on each released entry (``cdf``, ``std``).
+    epsilon, delta : the contract that holds; delta 0 is a pure one.
+    mechanism : the noise, by name; ``noise`` is its law on each released entry (``cdf``, ``std``), None where none is
+        added to entries.
+    profile : the whole of its privacy: delta at every epsilon, the trade-off curve of the best test.
     adjacency : who counts as a neighbour.
     sensitivity : how far one neighbour can move the clean object, in l2 (Frobenius for a Gram matrix).
-    scale : the standard deviation calibrated to that sensitivity. On a Gram matrix each off-diagonal entry, drawn once
-        and mirrored, carries scale / sqrt(2).
+    scale : what was calibrated to that sensitivity: the standard deviation of Gaussian or staircase noise, b of Laplace
+        noise. On a Gram matrix each off-diagonal entry, drawn once and mirrored, carries scale / sqrt(2).
     sampler : "exact" (cryptographic stream) or "research" (seeded: repeatable, hence not private).
     grid : the step of the public grid; every noisy entry is a whole multiple of it.
     calibration : the rule that set the scale.
     grid_sensitivity : the sensitivity after rounding the clean object to the grid; what the scale was calibrated to.
-    regime, shape, score_range : what was released: "scores", "row" or "gram", its shape, the enforced public range.
+    regime, shape, score_range : what was released ("scores", "row", "gram", "matches", "top-k", "histogram", "index"),
+        its shape, the enforced public range.
+    details : further public facts, such as a threshold.
     claimed : the pair that a refused rule claims, where a release reproduces the paper's tables; None otherwise.
     """
 
@@ -60,42 +77,46 @@ class Guarantee:
     grid_sensitivity: float
     scale: float
     grid: float
-    noise: GaussianNoise
+    noise: Any  # a Law, or None
+    profile: Profile
     sampler: str
     claimed: tuple[float, float] | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def mu(self) -> float:
-        """Sensitivity over scale: the release is mu-Gaussian differentially private."""
-        return self.grid_sensitivity / self.scale
+        """Sensitivity over scale, for Gaussian noise: the release is mu-Gaussian differentially private."""
+        if not isinstance(self.profile, GaussianProfile):
+            raise InvalidInput(f"mu belongs to Gaussian noise; this release is by {self.mechanism}.")
+        return self.profile.mu
 
     def delta_at(self, epsilon: float) -> float:
         """The exact delta at another ``epsilon`` >= 0, rounded up: one point of the privacy profile."""
         epsilon = _checks.real(epsilon, "epsilon", "delta_at")
         if epsilon < 0:
             _checks.reject("epsilon", "delta_at", "at least 0", epsilon)
-        return gaussian.delta_of(epsilon, self.mu)
+        return self.profile.delta_at(epsilon)
 
     def epsilon_at(self, delta: float) -> float:
-        """The least epsilon at another ``delta`` in (0, 1), rounded up."""
-        return gaussian.epsilon_of(_checks.probability(delta, "delta", "epsilon_at", zero=False), self.mu)
+        """The least epsilon at another ``delta`` in [0, 1), rounded up; infinite at 0 where the promise is not pure."""
+        return self.profile.epsilon_at(_checks.probability(delta, "delta", "epsilon_at", zero=True))
 
     @property
     def attack_auc(self) -> float:
         """Area under the curve of the best test that tells two neighbours apart; 0.5 is guessing."""
-        return gaussian.attack_auc(self.mu)
+        return self.profile.auc
 
     @property
     def attack_advantage(self) -> float:
         """Largest true-positive minus false-positive rate of any such test; 0 is guessing."""
-        return gaussian.attack_advantage(self.mu)
+        return self.profile.advantage
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The trade-off curve: the most true positives any test reaches at one false-positive rate or at many."""
         rates = _checks.array(fpr, "fpr", "tpr_at", "in [0, 1]")
         if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
             _checks.reject("fpr", "tpr_at", "in [0, 1]", fpr)
-        power = ndtr(ndtri(rates) + self.mu)
+        power = np.asarray(self.profile.tpr_at(rates))
         return float(power) if power.ndim == 0 else power
 
     @property
@@ -122,9 +143,11 @@ class Guarantee:
             "grid_sensitivity": self.grid_sensitivity,
             "scale": self.scale,
             "grid": self.grid,
-            "noise": {"name": self.noise.name, "std": self.noise.std},
+            "noise": None if self.noise is None else self.noise.to_dict(),
+            "profile": self.profile.to_dict(),
             "sampler": self.sampler,
             "claimed": None if self.claimed is None else list(self.claimed),
+            "details": self.details,
             "attack": {
                 "auc": self.attack_auc,
                 "advantage": self.attack_advantage,
@@ -139,9 +162,9 @@ class Guarantee:
         try:
             guarantee = cls(
                 epsilon=_checks.real(data["epsilon"], "epsilon", function),
-                delta=_checks.probability(data["delta"], "delta", function, zero=False),
-                mechanism=_checks.one_of(data["mechanism"], "mechanism", function, (GaussianNoise.name,)),
-                calibration=_checks.one_of(data["calibration"], "calibration", function, gaussian.METHODS),
+                delta=_checks.probability(data["delta"], "delta", function, zero=True),
+                mechanism=_checks.one_of(data["mechanism"], "mechanism", function, MECHANISMS),
+                calibration=_checks.one_of(data["calibration"], "calibration", function, CALIBRATIONS),
                 adjacency=adjacency_from_dict(data["adjacency"]),
                 regime=_checks.one_of(data["regime"], "regime", function, REGIMES),
                 shape=tuple(_checks.count(length, "shape", function) for length in data["shape"]),
@@ -150,113 +173,34 @@ class Guarantee:
                 grid_sensitivity=_checks.positive(data["grid_sensitivity"], "grid_sensitivity", function),
                 scale=_checks.positive(data["scale"], "scale", function),
                 grid=_checks.positive(data["grid"], "grid", function),
-                noise=GaussianNoise(data["noise"]["std"]),
+                noise=None if data["noise"] is None else law_from_dict(data["noise"]),
+                profile=profile_from_dict(data["profile"]),
                 sampler=_checks.one_of(data["sampler"], "sampler", function, SAMPLERS),
                 claimed=None if data["claimed"] is None else (float(data["claimed"][0]), float(data["claimed"][1])),
+                details=dict(data["details"]),
             )
         except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidInput(f"The guarantee in the file is not complete or not valid: {error}") from None
-        share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
-        if (
-            guarantee.epsilon < 0
-            or guarantee.delta_at(guarantee.epsilon) > guarantee.delta
-            or guarantee.noise.std < guarantee.scale * share * (1 - 1e-12)
-            or guarantee.grid_sensitivity < guarantee.sensitivity
-        ):
+        if not guarantee._consistent():
             raise InvalidInput("The guarantee in the file contradicts itself: its noise does not give its promise.")
         return guarantee
 
+    def _consistent(self) -> bool:
+        """Whether the noise, at its scale and sensitivity, gives the profile, and the profile the promise."""
+        if self.epsilon < 0 or self.delta_at(self.epsilon) > self.delta or self.grid_sensitivity < self.sensitivity:
+            return False
+        if self.noise is None:
+            return True
+        share = math.sqrt(0.5) if self.regime == "gram" else 1.0
+        if self.mechanism == "gaussian" and not (
+            abs(self.noise.std / (self.scale * share) - 1) < 1e-9
+            and abs(self.mu * self.scale / self.grid_sensitivity - 1) < 1e-9
+        ):
+            return False
+        given = self.noise.profile(self.grid_sensitivity * share)
+        return all(given.delta_at(e) <= self.delta_at(e) * (1 + 1e-9) for e in (0.0, self.epsilon / 2, self.epsilon))
+
     def __str__(self) -> str:
+        from scoreshield.privacy.certificate import certificate
+
         return certificate(self)
-
-
-def certificate(guarantee: Guarantee) -> str:
-    """The guarantee as a page that a data-protection officer can read."""
-    lines = ["ScoreShield certificate", "=======================", ""]
-
-    def say(label: str, *sentences: str) -> None:
-        text = " ".join(sentences)
-        lines.extend(textwrap.wrap(text, 79, initial_indent=f"{label:<15}", subsequent_indent=" " * 15))
-
-    for warning in _warnings(guarantee):
-        lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
-    say("Released", _what(guarantee) + ".")
-    say(
-        "Promise",
-        f"({guarantee.epsilon:g}, {guarantee.delta:g})-differential privacy",
-        "(no event gets more likely than a factor of e^epsilon, plus delta, by one change).",
-    )
-    say(
-        "Protects",
-        f"Nobody who sees the release can tell, beyond the odds below, whether {guarantee.adjacency.describe()}.",
-        "That holds even for an attacker who knows everything else.",
-    )
-    say(
-        "In practice",
-        f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f}",
-        f"(0.5 is a coin toss) and an advantage of {guarantee.attack_advantage:.4f} (0 is a coin toss); at 1 % false",
-        f"alarms it detects at most {100 * guarantee.tpr_at(0.01):.2f} % of such changes.",
-    )
-    say(
-        "Does not cover",
-        "Other releases from the same records: each spends its own epsilon and delta, and they add up.",
-        "The records themselves, if they are shown beside their scores.",
-        f"What is taken as public: {_PUBLIC[guarantee.regime]}the number, order and dimension of the records,",
-        "and any label.",
-        "Facts that hold whether or not one particular record is in the collection.",
-    )
-    lines.append("")
-    say(
-        "How",
-        f"{guarantee.mechanism.capitalize()} noise of standard deviation {guarantee.noise.std:.6g} on each entry;",
-        f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} with rounding to the grid),",
-        f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration"
-        + (", checked numerically and rounded up." if guarantee.claimed is None else " as published."),
-        f"Clean scores were first clamped to the public range [{guarantee.score_range[0]:g},",
-        f"{guarantee.score_range[1]:g}].",
-    )
-    say(
-        "Sampler",
-        "Exact: the real-valued Gaussian rounded to the grid, from an AES-256 stream keyed by the operating system."
-        if guarantee.sampler == "exact"
-        else "Research: the exact sampler on a seeded generator, which anyone who knows the seed can undo.",
-        f"Every noisy entry is a multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))}).",
-    )
-    return "\n".join(lines) + "\n"
-
-
-_PUBLIC = {"scores": "the query, ", "row": "the index of the record, ", "gram": ""}
-
-
-def _what(guarantee: Guarantee) -> str:
-    shape = guarantee.shape
-    central = isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.centroids
-    one, all_ = ("identity", "identities") if central else ("record", "records")
-    match guarantee.regime:
-        case "scores" if len(shape) == 2:
-            return f"the similarity scores of {shape[0]:,} public queries against {shape[1]:,} {all_}"
-        case "scores":
-            return f"{shape[0]:,} similarity scores, of one public query against {shape[0]:,} {all_}"
-        case "row":
-            return f"the {shape[0]:,} similarity scores of one {one}, at a public index, with all {all_}"
-        case _:
-            return (
-                f"the Gram matrix of {shape[0]:,} {all_}: all {shape[0] * (shape[0] - 1) // 2:,} pairwise similarities"
-            )
-
-
-def _warnings(guarantee: Guarantee) -> list[str]:
-    found = []
-    if guarantee.sampler != "exact":
-        found.append("made in research mode with a seeded generator: for experiments on public data only, NOT PRIVATE.")
-    if guarantee.claimed is not None:
-        found.append(
-            f"reproduces a published calibration that claims (epsilon {guarantee.claimed[0]:g}, delta "
-            f"{guarantee.claimed[1]:g}) and does not reach it; the pair below is the true one."
-        )
-    if not guarantee.covers_record_replacement:
-        found.append(
-            "this radius does NOT cover the replacement of a whole record, which can move the Gram matrix by up to "
-            f"{guarantee._replacement():.4g}."
-        )
-    return found

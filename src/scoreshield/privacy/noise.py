@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
+from scoreshield.privacy.profile import GaussianProfile, Profile
 from scoreshield.privacy.sampling import fill_rounded_gaussian
 from scoreshield.privacy.stream import Stream
 
@@ -27,7 +28,7 @@ class GaussianNoise:
 
     std: float
 
-    name = "gaussian"
+    name: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "std", _checks.positive(self.std, "std", "GaussianNoise"))
@@ -44,6 +45,16 @@ class GaussianNoise:
         """The x with P[noise <= x] = p."""
         return self.std * ndtri(np.asarray(p, dtype=np.float64))
 
+    def profile(self, sensitivity: float) -> Profile:
+        return GaussianProfile(sensitivity / self.std)
+
+    def fill(self, stream: Stream, step: float, out: NDArray[np.float64]) -> None:
+        """Independent draws, in whole steps of the grid."""
+        fill_rounded_gaussian(stream, self.std / step, out)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "std": self.std}
+
 
 def grid_step(std: float) -> float:
     """The public grid for noise of this size: a power of two near std / 2^26."""
@@ -56,8 +67,12 @@ def grid_step(std: float) -> float:
     return step
 
 
-def add_gaussian_noise(values: NDArray[np.float64], std: float, step: float, stream: Stream) -> None:
-    """Replace clean values, in place, by round(value / step) * step plus exact Gaussian noise on the same grid.
+class _Drawn(Protocol):
+    def fill(self, stream: Stream, step: float, out: NDArray[np.float64]) -> None: ...
+
+
+def add_noise(values: NDArray[np.float64], law: _Drawn, step: float, stream: Stream) -> None:
+    """Replace clean values, in place, by round(value / step) * step plus exact noise on the same grid.
 
     ``values`` is one-dimensional. Each result is a multiple of ``step`` and exact in double precision. The noise is
     drawn without looking at the values, so neither its time nor its randomness depends on them.
@@ -67,7 +82,7 @@ def add_gaussian_noise(values: NDArray[np.float64], std: float, step: float, str
     for start in range(0, len(values), block):
         part = values[start : start + block]
         drawn = noise[: len(part)]
-        fill_rounded_gaussian(stream, std / step, drawn)
+        law.fill(stream, step, drawn)
         part /= step
         np.rint(part, out=part)
         part += drawn

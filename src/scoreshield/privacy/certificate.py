@@ -1,0 +1,159 @@
+"""A guarantee as a page that a data-protection officer can read."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from scoreshield.privacy.adjacency import Identity
+from scoreshield.privacy.guarantee import Guarantee
+
+
+def certificate(guarantee: Guarantee) -> str:
+    """The guarantee as a page that a data-protection officer can read."""
+    lines = ["ScoreShield certificate", "=======================", ""]
+
+    def say(label: str, *sentences: str) -> None:
+        text = " ".join(sentences)
+        lines.extend(textwrap.wrap(text, 79, initial_indent=f"{label:<15}", subsequent_indent=" " * 15))
+
+    for warning in _warnings(guarantee):
+        lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
+    say("Released", _what(guarantee) + ".")
+    say(
+        "Promise",
+        f"({guarantee.epsilon:g}, {guarantee.delta:g})-differential privacy"
+        if guarantee.delta
+        else f"pure {guarantee.epsilon:g}-differential privacy",
+        "(no event gets more likely than a factor of e^epsilon, plus delta, by one change)."
+        if guarantee.delta
+        else "(no event gets more likely than a factor of e^epsilon by one change).",
+    )
+    say(
+        "Protects",
+        f"Nobody who sees the release can tell, beyond the odds below, whether {guarantee.adjacency.describe()}.",
+        "That holds even for an attacker who knows everything else.",
+    )
+    say(
+        "In practice",
+        f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f}",
+        f"(0.5 is a coin toss) and an advantage of {guarantee.attack_advantage:.4f} (0 is a coin toss); at 1 % false",
+        f"alarms it detects at most {100 * guarantee.tpr_at(0.01):.2f} % of such changes.",
+    )
+    say(
+        "Does not cover",
+        "Other releases from the same records: each spends its own epsilon and delta, and they add up.",
+        "The records themselves, if they are shown beside their scores.",
+        f"What is taken as public: {_PUBLIC[guarantee.regime]}the number, order and dimension of the records,",
+        "and any label.",
+        "Facts that hold whether or not one particular record is in the collection.",
+    )
+    lines.append("")
+    say("How", *_how(guarantee))
+    say("Sampler", *_sampler(guarantee))
+    return "\n".join(lines) + "\n"
+
+
+def _how(guarantee: Guarantee) -> list[str]:
+    said = [_MECHANISMS[guarantee.mechanism]]
+    if guarantee.noise is not None and guarantee.regime in ("scores", "row", "gram"):
+        said.append(f"Standard deviation {guarantee.noise.std:.6g} on each entry;")
+        said.append(
+            f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} with rounding to the grid),"
+        )
+        said.append(f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration")
+        said[-1] += ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
+    for name, value in guarantee.details.items():
+        said.append(
+            f"{name.replace('_', ' ').capitalize()}: {value:g}."
+            if isinstance(value, float)
+            else f"{name.replace('_', ' ').capitalize()}: {value}."
+        )
+    low, high = guarantee.score_range
+    said.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
+    return said
+
+
+def _sampler(guarantee: Guarantee) -> list[str]:
+    if guarantee.sampler != "exact":
+        return ["Research: a seeded generator, which anyone who knows the seed can undo.", _grid(guarantee)]
+    drawn = (
+        "Exact: what is drawn has the stated law, bit by bit,"
+        if guarantee.mechanism != "privunit"
+        else "Float sampling,"
+    )
+    if guarantee.mechanism == "gaussian":
+        drawn = "Exact: the real-valued Gaussian rounded to the grid,"
+    return [f"{drawn} from an AES-256 stream keyed by the operating system.", _grid(guarantee)]
+
+
+def _grid(guarantee: Guarantee) -> str:
+    return f"Every released number is a multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))})."
+
+
+_MECHANISMS = {
+    "gaussian": "Gaussian noise.",
+    "laplace": "Laplace noise: one record moves one score, so this is private without delta.",
+    "staircase": "Staircase noise (Geng and Viswanath): one record moves one score, so this is private without delta.",
+    "optimal": "A table of probabilities on public score levels, the best for its stated purpose, checked in whole "
+    "numbers.",
+    "randomised-response": "Randomised response on one bit for each record.",
+    "permute-and-flip": "Permute-and-flip selection on scores of which one record moves one.",
+    "gumbel": "Gumbel noise on scores of which one record moves one; the best are named, their scores are not.",
+    "geometric": "Two-sided geometric noise on counts.",
+    "privunit": "PrivUnit: each vector is replaced by a random direction that leans towards it.",
+    "screen-and-refine": "Randomised response screens records; scores with staircase noise are released for those that "
+    "pass.",
+}
+
+_PUBLIC = {
+    "scores": "the query, ",
+    "row": "the index of the record, ",
+    "gram": "",
+    "matches": "the query, the threshold, ",
+    "top-k": "the query, ",
+    "histogram": "the bins, ",
+    "index": "the projection, ",
+}
+
+
+def _what(guarantee: Guarantee) -> str:
+    shape = guarantee.shape
+    central = isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.centroids
+    one, all_ = ("identity", "identities") if central else ("record", "records")
+    match guarantee.regime:
+        case "scores" if len(shape) == 2:
+            return f"the similarity scores of {shape[0]:,} public queries against {shape[1]:,} {all_}"
+        case "scores":
+            return f"{shape[0]:,} similarity scores, of one public query against {shape[0]:,} {all_}"
+        case "matches":
+            return f"which of {shape[0]:,} {all_} pass a public threshold for one public query"
+        case "top-k":
+            return f"the {shape[0]:,} best {all_} for one public query, without their scores"
+        case "histogram":
+            return f"a histogram of similarity scores in {shape[0]:,} bins"
+        case "index":
+            return f"{shape[0]:,} vectors of {shape[1]:,} dimensions that answer every later query"
+        case "row":
+            return f"the {shape[0]:,} similarity scores of one {one}, at a public index, with all {all_}"
+        case _:
+            return (
+                f"the Gram matrix of {shape[0]:,} {all_}: all {shape[0] * (shape[0] - 1) // 2:,} pairwise similarities"
+            )
+
+
+def _warnings(guarantee: Guarantee) -> list[str]:
+    found = []
+    if guarantee.sampler != "exact":
+        found.append("made in research mode with a seeded generator: for experiments on public data only, NOT PRIVATE.")
+    if guarantee.claimed is not None:
+        found.append(
+            f"reproduces a published calibration that claims (epsilon {guarantee.claimed[0]:g}, delta "
+            f"{guarantee.claimed[1]:g}) and does not reach it; the pair below is the true one."
+        )
+    if not guarantee.covers_record_replacement:
+        found.append(
+            "this radius does NOT cover the replacement of a whole record, which can move the Gram matrix by up to "
+            f"{guarantee._replacement():.4g}."
+        )
+    return found
