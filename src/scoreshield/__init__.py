@@ -5,12 +5,25 @@ from importlib.metadata import version as _version
 from scoreshield import attack
 from scoreshield.errors import FileError, InvalidCalibration, InvalidInput, ScoreShieldError
 from scoreshield.geometry.elliptope import Projection, project_elliptope
+from scoreshield.histograms import release_histogram
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
 from scoreshield.privacy.calibration import calibrate
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.releases import release_gram, release_row, release_scores
-from scoreshield.results import FactoredGramRelease, GramRelease, Release, RowRelease, ScoreRelease, load
+from scoreshield.results import (
+    FactoredGramRelease,
+    GramRelease,
+    HistogramRelease,
+    MatchRelease,
+    Release,
+    RowRelease,
+    ScoreRelease,
+    TopKRelease,
+    load,
+)
+from scoreshield.selection import release_matches, release_top_k
 from scoreshield.utility import decisions, plan, risk
 
 __version__ = _version("scoreshield")
@@ -23,9 +36,12 @@ __all__ = [
     "GramRadius",
     "GramRelease",
     "Guarantee",
+    "HistogramRelease",
     "Identity",
     "InvalidCalibration",
     "InvalidInput",
+    "LaplaceNoise",
+    "MatchRelease",
     "Projection",
     "Release",
     "Replacement",
@@ -33,6 +49,8 @@ __all__ = [
     "ScoreRelease",
     "ScoreShieldError",
     "Sensitivity",
+    "StaircaseNoise",
+    "TopKRelease",
     "attack",
     "calibrate",
     "decisions",
@@ -40,7 +58,10 @@ __all__ = [
     "plan",
     "project_elliptope",
     "release_gram",
+    "release_histogram",
+    "release_matches",
     "release_row",
     "release_scores",
+    "release_top_k",
     "risk",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
 
 from scoreshield import _checks, io
 from scoreshield.errors import InvalidInput
@@ -75,7 +77,8 @@ class Release(ABC):
         shape = " x ".join(f"{length:,}" for length in g.shape)
         return (
             f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, "
-            f"noise sd {g.noise.std:.4g}, {g.sampler} sampler>"
+            + ("" if g.noise is None else f"noise sd {g.noise.std:.4g}, ")
+            + f"{g.sampler} sampler>"
         )
 
 
@@ -210,6 +213,163 @@ class FactoredGramRelease(Release):
         return unit_factor(self.gram, rank)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class MatchRelease(Release):
+    """Which records passed a public threshold, by randomised response; with private scores of those, if refined.
+
+    Attributes
+    ----------
+    told : the records whose randomised bit is one, in their own order.
+    noisy : their noisy scores, empty where the release names them only.
+    """
+
+    kind = "matches"
+
+    told: NDArray[np.intp]
+    noisy: Float
+    tie_break: int
+
+    def holds_together(self) -> bool:
+        n, steps = self.guarantee.shape[0], self.noisy / self.guarantee.grid
+        return (
+            self.guarantee.regime == self.kind
+            and self.told.ndim == 1
+            and len(self.noisy) in (0, len(self.told))
+            and bool(np.all((self.told >= 0) & (self.told < n)) and np.all(np.diff(self.told) > 0))
+            and np.array_equal(steps, np.rint(steps))
+        )
+
+    @property
+    def indices(self) -> NDArray[np.intp]:
+        """The released records: best first where they have scores, in a random order where they have none."""
+        order = np.random.default_rng(self.tie_break).permutation(len(self.told))
+        if len(self.noisy):
+            order = order[np.argsort(-self.noisy[order], kind="stable")]
+        chosen: NDArray[np.intp] = self.told[order]
+        return chosen
+
+    @property
+    def keep(self) -> float:
+        """The probability that a bit is told as it is."""
+        return 1 / (1 + math.exp(-self.guarantee.details["screening_epsilon"]))
+
+    @property
+    def expected_false(self) -> float:
+        """How many records are expected to be named although they do not pass, at most: n (1 - keep)."""
+        return self.guarantee.shape[0] * (1 - self.keep)
+
+    @property
+    def count(self) -> float:
+        """An unbiased estimate of how many records pass; it may lie below 0 or above n."""
+        return (len(self.told) - self.expected_false) / (2 * self.keep - 1)
+
+    def count_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """An interval that covers the true count with at least this probability (Bernstein's inequality)."""
+        confidence = _checks.probability(confidence, "confidence", "count_interval", zero=False)
+        n, level = self.guarantee.shape[0], math.log(2 / (1 - confidence))
+        reach = math.sqrt(2 * n * self.keep * (1 - self.keep) * level) + level / 3
+        half = reach / (2 * self.keep - 1)
+        return max(0.0, self.count - half), min(float(n), self.count + half)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TopKRelease(Release):
+    """The k best records by a private selection, best first; their scores are not released."""
+
+    kind = "top-k"
+
+    indices: NDArray[np.intp]
+
+    def holds_together(self) -> bool:
+        n = self.guarantee.details.get("records", 0)
+        return (
+            self.guarantee.regime == self.kind
+            and self.indices.shape == self.guarantee.shape
+            and len(np.unique(self.indices)) == len(self.indices)
+            and bool(np.all((self.indices >= 0) & (self.indices < n)))
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HistogramRelease(Release):
+    """Private counts of scores in public bins, and the false-match curve they give.
+
+    Attributes
+    ----------
+    counts : noisy whole numbers, some perhaps negative; bin i holds scores in (edges[i], edges[i + 1]].
+    """
+
+    kind = "histogram"
+
+    counts: NDArray[np.int64]
+    edges: Float
+
+    def holds_together(self) -> bool:
+        return (
+            self.guarantee.regime == self.kind
+            and self.counts.shape == self.guarantee.shape
+            and self.counts.dtype == np.int64
+            and len(self.edges) == len(self.counts) + 1
+            and bool(np.all(np.diff(self.edges) > 0))
+        )
+
+    @property
+    def total(self) -> int:
+        """How many scores were counted, which is public."""
+        return int(self.guarantee.details["scores"])
+
+    @property
+    def rates(self) -> Float:
+        """The share of scores above each edge: the nearest falling curve from 1 to 0, since the total is public."""
+        above = np.cumsum(self.counts[::-1])[::-1].astype(np.float64)
+        below = np.cumsum(self.counts).astype(np.float64)
+        inner = (above[1:] + self.total - below[:-1]) / 2  # the two ways of counting, averaged
+        falling = isotonic_regression(inner / self.total, increasing=False).x
+        rates: Float = np.clip(np.concatenate([[1.0], falling, [0.0]]), 0.0, 1.0)
+        return rates
+
+    def rate(self, threshold: ArrayLike) -> Any:
+        """The private estimate of P[score > threshold], straight between edges."""
+        t = _checks.array(threshold, "threshold", "rate", "a number or an array of them")
+        if t.dtype.kind not in "fiu":
+            _checks.reject("threshold", "rate", "a number or an array of them", threshold)
+        found = np.interp(t, self.edges, self.rates)
+        return float(found) if found.ndim == 0 else found
+
+    def error(self, confidence: float = 0.95) -> float:
+        """What noise adds to every rate at an edge at once, at most, with this probability.
+
+        Sums of symmetric noise have their maximum below x with twice the tail of the last sum (Levy's inequality), and
+        that has Chernoff's bound. Averaging the two ways of counting and the monotone fit only help.
+        """
+        confidence = _checks.probability(confidence, "confidence", "error", zero=False)
+        level = math.log(4 / (1 - confidence))
+        bins, scale = len(self.counts), self.guarantee.scale
+        if self.guarantee.mechanism == "gaussian":
+            return math.sqrt(2 * level * bins * (scale**2 + 1)) / self.total
+        # ln E e^(s L) = -ln(1 - s^2 b^2) bounds the geometric law's too; minimise (level + m psi(s)) / s.
+        s = np.linspace(1e-4, 0.9999, 20_000) / scale
+        return float(np.min((level - bins * np.log1p(-((s * scale) ** 2))) / s)) / self.total
+
+    def threshold(self, target: float) -> float:
+        """The least threshold at which the private rate is at most ``target``."""
+        target = _checks.probability(target, "target", "threshold", zero=False)
+        rates = self.rates
+        place = int(np.argmax(rates <= target))
+        if place == 0 or rates[place] == rates[place - 1]:
+            return float(self.edges[place])
+        share = (rates[place - 1] - target) / (rates[place - 1] - rates[place])
+        return float(self.edges[place - 1] + share * (self.edges[place] - self.edges[place - 1]))
+
+    def distribution(self) -> Any:
+        """The same as scores for `decisions` and `plan`, with ``source="released"``: each bin spread evenly."""
+        from scoreshield.utility.scores import Sample
+
+        quantiles = (np.arange(20_000) + 0.5) / 20_000
+        rates, edges = self.rates[::-1], self.edges[::-1]
+        return Sample(np.interp(quantiles, rates, edges))
+
+
 def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
     steps = noisy / guarantee.grid
     return (
@@ -221,7 +381,8 @@ def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
 
 
 _KINDS: dict[str, type[Release]] = {
-    cls.kind: cls for cls in (ScoreRelease, RowRelease, GramRelease, FactoredGramRelease)
+    cls.kind: cls
+    for cls in (ScoreRelease, RowRelease, GramRelease, FactoredGramRelease, MatchRelease, TopKRelease, HistogramRelease)
 }
 
 
