@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 import scoreshield as ss
-from scoreshield.cli import plan, release, report
+from scoreshield.cli import plan, report, select
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
 from scoreshield.privacy import calibration as gaussian
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(release.app, name="release")
+app.add_typer(select.app, name="release")  # all release commands: select adds to release
 app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan)
 app.add_typer(report.app, name="report")
 

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import scoreshield as ss
 from scoreshield import io
 from scoreshield.cli.options import CalibrationOption, Delta, Epsilon, Force, Json, ScoreRange, progress_bar
+from scoreshield.cli.output import (
+    Array,
+    Centroids,
+    Embeddings,
+    Labels,
+    Output,
+    Seed,
+    adjacency_of,
+    check_output,
+    finish,
+    one_or_many,
+    ranking,
+)
 from scoreshield.embeddings import Norm
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases import GramProjection, Mechanism
-from scoreshield.report.certificate import beside, write_with_certificate
 
 app = typer.Typer(
-    help="Release scores, a row or a Gram matrix: FILE.npz with the guarantee inside, FILE.json and FILE.txt beside it."
+    help="Release scores, matches, the best records, a histogram, a row or a Gram matrix: FILE.npz with the guarantee "
+    "inside, FILE.json and FILE.txt beside it."
 )
 
-Embeddings = Annotated[
-    Path,
-    typer.Argument(help="The private collection, one record a row: .npy, .npz or .parquet.", metavar="EMBEDDINGS"),
+MechanismOption = Annotated[
+    Mechanism, typer.Option(help="The noise; laplace and staircase are for one query and need no delta.")
 ]
-Array = Annotated[str | None, typer.Option(help="Which array of the .npz, or column of the .parquet, to read.")]
-MechanismOption = Annotated[Mechanism, typer.Option(help="The noise.")]
-Labels = Annotated[
-    Path | None,
-    typer.Option(help="Public labels, one a record (.npy): protect whole identities, not single records."),
+PureDelta = Annotated[
+    float, typer.Option(help="Slack added to every probability; Gaussian noise needs it, pure noise takes none.")
 ]
-Centroids = Annotated[bool, typer.Option("--centroids", help="With --labels: release one centroid per identity.")]
-Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
-Seed = Annotated[int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.")]
 Unsafe = Annotated[
     bool,
     typer.Option(
@@ -52,8 +57,8 @@ def release_scores(
     embeddings: Embeddings,
     query: Annotated[Path, typer.Option(help="The public query, a vector, or a matrix of several, one a row.")],
     epsilon: Epsilon,
-    delta: Delta,
     output: Output,
+    delta: PureDelta = 0.0,
     array: Array = None,
     query_array: Annotated[str | None, typer.Option(help="Which array of the query file to read.")] = None,
     mechanism: MechanismOption = "gaussian",
@@ -70,21 +75,21 @@ def release_scores(
     as_json: Json = False,
 ) -> None:
     """Release the similarity of a public query with every record."""
-    _check_output(output, force)
+    check_output(output, force)
     release = ss.release_scores(
         io.read_array(embeddings, name=array, mapped=True),
-        _one_or_many(io.read_array(query, name=query_array)),
+        one_or_many(io.read_array(query, name=query_array)),
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
         calibration=calibration,
-        adjacency=_adjacency(labels, centroids),
+        adjacency=adjacency_of(labels, centroids),
         score_range=score_range,
         norm=norm,
         rng=seed,
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    _finish(release, output, as_json, _ranking(release, top_k, threshold))
+    finish(release, output, as_json, ranking(release, top_k, threshold))
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
@@ -108,7 +113,7 @@ def release_row(
     as_json: Json = False,
 ) -> None:
     """Release the similarity of one record with every record."""
-    _check_output(output, force)
+    check_output(output, force)
     release = ss.release_row(
         io.read_array(embeddings, name=array, mapped=True),
         index,
@@ -116,12 +121,12 @@ def release_row(
         delta=delta,
         mechanism=mechanism,
         calibration=calibration,
-        adjacency=_adjacency(labels, centroids),
+        adjacency=adjacency_of(labels, centroids),
         score_range=score_range,
         rng=seed,
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    _finish(release, output, as_json, _ranking(release, top_k, threshold))
+    finish(release, output, as_json, ranking(release, top_k, threshold))
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
@@ -154,8 +159,8 @@ def release_gram(
     as_json: Json = False,
 ) -> None:
     """Release all pairwise similarities."""
-    _check_output(output, force)
-    adjacency = _adjacency(labels, centroids)
+    check_output(output, force)
+    adjacency = adjacency_of(labels, centroids)
     if gram_radius is not None:
         if labels is not None:
             raise ss.InvalidInput("Give --labels or --gram-radius, not both: each names who is protected.")
@@ -177,7 +182,7 @@ def release_gram(
             unsafe_reproduce_paper=unsafe_reproduce_paper,
             progress=progress,
         )
-    _finish(
+    finish(
         release,
         output,
         as_json,
@@ -189,48 +194,3 @@ def release_gram(
             "converged": release.converged,
         },
     )
-
-
-def _adjacency(labels: Path | None, centroids: bool) -> ss.Adjacency:
-    if labels is None:
-        if centroids:
-            raise ss.InvalidInput("--centroids needs --labels, which say who belongs to whom.")
-        return ss.Replacement()
-    return ss.Identity(io.read_array(labels), centroids=centroids)
-
-
-def _one_or_many(query: Any) -> Any:
-    """A query file may hold a vector or a matrix; a matrix of one row (all that .parquet can hold) is one query."""
-    return query[0] if query.ndim == 2 and len(query) == 1 else query
-
-
-def _check_output(output: Path, force: bool) -> None:
-    """Refuse a wrong ending, a missing folder or a taken name before any noise is drawn."""
-    if output.suffix != ".npz":
-        raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
-    if not output.parent.is_dir():
-        raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
-    taken = [path for path in beside(output) if path.exists()]
-    if taken and not force:
-        raise ss.InvalidInput(f"{taken[0]} exists already; choose another name or pass --force to overwrite it.")
-
-
-def _ranking(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
-    if top_k is None:
-        if threshold is not None:
-            raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
-        return {}
-    return {"top_k": release.top_k(top_k, threshold).tolist()}
-
-
-def _finish(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:
-    """Write the release and its certificate, all three files or none, and say so."""
-    write_with_certificate(release, output)
-    if as_json:
-        files = [str(path) for path in beside(output)]
-        typer.echo(json.dumps({"files": files, **facts, "guarantee": release.guarantee.to_dict()}))
-        return
-    typer.echo(str(release.guarantee))
-    for name, value in facts.items():
-        typer.echo(f"{name:<15}{value}")
-    typer.echo("Written        " + ", ".join(str(path) for path in beside(output)))

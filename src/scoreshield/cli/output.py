@@ -1,0 +1,71 @@
+"""What all `scoreshield release` commands share: their common options, and the three files they write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import scoreshield as ss
+from scoreshield import io
+from scoreshield.report.certificate import beside, write_with_certificate
+
+Embeddings = Annotated[
+    Path,
+    typer.Argument(help="The private collection, one record a row: .npy, .npz or .parquet.", metavar="EMBEDDINGS"),
+]
+Array = Annotated[str | None, typer.Option(help="Which array of the .npz, or column of the .parquet, to read.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="Public labels, one a record (.npy): protect whole identities, not single records."),
+]
+Centroids = Annotated[bool, typer.Option("--centroids", help="With --labels: release one centroid per identity.")]
+Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
+Seed = Annotated[int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.")]
+
+
+def adjacency_of(labels: Path | None, centroids: bool) -> ss.Adjacency:
+    if labels is None:
+        if centroids:
+            raise ss.InvalidInput("--centroids needs --labels, which say who belongs to whom.")
+        return ss.Replacement()
+    return ss.Identity(io.read_array(labels), centroids=centroids)
+
+
+def one_or_many(query: Any) -> Any:
+    """A query file may hold a vector or a matrix; a matrix of one row (all that .parquet can hold) is one query."""
+    return query[0] if query.ndim == 2 and len(query) == 1 else query
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Refuse a wrong ending, a missing folder or a taken name before any noise is drawn."""
+    if output.suffix != ".npz":
+        raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
+    if not output.parent.is_dir():
+        raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
+    taken = [path for path in beside(output) if path.exists()]
+    if taken and not force:
+        raise ss.InvalidInput(f"{taken[0]} exists already; choose another name or pass --force to overwrite it.")
+
+
+def ranking(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
+    if top_k is None:
+        if threshold is not None:
+            raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
+        return {}
+    return {"top_k": release.top_k(top_k, threshold).tolist()}
+
+
+def finish(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:
+    """Write the release and its certificate, all three files or none, and say so."""
+    write_with_certificate(release, output)
+    if as_json:
+        files = [str(path) for path in beside(output)]
+        typer.echo(json.dumps({"files": files, **facts, "guarantee": release.guarantee.to_dict()}))
+        return
+    typer.echo(str(release.guarantee))
+    for name, value in facts.items():
+        typer.echo(f"{name:<15} {value}")
+    typer.echo("Written        " + ", ".join(str(path) for path in beside(output)))

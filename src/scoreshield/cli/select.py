@@ -1,0 +1,139 @@
+"""`scoreshield release matches | top-k | histogram`: pure releases that name or count records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import scoreshield as ss
+from scoreshield import io
+from scoreshield.cli.options import Epsilon, Force, Json, ScoreRange
+from scoreshield.cli.output import (
+    Array,
+    Centroids,
+    Embeddings,
+    Labels,
+    Output,
+    Seed,
+    adjacency_of,
+    check_output,
+    finish,
+    one_or_many,
+)
+from scoreshield.cli.release import app as app
+from scoreshield.histograms import HistogramMechanism
+from scoreshield.selection import Selection
+
+Query = Annotated[Path, typer.Option(help="The public query, a vector.")]
+
+
+@app.command(
+    "matches", epilog="scoreshield release matches docs.npy --query q.npy --threshold 0.45 --epsilon 5 --output m.npz"
+)
+def release_matches(
+    embeddings: Embeddings,
+    query: Query,
+    threshold: Annotated[float, typer.Option(help="Public; records that score above it are matches.")],
+    epsilon: Epsilon,
+    output: Output,
+    refine: Annotated[
+        float, typer.Option(help="Share of the budget that scores the records named; 0 names them.")
+    ] = 0.0,
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    score_range: ScoreRange = (-1.0, 1.0),
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release which records pass a public threshold, by randomised response."""
+    check_output(output, force)
+    release = ss.release_matches(
+        io.read_array(embeddings, name=array, mapped=True),
+        one_or_many(io.read_array(query)),
+        threshold,
+        epsilon=epsilon,
+        refine=refine,
+        adjacency=adjacency_of(labels, centroids),
+        score_range=score_range,
+        rng=seed,
+    )
+    low, high = release.count_interval()
+    facts = {
+        "released": len(release.indices),
+        "expected_false": release.expected_false,
+        "count": release.count,
+        "count_95_percent": [low, high],
+    }
+    finish(release, output, as_json, facts)
+
+
+@app.command("top-k", epilog="scoreshield release top-k docs.npy --query q.npy --k 5 --epsilon 20 --output t.npz")
+def release_top_k(
+    embeddings: Embeddings,
+    query: Query,
+    k: Annotated[int, typer.Option("--k", help="How many; the budget is split over them.")],
+    epsilon: Epsilon,
+    output: Output,
+    mechanism: Annotated[Selection, typer.Option(help="How the best are chosen.")] = "permute-and-flip",
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    score_range: ScoreRange = (-1.0, 1.0),
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release the indices of the k best records, without their scores."""
+    check_output(output, force)
+    release = ss.release_top_k(
+        io.read_array(embeddings, name=array, mapped=True),
+        one_or_many(io.read_array(query)),
+        k,
+        epsilon=epsilon,
+        mechanism=mechanism,
+        adjacency=adjacency_of(labels, centroids),
+        score_range=score_range,
+        rng=seed,
+    )
+    finish(release, output, as_json, {"top_k": release.indices.tolist()})
+
+
+@app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")
+def release_histogram(
+    embeddings: Embeddings,
+    epsilon: Epsilon,
+    output: Output,
+    query: Annotated[Path | None, typer.Option(help="The public query; without one, all pairs are counted.")] = None,
+    bins: Annotated[int, typer.Option(help="How many equal bins over the score range.")] = 64,
+    delta: Annotated[float, typer.Option(help="For Gaussian noise; the geometric one takes none.")] = 0.0,
+    mechanism: Annotated[HistogramMechanism, typer.Option(help="The noise on counts.")] = "geometric",
+    target_fmr: Annotated[float | None, typer.Option(help="Also print the threshold with this share above.")] = None,
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    score_range: ScoreRange = (-1.0, 1.0),
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release how many scores lie in each bin, and the operating point they give."""
+    check_output(output, force)
+    release = ss.release_histogram(
+        io.read_array(embeddings, name=array, mapped=True),
+        None if query is None else one_or_many(io.read_array(query)),
+        bins=bins,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        adjacency=adjacency_of(labels, centroids),
+        score_range=score_range,
+        rng=seed,
+    )
+    facts = {"rate_error_95_percent": release.error(0.95)}
+    if target_fmr is not None:
+        facts["threshold"] = release.threshold(target_fmr)
+    finish(release, output, as_json, facts)
