@@ -3,13 +3,22 @@
 from importlib.metadata import version as _version
 
 from scoreshield import attack
-from scoreshield.errors import FileError, InvalidCalibration, InvalidInput, ScoreShieldError
+from scoreshield.errors import (
+    BudgetExceeded,
+    FileError,
+    InvalidCalibration,
+    InvalidInput,
+    LedgerError,
+    ScoreShieldError,
+)
 from scoreshield.geometry.elliptope import Projection, project_elliptope
 from scoreshield.histograms import release_histogram
+from scoreshield.privacy.accounting import Filter, compose, group, parallel
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
 from scoreshield.privacy.calibration import calibrate
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.releases import release_gram, release_row, release_scores
 from scoreshield.results import (
@@ -30,8 +39,10 @@ __version__ = _version("scoreshield")
 
 __all__ = [
     "Adjacency",
+    "BudgetExceeded",
     "FactoredGramRelease",
     "FileError",
+    "Filter",
     "GaussianNoise",
     "GramRadius",
     "GramRelease",
@@ -41,6 +52,8 @@ __all__ = [
     "InvalidCalibration",
     "InvalidInput",
     "LaplaceNoise",
+    "Ledger",
+    "LedgerError",
     "MatchRelease",
     "Projection",
     "Release",
@@ -53,8 +66,11 @@ __all__ = [
     "TopKRelease",
     "attack",
     "calibrate",
+    "compose",
     "decisions",
+    "group",
     "load",
+    "parallel",
     "plan",
     "project_elliptope",
     "release_gram",

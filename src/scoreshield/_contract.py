@@ -196,5 +196,14 @@ class Collection:
         return _embeddings.centroids(self.records, self.labels, self.function)
 
 
+def charge(ledger: Any, guarantee: Guarantee, collection: Any, function: str) -> None:
+    """Charge a ledger for what is about to be drawn: after the checks, before the noise."""
+    if ledger is None:
+        return
+    if not callable(getattr(ledger, "charge", None)):
+        _checks.reject("ledger", function, "a Ledger, or an account of one (ledger.on(name))", ledger)
+    ledger.charge(guarantee, collection)
+
+
 def tie_break(stream: Stream) -> int:
     return int(stream.words(1)[0] >> 1) & (2**62 - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ScoreShieldError(Exception):
     """Base of every error that ScoreShield raises on purpose."""
@@ -30,3 +32,30 @@ class InvalidCalibration(ScoreShieldError, ValueError):
 
 class FileError(ScoreShieldError, OSError):
     """A file could not be read or written; nothing was left half-written."""
+
+
+class BudgetExceeded(ScoreShieldError):
+    """A charge would pass the limit; nothing was charged.
+
+    Attributes
+    ----------
+    spent, asked, limit : epsilons at the budget's delta: what is charged already, what this charge costs by itself, and
+        the most that may be spent.
+    """
+
+    def __init__(self, message: str, *, spent: float, asked: float, limit: float) -> None:
+        super().__init__(message)
+        self.spent = spent
+        self.asked = asked
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (str(self), self.spent, self.asked, self.limit)
+
+
+def _rebuild(message: str, spent: float, asked: float, limit: float) -> BudgetExceeded:
+    return BudgetExceeded(message, spent=spent, asked=asked, limit=limit)
+
+
+class LedgerError(ScoreShieldError):
+    """A ledger cannot be read or written, or is not what it was; nothing was released on its account."""

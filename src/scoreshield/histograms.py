@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection
+from scoreshield._contract import Collection, charge
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy import exact
@@ -45,12 +45,13 @@ def release_histogram(
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
     rng: Any = None,
+    ledger: Any = None,
 ) -> HistogramRelease:
     """Release how many scores lie in each public bin.
 
     Parameters
     ----------
-    embeddings, adjacency, norm, rng : as in :func:`scoreshield.release_scores`.
+    embeddings, adjacency, norm, rng, ledger : as in :func:`scoreshield.release_scores`.
     query : one public query, whose n scores are counted; None counts all n (n - 1) / 2 pairs of records.
     bins : how many equal ones over the score range, or their edges, rising; public. Scores outside count at the ends.
     epsilon, delta, mechanism : ``"geometric"`` is pure (delta 0), ``"gaussian"`` needs delta > 0.
@@ -81,14 +82,9 @@ def release_histogram(
     counts = _count(source, query, edges, norm, function)
     profile: Profile
     if mechanism == "geometric":
-        scale = l1 / epsilon * (1 + 2**-48)
-        counts += _two_sided_geometric(stream, 1 / scale, len(counts))
-        profile = PureProfile(epsilon)
+        scale, profile = l1 / epsilon * (1 + 2**-48), PureProfile(epsilon)
     else:
         scale = gaussian.calibrate(epsilon, delta, l2)
-        noise = np.empty(len(counts))
-        fill_rounded_gaussian(stream, scale, noise)
-        counts += noise.astype(np.int64)
         profile = GaussianProfile(l2 / scale)
     total = source.size if query is not None else source.size * (source.size - 1) // 2
     guarantee = Guarantee(
@@ -109,6 +105,13 @@ def release_histogram(
         sampler=stream.name,
         details={"scores": total},
     )
+    charge(ledger, guarantee, embeddings, function)
+    if mechanism == "geometric":
+        counts += _two_sided_geometric(stream, 1 / scale, len(counts))
+    else:
+        noise = np.empty(len(counts))
+        fill_rounded_gaussian(stream, scale, noise)
+        counts += noise.astype(np.int64)
     return HistogramRelease(guarantee=guarantee, counts=counts, edges=edges)
 
 

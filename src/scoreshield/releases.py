@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, Contract, Noise, tie_break
+from scoreshield._contract import Collection, Contract, Noise, charge, tie_break
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry.arrays import Progress, to_device
@@ -45,6 +45,7 @@ def release_scores(
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
     rng: Any = None,
+    ledger: Any = None,
     unsafe_reproduce_paper: bool = False,
 ) -> ScoreRelease:
     """Release the cosine similarities of a public query, or a batch of them, with every record (regime i).
@@ -64,6 +65,7 @@ def release_scores(
     score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
     norm : ``"unit"`` normalises rows and refuses zero rows; ``"ball"`` only shortens rows longer than one.
     rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
+    ledger : a :class:`scoreshield.Ledger`, or ``ledger.on(name)``, charged before the noise is drawn.
     unsafe_reproduce_paper : use a refused textbook rule all the same. The guarantee then carries the true pair.
 
     Returns
@@ -82,10 +84,11 @@ def release_scores(
     noise = contract.calibrate(source.adjacency.of(released))
     values = _embeddings.scores(source.rows(), queries, norm, function)
     np.clip(values, *contract.score_range, out=values)
-    add_noise(values.reshape(-1), noise.law, noise.step, stream)
     if single:
         values = values[0]
     guarantee = contract.guarantee(noise, source.adjacency, "scores", values.shape, stream)
+    charge(ledger, guarantee, embeddings, function)
+    add_noise(values.reshape(-1), noise.law, noise.step, stream)
     return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
 
 
@@ -100,6 +103,7 @@ def release_row(
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
     rng: Any = None,
+    ledger: Any = None,
     unsafe_reproduce_paper: bool = False,
 ) -> RowRelease:
     """Release the similarities of the record at a public index with every record (regime iii).
@@ -121,9 +125,10 @@ def release_row(
     own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
     values = _embeddings.scores(rows, own, "unit", function)[0]
     np.clip(values, *contract.score_range, out=values)
+    guarantee = contract.guarantee(noise, source.adjacency, "row", values.shape, stream)
+    charge(ledger, guarantee, embeddings, function)
     add_noise(values, noise.law, noise.step, stream)
     values[index] = 1.0
-    guarantee = contract.guarantee(noise, source.adjacency, "row", values.shape, stream)
     return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
 
 
@@ -141,6 +146,7 @@ def release_gram(
     max_iterations: int | None = None,
     device: str = "cpu",
     rng: Any = None,
+    ledger: Any = None,
     unsafe_reproduce_paper: bool = False,
     progress: Progress | None = None,
 ) -> GramRelease:
@@ -181,8 +187,9 @@ def release_gram(
     noise = contract.calibrate(source.adjacency.of(released), entries_per_draw=2)
     noisy = _embeddings.gram(source.rows(), function)
     np.clip(noisy, *contract.score_range, out=noisy)
-    _add_symmetric_noise(noisy, noise, stream, progress)
     guarantee = contract.guarantee(noise, source.adjacency, "gram", noisy.shape, stream)
+    charge(ledger, guarantee, embeddings, function)
+    _add_symmetric_noise(noisy, noise, stream, progress)
     if "none" in (projection, denoise):
         return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
     project = _Projector(method, max_iterations, device, progress)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, tie_break
+from scoreshield._contract import Collection, charge, tie_break
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import exact
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
@@ -45,12 +45,13 @@ def release_matches(
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
     rng: Any = None,
+    ledger: Any = None,
 ) -> MatchRelease:
     """Release which records score above a public threshold, under pure epsilon.
 
     Parameters
     ----------
-    embeddings, query, adjacency, norm, rng : as in :func:`scoreshield.release_scores`; one query.
+    embeddings, query, adjacency, norm, rng, ledger : as in :func:`scoreshield.release_scores`; one query.
     threshold : public, chosen without looking at the collection.
     epsilon : the whole budget.
     refine : the share of it, in [0, 1), that scores the records which passed, with staircase noise; 0 names them only.
@@ -74,17 +75,10 @@ def release_matches(
     source, queries, stream, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
 
     screen_budget = epsilon * (1 - refine)
+    law, step = _staircase(epsilon * refine, threshold, high) if refine else (None, 2.0**-20)
     scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
     np.clip(scores, low, high, out=scores)
     bits = scores > threshold
-    told = np.flatnonzero(bits ^ ~_kept(stream, screen_budget, len(bits)))
-    law, step = None, 2.0**-20
-    values = np.empty(0)
-    if refine:
-        law, step = _staircase(epsilon * refine, threshold, high)
-        values = np.clip(scores[told], threshold, high)
-        add_noise(values, law, step, stream)
-    del scores, bits
     guarantee = Guarantee(
         epsilon=epsilon,
         delta=0.0,
@@ -103,6 +97,13 @@ def release_matches(
         sampler=stream.name,
         details={"threshold": threshold, "screening_epsilon": screen_budget, "refining_epsilon": epsilon * refine},
     )
+    charge(ledger, guarantee, embeddings, function)
+    told = np.flatnonzero(bits ^ ~_kept(stream, screen_budget, len(bits)))
+    values = np.empty(0)
+    if law is not None:
+        values = np.clip(scores[told], threshold, high)
+        add_noise(values, law, step, stream)
+    del scores, bits
     return MatchRelease(guarantee=guarantee, told=told, noisy=values, tie_break=tie_break(stream))
 
 
@@ -117,6 +118,7 @@ def release_top_k(
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
     rng: Any = None,
+    ledger: Any = None,
 ) -> TopKRelease:
     """Release the indices of the k best records, best first, under pure epsilon and without their scores.
 
@@ -142,13 +144,6 @@ def release_top_k(
     steps = np.rint(scores / step)
     del scores
     width = round(high / step) - round(low / step)
-    choose = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
-    left, indices = np.arange(source.size), np.empty(k, dtype=np.intp)
-    for place in range(k):
-        found = choose(stream, steps[left], width / each * (1 + 2**-48))
-        indices[place] = left[found]
-        left = np.delete(left, found)
-    del steps
     guarantee = Guarantee(
         epsilon=epsilon,
         delta=0.0,
@@ -167,6 +162,14 @@ def release_top_k(
         sampler=stream.name,
         details={"selections": k, "epsilon_for_each": each, "records": source.size},
     )
+    charge(ledger, guarantee, embeddings, function)
+    choose = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
+    left, indices = np.arange(source.size), np.empty(k, dtype=np.intp)
+    for place in range(k):
+        found = choose(stream, steps[left], width / each * (1 + 2**-48))
+        indices[place] = left[found]
+        left = np.delete(left, found)
+    del steps
     return TopKRelease(guarantee=guarantee, indices=indices)
 
 

@@ -23,6 +23,13 @@ Labels = Annotated[
 ]
 Centroids = Annotated[bool, typer.Option("--centroids", help="With --labels: release one centroid per identity.")]
 Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option("--ledger", help="Charge this ledger before the noise: sqlite:///FILE or postgresql://..."),
+]
+Dataset = Annotated[
+    str | None, typer.Option(help="With --ledger: the dataset's name; without one, the collection's fingerprint.")
+]
 Seed = Annotated[int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.")]
 
 
@@ -32,6 +39,16 @@ def adjacency_of(labels: Path | None, centroids: bool) -> ss.Adjacency:
             raise ss.InvalidInput("--centroids needs --labels, which say who belongs to whom.")
         return ss.Replacement()
     return ss.Identity(io.read_array(labels), centroids=centroids)
+
+
+def ledger_of(url: str | None, dataset: str | None) -> Any:
+    """The ledger to charge, or its account for a named dataset."""
+    if url is None:
+        if dataset is not None:
+            raise ss.InvalidInput("--dataset needs --ledger, which says where its budget is kept.")
+        return None
+    ledger = ss.Ledger(url)
+    return ledger if dataset is None else ledger.on(dataset)
 
 
 def one_or_many(query: Any) -> Any:

@@ -13,13 +13,16 @@ from scoreshield.cli.options import CalibrationOption, Delta, Epsilon, Force, Js
 from scoreshield.cli.output import (
     Array,
     Centroids,
+    Dataset,
     Embeddings,
     Labels,
+    LedgerUrl,
     Output,
     Seed,
     adjacency_of,
     check_output,
     finish,
+    ledger_of,
     one_or_many,
     ranking,
 )
@@ -69,6 +72,8 @@ def release_scores(
     norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
     top_k: TopK = None,
     threshold: Threshold = None,
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     seed: Seed = None,
     unsafe_reproduce_paper: Unsafe = False,
     force: Force = False,
@@ -87,6 +92,7 @@ def release_scores(
         score_range=score_range,
         norm=norm,
         rng=seed,
+        ledger=ledger_of(ledger, dataset),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
     finish(release, output, as_json, ranking(release, top_k, threshold))
@@ -107,6 +113,8 @@ def release_row(
     score_range: ScoreRange = (-1.0, 1.0),
     top_k: TopK = None,
     threshold: Threshold = None,
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     seed: Seed = None,
     unsafe_reproduce_paper: Unsafe = False,
     force: Force = False,
@@ -124,6 +132,7 @@ def release_row(
         adjacency=adjacency_of(labels, centroids),
         score_range=score_range,
         rng=seed,
+        ledger=ledger_of(ledger, dataset),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
     finish(release, output, as_json, ranking(release, top_k, threshold))
@@ -153,6 +162,8 @@ def release_gram(
     ] = "projection",
     device: Annotated[str, typer.Option(help="Where the projection runs: cpu or cuda.")] = "cpu",
     max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after so many steps.")] = None,
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     seed: Seed = None,
     unsafe_reproduce_paper: Unsafe = False,
     force: Force = False,
@@ -179,6 +190,7 @@ def release_gram(
             device=device,
             max_iterations=max_iterations,
             rng=seed,
+            ledger=ledger_of(ledger, dataset),
             unsafe_reproduce_paper=unsafe_reproduce_paper,
             progress=progress,
         )

@@ -13,13 +13,16 @@ from scoreshield.cli.options import Epsilon, Force, Json, ScoreRange
 from scoreshield.cli.output import (
     Array,
     Centroids,
+    Dataset,
     Embeddings,
     Labels,
+    LedgerUrl,
     Output,
     Seed,
     adjacency_of,
     check_output,
     finish,
+    ledger_of,
     one_or_many,
 )
 from scoreshield.cli.release import app as app
@@ -45,6 +48,8 @@ def release_matches(
     labels: Labels = None,
     centroids: Centroids = False,
     score_range: ScoreRange = (-1.0, 1.0),
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
@@ -60,6 +65,7 @@ def release_matches(
         adjacency=adjacency_of(labels, centroids),
         score_range=score_range,
         rng=seed,
+        ledger=ledger_of(ledger, dataset),
     )
     low, high = release.count_interval()
     facts = {
@@ -83,6 +89,8 @@ def release_top_k(
     labels: Labels = None,
     centroids: Centroids = False,
     score_range: ScoreRange = (-1.0, 1.0),
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
@@ -98,6 +106,7 @@ def release_top_k(
         adjacency=adjacency_of(labels, centroids),
         score_range=score_range,
         rng=seed,
+        ledger=ledger_of(ledger, dataset),
     )
     finish(release, output, as_json, {"top_k": release.indices.tolist()})
 
@@ -116,6 +125,8 @@ def release_histogram(
     labels: Labels = None,
     centroids: Centroids = False,
     score_range: ScoreRange = (-1.0, 1.0),
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
@@ -132,6 +143,7 @@ def release_histogram(
         adjacency=adjacency_of(labels, centroids),
         score_range=score_range,
         rng=seed,
+        ledger=ledger_of(ledger, dataset),
     )
     facts = {"rate_error_95_percent": release.error(0.95)}
     if target_fmr is not None:

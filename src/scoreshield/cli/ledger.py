@@ -1,0 +1,122 @@
+"""`scoreshield ledger init | status | list | verify | export`: what was spent on a collection, and what is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import scoreshield as ss
+from scoreshield.cli.options import Force, Json
+from scoreshield.privacy.ledger import Ledger, LedgerError
+
+app = typer.Typer(
+    help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(help="Where the ledger is: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.", metavar="LEDGER"),
+]
+Dataset = Annotated[str | None, typer.Option(help="One dataset, by its name or fingerprint; all of them without this.")]
+
+
+@app.command(epilog="scoreshield ledger init sqlite:///ledger.db --epsilon 10 --delta 1e-6")
+def init(
+    url: Url,
+    epsilon: Annotated[float, typer.Option(help="The most epsilon that may ever be spent on one dataset. No default.")],
+    delta: Annotated[float, typer.Option(help="The delta it is counted at; 0 takes pure mechanisms only. No default.")],
+    as_json: Json = False,
+) -> None:
+    """Make a ledger with its limit, which is for good; an existing one must have the same limit."""
+    _status(Ledger(url, epsilon=epsilon, delta=delta), None, as_json)
+
+
+@app.command(epilog="scoreshield ledger status sqlite:///ledger.db")
+def status(url: Url, dataset: Dataset = None, as_json: Json = False) -> None:
+    """What was spent, what is left, and what one more release may cost."""
+    _status(Ledger(url), dataset, as_json)
+
+
+@app.command("list", epilog="scoreshield ledger list sqlite:///ledger.db")
+def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> None:
+    """Every charge: when, who, why and how much."""
+    entries = [entry for entry in Ledger(url).entries() if dataset is None or entry.dataset in (dataset, None)]
+    if as_json:
+        typer.echo(json.dumps([entry.to_dict() for entry in entries]))
+        return
+    table = Table("entry", "time (UTC)", "dataset", "who", "why", "mechanism", "epsilon", "delta", "note")
+    for entry in entries:
+        promise: dict[str, Any] = json.loads(entry.guarantee)
+        epsilon, delta = (f"{promise[name]:g}" for name in ("epsilon", "delta"))
+        where = (entry.dataset or "all").removeprefix("hmac-sha256:")[:16]
+        time = entry.time[:19].replace("T", " ")
+        table.add_row(
+            str(entry.id), time, where, entry.who, entry.why, promise["mechanism"], epsilon, delta, entry.note
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a pipe has no width to fit
+    console.print(table, markup=False)
+
+
+@app.command(epilog="scoreshield ledger verify sqlite:///ledger.db --head 12:9f86d081...")
+def verify(
+    url: Url,
+    head: Annotated[
+        str | None, typer.Option(help="A head that was noted earlier: shows entries cut off at the end since then.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every entry and the chain; the head it prints is worth keeping somewhere else."""
+    found = Ledger(url).verify(head=head)
+    if not found:
+        raise LedgerError(found.reason)
+    facts = {"ok": True, "entries": found.entries, "head": found.head}
+    typer.echo(json.dumps(facts) if as_json else str(found))
+
+
+@app.command(epilog="scoreshield ledger export sqlite:///ledger.db --output ledger.csv")
+def export(
+    url: Url,
+    output: Annotated[Path, typer.Option(help="Where to write; ends in .csv or .json.")],
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write every entry to a table or a JSON file."""
+    if output.exists() and not force:
+        raise ss.InvalidInput(f"{output} exists already; choose another name or pass --force to overwrite it.")
+    if not output.parent.is_dir():
+        raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
+    ledger = Ledger(url)
+    ledger.export(output)
+    facts = {"file": str(output), "head": ledger.head()}
+    typer.echo(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
+
+
+def _status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:
+    spent, room = ledger.spent_on(dataset), ledger.room(dataset)
+    facts = {
+        "ledger": ledger.name,
+        "dataset": dataset,
+        "limit": ledger.epsilon,
+        "delta": ledger.delta,
+        "spent": spent,
+        "remaining": max(0.0, ledger.epsilon - spent),
+        "fits": {"pure": room.pure, "gaussian": room.gaussian, "gaussian_mu": room.mu},
+        "datasets": ledger.datasets(),
+        "head": ledger.head(),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    of = f"of {dataset}" if dataset else "of the dataset on which most is spent"
+    typer.echo(f"limit      epsilon {ledger.epsilon:g} at delta {ledger.delta:g}, for each dataset")
+    typer.echo(f"spent      epsilon {spent:.6g} ({of})")
+    typer.echo(f"remaining  epsilon {facts['remaining']:.6g}; {room}")
+    typer.echo(f"datasets   {len(ledger.datasets())} named, {ledger.head().partition(':')[0]} entries")
+    typer.echo(f"head       {facts['head']}")

@@ -1,0 +1,390 @@
+"""A ledger of what was spent on the privacy of a collection: it lasts, cannot be overdrawn, and can be checked.
+
+A release is charged *before* its noise is drawn. A crash between the two costs budget and releases nothing; no order of
+events releases something that was not charged. Charges are decided by the :class:`~scoreshield.privacy.filters.Filter`
+that the entries add up to, under the database's lock, so racing processes cannot pass the limit together. Entries are
+frozen and chained by SHA-256. docs/accounting.md says what that shows, and what it cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import getpass
+import hashlib
+import hmac
+import io as text_io
+import json
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from scoreshield import _checks, embeddings, io
+from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError
+from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
+from scoreshield.privacy.ledger_books import Books, charge_of
+from scoreshield.privacy.ledger_entry import COLUMNS, FORMAT, KINDS, Entry, canonical, check_text, digest
+from scoreshield.privacy.ledger_store import Session, store_at
+
+__all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "Verification"]
+
+_FINGERPRINT = "hmac-sha256:"
+_BLOCK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a check of the whole chain found; true if nothing is wrong.
+
+    Attributes
+    ----------
+    entries : how many entries are good, from the first on.
+    head : the address of the last good one, ``"NUMBER:HASH"``; pin it elsewhere and give it to ``verify(head=...)``.
+    first_bad : the number of the first entry that is wrong; None where no single entry is to blame.
+    reason : what is wrong, in a sentence; empty if nothing is.
+    """
+
+    entries: int
+    head: str
+    first_bad: int | None = None
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        if self.reason:
+            return self.reason
+        return f"All {self.entries} entries are as they were written, in order and within the limit; head {self.head}."
+
+
+class Ledger:
+    """The budget of one collection, or of several, in a database.
+
+    Parameters
+    ----------
+    url : ``sqlite:///PATH`` (``sqlite:////PATH`` from the root) or ``postgresql://...``.
+    epsilon, delta : the most that may ever be spent on one dataset. Given once, when the ledger is made; later openings
+        agree or leave them out. With ``delta`` = 0 only pure mechanisms can be charged.
+
+    A dataset is a name, or a collection, which is known by its keyed fingerprint. Changing one record changes the
+    fingerprint: collections that share records must share a name. A charge without a dataset counts against all.
+    """
+
+    def __init__(self, url: str, *, epsilon: float | None = None, delta: float | None = None) -> None:
+        self._store = store_at(url)
+        if not self._store.exists():
+            if epsilon is None and delta is None:
+                raise LedgerError(f"There is no ledger at {self._store.name}; give epsilon and delta to make one.")
+            self._create(*check_budget(epsilon, delta, "Ledger"))
+        row = self._store.read(_row)
+        self._facts, self._key = row.facts, row.key
+        self._genesis = digest(self._facts)
+        self.epsilon = float(self._facts["epsilon"])
+        self.delta = float(self._facts["delta"])
+        if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
+            asked = " and ".join(f"{n} {v!r}" for n, v in (("epsilon", epsilon), ("delta", delta)) if v is not None)
+            raise InvalidInput(
+                f"The ledger {self._store.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r} for "
+                f"good; got {asked}."
+            )
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._store.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
+
+    @property
+    def name(self) -> str:
+        """The address, without a password."""
+        return self._store.name
+
+    def fingerprint(self, collection: Any) -> str:
+        """A keyed fingerprint of a collection: HMAC-SHA256 over shape, type and bytes, under this ledger's own key.
+
+        It says nothing about the content to whoever lacks the key, and cannot be compared with another ledger's.
+        """
+        rows = embeddings.as_rows(collection, "Ledger.fingerprint", "collection")
+        kind = rows.dtype.newbyteorder("<")
+        mac = hmac.new(self._key, f"scoreshield collection 1\n{rows.shape}\n{kind.str}\n".encode(), hashlib.sha256)
+        block = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.itemsize))
+        for start in range(0, len(rows), block):
+            mac.update(np.ascontiguousarray(rows[start : start + block], dtype=kind).data)
+        return _FINGERPRINT + mac.hexdigest()
+
+    def spend(self, item: Any, *, dataset: Any = None, who: str | None = None, why: str = "") -> Entry:
+        """Charge a guarantee or a release once, or raise and charge nothing.
+
+        Parameters
+        ----------
+        item : a guarantee, or a release that carries one. Research mode is refused.
+        dataset : a name, a collection, or None.
+        who, why : for the record. Without ``who``, the user and host that the operating system names.
+
+        Returns
+        -------
+        The entry, which is on the disk by then.
+
+        Raises
+        ------
+        BudgetExceeded
+            if the limit would be passed; it says what is spent and what would still fit.
+        LedgerError
+            if the ledger cannot be read or written, or has been altered. Then nothing may be released.
+        """
+        function = "Ledger.spend"
+        guarantee = getattr(item, "guarantee", item)
+        profile, unit, promise = charge_of(guarantee, function)
+        where = self._dataset(dataset, function)
+        who = _default_who() if who is None else check_text(who, "who", function)
+        why = check_text(why, "why", function)
+
+        def work(session: Session) -> Entry:
+            previous, above = self._head(session)
+            books = Books.read(session, self.epsilon, self.delta)
+            books.check_unit(where, unit)
+            for budget in books.filters(where):
+                if not budget.would_fit(profile):
+                    raise budget.refusal(profile)
+            time, note = _stamp(above)
+            number = 1 if above is None else above.id + 1
+            text = canonical(profile.to_dict())
+            entry = Entry(number, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous).sealed()
+            session.append(entry)
+            session.advance(entry)
+            return entry
+
+        return self._store.write(work)
+
+    def charge(self, guarantee: Any, collection: Any) -> Entry:
+        """What a release function calls before it draws noise: charge its guarantee to the collection it reads."""
+        return self.spend(guarantee, dataset=collection)
+
+    def on(self, dataset: Any, *, who: str | None = None, why: str = "") -> Account:
+        """This ledger for one dataset, to hand to release functions; a collection is fingerprinted here, once."""
+        return Account(self, self._dataset(dataset, "Ledger.on"), who, why)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon spent at the ledger's delta, on the dataset on which most is spent."""
+        return self.spent_on(None)
+
+    @property
+    def remaining(self) -> float:
+        """The limit less what is spent; :meth:`room` says what one more release may cost."""
+        return max(0.0, self.epsilon - self.spent)
+
+    def spent_on(self, dataset: Any) -> float:
+        """The same for one dataset, charges that name none included."""
+        return max(budget.spent for budget in self._filters(dataset, "Ledger.spent_on"))
+
+    def remaining_on(self, dataset: Any) -> float:
+        return max(0.0, self.epsilon - self.spent_on(dataset))
+
+    def room(self, dataset: Any = None) -> Room:
+        """The largest pure and the largest Gaussian mechanism that would still fit."""
+        rooms = [budget.room() for budget in self._filters(dataset, "Ledger.room")]
+        return Room(*(min(values) for values in zip(*((r.pure, r.mu, r.gaussian) for r in rooms), strict=True)))
+
+    def datasets(self) -> list[str]:
+        """The datasets that were charged by name or fingerprint."""
+        return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).names)
+
+    def entries(self) -> list[Entry]:
+        """All entries, in order."""
+        return self._store.read(lambda session: list(session.entries()))
+
+    def head(self) -> str:
+        """``"NUMBER:HASH"`` of the last entry. Kept where the ledger's owner cannot change it, it dates the chain."""
+        row = self._store.read(_row)
+        return f"{row.entries}:{row.head}"
+
+    def verify(self, *, head: str | None = None) -> Verification:
+        """Check every entry, the chain, the limit and, if given, that an earlier ``head`` is still in the chain.
+
+        The chain shows a change, a removal in the middle, an insertion and a swap. Entries cut off at the end by
+        someone who can also rewrite the ledger's own row leave a shorter chain that is whole: only a pinned head shows
+        that.
+        """
+        return self._store.read(lambda session: self._verify(session, _parse_head(head)))
+
+    def export(self, path: str | Path) -> None:
+        """Write all entries to a .csv or .json file, whole or not at all."""
+        path = Path(path)
+        writers: dict[str, Callable[[list[Entry]], str]] = {".csv": _as_csv, ".json": self._as_json}
+        if path.suffix.lower() not in writers:
+            raise InvalidInput(f"A ledger is exported to a .csv or .json file, by its ending; got {path}.")
+        content = writers[path.suffix.lower()](self.entries()).encode("utf-8")
+
+        def write(file: BinaryIO) -> None:
+            file.write(content)
+
+        io.write_whole({path: write})
+
+    def _create(self, epsilon: float, delta: float) -> None:
+        key = secrets.token_bytes(32)
+        facts = {
+            "format": FORMAT,
+            "rules": RULES,
+            "id": secrets.token_hex(16),
+            "created": _now().isoformat(timespec="microseconds"),
+            "epsilon": epsilon,
+            "delta": delta,
+            "key": hashlib.sha256(key).hexdigest(),
+        }
+        self._store.create(canonical(facts), key.hex(), digest(facts))
+
+    def _dataset(self, dataset: Any, function: str) -> str | None:
+        if dataset is None:
+            return None
+        if isinstance(dataset, str):
+            return check_text(dataset, "dataset", function, least=1, most=200)
+        return self.fingerprint(dataset)
+
+    def _filters(self, dataset: Any, function: str) -> list[Filter]:
+        where = self._dataset(dataset, function)
+        return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).filters(where))
+
+    def _head(self, session: Session) -> tuple[str, Entry | None]:
+        """The hash to continue from, after a look at whether the end of the chain is what the ledger's row says."""
+        row, above = _row(session), session.last()
+        whole = (above is None and row.head == self._genesis) or (
+            above is not None and above.id == row.entries and above.hash == row.head == above.own_hash()
+        )
+        if digest(row.facts) != self._genesis or not whole or session.count() != row.entries:
+            raise LedgerError(f"The ledger {self.name} has been altered: run verify to see where; nothing was charged.")
+        return row.head, above
+
+    def _verify(self, session: Session, pinned: tuple[int, str] | None) -> Verification:
+        row = _row(session)
+        last, good = digest(row.facts), 0
+        if hashlib.sha256(row.key).hexdigest() != row.facts.get("key") or last != self._genesis:
+            return Verification(0, f"0:{last}", None, "The ledger's own facts (limit, key) were changed.")
+        if pinned == (0, last):
+            pinned = None
+        for entry in session.entries():
+            fault = entry.fault(last)
+            if entry.id != good + 1 and fault is None:
+                fault = "does not have the number that follows: something was removed, inserted or moved there"
+            if fault is None and pinned is not None and pinned[0] == entry.id and pinned[1] != entry.hash:
+                fault = "is another than the pinned head says: the chain was rewritten"
+            if fault is not None:
+                return Verification(good, f"{good}:{last}", entry.id, f"Entry {entry.id} {fault}.")
+            last, good = entry.hash, entry.id
+        here = f"{good}:{last}"
+        if (good, last) != (row.entries, row.head):
+            reason = (
+                f"The ledger's row says {row.entries} entries and the chain has {good}: its end was cut off or changed."
+            )
+            return Verification(good, here, good + 1, reason)
+        if pinned is not None and pinned[0] > good:
+            reason = f"The pinned head has {pinned[0]} entries and the chain has {good}: the end was cut off."
+            return Verification(good, here, good + 1, reason)
+        if pinned is not None and pinned[0] == 0:
+            return Verification(good, here, None, "The pinned head is of another ledger.")
+        if not all(budget.holds() for budget in Books.read(session, self.epsilon, self.delta).filters(None)):
+            return Verification(good, here, None, "The entries add up to more than the limit.")
+        return Verification(good, here)
+
+    def _as_json(self, entries: list[Entry]) -> str:
+        content = {"ledger": self._facts, "entries": [entry.to_dict() for entry in entries]}
+        return json.dumps(content, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class Account:
+    """A ledger for one dataset, with who and why said once."""
+
+    ledger: Ledger
+    dataset: str | None
+    who: str | None = None
+    why: str = ""
+
+    def spend(self, item: Any) -> Entry:
+        return self.ledger.spend(item, dataset=self.dataset, who=self.who, why=self.why)
+
+    def charge(self, guarantee: Any, collection: Any) -> Entry:  # noqa: ARG002
+        """As :meth:`Ledger.charge`; which dataset the collection belongs to has been said already."""
+        return self.spend(guarantee)
+
+    @property
+    def spent(self) -> float:
+        return self.ledger.spent_on(self.dataset)
+
+    @property
+    def remaining(self) -> float:
+        return self.ledger.remaining_on(self.dataset)
+
+    def room(self) -> Room:
+        return self.ledger.room(self.dataset)
+
+
+class _Row(NamedTuple):
+    """The ledger's own row, read and checked."""
+
+    facts: dict[str, Any]
+    key: bytes
+    entries: int
+    head: str
+
+
+def _row(session: Session) -> _Row:
+    row = session.facts()
+    if row is None:
+        raise LedgerError("The ledger's own row is gone; it cannot be used.")
+    try:
+        facts = json.loads(row[0])
+        form, rules = facts["format"], facts["rules"]
+        check_budget(facts["epsilon"], facts["delta"], "Ledger")
+        found = _Row(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
+    except (ValueError, KeyError, TypeError):
+        raise LedgerError("The ledger's own row cannot be read; it cannot be used.") from None
+    if (form, rules) != (FORMAT, RULES):
+        raise LedgerError(
+            f"The ledger has format {form} and rules {rules}, which this version ({FORMAT}, {RULES}) does not know; "
+            "use a newer one."
+        )
+    return found
+
+
+def _stamp(above: Entry | None) -> tuple[str, str]:
+    """The time now, and a note if the clock stands before that of the entry above: said, never mended."""
+    now = _now()
+    if above is None:
+        return now.isoformat(timespec="microseconds"), ""
+    back = (datetime.fromisoformat(above.time) - now).total_seconds()
+    note = f"this clock stood {back:.6f} s before that of the entry above" if back > 0 else ""
+    return now.isoformat(timespec="microseconds"), note
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _default_who() -> str:
+    user = "unknown"
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        user = getpass.getuser()
+    name = f"{user}@{socket.gethostname()}"
+    return name if name.isprintable() else "unknown"
+
+
+def _parse_head(head: str | None) -> tuple[int, str] | None:
+    if head is None:
+        return None
+    number, _, value = head.partition(":") if isinstance(head, str) else ("", "", "")
+    if not number.isdecimal() or len(value) != 64 or set(value) - set("0123456789abcdef"):
+        _checks.reject("head", "Ledger.verify", "'NUMBER:HASH' as head() gives it", head)
+    return int(number), value
+
+
+def _as_csv(entries: list[Entry]) -> str:
+    buffer = text_io.StringIO()
+    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(entry) for entry in entries)
+    return buffer.getvalue()

@@ -1,0 +1,129 @@
+r"""The privacy-loss law behind a profile, and what of it adds up: pure epsilons, Gaussian mu and Renyi moments.
+
+For the laws P and Q of the output on two neighbours the loss is :math:`L = \ln(p/q)` under P, and
+:math:`\delta(\epsilon) = E[(1 - e^{\epsilon - L})_+]`. A profile here bounds both orders of the two neighbours, so the
+law that stands for it is symmetric: :math:`P[L = -\ell] = e^{-\ell} P[L = \ell]`. Everything is rounded up.
+
+Closed forms of the Renyi divergences: Mironov (2017), table II. Randomised response is the worst pure mechanism
+(Kairouz, Oh & Viswanath 2015). docs/accounting.md proves what is used.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfinv, logsumexp, ndtri_exp
+
+from scoreshield import _checks
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
+
+Float = NDArray[np.float64]
+#: Room for the rounding of closed forms, and for that of sums over many knots.
+_UP = 1 + 1e-11
+
+
+class LossLaw(NamedTuple):
+    """A symmetric discrete privacy-loss law that dominates a falling convex curve."""
+
+    losses: Float  # 0 < l_1 < ... < l_m
+    masses: Float  # P[L = l_i]; P[L = -l_i] is e^-l_i times that
+    centre: float  # P[L = 0]
+    infinite: float  # P[L = infinity]
+
+
+def profile_of(item: Any, function: str) -> Profile:
+    """The profile of a profile, a guarantee or a release."""
+    if isinstance(item, Profile):
+        return item
+    profile = getattr(getattr(item, "guarantee", item), "profile", None)
+    if not isinstance(profile, Profile):
+        _checks.reject("item", function, "a guarantee, a release or a privacy profile", item)
+    return profile
+
+
+def pure_epsilon(profile: Profile) -> float:
+    """The epsilon at which delta is 0; infinite where there is none."""
+    if not isinstance(profile, CurveProfile):
+        return profile.epsilon_at(0.0)
+    knots = zip(profile.losses, profile.deltas, strict=True)
+    return min((loss for loss, delta in knots if delta == 0), default=math.inf)
+
+
+def residual(profile: Profile) -> float:
+    """The probability that a profile leaves with no bound on the loss at all."""
+    return profile.deltas[-1] if isinstance(profile, CurveProfile) else 0.0
+
+
+def dominating_mu(profile: Profile) -> float:
+    r"""A mu such that Gaussian noise with it tells at least as much, at every epsilon; infinite where there is none.
+
+    A pure epsilon is covered by the least mu with :math:`\Phi(-\mu/2) \le 1/(1 + e^\epsilon)`: the curve of randomised
+    response is two chords of that Gaussian curve.
+    """
+    if isinstance(profile, GaussianProfile):
+        return profile.mu
+    epsilon = pure_epsilon(profile)
+    if epsilon < 1:
+        return 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2))) * _UP
+    return -2 * float(ndtri_exp(-float(np.logaddexp(0, epsilon)))) * _UP if math.isfinite(epsilon) else math.inf
+
+
+def log_moment(profile: Profile, order: float) -> float:
+    r""":math:`\ln E[e^{(\alpha-1) L}] = (\alpha-1) D_\alpha` at ``order`` > 1, rounded up.
+
+    A curve that ends above 0 leaves a loss without bound on a mass of that size. That mass is charged apart, and the
+    moment is that of the loss cut off at the last knot (docs/accounting.md).
+    """
+    if not isinstance(profile, GaussianProfile | LaplaceProfile | PureProfile | CurveProfile):
+        _checks.reject("profile", "log_moment", "of a kind that this version knows", profile)
+    match profile:
+        case GaussianProfile(mu):
+            return order * (order - 1) * mu * mu / 2 * _UP
+        case LaplaceProfile(epsilon) if epsilon >= 0.01:
+            return _laplace_moment(epsilon, order) * _UP
+        case PureProfile(epsilon) | LaplaceProfile(epsilon):
+            # Below 0.01 Laplace noise and randomised response agree to leading order, and the closed form cancels.
+            return (_log_cosh((order - 0.5) * epsilon) - _log_cosh(epsilon / 2)) * _UP
+        case _:
+            return _curve_moment(profile, order)
+
+
+def loss_law(losses: Float, deltas: Float) -> LossLaw:
+    r"""The law whose :math:`\delta` is the broken line through the knots, in :math:`e^\epsilon`, from above.
+
+    With x = e^loss and slopes s_i of the segments, the mass at knot i is x_i (s_i - s_{i-1}); a mass that rounding made
+    negative is taken as 0, which only adds. ``losses`` starts at 0; beyond the last knot delta stays what it is.
+    """
+    steps = -np.expm1(losses[:-1] - losses[1:])  # (x_{i+1} - x_i) / x_{i+1}, without overflow
+    falls = np.maximum(deltas[:-1] - deltas[1:], 0.0) / steps  # -s_i x_{i+1}
+    after = np.append(falls[1:] * np.exp(losses[1:-1] - losses[2:]), 0.0)  # -s_{i+1} x_{i+1}
+    masses = np.maximum(falls - after, 0.0)
+    infinite = float(deltas[-1])
+    centre = max(0.0, 1.0 - infinite - float(np.sum(masses * (1 + np.exp(-losses[1:])))))
+    return LossLaw(losses[1:], masses * _UP, centre * _UP, infinite)
+
+
+def _log_cosh(x: float) -> float:
+    return math.log1p(2 * math.sinh(x / 2) ** 2) if x < 20 else x - math.log(2) + math.log1p(math.exp(-2 * x))
+
+
+def _laplace_moment(epsilon: float, order: float) -> float:
+    left, right = (order - 1) * epsilon, -order * epsilon
+    share = order / (2 * order - 1)
+    if left > 1:
+        return float(np.logaddexp(math.log(share) + left, math.log1p(-share) + right))
+    return math.log1p(share * math.expm1(left) + (1 - share) * math.expm1(right))
+
+
+def _curve_moment(profile: CurveProfile, order: float) -> float:
+    if profile.losses[-1] > 700:  # further than a curve looks
+        return math.inf
+    if len(profile.losses) == 1:
+        return order * math.log1p(residual(profile))
+    law = loss_law(np.array(profile.losses), np.array(profile.deltas))
+    exponents = np.concatenate([(order - 1) * law.losses, -order * law.losses, [0.0, (order - 1) * law.losses[-1]]])
+    weights = np.concatenate([law.masses, law.masses, [law.centre, order * law.infinite]])
+    return max(0.0, float(logsumexp(exponents, b=weights))) * _UP + 1e-11

