@@ -13,9 +13,11 @@ from scoreshield.errors import (
 )
 from scoreshield.geometry.elliptope import Projection, project_elliptope
 from scoreshield.histograms import release_histogram
+from scoreshield.indexing import IndexRelease, pair_components, release_index
 from scoreshield.privacy.accounting import Filter, compose, group, parallel
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
 from scoreshield.privacy.calibration import calibrate
+from scoreshield.privacy.channels import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.ledger import Ledger
@@ -49,11 +51,13 @@ __all__ = [
     "Guarantee",
     "HistogramRelease",
     "Identity",
+    "IndexRelease",
     "InvalidCalibration",
     "InvalidInput",
     "LaplaceNoise",
     "Ledger",
     "LedgerError",
+    "LevelChannel",
     "MatchRelease",
     "Projection",
     "Release",
@@ -70,14 +74,19 @@ __all__ = [
     "decisions",
     "group",
     "load",
+    "optimal_channel",
+    "pair_components",
     "parallel",
     "plan",
     "project_elliptope",
+    "randomised_response",
     "release_gram",
     "release_histogram",
+    "release_index",
     "release_matches",
     "release_row",
     "release_scores",
     "release_top_k",
+    "retrieval_cuts",
     "risk",
 ]

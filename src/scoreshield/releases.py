@@ -22,12 +22,23 @@ from scoreshield.geometry import denoise as post
 from scoreshield.geometry.arrays import Progress, to_device
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.geometry.elliptope import needs_memory, project_elliptope
-from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, spectral_norm
+from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.adjacency import (
+    FULL_RANGE,
+    Adjacency,
+    Released,
+    Replacement,
+    check_score_range,
+    spectral_norm,
+)
+from scoreshield.privacy.channels import LevelChannel, optimal_channel
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.laws import StaircaseNoise
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.stream import Stream, stream_from
 from scoreshield.results import GramRelease, RowRelease, ScoreRelease
 
-Mechanism = Literal["gaussian", "laplace", "staircase"]
+Mechanism = Literal["gaussian", "laplace", "staircase", "optimal", "auto"]
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
 GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
 _TILE = 256  # rows of a Gram matrix that get their noise at once
@@ -39,7 +50,7 @@ def release_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: str = "gaussian",
+    mechanism: str | LevelChannel = "gaussian",
     calibration: str = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
@@ -57,7 +68,10 @@ def release_scores(
         docs/noise.md says when that is the wrong tool.
     epsilon, delta : the contract. Gaussian noise needs delta > 0, the pure ones none; there is no default epsilon.
     mechanism : ``"gaussian"``; ``"laplace"`` or ``"staircase"`` for one query, where one record moves one score: pure
-        epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md says what that means).
+        epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md says what that means);
+        ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table that
+        :func:`scoreshield.optimal_channel` or :func:`scoreshield.randomised_response` makes; ``"auto"``, of Gaussian
+        (where delta allows it) and staircase noise the one of the smaller standard deviation.
     calibration : ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, refused
         where false).
     adjacency : who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels, centroids=True)``
@@ -74,6 +88,12 @@ def release_scores(
     threshold=None)``.
     """
     function = "release_scores"
+    if mechanism == "auto":
+        mechanism = _smaller_noise(epsilon, delta, score_range, function)
+    if mechanism == "optimal" or isinstance(mechanism, LevelChannel):
+        return _release_levels(
+            embeddings, query, epsilon, delta, mechanism, calibration, adjacency, score_range, norm, rng, ledger
+        )
     contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
     source = Collection.check(embeddings, adjacency, function)
@@ -89,6 +109,86 @@ def release_scores(
     guarantee = contract.guarantee(noise, source.adjacency, "scores", values.shape, stream)
     charge(ledger, guarantee, embeddings, function)
     add_noise(values.reshape(-1), noise.law, noise.step, stream)
+    return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
+
+
+def _smaller_noise(epsilon: Any, delta: Any, score_range: Any, function: str) -> str:
+    """Gaussian or staircase, by standard deviation: both are unbiased, and the contract is public."""
+    epsilon = _checks.budget(epsilon, function)
+    delta = _checks.probability(delta, "delta", function, zero=True)
+    low, high = check_score_range(score_range, function)
+    if delta == 0:
+        return "staircase"
+    staircase = StaircaseNoise.calibrated(epsilon, high - low).std
+    if gaussian.calibrate(epsilon, delta, high - low) <= staircase:
+        return "gaussian"
+    raise InvalidInput(
+        f"Staircase noise has the smaller standard deviation here ({staircase:.4g}) and needs no delta: leave delta "
+        "out for "
+        "mechanism='auto', or ask for mechanism='gaussian'."
+    )
+
+
+def _release_levels(
+    embeddings: ArrayLike,
+    query: ArrayLike,
+    epsilon: float,
+    delta: float,
+    mechanism: str | LevelChannel,
+    calibration: str,
+    adjacency: Adjacency,
+    score_range: tuple[float, float],
+    norm: str,
+    rng: Any,
+    ledger: Any,
+) -> ScoreRelease:
+    """Scores drawn from a table of levels: one record moves one score, and the others' draws cancel."""
+    function = "release_scores"
+    epsilon = _checks.budget(epsilon, function)
+    delta = _checks.probability(delta, "delta", function, zero=True)
+    low, high = check_score_range(score_range, function)
+    if calibration != "analytic":
+        raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for a table of levels.")
+    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
+    source = Collection.check(embeddings, adjacency, function)
+    queries, single = _embeddings.as_queries(query, source.dimension, function)
+    if source.adjacency.of(Released("scores", source.size, queries=len(queries))).moved > 1:
+        raise InvalidInput(
+            "A table of levels is private where one record moves one score: one query, no raw identities."
+        )
+    stream = stream_from(rng, function)
+    name = "levels"
+    if not isinstance(mechanism, LevelChannel):
+        name, mechanism = "optimal", optimal_channel(epsilon, delta, score_range=(low, high))
+    if mechanism.epsilon > epsilon or mechanism.delta > delta:
+        raise InvalidInput(
+            f"The table is private at ({mechanism.epsilon:g}, {mechanism.delta:g}), which the contract ({epsilon:g}, "
+            f"{delta:g}) "
+            "does not cover: make one for the contract."
+        )
+    values = np.clip(_embeddings.scores(source.rows(), queries, norm, function), low, high)
+    if single:
+        values = values[0]
+    guarantee = Guarantee(
+        epsilon=mechanism.epsilon,
+        delta=mechanism.delta,
+        mechanism=name,
+        calibration="pure" if mechanism.delta == 0 else "analytic",
+        adjacency=source.adjacency.public(),
+        regime="scores",
+        shape=values.shape,
+        score_range=(low, high),
+        sensitivity=high - low,
+        grid_sensitivity=high - low,
+        scale=mechanism.std,
+        grid=mechanism.step,
+        noise=mechanism,
+        profile=mechanism.profile(),
+        sampler=stream.name,
+        details={"levels": len(mechanism.inputs)},
+    )
+    charge(ledger, guarantee, embeddings, function)
+    values[...] = mechanism.release(stream, values)
     return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
 
 

@@ -380,22 +380,33 @@ def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
     )
 
 
-_KINDS: dict[str, type[Release]] = {
-    cls.kind: cls
-    for cls in (ScoreRelease, RowRelease, GramRelease, FactoredGramRelease, MatchRelease, TopKRelease, HistogramRelease)
-}
+def _kinds() -> dict[str, type[Release]]:
+    from scoreshield.indexing import IndexRelease  # which builds on this module
+
+    kinds: tuple[type[Release], ...] = (
+        ScoreRelease,
+        RowRelease,
+        GramRelease,
+        FactoredGramRelease,
+        MatchRelease,
+        TopKRelease,
+        HistogramRelease,
+        IndexRelease,
+    )
+    return {cls.kind: cls for cls in kinds}
 
 
 def load(path: str | Path) -> Any:
     """Read back a release that ``save`` wrote, equal to what was saved."""
     kind, guarantee_data, facts, arrays = io.read_release(path)
-    if kind not in _KINDS:
+    kinds = _kinds()
+    if kind not in kinds:
         raise InvalidInput(f"{path} holds a release of kind {kind!r}, which this version does not know.")
     guarantee = Guarantee.from_dict(guarantee_data)
-    fields = {field.name for field in dataclasses.fields(_KINDS[kind])} - {"guarantee"}
+    fields = {field.name for field in dataclasses.fields(kinds[kind])} - {"guarantee"}
     if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
-    release = _KINDS[kind](**arrays, **facts, guarantee=guarantee)
+    release = kinds[kind](**arrays, **facts, guarantee=guarantee)
     if not release.holds_together():
         raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")
     return release

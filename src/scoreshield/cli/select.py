@@ -1,15 +1,15 @@
-"""`scoreshield release matches | top-k | histogram`: pure releases that name or count records."""
+"""`scoreshield release matches | top-k | histogram | index`: releases that name, count or replace records."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 import scoreshield as ss
 from scoreshield import io
-from scoreshield.cli.options import Epsilon, Force, Json, ScoreRange
+from scoreshield.cli.options import Epsilon, Force, Json, ScoreRange, progress_bar
 from scoreshield.cli.output import (
     Array,
     Centroids,
@@ -29,6 +29,8 @@ from scoreshield.cli.release import app as app
 from scoreshield.histograms import HistogramMechanism
 from scoreshield.selection import Selection
 
+IndexMechanism = Literal["privunit", "gaussian"]
+Reduction = Literal["random", "pca"]
 Query = Annotated[Path, typer.Option(help="The public query, a vector.")]
 
 
@@ -149,3 +151,41 @@ def release_histogram(
     if target_fmr is not None:
         facts["threshold"] = release.threshold(target_fmr)
     finish(release, output, as_json, facts)
+
+
+@app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
+def release_index(
+    embeddings: Embeddings,
+    epsilon: Epsilon,
+    output: Output,
+    delta: Annotated[float, typer.Option(help="For Gaussian noise or a private PCA; PrivUnit takes none.")] = 0.0,
+    mechanism: Annotated[IndexMechanism, typer.Option(help="How each vector is made private.")] = "privunit",
+    components: Annotated[int | None, typer.Option(help="Reduce to so many dimensions first.")] = None,
+    reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
+    pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release vectors that answer every later query."""
+    check_output(output, force)
+    with progress_bar(as_json) as progress:
+        release = ss.release_index(
+            io.read_array(embeddings, name=array, mapped=True),
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            components=components,
+            reduction=reduction,
+            pca_share=pca_share,
+            adjacency=adjacency_of(labels, centroids),
+            rng=seed,
+            ledger=ledger_of(ledger, dataset),
+            progress=progress,
+        )
+    finish(release, output, as_json, {"score_std": release.score_std})

@@ -56,7 +56,7 @@ def certificate(guarantee: Guarantee) -> str:
 
 def _how(guarantee: Guarantee) -> list[str]:
     said = [_MECHANISMS[guarantee.mechanism]]
-    if guarantee.noise is not None and guarantee.regime in ("scores", "row", "gram"):
+    if guarantee.noise is not None and guarantee.regime in ("scores", "row", "gram", "index"):
         said.append(f"Standard deviation {guarantee.noise.std:.6g} on each entry;")
         said.append(
             f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} with rounding to the grid),"
@@ -70,18 +70,15 @@ def _how(guarantee: Guarantee) -> list[str]:
             else f"{name.replace('_', ' ').capitalize()}: {value}."
         )
     low, high = guarantee.score_range
-    said.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
+    if guarantee.regime != "index":
+        said.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
     return said
 
 
 def _sampler(guarantee: Guarantee) -> list[str]:
     if guarantee.sampler != "exact":
         return ["Research: a seeded generator, which anyone who knows the seed can undo.", _grid(guarantee)]
-    drawn = (
-        "Exact: what is drawn has the stated law, bit by bit,"
-        if guarantee.mechanism != "privunit"
-        else "Float sampling,"
-    )
+    drawn = "Exact: what is drawn has the stated law, bit by bit,"
     if guarantee.mechanism == "gaussian":
         drawn = "Exact: the real-valued Gaussian rounded to the grid,"
     return [f"{drawn} from an AES-256 stream keyed by the operating system.", _grid(guarantee)]
@@ -97,6 +94,7 @@ _MECHANISMS = {
     "staircase": "Staircase noise (Geng and Viswanath): one record moves one score, so this is private without delta.",
     "optimal": "A table of probabilities on public score levels, the best for its stated purpose, checked in whole "
     "numbers.",
+    "levels": "A public table of probabilities on score levels, checked in whole numbers.",
     "randomised-response": "Randomised response on one bit for each record.",
     "permute-and-flip": "Permute-and-flip selection on scores of which one record moves one.",
     "gumbel": "Gumbel noise on scores of which one record moves one; the best are named, their scores are not.",

@@ -32,6 +32,7 @@ MECHANISMS = (
     "laplace",
     "staircase",
     "optimal",
+    "levels",
     "randomised-response",
     "permute-and-flip",
     "gumbel",

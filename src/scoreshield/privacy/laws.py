@@ -195,4 +195,8 @@ def law_from_dict(data: dict[str, Any]) -> Law:
             return LaplaceNoise(b)
         case {"name": StaircaseNoise.name, "epsilon": epsilon, "sensitivity": sensitivity, "gamma": gamma}:
             return StaircaseNoise(epsilon, sensitivity, gamma)
+        case {"name": "levels"}:
+            from scoreshield.privacy.channels import LevelChannel
+
+            return LevelChannel.from_dict(data)  # type: ignore[return-value]
     raise InvalidInput(f"The file names a noise law that this version does not know: {data.get('name')!r}.")

@@ -338,7 +338,7 @@ class Distribution(Scores):
         return clamped
 
     def nodes(self, law: Law) -> tuple[Float, Float]:
-        fine = self.spread / (8 if isinstance(law, GaussianNoise) else 256)
+        fine = self.spread / (8 if isinstance(law, GaussianNoise) else 64)
         width = math.ldexp(1.0, math.frexp(min(law.std / 2, fine))[1] - 1)
         if width not in self._grids:
             self._grids[width] = self._quadrature(width)

@@ -1,0 +1,176 @@
+r"""Where to cut scores into bins so that randomised response on the bins keeps the relevant record on top.
+
+Of n records one is relevant; each record's bin goes through k-ary randomised response (:math:`E = e^\epsilon`, B bins),
+and the K best by released bin are returned, ties at random. With t_b and T_b the chance that the released bin of an
+irrelevant record is b, or above b, and p_b that the relevant one's is b,
+
+.. math:: \mathrm{recall@}K = \sum_b p_b \frac{G(T_b + t_b) - G(T_b)}{t_b},
+          \qquad G(u) = \tfrac1n E \min(K, \mathrm{Bin}(n, u)),
+
+because a place u on the irrelevant records' own scale is beaten by Bin(n - 1, u) of them, ties spread u evenly over
+(T_b, T_b + t_b), and G' (u) = P[Bin(n - 1, u) < K]. All it reads are public score distributions, never private scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, bdtrc
+
+from scoreshield import _checks
+
+Float = NDArray[np.float64]
+
+_GRID = 512
+_ROUNDS = 50
+
+
+@dataclass(frozen=True)
+class RetrievalCuts:
+    """Public cut points, and the recall they are predicted to give.
+
+    Attributes
+    ----------
+    cuts : increasing; a score above ``cuts[b]`` lies in a bin above b. For :func:`randomised_response`.
+    recall : the chance that the relevant record is among the k best.
+    """
+
+    cuts: tuple[float, ...]
+    recall: float
+
+
+def retrieval_cuts(
+    epsilon: float,
+    records: int,
+    k: int,
+    irrelevant: object,
+    relevant: object,
+    bins: int,
+    *,
+    score_range: tuple[float, float] = (-1.0, 1.0),
+) -> RetrievalCuts:
+    """The cut points of the greatest predicted recall at k, on a grid of 511 places.
+
+    Cuts are added one at a time where they serve best, and after each addition moved one at a time until none gains.
+
+    Parameters
+    ----------
+    epsilon : of the randomised response to come.
+    records, k : how many records there are, and how many are returned.
+    irrelevant, relevant : *public* scores: arrays, or a ``Sample`` or ``Distribution``.
+    bins : how many bins, 2 to 64; the cuts are one fewer.
+    """
+    function = "retrieval_cuts"
+    epsilon = _checks.budget(epsilon, function)
+    records, k = _sizes(records, k, function)
+    bins = _checks.count(bins, "bins", function, least=2)
+    if bins > 64:
+        _checks.reject("bins", function, "at most 64", bins)
+    low, high = check_range(score_range, function)
+    places = np.linspace(low, high, _GRID + 1)[1:-1]
+    far, near = tail(irrelevant, places, "irrelevant", function), tail(relevant, places, "relevant", function)
+    cuts: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+    for _ in range(bins - 1):
+        best, cuts = _climb(_insert(cuts, epsilon, records, k, far, near), epsilon, records, k, far, near)
+    return RetrievalCuts(tuple(float(places[i]) for i in cuts), best)
+
+
+def predicted_recall(
+    epsilon: float, records: int, k: int, irrelevant: object, relevant: object, cuts: ArrayLike
+) -> float:
+    """Recall at k of randomised response on these bins, by the formula of this module."""
+    function = "predicted_recall"
+    epsilon = _checks.budget(epsilon, function)
+    records, k = _sizes(records, k, function)
+    edges = increasing(cuts, "cuts", function)
+    far, near = tail(irrelevant, edges, "irrelevant", function), tail(relevant, edges, "relevant", function)
+    return float(_recall(epsilon, records, k, far[None], near[None])[0])
+
+
+def _insert(cuts: NDArray[np.intp], epsilon: float, records: int, k: int, far: Float, near: Float) -> NDArray[np.intp]:
+    """One cut more, where it serves best."""
+    free = np.setdiff1d(np.arange(len(far)), cuts)
+    trial = np.sort(np.column_stack([np.tile(cuts, (len(free), 1)), free]), axis=1)
+    place = int(_recall(epsilon, records, k, far[trial], near[trial]).argmax())
+    return np.asarray(trial[place])
+
+
+def _climb(
+    cuts: NDArray[np.intp], epsilon: float, records: int, k: int, far: Float, near: Float
+) -> tuple[float, NDArray[np.intp]]:
+    """Move one cut at a time to its best place between its neighbours, until none moves."""
+    best = float(_recall(epsilon, records, k, far[cuts][None], near[cuts][None])[0])
+    for _ in range(_ROUNDS):
+        before = best
+        for place in range(len(cuts)):
+            low = cuts[place - 1] + 1 if place else 0
+            high = cuts[place + 1] if place + 1 < len(cuts) else len(far)
+            trial = np.tile(cuts, (high - low, 1))
+            trial[:, place] = np.arange(low, high)
+            values = _recall(epsilon, records, k, far[trial], near[trial])
+            if values.max() > best:
+                best, cuts = float(values.max()), trial[int(values.argmax())]
+        if best <= before + 1e-9:
+            break
+    return best, cuts
+
+
+def _recall(epsilon: float, records: int, k: int, far: Float, near: Float) -> Float:
+    """The formula, for rows of tails P[score > cut] of irrelevant and relevant scores."""
+    above, relevant = _released(epsilon, far), -np.diff(_released(epsilon, near), axis=1)
+    share = -np.diff(above, axis=1)
+    capped = records * above * bdtr(k - 1, max(records - 1, 1), above) + k * bdtrc(k, records, above)
+    gain = -np.diff(capped, axis=1) / records
+    inside = np.divide(gain, share, out=np.ones_like(share), where=share > 0)
+    return np.clip((relevant * inside).sum(axis=1), 0.0, 1.0) if k < records else np.ones(len(far))
+
+
+def _released(epsilon: float, tails: Float) -> Float:
+    """P[released bin >= b] for b = 0, ..., B, from P[score > cut]."""
+    count, number = tails.shape
+    shrink = math.exp(-epsilon)
+    flat = np.arange(number, 0, -1) * shrink
+    inner = ((1 - shrink) * tails + flat) / (1 + number * shrink)
+    return np.concatenate([np.ones((count, 1)), inner, np.zeros((count, 1))], axis=1)
+
+
+def _sizes(records: Any, k: Any, function: str) -> tuple[int, int]:
+    return _checks.count(records, "records", function), _checks.count(k, "k", function)
+
+
+def check_range(score_range: Any, function: str) -> tuple[float, float]:
+    """A public range of cosines, wide enough for levels."""
+    must = "a pair (low, high) with -1 <= low, high <= 1 and high - low >= 0.001"
+    if not isinstance(score_range, tuple | list) or len(score_range) != 2:
+        _checks.reject("score_range", function, must, score_range)
+    low, high = (_checks.real(end, "score_range", function, must) for end in score_range)
+    if not (-1 <= low < high <= 1 and high - low >= 0.001):
+        _checks.reject("score_range", function, must, (low, high))
+    return low, high
+
+
+def increasing(values: Any, name: str, function: str) -> Float:
+    """A one-dimensional array of finite numbers that grow."""
+    must = "a one-dimensional array of finite numbers, each larger than the one before"
+    found = _checks.array(values, name, function, must)
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "fiu":
+        _checks.reject(name, function, must, values)
+    found = found.astype(np.float64)
+    if not np.isfinite(found).all() or (np.diff(found) <= 0).any():
+        _checks.reject(name, function, must, values)
+    return found
+
+
+def tail(scores: Any, thresholds: Float, name: str, function: str) -> Float:
+    """P[S > t] of public scores: of a ``Sample`` or ``Distribution``, or of an array."""
+    if callable(getattr(scores, "clean_rate", None)):
+        return np.asarray(scores.clean_rate(thresholds, False), dtype=np.float64)
+    must = "public scores: a one-dimensional array of finite numbers, a Sample or a Distribution"
+    values = _checks.array(scores, name, function, must)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+        _checks.reject(name, function, must, scores)
+    return 1 - np.searchsorted(np.sort(values), thresholds, side="right") / len(values)

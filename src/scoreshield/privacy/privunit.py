@@ -1,0 +1,187 @@
+r"""PrivUnit: a unit vector told in private, as a random direction that leans towards it.
+
+For a unit vector v in :math:`R^d`, the released direction u is uniform on the cap
+:math:`\{u : \langle u, v\rangle \ge \gamma\}` with probability p, and uniform on the rest of the sphere otherwise
+(Bhowmick, Duchi, Freudiger, Kapoor & Rogers 2018). Its density takes two values, so one v against another changes it by
+at most their ratio, and the release is pure epsilon-differentially private if and only if
+
+.. math:: \ln\frac{p}{1-p} + \ln\frac{1-P}{P} \le \epsilon, \qquad P = \Pr[\text{cap}] =
+   \tfrac12 I_{1-\gamma^2}\left(\tfrac{d-1}{2}, \tfrac12\right).
+
+With :math:`m = E\langle u, v\rangle`, u / m is unbiased for v, of mean square error :math:`1/m^2 - 1`: the best split
+of epsilon between the coin p and the cap makes m largest (Asi, Feldman & Talwar 2022, who also prove that no unbiased
+epsilon-private release of a unit vector does better). That is where :math:`\gamma = m`. Closed forms, with
+:math:`A = (1-\gamma^2)^{(d-1)/2} / ((d-1) B(\frac{d-1}{2}, \frac12))`:
+
+.. math:: m = A \left(\frac{p}{P} - \frac{1-p}{1-P}\right), \qquad
+   E\langle u, v\rangle^2 = \frac{1 + (d-1)\gamma m}{d}.
+
+`scoreshield.privacy.sphere` draws u / m exactly, rounded to a public grid; docs/index-release.md has the proofs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from mpmath import MPContext
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincinv, betaln, expit
+
+from scoreshield import _checks
+from scoreshield.privacy import sampling, sphere
+from scoreshield.privacy.profile import Profile, PureProfile
+from scoreshield.privacy.stream import Stream
+
+Float = NDArray[np.float64]
+
+#: Budgets outside are refused: below, an index is pure noise; above, the cap is smaller than the grid.
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-3, 500.0
+LARGEST_DIMENSION = 65_536
+#: No cap is narrower than this (an angle of about 2e-5); what budget is left goes to the coin.
+_LARGEST_GAMMA = 1 - 2.0**-32
+#: Steps of the grid to one standard deviation of a released entry: rounding adds less than 1e-7 to the variance.
+_GRID_BITS = 10
+#: A released entry is a whole number of steps below this, exact in single precision.
+_LARGEST_STEPS = 2.0**23
+_DIGITS = 50
+
+
+@dataclass(frozen=True)
+class PrivUnit:
+    """The mechanism for one dimension and budget.
+
+    Attributes
+    ----------
+    dimension : d, at least 2.
+    epsilon : what one vector pays; pure.
+    coin : the coin's share: p = 1 / (1 + e^-coin).
+    gamma : the height at which the cap begins, in [0, 1).
+    """
+
+    dimension: int
+    epsilon: float
+    coin: float
+    gamma: float
+
+    name = "privunit"
+
+    @classmethod
+    def calibrated(cls, dimension: int, epsilon: float) -> PrivUnit:
+        """The best unbiased mechanism for this dimension and budget; checked in 50 digits, rounded to the safe side."""
+        function = "PrivUnit.calibrated"
+        dimension = _checks.count(dimension, "dimension", function, least=2)
+        epsilon = _checks.positive(epsilon, "epsilon", function)
+        if dimension > LARGEST_DIMENSION:
+            _checks.reject("dimension", function, f"at most {LARGEST_DIMENSION}", dimension)
+        if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+            must = f"between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g} for one vector"
+            _checks.reject("epsilon", function, must, epsilon)
+        return _calibrated(dimension, epsilon)
+
+    @property
+    def p(self) -> float:
+        """The chance of the cap."""
+        return float(expit(self.coin))
+
+    @property
+    def cap(self) -> float:
+        """The cap's share P of the sphere."""
+        return _cap_share(self.dimension, self.gamma)
+
+    @cached_property
+    def mean(self) -> float:
+        """m, the mean of <u, v>."""
+        return _mean(self.dimension, self.epsilon, self.gamma)
+
+    @property
+    def second_moment(self) -> float:
+        """The mean of <u, v>^2."""
+        return (1 + (self.dimension - 1) * self.gamma * self.mean) / self.dimension
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of a score whose true value is 0, and the largest of any score up to rounding."""
+        return math.sqrt((1 - self.gamma * self.mean) / self.dimension) / self.mean
+
+    def score_std(self, score: ArrayLike) -> Any:
+        """The standard deviation of <u / m, x> for a unit x with <v, x> = ``score``."""
+        square = np.asarray(score, dtype=np.float64) ** 2
+        along = self.second_moment / self.mean**2 - 1
+        return np.sqrt(np.maximum(0.0, square * along + (1 - square) * self.std**2))
+
+    @cached_property
+    def step(self) -> float:
+        """The public grid of the released entries: a power of two near std / 2^10."""
+        least = max(self.std * 2.0**-_GRID_BITS, 1 / (self.mean * _LARGEST_STEPS))
+        return math.ldexp(1.0, math.frexp(least)[1])
+
+    @property
+    def profile(self) -> Profile:
+        return PureProfile(self.epsilon)
+
+    def spent(self) -> Any:
+        """The exact epsilon of (coin, gamma), in 50 digits: what must not exceed ``epsilon``."""
+        return self.coin + _cap_cost(self.dimension, self.gamma)
+
+    def release(self, rows: Float, stream: Stream) -> NDArray[np.float32]:
+        """An unbiased private version of each unit row: round(u / (m step)) step, in single precision, exact there."""
+        cap = sphere.Cap(self.dimension, self.coin, self.gamma, 1 / (self.mean * self.step), self.cap)
+        steps = sphere.lean(cap, rows, stream)
+        steps *= self.step
+        return steps.astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def _calibrated(dimension: int, epsilon: float) -> PrivUnit:
+    """Solve gamma = m(gamma), then give the coin what the cap has left."""
+
+    def surplus(gamma: float) -> float:
+        return _mean(dimension, epsilon, gamma) - gamma
+
+    gamma = _widest(dimension, epsilon)
+    if surplus(gamma) < 0:
+        gamma = float(brentq(surplus, 0.0, gamma, xtol=1e-18, rtol=1e-15, maxiter=500))
+    left = epsilon - _cap_cost(dimension, gamma)
+    # One float down from the nearest to the 50 digits is below them.
+    return PrivUnit(dimension, epsilon, math.nextafter(float(left), -math.inf), gamma)
+
+
+def _widest(dimension: int, epsilon: float) -> float:
+    """Where a cap begins that takes the whole budget."""
+    a = (dimension - 1) / 2
+    if epsilon < 1:
+        gamma = math.sqrt(betaincinv(0.5, a, math.tanh(epsilon / 2)))
+    else:
+        gamma = math.sqrt(max(0.0, 1 - betaincinv(a, 0.5, 2 * expit(-epsilon))))
+    return min(gamma, _LARGEST_GAMMA)
+
+
+def _cap_share(dimension: int, gamma: float) -> float:
+    """P."""
+    a = (dimension - 1) / 2
+    tail = 0.5 * float(betainc(a, 0.5, (1 - gamma) * (1 + gamma)))
+    return tail if tail < 0.25 else 0.5 - 0.5 * float(betainc(0.5, a, gamma * gamma))
+
+
+def _mean(dimension: int, epsilon: float, gamma: float) -> float:
+    """m of a mechanism that spends the whole of epsilon: A (p/P - q/(1-P)) = A/P p (1 - e^-epsilon)."""
+    a = (dimension - 1) / 2
+    share = _cap_share(dimension, gamma)
+    height = a * (math.log1p(-gamma) + math.log1p(gamma)) - math.log(2 * a) - betaln(a, 0.5) - math.log(share)
+    coin = epsilon - math.log1p(-share) + math.log(share)
+    return float(math.exp(height) * expit(coin) * -math.expm1(-epsilon))
+
+
+def _cap_cost(dimension: int, gamma: float) -> Any:
+    """ln((1 - P) / P) in 50 digits."""
+    with sampling._LOCK:
+        mp = MPContext()
+        mp.dps = _DIGITS
+        height = mp.mpf(gamma)
+        cap = mp.betainc(mp.mpf(dimension - 1) / 2, mp.mpf(1) / 2, 0, 1 - height * height, regularized=True) / 2
+        return mp.log((1 - cap) / cap)
