@@ -23,6 +23,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/projection.py
 	$(BIN)/python benchmarks/decisions.py
+	$(BIN)/python benchmarks/optimal.py
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -273,7 +273,8 @@ def optimal_channel(
     released = inputs if outputs is None else _outputs(outputs, low, high, step, function)
     _check_size(count, len(released), delta, function)
     decides = isinstance(utility, str) and utility == "threshold"
-    t = None if threshold is None and not decides else program.threshold_in(threshold, low, high, function)
+    ends = float(inputs[0]), float(inputs[-1])
+    t = None if threshold is None and not decides else program.threshold_in(threshold, *ends, function)
     cuts = (inputs[:-1] + inputs[1:]) / 2
     if t is not None:  # levels keep the clean decision: the cut around the threshold is the threshold
         cuts[np.searchsorted(inputs, t, side="right") - 1] = t
@@ -342,7 +343,8 @@ def _outputs(outputs: Any, low: float, high: float, step: float, function: str) 
 
 def _check_size(count: int, outputs: int, delta: float, function: str) -> None:
     if count * outputs > program.LARGEST_PURE:
-        must = f"at most {program.LARGEST_PURE // outputs} with {outputs} outputs, so that the program stays small"
+        most = f"at most {math.isqrt(program.LARGEST_PURE)} with as many outputs"
+        must = f"{most}, {program.LARGEST_PURE:,} entries in all, so that the program stays small"
         _checks.reject("levels", function, must, count)
     if delta and count * (count - 1) * outputs > program.LARGEST_PAIRS:
         _checks.reject("levels", function, "at most 21 (with as many outputs) where delta > 0", count)

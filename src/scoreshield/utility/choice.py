@@ -310,7 +310,7 @@ def _score_errors(promise: Promise, ranges: Sequence[tuple[float, float]]) -> It
         spend = promise.pure()
         if spend <= 40:
             best = optimal_channel(spend, score_range=within, levels=33)
-            call = f"release_scores(epsilon={spend:.6g}, mechanism=optimal_channel({spend:.6g}))"
+            call = f"release_scores(epsilon={spend:.6g}, mechanism=optimal_channel({spend:.6g}, levels=33))"
             error = math.sqrt(best.expected_cost(None, "squared"))
             note = "for a uniform public prior, on 33 levels"
             yield _candidate("optimal", call, error, PureProfile(spend), promise, within, note)
