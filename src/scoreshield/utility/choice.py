@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.channels import optimal_channel, retrieval_cuts
+from scoreshield.privacy.channels import optimal_channel, randomised_response, retrieval_cuts
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import PrivUnit
@@ -30,7 +30,7 @@ from scoreshield.utility.planning import finite, take_ranges, take_scores, take_
 from scoreshield.utility.scores import Scores, check_target
 from scoreshield.utility.words import advantage_text, number_text, rate_text
 
-Need = Literal["scores", "verification", "retrieval", "many queries", "operating point"]
+Need = Literal["scores", "verification", "retrieval", "matches", "top-k", "many queries", "gram", "operating point"]
 NEEDS: tuple[str, ...] = get_args(Need)
 
 
@@ -138,7 +138,9 @@ class Choice:
     @property
     def answer(self) -> str:
         best = self.chosen
-        value = number_text(best.utility) if self.need in ("scores", "many queries") else rate_text(best.utility)
+        value = (
+            number_text(best.utility) if self.need in ("scores", "many queries", "gram") else rate_text(best.utility)
+        )
         sentence = f"With {self.promise.stated}, {best.mechanism} is predicted to do best: {self.metric} {value}."
         if self.floor > 0:
             sentence = (
@@ -181,6 +183,7 @@ def choose(
     records: int | None = None,
     k: int | None = None,
     target_fmr: float | None = None,
+    benchmark: tuple[ArrayLike, ArrayLike] | None = None,
     queries: int = 1,
     dimension: int | None = None,
     ranges: Sequence[tuple[float, float]] = ((-1.0, 1.0), (0.0, 0.8)),
@@ -191,9 +194,12 @@ def choose(
     Parameters
     ----------
     need : ``"scores"`` (root mean squared error of a score), ``"verification"`` (true-match rate at ``target_fmr``),
-        ``"retrieval"`` (recall at ``k`` of ``records``), ``"many queries"`` (error of a score when ``queries`` are
-        answered from vectors of ``dimension``), ``"operating point"`` (error of a false-match rate over ``records``).
+        ``"retrieval"``, ``"matches"`` or ``"top-k"`` (recall at ``k`` of ``records``), ``"many queries"`` (error of a
+        score when ``queries`` are answered from vectors of ``dimension``), ``"gram"`` (error of a pairwise score),
+        ``"operating point"`` (error of a false-match rate over ``records``).
     irrelevant, relevant : public scores of pairs that do not match and that do; for verification and retrieval.
+    benchmark : for retrieval, a public benchmark instead: all scores, (queries, records), and the pairs (query, record)
+        that answer. Predictions are then for those queries as they are (:func:`decisions.recall_of_queries`).
     epsilon, delta : the contract; or ``max_advantage``; or ``max_tpr`` with ``at_fpr``. With delta 0 no Gaussian.
     ranges : public score ranges to consider.
     """
@@ -203,7 +209,10 @@ def choose(
     within = take_ranges(ranges, function) or [(-1.0, 1.0)]
     far = None if irrelevant is None else take_scores(irrelevant, "irrelevant", function)
     near = None if relevant is None else take_scores(relevant, "relevant", function)
-    source = take_source(source, function, far, near) if far is not None else "parameters"
+    if benchmark is None:
+        source = take_source(source, function, far, near) if far is not None else "parameters"
+    else:
+        source = take_source(source or "private", function)
     floor = 0.0
     match need:
         case "scores":
@@ -215,15 +224,26 @@ def choose(
             far.clean_threshold(target)
             metric, larger = f"true matches at a false-match rate of {rate_text(target)}", True
             found = list(_verification(promise, far, near, target, within))
-        case "retrieval":
+        case "retrieval" | "matches" | "top-k":
+            if benchmark is not None:
+                far, near, records = _of_benchmark(benchmark, function)
             if far is None or near is None or records is None or k is None:
-                raise InvalidInput("Retrieval needs irrelevant and relevant scores, records and k.")
+                raise InvalidInput(
+                    "Retrieval needs k, and a benchmark, or records with irrelevant and relevant scores."
+                )
             records = _checks.count(records, "records", function, least=2)
             k = _checks.count(k, "k", function)
             metric, larger = f"recall among the best {k:,} of {records:,}", True
-            found = list(_retrieval(promise, far, near, records, k, within))
+            found = list(_retrieval(promise, far, near, records, k, within, benchmark))
             best = max(candidate.utility for candidate in found)
             floor = math.log(max(1.0, records * (best - promise.delta) / k))
+        case "gram":
+            if records is None or dimension is None:
+                raise InvalidInput("A Gram matrix needs the number of records and the dimension of the vectors.")
+            records = _checks.count(records, "records", function, least=2)
+            dimension = _checks.count(dimension, "dimension", function, least=2)
+            metric, larger = "root mean squared error of a pairwise score", False
+            found = list(_gram(promise, records, dimension))
         case "many queries":
             queries = _checks.count(queries, "queries", function)
             if dimension is None:
@@ -325,10 +345,30 @@ def _verification(
             yield _candidate(name, call, decisions.roc(genuine, impostor, law).tpr_at(target), profile, promise, within)
 
 
+def _of_benchmark(benchmark: Any, function: str) -> tuple[Scores, Scores, int]:
+    """The two populations and the number of records of a benchmark."""
+    if not isinstance(benchmark, tuple) or len(benchmark) != 2:
+        _checks.reject("benchmark", function, "a pair (scores, relevant)", benchmark)
+    decisions.recall_of_queries(*benchmark, 0, k=1)  # refuses what is no benchmark
+    scores, pairs = np.asarray(benchmark[0], dtype=np.float64), np.asarray(benchmark[1])
+    others = np.ones(scores.shape, dtype=np.bool_)
+    others[pairs[:, 0], pairs[:, 1]] = False
+    near = take_scores(scores[pairs[:, 0], pairs[:, 1]], "benchmark", function)
+    return take_scores(scores[others], "benchmark", function), near, scores.shape[1]
+
+
 def _retrieval(
-    promise: Promise, far: Scores, near: Scores, records: int, k: int, ranges: Sequence[tuple[float, float]]
+    promise: Promise,
+    far: Scores,
+    near: Scores,
+    records: int,
+    k: int,
+    ranges: Sequence[tuple[float, float]],
+    benchmark: tuple[ArrayLike, ArrayLike] | None,
 ) -> Iterator[Candidate]:
     def recall(law: Any, within: tuple[float, float] = (-1.0, 1.0)) -> float:
+        if benchmark is not None:
+            return decisions.recall_of_queries(np.clip(benchmark[0], *within), benchmark[1], law, k=k)
         return decisions.recall_at_k(near.clamp(*within), far.clamp(*within), law, records=records, k=k)
 
     for within in ranges:
@@ -337,18 +377,18 @@ def _retrieval(
     spend, full = promise.pure(), (-1.0, 1.0)
     for bins in (2, 3, 4, 5, 6):
         cuts = retrieval_cuts(spend, records, k, far, near, bins)
+        reached = cuts.recall if benchmark is None else recall(randomised_response(spend, cuts.cuts))
         shown = ", ".join(f"{cut:.3g}" for cut in cuts.cuts)
         if bins == 2:
             call = f"release_matches(threshold={cuts.cuts[0]:.3g}, epsilon={spend:.6g})"
-            yield _candidate("screening", call, cuts.recall, PureProfile(spend), promise, full)
+            yield _candidate("screening", call, reached, PureProfile(spend), promise, full)
+            continue
         call = f"release_scores(epsilon={spend:.6g}, mechanism=randomised_response({spend:.6g}, [{shown}]))"
-        yield _candidate(f"randomised response on {bins} levels", call, cuts.recall, PureProfile(spend), promise, full)
-    scale = 2.0 * k / spend
+        yield _candidate(f"randomised response on {bins} levels", call, reached, PureProfile(spend), promise, full)
     call = f"release_top_k(k={k}, epsilon={spend:.6g})"
     note = "predicted by the exponential mechanism, which permute-and-flip does not fall below"
-    yield _candidate(
-        "selection of the k best", call, recall(GumbelNoise(scale)), PureProfile(spend), promise, full, note
-    )
+    law = GumbelNoise(2.0 * k / spend)
+    yield _candidate("selection of the k best", call, recall(law), PureProfile(spend), promise, full, note)
 
 
 def _many(promise: Promise, queries: int, dimension: int, ranges: Sequence[tuple[float, float]]) -> Iterator[Candidate]:
@@ -368,6 +408,30 @@ def _many(promise: Promise, queries: int, dimension: int, ranges: Sequence[tuple
         call = f"{queries} times release_scores, mu {mu / math.sqrt(queries):.4g} each"
         std = width * math.sqrt(queries) / mu
         yield _candidate("gaussian, query by query", call, std, GaussianProfile(mu), promise, within)
+
+
+def _gram(promise: Promise, records: int, dimension: int) -> Iterator[Candidate]:
+    """Of two noisy vectors of r dimensions, each with variance e^2 along every direction: 2 e^2 + r e^4 a product.
+
+    A random subspace adds (1 - s^2)^2 / r, at most 1 / r, by itself.
+    """
+    full, spend, mu = (-1.0, 1.0), promise.pure(), promise.mu()
+
+    def error(e: float, r: int) -> float:
+        return math.sqrt((1 / r if r < dimension else 0.0) + 2 * e**2 + r * e**4)
+
+    sizes = sorted({min(dimension, max(2, round(2 ** (j / 2)))) for j in range(2, 26)})
+    pure = min((error(PrivUnit.calibrated(r, spend).std, r), r) for r in sizes)
+    call = f"release_index(epsilon={spend:.6g}, components={pure[1]}).gram()"
+    yield _candidate("privunit index", call, pure[0], PureProfile(spend), promise, full)
+    if mu is not None:
+        noisy = min((error(2 / mu, r), r) for r in sizes)
+        call = f'release_index(mechanism="gaussian", components={noisy[1]}, delta={promise.delta:g}).gram()'
+        yield _candidate("gaussian index", call, noisy[0], GaussianProfile(mu), promise, full)
+        entry = 2 * math.sqrt(records - 1) / mu
+        note = "before the projection, which brings it to at most 1 and no signal back"
+        call = f"release_gram(delta={promise.delta:g})"
+        yield _candidate("gaussian Gram matrix", call, entry, GaussianProfile(mu), promise, full, note)
 
 
 def _operating(promise: Promise, records: int) -> Iterator[Candidate]:

@@ -27,6 +27,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.utility._roots import first_crossing, least_threshold
+from scoreshield.utility.queries import recall_of_queries
 from scoreshield.utility.roc import Roc, recall_at_k, roc
 from scoreshield.utility.scores import (
     BINNING_ERROR,
@@ -60,6 +61,7 @@ __all__ = [
     "minimum_epsilon",
     "recalibrate",
     "recall_at_k",
+    "recall_of_queries",
     "roc",
 ]
 

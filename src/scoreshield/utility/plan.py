@@ -1,8 +1,10 @@
 """What to set and what it costs: from the scores one has and a need one states to noise, a threshold and a verdict.
 
 `verification` plans a matcher, `retrieval` a search; both answer in a sentence and know what each choice changes.
+`choose` ranks the mechanisms for a need under one contract.
 """
 
+from scoreshield.utility.choice import Candidate, Choice, choose
 from scoreshield.utility.collection import scores_of_collection
 from scoreshield.utility.contract import Contract, contract
 from scoreshield.utility.planning import RANGES, SOURCES, Plan
@@ -12,12 +14,15 @@ from scoreshield.utility.verification import Outcome, Rule, VerificationPlan, ve
 __all__ = [
     "RANGES",
     "SOURCES",
+    "Candidate",
+    "Choice",
     "Contract",
     "Outcome",
     "Plan",
     "RetrievalPlan",
     "Rule",
     "VerificationPlan",
+    "choose",
     "contract",
     "retrieval",
     "scores_of_collection",
