@@ -196,6 +196,38 @@ def test_a_truncated_score_file_is_one_line(run: Run, score_files: tuple[Path, P
     assert "corrupt, truncated" in error
 
 
+# mechanisms
+
+
+def test_mechanisms_are_ranked(run: Run) -> None:
+    code, out, error = run("plan", "--need", "scores", "--epsilon", "5", "--delta", "1e-6")
+    assert code == 0, error
+    text = " ".join(out.split())
+    assert text.startswith("With epsilon 5, delta 1e-6, optimal is predicted to do best")
+    assert text.index("staircase") < text.index("laplace") < text.index("gaussian")
+    code, out, _ = run(
+        "plan", "--need", "gram", "--epsilon", "5", "--delta", "0", "--records", "100", "--dimension", "64", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["candidates"][0]["mechanism"] == "privunit index"
+
+
+def test_a_ranking_for_a_matcher_from_files(run: Run, score_files: tuple[Path, Path]) -> None:
+    code, out, _ = run(
+        *plan_arguments(score_files, "--need", "verification", "--target-fmr", "0.01", "--epsilon", "8", "--json")
+    )
+    told = json.loads(out)
+    assert code == 0
+    assert told["candidates"][0]["mechanism"] == "staircase"
+    assert "nobody has paid" in told["warnings"][0]
+    code, _, error = run("plan", "--need", "verification", "--epsilon", "8", "--delta", "1e-6")
+    assert code == 2
+    assert "Verification needs" in error
+    code, _, error = run("plan", "--need", "scores", "--epsilon", "8", "--delta", "1e-6", "--html", "x.html")
+    assert code == 2
+    assert "cannot go with --need" in error
+
+
 # report
 
 

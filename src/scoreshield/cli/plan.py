@@ -16,6 +16,7 @@ import scoreshield as ss
 from scoreshield import io
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
 from scoreshield.privacy import calibration as gaussian
+from scoreshield.utility.choice import Choice, Need, choose
 from scoreshield.utility.decisions import Endpoint
 from scoreshield.utility.models import score_model
 from scoreshield.utility.plan import (
@@ -50,6 +51,16 @@ GenuineFile = Annotated[
 
 def plan(
     delta: Delta,
+    need: Annotated[
+        Need | None,
+        typer.Option(
+            help="Rank all mechanisms for this need, instead of planning Gaussian noise.", rich_help_panel=_NEED
+        ),
+    ] = None,
+    queries: Annotated[int, typer.Option(help="With --need 'many queries': how many.", rich_help_panel=_NEED)] = 1,
+    dimension: Annotated[
+        int | None, typer.Option(help="With --need 'many queries' or gram: of the vectors.", rich_help_panel=_NEED)
+    ] = None,
     impostor: ScoreFile = None,
     genuine: GenuineFile = None,
     source: Annotated[
@@ -127,6 +138,27 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What to set and what it costs: noise, threshold, error rates, the least epsilon, and the alternatives."""
+    if need is not None:
+        _refuse("--need", {"--html": html, "--target-tar": target_tar, "--target-recall": target_recall})
+        far, near = (None if text is None else _read(text) for text in (impostor, genuine))
+        made_choice = choose(
+            need,
+            far,
+            near,
+            epsilon=epsilon,
+            delta=delta,
+            max_advantage=max_advantage,
+            max_tpr=max_tpr,
+            at_fpr=at_fpr,
+            records=records,
+            k=k,
+            target_fmr=target_fmr,
+            queries=queries,
+            dimension=dimension,
+            source=source,
+        )
+        _show_choice(made_choice, as_json)
+        return
     if html is not None:
         _check_page(html, force)
     contract = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
@@ -159,6 +191,25 @@ def plan(
         typer.echo(json.dumps(made.to_dict()))
     else:
         _show(made, html)
+
+
+def _show_choice(made: Choice, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(made.to_dict()))
+        return
+    console = Console(highlight=False)
+    console.print(made.answer, style="bold")
+    for warning in made.warnings:
+        console.print(f"Warning: {warning}", style="yellow")
+    table = Table(title=f"Predicted {made.metric}")
+    for name in ("mechanism", "range", "predicted", "eps", "attack advantage"):
+        table.add_column(name, justify="left" if name == "mechanism" else "right")
+    for row in made.candidates:
+        window = f"[{row.score_range[0]:g}, {row.score_range[1]:g}]"
+        cells = (f"{row.utility:.4g}", f"{row.epsilon:.4g}", f"{row.advantage:.4f}")
+        table.add_row(row.mechanism, escape(window), *cells)
+    console.print(table)
+    console.print(f"Ask for it with {made.chosen.call}", markup=False)
 
 
 def _scores(
