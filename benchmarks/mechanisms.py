@@ -1,6 +1,6 @@
 """What the same budget buys with each mechanism: SciFact retrieval, through the public API, one run.
 
-python benchmarks/mechanisms.py --data-dir DIR     (a folder with scifact_minilm.npz; about three minutes)
+python benchmarks/mechanisms.py --data-dir DIR     (with scifact_minilm.npz and frames_minilm.npz; half a minute)
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import scoreshield as ss
 class SciFact:
     def __init__(self, folder: Path) -> None:
         with np.load(folder / "scifact_minilm.npz") as file:
-            self.records, self.queries, pairs = file["doc_emb"], file["query_emb"], file["qrels"]
+            self.records, self.queries, self.pairs = file["doc_emb"], file["query_emb"], file["qrels"]
         self.relevant: dict[int, set[int]] = {}
-        for query, record in pairs:
+        for query, record in self.pairs:
             self.relevant.setdefault(int(query), set()).add(int(record))
 
     def recall(self, k: int, answer: Callable[[int], np.ndarray]) -> float:
@@ -43,10 +43,20 @@ class SciFact:
         )
 
 
+def frames(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of FRAMES questions with page titles that do not answer them, and that do."""
+    with np.load(folder / "frames_minilm.npz") as file:
+        scores, pairs = file["query_emb"] @ file["title_emb"].T, file["qrels"]
+    others = np.ones(scores.shape, dtype=bool)
+    others[pairs[:, 0], pairs[:, 1]] = False
+    return scores[others].clip(-1, 1), scores[pairs[:, 0], pairs[:, 1]].clip(-1, 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
-    data = SciFact(parser.parse_args().data_dir)
+    folder = parser.parse_args().data_dir
+    data = SciFact(folder)
     start = time.perf_counter()
     clean = data.queries @ data.records.T
     print(
@@ -72,6 +82,22 @@ def main() -> None:
     for epsilon in (8, 10, 12):
         cells = [f"threshold {t:g}: {data.matches(10, t, epsilon=epsilon, refine=0.5):.3f}" for t in (0.40, 0.45)]
         print(f"eps {epsilon:>3}: " + "   ".join(cells), flush=True)
+    print("\nrecall@10 by randomised response on public levels: released (predicted)")
+    for epsilon, cuts in (
+        (7, (0.4, 0.5, 0.6)),
+        (8, (0.35, 0.45, 0.55, 0.65)),
+        (10, (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)),
+    ):
+        table = ss.randomised_response(epsilon, cuts)
+        told = ss.decisions.recall_of_queries(clean, data.pairs, table, k=10)
+        found = data.scores(10, epsilon=epsilon, mechanism=table)
+        print(f"eps {epsilon:>3}: cuts {cuts}: {found:.3f} ({told:.3f})", flush=True)
+    print("\nthe same with cuts chosen on another public set (FRAMES questions and page titles), six levels")
+    irrelevant, relevant = frames(folder)
+    for epsilon in (8, 10):
+        cuts = ss.retrieval_cuts(epsilon, len(data.records), 10, irrelevant, relevant, 6).cuts
+        found = data.scores(10, epsilon=epsilon, mechanism=ss.randomised_response(epsilon, cuts))
+        print(f"eps {epsilon:>3}: cuts {', '.join(f'{cut:.2f}' for cut in cuts)}: {found:.3f}", flush=True)
     print("\nrecall@10 by private selection of ten")
     for epsilon in (50, 100, 200):
         found = data.recall(
