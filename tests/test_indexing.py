@@ -425,3 +425,9 @@ def test_figures_on_real_sentences(shared_data: Path) -> None:
         index = release_index(rows, epsilon=epsilon, components=pair_components(epsilon, 384), rng=1)
         vectors = index.vectors.astype(np.float64)
         assert spearmanr(np.vecdot(vectors[first], vectors[second]), human)[0] >= least
+
+
+def test_the_grid_counts_in_the_sensitivity() -> None:
+    g = release_index(np.eye(6), **GAUSSIAN).guarantee  # type: ignore[arg-type]
+    assert g.grid_sensitivity == pytest.approx(g.sensitivity + g.grid * math.sqrt(6), rel=1e-12)
+    assert g.grid_sensitivity > g.sensitivity

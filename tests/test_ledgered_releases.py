@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +114,60 @@ def test_the_command_line_charges_too(
     assert not (tmp_path / "b.npz").exists()
     assert run("--dataset", "d", "--output", str(tmp_path / "b.npz")) == 2
     assert "--dataset needs --ledger" in capsys.readouterr().err
+
+
+def test_the_same_records_in_another_type_or_length_share_a_budget(
+    ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
+) -> None:
+    ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=ledger)
+    for same in (collection.astype(np.float64), collection * 2, 1e-3 * collection.astype(np.float64)):
+        with pytest.raises(ss.BudgetExceeded):
+            ss.release_scores(same, query, epsilon=1, mechanism="laplace", ledger=ledger)
+    assert ledger.fingerprint(collection) != ledger.fingerprint(collection[::-1])
+
+
+def test_promises_about_other_identities_do_not_add_up(
+    ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
+) -> None:
+    account = ledger.on("people")
+    contract = {"epsilon": 0.3, "delta": 1e-6, "ledger": account}
+    ss.release_scores(collection, query, adjacency=ss.Identity(np.arange(40) // 10), **contract)
+    for other in (ss.Identity(np.arange(40)), ss.Identity(np.arange(40) // 10, centroids=True), ss.Replacement()):
+        with pytest.raises(ss.InvalidInput, match="do not add up"):
+            ss.release_scores(collection, query, adjacency=other, **contract)
+
+
+def test_a_raised_limit_is_seen_by_the_next_charge(
+    tmp_path: Path, ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
+) -> None:
+    ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=ledger.on("x"))
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        raised = """replace(facts, '"epsilon":1.2', '"epsilon":50.0')"""
+        connection.execute(f"UPDATE scoreshield_ledger SET facts = {raised}")
+    connection.close()
+    opened = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with pytest.raises(ss.LedgerError, match="altered"):
+        ss.release_scores(collection, query, epsilon=20, mechanism="laplace", ledger=opened.on("x"))
+
+
+@pytest.mark.parametrize(
+    "more", [["histogram", "--target-fmr", "2"], ["scores", "--threshold", "0.2"], ["scores", "--top-k", "0"]], ids=str
+)
+def test_bad_options_are_found_before_the_charge(
+    more: list[str],
+    tmp_path: Path,
+    ledger: ss.Ledger,
+    collection: np.ndarray,
+    query: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    np.save(tmp_path / "e.npy", collection)
+    np.save(tmp_path / "q.npy", query)
+    files = [str(tmp_path / "e.npy"), "--query", str(tmp_path / "q.npy"), "--output", str(tmp_path / "o.npz")]
+    noise = ["--mechanism", "laplace"] if more[0] == "scores" else []
+    charged = ["--epsilon", "1", "--ledger", f"sqlite:///{tmp_path / 'ledger.db'}", "--dataset", "d"]
+    monkeypatch.setattr(sys, "argv", ["scoreshield", "release", more[0], *files, *charged, *noise, *more[1:]])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    assert len(ledger.entries()) == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +79,148 @@ def test_an_attacker_reaches_the_stated_rate_and_no_more(mechanism: str) -> None
     assert tpr < most + STRICT * math.sqrt(0.25 / size) * 2
     assert tpr == pytest.approx(math.exp(epsilon) * fpr, rel=0.03)  # the whole allowance is spent
     assert tpr > math.exp(0.9 * epsilon) * fpr
+
+
+@pytest.mark.parametrize("mechanism", PURE)
+def test_any_range_comes_back(mechanism: str, collection: np.ndarray, query: np.ndarray, tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(40):
+        low, high = np.sort(np.round(rng.uniform(-1, 1, 2), 2))
+        if high - low < 0.02:
+            continue
+        within = (float(low), float(high))
+        release = ss.release_scores(collection, query, epsilon=2, mechanism=mechanism, score_range=within)
+        g = release.guarantee
+        assert g.grid_sensitivity >= g.sensitivity
+        assert g.noise.profile(g.grid_sensitivity).delta_at(2.0) == 0
+        release.save(tmp_path / "r.npz")
+        assert ss.load(tmp_path / "r.npz") == release
+
+
+def test_auto_takes_the_smaller_noise(collection: np.ndarray, query: np.ndarray) -> None:
+    assert ss.release_scores(collection, query, epsilon=1, delta=1e-6, mechanism="auto").guarantee.delta == 0
+    lax = ss.release_scores(collection, query, epsilon=0.01, delta=0.1, mechanism="auto")
+    batch = ss.release_scores(collection, np.stack([query, -query]), epsilon=1, delta=1e-6, mechanism="auto")
+    assert lax.guarantee.mechanism == batch.guarantee.mechanism == "gaussian"
+    with pytest.raises(ss.InvalidInput, match="'mechanism'"):
+        ss.release_scores(collection, query, epsilon=1, mechanism=np.array(["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda e, q: ss.release_scores(e, q, epsilon=1e-9, mechanism="staircase", score_range=(0, 0.001)),
+        lambda e, q: ss.release_scores(e, q, epsilon=1e-9, mechanism="laplace", score_range=(0, 0.001)),
+        lambda e, q: ss.release_top_k(e, q, 2, epsilon=1e-9, score_range=(0, 0.001)),
+        lambda e, q: ss.release_matches(e, q, float(np.nextafter(1, 0)), epsilon=1, refine=0.5),
+        lambda e, q: ss.release_matches(e, q, 0.1, epsilon=1, refine=1e-200),
+        lambda e, q: ss.release_matches(e, q, 0.1, epsilon=1, refine=1 - 2.0**-53),
+        lambda e, _: ss.release_histogram(e, None, epsilon=1e-9, delta=1e-9, mechanism="gaussian"),
+        lambda e, q: ss.release_histogram(e, q, epsilon=1, bins=10**12),
+        lambda e, q: ss.release_scores(e, q, epsilon=3, delta=1e-15, mechanism="optimal"),
+        lambda e, _: ss.release_index(e, epsilon=3e5, delta=1e-6, mechanism="gaussian"),
+        lambda e, _: ss.release_index(e, epsilon=800, delta=1e-6, reduction="pca", components=4, pca_share=0.5),
+    ],
+)
+def test_degenerate_contracts_are_one_sentence(call: object, collection: np.ndarray, query: np.ndarray) -> None:
+    with pytest.raises(ss.InvalidInput) as caught:
+        call(collection, query)  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_refined_scores_of_false_names_say_nothing_below_the_threshold() -> None:
+    """A record below the threshold that is named by a false bit is scored as if it stood at the threshold."""
+    seed = next(
+        seed
+        for seed in range(1000)
+        if 0 in ss.release_matches([[-1.0, 0.0]], [1.0, 0.0], 0.5, epsilon=2, refine=0.5, rng=seed).told
+    )
+    low, edge = (
+        ss.release_matches([[x, math.sqrt(1 - x * x)]], [1.0, 0.0], 0.5, epsilon=2, refine=0.5, rng=seed)
+        for x in (-1.0, 0.4)
+    )
+    assert low.told.tolist() == edge.told.tolist() == [0]
+    assert low.noisy.tolist() == edge.noisy.tolist()
+
+
+def test_shares_add_up_to_the_last_bit(collection: np.ndarray, query: np.ndarray) -> None:
+    for epsilon, share in ((0.57, 0.27), (1.0, 0.1), (3.3, 0.7), (7.77, 0.31)):
+        told = ss.release_matches(collection, query, 0.1, epsilon=epsilon, refine=share).guarantee.details
+        assert Fraction(told["screening_epsilon"]) + Fraction(told["refining_epsilon"]) <= Fraction(epsilon)
+
+
+FORGERIES = {
+    "matches": (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"epsilon": 0.1}, 0.1),
+    "top-k": (lambda e, q: ss.release_top_k(e, q, 2, epsilon=20), {"epsilon": 0.1}, 0.1),
+    "histogram": (lambda e, q: ss.release_histogram(e, q, epsilon=5), {"epsilon": 0.01}, 0.01),
+    "index": (lambda e, _: ss.release_index(e, epsilon=100), {"epsilon": 0.1}, 0.1),
+    "laplace": (lambda e, q: ss.release_scores(e, q, epsilon=5, mechanism="laplace"), {"epsilon": 0.1}, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_guarantees_are_refused(name: str, collection: np.ndarray, query: np.ndarray) -> None:
+    make, change, epsilon = FORGERIES[name]
+    data = make(collection, query).guarantee.to_dict()
+    assert ss.Guarantee.from_dict(data).to_dict() == data
+    forged = {**data, **change, "profile": {"kind": "pure", "epsilon": epsilon}}
+    with pytest.raises(ss.InvalidInput, match="contradicts itself"):
+        ss.Guarantee.from_dict(forged)
+    without = {**data, "details": {}}
+    if data["details"]:
+        with pytest.raises(ss.InvalidInput):
+            ss.Guarantee.from_dict(without)
+
+
+def test_a_sensitivity_below_the_adjacencys_is_refused(collection: np.ndarray, query: np.ndarray) -> None:
+    data = ss.release_scores(collection, query, epsilon=5, delta=1e-6).guarantee.to_dict()
+    small = {"sensitivity": 0.001, "grid_sensitivity": 0.001, "epsilon": 0.01}
+    mu = 0.001 / data["scale"]
+    with pytest.raises(ss.InvalidInput, match="contradicts itself"):
+        ss.Guarantee.from_dict({**data, **small, "profile": {"kind": "gaussian", "mu": mu}})
+
+
+@pytest.mark.parametrize(
+    ("make", "damage"),
+    [
+        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"told": np.array(["a"])}),
+        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"told": np.array([0.5])}),
+        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"noisy": np.zeros((2, 2))}),
+        (lambda e, q: ss.release_top_k(e, q, 2, epsilon=5), {"indices": np.array([1.5, 7.5])}),
+        (lambda e, q: ss.release_top_k(e, q, 2, epsilon=5), {"indices": np.array(["a", "b"])}),
+        (lambda e, q: ss.release_histogram(e, q, epsilon=5, bins=4), {"edges": np.array(list("abcde"))}),
+        (lambda e, q: ss.release_scores(e, q, epsilon=5, mechanism="laplace"), {"noisy": np.array(["a"] * 40)}),
+    ],
+)
+def test_damaged_files_are_refused(
+    make: object, damage: dict[str, np.ndarray], collection: np.ndarray, query: np.ndarray, tmp_path: Path
+) -> None:
+    make(collection, query).save(tmp_path / "r.npz")  # type: ignore[operator]
+    with np.load(tmp_path / "r.npz") as file:
+        parts = {name: file[name] for name in file.files}
+    np.savez(tmp_path / "bad.npz", **{**parts, **damage})
+    with pytest.raises(ss.InvalidInput, match="hold together"):
+        ss.load(tmp_path / "bad.npz")
+
+
+def test_certificates_say_what_happened(collection: np.ndarray, query: np.ndarray) -> None:
+    def text(release: Any) -> str:
+        return " ".join(str(release.guarantee).split())
+
+    assert "clamped" not in text(ss.release_histogram(collection, query, epsilon=1))
+    assert "outside the bins" in text(ss.release_histogram(collection, query, epsilon=1))
+    refined = text(ss.release_matches(collection, query, 0.25, epsilon=4, refine=0.5))
+    assert "Those that were scored: to [0.25, 1]." in refined
+    table = text(ss.release_scores(collection, query, epsilon=4, mechanism="optimal"))
+    assert "at the worst level" in table
+    assert "rounded up" not in table
+    pca = {"epsilon": 9, "delta": 1e-6, "components": 3, "reduction": "pca"}
+    paid = text(ss.release_index(collection, mechanism="gaussian", **pca))
+    assert "taken as public: the number" in paid
+    assert "and the covariance" in paid
+    free = text(ss.release_index(collection, epsilon=9, components=3))
+    assert "taken as public: the projection, the number" in free
+    assert "Exact" in free
 
 
 def test_more_than_one_moved_score_is_refused(collection: np.ndarray, query: np.ndarray) -> None:

@@ -114,9 +114,9 @@ class Contract:
             LaplaceNoise if self.mechanism == "laplace" else StaircaseNoise
         )
         step = grid_step(make.calibrated(self.epsilon, self.width).std)
-        width = (round(high / step) - round(low / step)) * step  # rounding is monotone: values stay between the ends'
+        width = steps_across(low, high, step) * step
         law = make.calibrated(self.epsilon, width, step)
-        return Noise(sensitivity.l2, max(width, sensitivity.l2), law.scale, law, step, law.profile(width))
+        return Noise(sensitivity.l2, width, law.scale, law, step, law.profile(width))
 
     def _scale(self, sensitivity: float) -> float:
         if self.unsafe and self.calibration != "analytic":
@@ -194,6 +194,21 @@ class Collection:
         if self.labels is None:
             return self.records
         return _embeddings.centroids(self.records, self.labels, self.function)
+
+
+def steps_across(low: float, high: float, step: float) -> int:
+    """How many grid steps apart two clamped and rounded scores can be, and no fewer than the range is wide.
+
+    Rounding is monotone: rounded scores stay between the rounded ends.
+    """
+    steps = max(round(high / step) - round(low / step), math.ceil((high - low) / step))
+    if round(high / step) == round(low / step):
+        raise InvalidInput(
+            f"The score range [{low:g}, {high:g}] is narrower than one step of the noise's grid ({step:g}): nothing of "
+            "the "
+            "scores would be left; ask for a larger epsilon or a wider range."
+        )
+    return steps
 
 
 def charge(ledger: Any, guarantee: Guarantee, collection: Any, function: str) -> None:

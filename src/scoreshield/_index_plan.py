@@ -50,6 +50,8 @@ class GaussianRows:
         rough = self.sensitivity / mu
         grid_step(rough)  # refuses noise that drowns everything
         self.step = math.ldexp(1.0, math.frexp(rough)[1] - 1 - _GAUSSIAN_BITS)
+        if 2.0**24 * self.step < 2:
+            raise InvalidInput("At this epsilon the noise is too small for single precision to hold it; ask for less.")
         self.grid_sensitivity = self.sensitivity + self.step * math.sqrt(group * components)
         self.std = self.grid_sensitivity / mu * (1 + 2**-48)
 
@@ -279,6 +281,8 @@ def _with_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProf
 
     delta(e) = p delta'(e - pure) + (1 - p) delta'(e + pure) with p = 1 / (1 + e^-pure).
     """
+    if epsilon > 600:
+        raise InvalidInput("A private PCA beside PrivUnit takes an epsilon of at most 600.")
     p = 1 / (1 + math.exp(-pure))
 
     def delta(e: float) -> float:

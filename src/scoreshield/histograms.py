@@ -86,6 +86,10 @@ def release_histogram(
     else:
         scale = gaussian.calibrate(epsilon, delta, l2)
         profile = GaussianProfile(l2 / scale)
+    if scale > 2.0**31:
+        raise InvalidInput(
+            f"This contract takes noise of scale {scale:.3g} on counts, which drowns them: raise epsilon."
+        )
     total = source.size if query is not None else source.size * (source.size - 1) // 2
     guarantee = Guarantee(
         epsilon=epsilon,
@@ -118,6 +122,8 @@ def release_histogram(
 def _edges(bins: Any, low: float, high: float, function: str) -> Float:
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
         count = _checks.count(bins, "bins", function, least=2)
+        if count > 1_000_000:
+            _checks.reject("bins", function, "at most a million", bins)
         return np.linspace(low, high, count + 1)
     must = "a number of bins, at least 2, or their edges: finite, rising, at least three"
     edges = _checks.array(bins, "bins", function, must)

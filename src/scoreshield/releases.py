@@ -88,8 +88,10 @@ def release_scores(
     threshold=None)``.
     """
     function = "release_scores"
+    if not isinstance(mechanism, str | LevelChannel):
+        _checks.reject("mechanism", function, "a name or a LevelChannel", mechanism)
     if mechanism == "auto":
-        mechanism = _smaller_noise(epsilon, delta, score_range, function)
+        mechanism, delta = _smaller_noise(embeddings, query, epsilon, delta, adjacency, score_range, function)
     if mechanism == "optimal" or isinstance(mechanism, LevelChannel):
         return _release_levels(
             embeddings, query, epsilon, delta, mechanism, calibration, adjacency, score_range, norm, rng, ledger
@@ -112,21 +114,27 @@ def release_scores(
     return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
 
 
-def _smaller_noise(epsilon: Any, delta: Any, score_range: Any, function: str) -> str:
-    """Gaussian or staircase, by standard deviation: both are unbiased, and the contract is public."""
+def _smaller_noise(
+    embeddings: ArrayLike,
+    query: ArrayLike,
+    epsilon: Any,
+    delta: Any,
+    adjacency: Any,
+    score_range: Any,
+    function: str,
+) -> tuple[str, float]:
+    """Gaussian or staircase, by standard deviation, from public facts; staircase noise leaves delta unspent."""
     epsilon = _checks.budget(epsilon, function)
     delta = _checks.probability(delta, "delta", function, zero=True)
     low, high = check_score_range(score_range, function)
-    if delta == 0:
-        return "staircase"
-    staircase = StaircaseNoise.calibrated(epsilon, high - low).std
-    if gaussian.calibrate(epsilon, delta, high - low) <= staircase:
-        return "gaussian"
-    raise InvalidInput(
-        f"Staircase noise has the smaller standard deviation here ({staircase:.4g}) and needs no delta: leave delta "
-        "out for "
-        "mechanism='auto', or ask for mechanism='gaussian'."
-    )
+    source = Collection.check(embeddings, adjacency, function)
+    queries, _ = _embeddings.as_queries(query, source.dimension, function)
+    one = source.adjacency.of(Released("scores", source.size, queries=len(queries))).moved == 1
+    if delta == 0 or (
+        one and StaircaseNoise.calibrated(epsilon, high - low).std < gaussian.calibrate(epsilon, delta, high - low)
+    ):
+        return "staircase", 0.0
+    return "gaussian", delta
 
 
 def _release_levels(

@@ -97,7 +97,7 @@ class ScoreRelease(Release):
     tie_break: int
 
     def holds_together(self) -> bool:
-        return _on_grid(self.noisy, self.guarantee, self.kind)
+        return _is_seed(self.tie_break) and _on_grid(self.noisy, self.guarantee, self.kind)
 
     @property
     def scores(self) -> Float:
@@ -138,6 +138,9 @@ class RowRelease(ScoreRelease):
     kind = "row"
 
     index: int
+
+    def holds_together(self) -> bool:
+        return super().holds_together() and isinstance(self.index, int) and 0 <= self.index < len(self.noisy)
 
     @property
     def scores(self) -> Float:
@@ -233,7 +236,10 @@ class MatchRelease(Release):
         n, steps = self.guarantee.shape[0], self.noisy / self.guarantee.grid
         return (
             self.guarantee.regime == self.kind
-            and self.told.ndim == 1
+            and _is_seed(self.tie_break)
+            and self.told.dtype.kind in "iu"
+            and self.noisy.dtype == np.float64
+            and self.told.ndim == self.noisy.ndim == 1
             and len(self.noisy) in (0, len(self.told))
             and bool(np.all((self.told >= 0) & (self.told < n)) and np.all(np.diff(self.told) > 0))
             and np.array_equal(steps, np.rint(steps))
@@ -281,9 +287,10 @@ class TopKRelease(Release):
     indices: NDArray[np.intp]
 
     def holds_together(self) -> bool:
-        n = self.guarantee.details.get("records", 0)
+        n = self.guarantee.details["records"]
         return (
             self.guarantee.regime == self.kind
+            and self.indices.dtype.kind in "iu"
             and self.indices.shape == self.guarantee.shape
             and len(np.unique(self.indices)) == len(self.indices)
             and bool(np.all((self.indices >= 0) & (self.indices < n)))
@@ -309,6 +316,8 @@ class HistogramRelease(Release):
             self.guarantee.regime == self.kind
             and self.counts.shape == self.guarantee.shape
             and self.counts.dtype == np.int64
+            and self.edges.dtype == np.float64
+            and self.total > 0
             and len(self.edges) == len(self.counts) + 1
             and bool(np.all(np.diff(self.edges) > 0))
         )
@@ -370,6 +379,10 @@ class HistogramRelease(Release):
         return Sample(np.interp(quantiles, rates, edges))
 
 
+def _is_seed(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
     steps = noisy / guarantee.grid
     return (
@@ -406,7 +419,11 @@ def load(path: str | Path) -> Any:
     fields = {field.name for field in dataclasses.fields(kinds[kind])} - {"guarantee"}
     if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
-    release = kinds[kind](**arrays, **facts, guarantee=guarantee)
-    if not release.holds_together():
+    try:
+        release = kinds[kind](**arrays, **facts, guarantee=guarantee)
+        sound = release.holds_together()
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError):
+        sound = False
+    if not sound:
         raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")
     return release

@@ -12,6 +12,8 @@ One record moves one score, so what is private for a single record's answer is p
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, charge, tie_break
+from scoreshield._contract import Collection, charge, steps_across, tie_break
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import exact
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
@@ -74,8 +76,12 @@ def release_matches(
         _checks.reject("refine", function, "a share in [0, 1)", refine)
     source, queries, stream, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
 
-    screen_budget = epsilon * (1 - refine)
-    law, step = _staircase(epsilon * refine, threshold, high) if refine else (None, 2.0**-20)
+    screen_budget, refine_budget = epsilon, 0.0
+    if refine:
+        screen_budget = _checks.budget(epsilon * (1 - refine), function)
+        # Both are drawn as exact rationals, so that they must add up to no more than epsilon, to the last bit.
+        refine_budget = _checks.budget(_at_most(Fraction(epsilon) - Fraction(screen_budget)), function)
+    law, step = _staircase(refine_budget, threshold, high) if refine else (None, 2.0**-20)
     scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
     np.clip(scores, low, high, out=scores)
     bits = scores > threshold
@@ -95,7 +101,7 @@ def release_matches(
         noise=None,
         profile=PureProfile(epsilon),
         sampler=stream.name,
-        details={"threshold": threshold, "screening_epsilon": screen_budget, "refining_epsilon": epsilon * refine},
+        details={"threshold": threshold, "screening_epsilon": screen_budget, "refining_epsilon": refine_budget},
     )
     charge(ledger, guarantee, embeddings, function)
     told = np.flatnonzero(bits ^ ~_kept(stream, screen_budget, len(bits)))
@@ -143,7 +149,7 @@ def release_top_k(
     np.clip(scores, low, high, out=scores)
     steps = np.rint(scores / step)
     del scores
-    width = round(high / step) - round(low / step)
+    width = steps_across(low, high, step)
     guarantee = Guarantee(
         epsilon=epsilon,
         delta=0.0,
@@ -154,7 +160,7 @@ def release_top_k(
         shape=(k,),
         score_range=(low, high),
         sensitivity=high - low,
-        grid_sensitivity=max(width * step, high - low),
+        grid_sensitivity=width * step,
         scale=(high - low) / each,
         grid=step,
         noise=None,
@@ -197,7 +203,13 @@ def _kept(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:
 
 def _staircase(epsilon: float, low: float, high: float) -> tuple[StaircaseNoise, float]:
     step = grid_step(StaircaseNoise.calibrated(epsilon, high - low).std)
-    return StaircaseNoise.calibrated(epsilon, (round(high / step) - round(low / step)) * step, step), step
+    return StaircaseNoise.calibrated(epsilon, steps_across(low, high, step) * step, step), step
+
+
+def _at_most(value: Fraction) -> float:
+    """The largest float that is not above a fraction."""
+    found = float(value)
+    return found if Fraction(found) <= value else math.nextafter(found, 0.0)
 
 
 def _gumbel(stream: Stream, steps: NDArray[np.float64], scale: float) -> int:

@@ -402,3 +402,10 @@ def test_bad_budgets_and_items() -> None:
     with pytest.raises(ss.InvalidInput, match=r"Filter\.would_fit"):
         Filter(1.0, 1e-6).would_fit(0.5)
     assert pure_epsilon(CurveProfile((0.0,), (0.0,))) == 0.0
+
+
+def test_the_shares_of_delta_leave_none_over() -> None:
+    """The first charge decides which of the two pure-kind runs can occur, so they share one part."""
+    from scoreshield.privacy import filters
+
+    assert filters._ONE_KIND + filters._BOTH_KINDS <= 1

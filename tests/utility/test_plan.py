@@ -191,7 +191,7 @@ def test_alternatives_change_one_thing_at_a_time(scores: tuple[np.ndarray, np.nd
     assert first.threshold == made.recalibration.threshold
     for row in others:
         changed = [
-            row.calibration != first.calibration,
+            row.calibration != first.calibration or row.mechanism != first.mechanism,
             row.rule != first.rule,
             row.score_range != first.score_range,
         ]
@@ -207,6 +207,26 @@ def test_alternatives_change_one_thing_at_a_time(scores: tuple[np.ndarray, np.nd
     assert narrow.sensitivity == 1
     assert narrow.threshold == pytest.approx(clamped.threshold, rel=1e-10)
     assert narrow.tar > first.tar
+
+
+def test_pure_noise_stands_beside_the_gaussian(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    made = plan.verification(*scores, target_fmr=1e-2, target_tar=0.8, epsilon=8, delta=DELTA, source="public")
+    rows = {row.mechanism: row for row in made.alternatives}
+    law = ss.StaircaseNoise.calibrated(8, 2.0)
+    moved = decisions.recalibrate(scores[0], 1e-2, law, clipped=False)
+    staircase = rows["staircase"]
+    assert staircase.threshold == pytest.approx(moved.threshold, abs=1e-9)
+    assert staircase.tar == pytest.approx(decisions.roc(scores[1], scores[0], law).tpr_at(1e-2), abs=1e-6)
+    assert staircase.tar > 0.8 > rows["laplace"].tar > made.tar
+    for name, kind in (("laplace", ss.LaplaceNoise), ("staircase", ss.StaircaseNoise)):
+        least = rows[name].least_epsilon
+        for factor, enough in ((1.01, True), (0.99, False)):
+            noise = kind.calibrated(least * factor, 2.0)
+            assert (decisions.roc(scores[1], scores[0], noise).tpr_at(1e-2) >= 0.8) == enough
+    held = plan.verification(*scores, target_fmr=1e-2, max_advantage=0.2, delta=DELTA, source="public")
+    pure = next(row for row in held.alternatives if row.mechanism == "laplace")
+    assert pure.scale == pytest.approx(math.sqrt(2) * 2 / (-2 * math.log(0.8)), rel=1e-6)
+    assert pure.scale > held.scale
 
 
 def test_another_calibration_keeps_its_alternatives_right(scores: tuple[np.ndarray, np.ndarray]) -> None:

@@ -67,10 +67,16 @@ def check_output(output: Path, force: bool) -> None:
         raise ss.InvalidInput(f"{taken[0]} exists already; choose another name or pass --force to overwrite it.")
 
 
+def check_ranking(top_k: int | None, threshold: float | None) -> None:
+    """Refuse a ranking that makes no sense before anything is charged or drawn."""
+    if top_k is None and threshold is not None:
+        raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
+    if top_k is not None and top_k < 1:
+        raise ss.InvalidInput(f"--top-k must be at least 1. Got {top_k}.")
+
+
 def ranking(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
     if top_k is None:
-        if threshold is not None:
-            raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
         return {}
     return {"top_k": release.top_k(top_k, threshold).tolist()}
 

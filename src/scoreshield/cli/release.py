@@ -21,6 +21,7 @@ from scoreshield.cli.output import (
     Seed,
     adjacency_of,
     check_output,
+    check_ranking,
     finish,
     ledger_of,
     one_or_many,
@@ -81,6 +82,7 @@ def release_scores(
 ) -> None:
     """Release the similarity of a public query with every record."""
     check_output(output, force)
+    check_ranking(top_k, threshold)
     release = ss.release_scores(
         io.read_array(embeddings, name=array, mapped=True),
         one_or_many(io.read_array(query, name=query_array)),
@@ -122,6 +124,7 @@ def release_row(
 ) -> None:
     """Release the similarity of one record with every record."""
     check_output(output, force)
+    check_ranking(top_k, threshold)
     release = ss.release_row(
         io.read_array(embeddings, name=array, mapped=True),
         index,

@@ -135,6 +135,8 @@ def release_histogram(
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
     check_output(output, force)
+    if target_fmr is not None and not 0 < target_fmr < 1:
+        raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
         io.read_array(embeddings, name=array, mapped=True),
         None if query is None else one_or_many(io.read_array(query)),

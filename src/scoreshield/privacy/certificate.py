@@ -44,7 +44,7 @@ def certificate(guarantee: Guarantee) -> str:
         "Does not cover",
         "Other releases from the same records: each spends its own epsilon and delta, and they add up.",
         "The records themselves, if they are shown beside their scores.",
-        f"What is taken as public: {_PUBLIC[guarantee.regime]}the number, order and dimension of the records,",
+        f"What is taken as public: {_public(guarantee)}the number, order and dimension of the records,",
         "and any label.",
         "Facts that hold whether or not one particular record is in the collection.",
     )
@@ -56,23 +56,31 @@ def certificate(guarantee: Guarantee) -> str:
 
 def _how(guarantee: Guarantee) -> list[str]:
     said = [_MECHANISMS[guarantee.mechanism]]
-    if guarantee.noise is not None and guarantee.regime in ("scores", "row", "gram", "index"):
-        said.append(f"Standard deviation {guarantee.noise.std:.6g} on each entry;")
-        said.append(
-            f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} with rounding to the grid),"
-        )
-        said.append(f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration")
-        said[-1] += ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
+    if guarantee.mechanism in ("optimal", "levels"):
+        said.append(f"Root mean squared error at most {guarantee.noise.std:.6g}, at the worst level.")
+    elif guarantee.noise is not None:
+        said += _noise(guarantee)
     for name, value in guarantee.details.items():
-        said.append(
-            f"{name.replace('_', ' ').capitalize()}: {value:g}."
-            if isinstance(value, float)
-            else f"{name.replace('_', ' ').capitalize()}: {value}."
-        )
+        shown = f"{value:g}" if isinstance(value, float) else value
+        said.append(f"{name.replace('_', ' ').capitalize()}: {shown}.")
     low, high = guarantee.score_range
-    if guarantee.regime != "index":
+    if guarantee.regime == "histogram":
+        said.append("Scores outside the bins are counted at the ends.")
+    elif guarantee.regime != "index":
         said.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
+    if guarantee.mechanism == "screen-and-refine":
+        said.append(f"Those that were scored: to [{guarantee.details['threshold']:g}, {high:g}].")
     return said
+
+
+def _noise(guarantee: Guarantee) -> list[str]:
+    beside = "with rounding to the grid" + " and the covariance" * ("covariance_std" in guarantee.details)
+    end = ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
+    return [
+        f"Standard deviation {guarantee.noise.std:.6g} on each entry;",
+        f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} {beside}),",
+        f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration{end}",
+    ]
 
 
 def _sampler(guarantee: Guarantee) -> list[str]:
@@ -103,6 +111,12 @@ _MECHANISMS = {
     "screen-and-refine": "Randomised response screens records; scores with staircase noise are released for those that "
     "pass.",
 }
+
+
+def _public(guarantee: Guarantee) -> str:
+    paid = guarantee.details.get("reduction") in ("pca", "none")
+    return "" if guarantee.regime == "index" and paid else _PUBLIC[guarantee.regime]
+
 
 _PUBLIC = {
     "scores": "the query, ",

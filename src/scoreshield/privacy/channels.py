@@ -266,6 +266,8 @@ def optimal_channel(
     if epsilon < 1e-6:
         _checks.reject("epsilon", function, "at least 1e-6", epsilon)
     delta = _checks.probability(delta, "delta", function, zero=True)
+    if 0 < delta < 1e-12:
+        _checks.reject("delta", function, "0, or at least 1e-12, below which whole 2^-62nds cannot keep it", delta)
     low, high = check_range(score_range, function)
     step = _step(high - low)
     count = _checks.count((21 if delta else 41) if levels is None else levels, "levels", function, least=2)

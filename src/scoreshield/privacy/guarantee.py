@@ -182,7 +182,11 @@ class Guarantee:
             )
         except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidInput(f"The guarantee in the file is not complete or not valid: {error}") from None
-        if not guarantee._consistent():
+        try:
+            consistent = guarantee._consistent()
+        except (KeyError, TypeError, ValueError):
+            consistent = False
+        if not consistent:
             raise InvalidInput("The guarantee in the file contradicts itself: its noise does not give its promise.")
         return guarantee
 
@@ -190,8 +194,10 @@ class Guarantee:
         """Whether the noise, at its scale and sensitivity, gives the profile, and the profile the promise."""
         if self.epsilon < 0 or self.delta_at(self.epsilon) > self.delta or self.grid_sensitivity < self.sensitivity:
             return False
+        if not self._adjacency_covered():
+            return False
         if self.noise is None:
-            return True
+            return self._parts_add_up()
         share = math.sqrt(0.5) if self.regime == "gram" else 1.0
         if self.mechanism == "gaussian" and not (
             abs(self.noise.std / (self.scale * share) - 1) < 1e-9
@@ -200,6 +206,33 @@ class Guarantee:
             return False
         given = self.noise.profile(self.grid_sensitivity * share)
         return all(given.delta_at(e) <= self.delta_at(e) * (1 + 1e-9) for e in (0.0, self.epsilon / 2, self.epsilon))
+
+    def _adjacency_covered(self) -> bool:
+        """Whether the sensitivity is at least what the adjacency says of a release of scores, a row or a matrix."""
+        if self.regime not in ("scores", "row", "gram") or (self.regime == "scores" and len(self.shape) == 2):
+            return True
+        least = self.adjacency.sensitivity(self.regime, self.shape[-1], score_range=self.score_range).l2
+        return self.sensitivity >= least * (1 - 1e-12)
+
+    def _parts_add_up(self) -> bool:
+        """Whether the parts of a mechanism that adds no noise to entries spend no more than the whole."""
+        spent, told = self.epsilon * (1 + 1e-12), self.details
+        match self.regime:
+            case "matches":
+                return bool(0 < told["screening_epsilon"] + told["refining_epsilon"] <= spent)
+            case "top-k":
+                return bool(0 < self.shape[0] * told["epsilon_for_each"] <= spent and told["records"] >= self.shape[0])
+            case "histogram":
+                least = 2.0 if self.calibration == "pure" else math.sqrt(2)
+                profile = GaussianProfile(self.sensitivity / self.scale) if self.calibration != "pure" else None
+                if told["scores"] < 1 or self.sensitivity < least * (1 - 1e-12):
+                    return False
+                if profile is not None:
+                    return profile.delta_at(self.epsilon) <= self.delta * (1 + 1e-9)
+                return self.sensitivity / self.scale <= spent
+            case "index" if self.mechanism == "privunit":
+                return bool(0 < told["epsilon_per_record"] <= spent)
+        return self.regime == "index"
 
     def __str__(self) -> str:
         from scoreshield.privacy.certificate import certificate

@@ -104,16 +104,22 @@ class Ledger:
         return self._store.name
 
     def fingerprint(self, collection: Any) -> str:
-        """A keyed fingerprint of a collection: HMAC-SHA256 over shape, type and bytes, under this ledger's own key.
+        """A keyed fingerprint of a collection: HMAC-SHA256 under this ledger's own key.
+
+        It is over the directions of the rows in single precision, so that the same records in double precision are the
+        same collection. Another order, or other rows, are another one: give those a name.
 
         It says nothing about the content to whoever lacks the key, and cannot be compared with another ledger's.
         """
         rows = embeddings.as_rows(collection, "Ledger.fingerprint", "collection")
-        kind = rows.dtype.newbyteorder("<")
-        mac = hmac.new(self._key, f"scoreshield collection 1\n{rows.shape}\n{kind.str}\n".encode(), hashlib.sha256)
-        block = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.itemsize))
+        mac = hmac.new(self._key, f"scoreshield collection 1\n{rows.shape}\n".encode(), hashlib.sha256)
+        block = max(1, _BLOCK_BYTES // (rows.shape[1] * 8))
         for start in range(0, len(rows), block):
-            mac.update(np.ascontiguousarray(rows[start : start + block], dtype=kind).data)
+            part = rows[start : start + block].astype(np.float64)
+            with np.errstate(all="ignore"):
+                part /= np.abs(part).max(axis=1, keepdims=True)
+                part /= np.sqrt(np.vecdot(part, part))[:, None]
+            mac.update(np.ascontiguousarray(part, dtype="<f4").data)
         return _FINGERPRINT + mac.hexdigest()
 
     def spend(self, item: Any, *, dataset: Any = None, who: str | None = None, why: str = "") -> Entry:
@@ -255,6 +261,8 @@ class Ledger:
         whole = (above is None and row.head == self._genesis) or (
             above is not None and above.id == row.entries and above.hash == row.head == above.own_hash()
         )
+        first = next(iter(session.entries()), None)
+        whole = whole and (first is None or first.previous == self._genesis)
         if digest(row.facts) != self._genesis or not whole or session.count() != row.entries:
             raise LedgerError(f"The ledger {self.name} has been altered: run verify to see where; nothing was charged.")
         return row.head, above
@@ -377,7 +385,11 @@ def _parse_head(head: str | None) -> tuple[int, str] | None:
     if head is None:
         return None
     number, _, value = head.partition(":") if isinstance(head, str) else ("", "", "")
-    if not number.isdecimal() or len(value) != 64 or set(value) - set("0123456789abcdef"):
+    if (
+        not (number.isascii() and number.isdecimal() and len(number) < 19)
+        or len(value) != 64
+        or set(value) - set("0123456789abcdef")
+    ):
         _checks.reject("head", "Ledger.verify", "'NUMBER:HASH' as head() gives it", head)
     return int(number), value
 

@@ -70,7 +70,9 @@ def charge_of(guarantee: Any, function: str) -> tuple[Profile, str, str]:
         )
     profile = profile_of(guarantee, function)
     adjacency = guarantee.adjacency.to_dict()
-    unit = str(adjacency["kind"]) + (f" {adjacency['radius']!r}" if "radius" in adjacency else "")
+    # All that a guarantee keeps of who is protected: the radius, or how many identities of what size.
+    facts = [f"{name} {adjacency[name]!r}" for name in sorted(adjacency) if name != "kind"]
+    unit = " ".join([str(adjacency["kind"]), *facts])
     try:
         # What later versions read back must be what is charged now.
         if profile_from_dict(json.loads(canonical(profile.to_dict()))) != profile:

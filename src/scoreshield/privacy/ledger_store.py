@@ -123,7 +123,11 @@ class SQLiteStore(Store):
             raise InvalidInput("A ledger must outlive its process: give it a file, such as sqlite:///ledger.db.")
 
     def exists(self) -> bool:
-        if not self._path.exists():
+        try:
+            there = self._path.exists()
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"The ledger's address {self.name[:80]!r} names no usable file: {error}.") from None
+        if not there:
             return False
         with self._connection() as connection:
             return self._tables(connection)
@@ -202,7 +206,10 @@ class PostgresStore(Store):
             ) from None
         self._psycopg = psycopg
         self._url = url
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InvalidInput(f"The ledger's address is not a valid one: {error}.") from None
         self.name = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def exists(self) -> bool:

@@ -58,6 +58,8 @@ class GaussianNoise:
 
 def grid_step(std: float) -> float:
     """The public grid for noise of this size: a power of two near std / 2^26."""
+    if not math.isfinite(std):
+        raise InvalidInput("This contract takes infinite noise; ask for a larger epsilon or delta.")
     step = max(math.ldexp(1.0, math.frexp(std)[1] - 1 - GRID_BITS), FINEST_STEP)
     if step > 1:
         raise InvalidInput(

@@ -195,7 +195,7 @@ class CurveProfile(Profile):
     @property
     def auc(self) -> float:
         fpr = np.unique(np.concatenate([np.linspace(0, 1, 20_001), np.geomspace(1e-12, 1, 20_001)]))
-        return float(min(1.0, np.trapezoid(self.tpr_at(fpr), fpr)))
+        return float(min(1.0, np.trapezoid(self.tpr_at(fpr), fpr) + 1e-8))  # chords of a concave curve lie below it
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "losses": list(self.losses), "deltas": list(self.deltas)}
@@ -214,7 +214,8 @@ def profile_from_dict(data: dict[str, Any]) -> Profile:
         case {"kind": CurveProfile.kind, "losses": losses, "deltas": deltas} if len(losses) == len(deltas) > 0:
             knots = tuple(_checks.real(loss, "losses", function) for loss in losses)
             values = tuple(_checks.real(delta, "deltas", function) for delta in deltas)
-            if list(knots) != sorted(knots) or list(values) != sorted(values, reverse=True) or knots[0] != 0:
+            falling = list(knots) == sorted(knots) and list(values) == sorted(values, reverse=True)
+            if not falling or knots[0] != 0 or knots[-1] > 700 or not (0 <= values[-1] <= values[0] <= 1):
                 raise InvalidInput("The privacy profile in the file is not a falling curve.")
             return CurveProfile(knots, values)
     raise InvalidInput(f"The file names a privacy profile that this version does not know: {data.get('kind')!r}.")

@@ -376,6 +376,8 @@ def _choice(first: Outcome, item: Outcome) -> str:
     name, detail = str(item.rule).capitalize(), f"instead of {first.rule}"
     if item is first:
         name, detail = "This plan", f"{item.calibration} calibration, {item.rule}, range {interval(item.score_range)}"
+    elif item.mechanism != first.mechanism:
+        name, detail = f"{item.mechanism.capitalize()} noise", f"instead of {first.mechanism}"
     elif item.calibration != first.calibration:
         name, detail = f"{item.calibration.capitalize()} calibration", f"instead of {first.calibration}"
     elif item.score_range != first.score_range:

@@ -7,7 +7,7 @@ arithmetic is :mod:`scoreshield.utility.decisions`; nothing here is simulated.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from scoreshield import _checks
 from scoreshield.errors import InvalidCalibration, InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
+from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.utility import decisions
 from scoreshield.utility._roots import first_crossing
@@ -34,8 +35,8 @@ from scoreshield.utility.planning import (
     take_source,
     warnings_for,
 )
-from scoreshield.utility.scores import Float, Sample, Scores, check_target
-from scoreshield.utility.words import number_text, rate_text, rates_text
+from scoreshield.utility.scores import Float, Law, Sample, Scores, check_target
+from scoreshield.utility.words import advantage_text, number_text, rate_text, rates_text
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Outcome:
     least_epsilon: float
     private: bool
     note: str
+    mechanism: str = "gaussian"
 
     def to_dict(self) -> dict[str, Any]:
         values = {**vars(self), "rule": str(self.rule), "score_range": list(self.score_range)}
@@ -273,10 +275,11 @@ class _Need:
             None if self.genuine is None else self.genuine.clamp(*score_range),
         )
 
-    def tar(self, genuine: Scores | None, threshold: float, scale: float, rule: Rule) -> float:
+    def tar(self, genuine: Scores | None, threshold: float, noise: float | Law, rule: Rule) -> float:
         if genuine is None or math.isnan(threshold):
             return math.nan
-        return float(genuine.rate(threshold, GaussianNoise(scale), inclusive=rule.endpoint == "nonstrict"))
+        law = GaussianNoise(noise) if isinstance(noise, float) else noise
+        return float(genuine.rate(threshold, law, inclusive=rule.endpoint == "nonstrict"))
 
     def clean_tar(self, score_range: tuple[float, float]) -> float:
         impostor, genuine = self.clamped(score_range)
@@ -306,6 +309,26 @@ class _Need:
             return decisions.epsilon_for_scale(scale, self.delta, score_range[1] - score_range[0], calibration)
         except InvalidCalibration:
             return math.nan
+
+    def least_pure(self, make: Callable[[float], Law], score_range: tuple[float, float], rule: Rule) -> float:
+        """The least epsilon at which a family of pure noise meets the need; infinity where none below 100 does."""
+        if self.target_tar is None:
+            if not rule.clipped:
+                return 0.0
+            impostor = self.clamped(score_range)[0]
+            return decisions.minimum_epsilon(impostor, self.target, 0.5, upper=score_range[1], family=make)
+        impostor, genuine = self.clamped(score_range)
+        wanted = self.target_tar
+
+        def lost(tightness: float) -> float:  # noise grows with 1 / epsilon
+            law = make(1 / tightness)
+            moved = decisions.recalibrate(
+                impostor, self.target, law, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
+            )
+            return wanted - (self.tar(genuine, moved.threshold, law, rule) if moved.feasible else 0.0)
+
+        found = first_crossing(lost, 0.1, smallest=1e-2, largest=1e6)
+        return math.inf if found == 0 else 0.0 if math.isinf(found) else 1 / found
 
     def obstacle(self, score_range: tuple[float, float], rule: Rule) -> str:
         """Why no epsilon serves."""
@@ -340,7 +363,52 @@ def _alternatives(
     for within in dict.fromkeys(ranges):
         if within != score_range:
             choices.append((f"range [{within[0]:g}, {within[1]:g}]", calibration, rule, within))
-    return tuple(_outcome(need, promise, *choice) for choice in choices)
+    rows = [_outcome(need, promise, *choice) for choice in choices]
+    if 1e-6 < promise.epsilon <= 100:  # beyond, pure noise is none, or all there is
+        rows += [_pure_outcome(need, promise, name, rule, score_range) for name in ("laplace", "staircase")]
+    return tuple(rows)
+
+
+def _pure_outcome(
+    need: _Need, promise: Contract, mechanism: str, rule: Rule, score_range: tuple[float, float]
+) -> Outcome:
+    """Pure noise under the same contract: the same epsilon without delta, or the same attack advantage."""
+    width = score_range[1] - score_range[0]
+    kind: type[LaplaceNoise] | type[StaircaseNoise] = LaplaceNoise if mechanism == "laplace" else StaircaseNoise
+    epsilon = promise.epsilon
+    if promise.calibration == "attack":
+        advantage = min(promise.attack_advantage, 1 - 1e-12)
+        epsilon = -2 * math.log1p(-advantage) if mechanism == "laplace" else 2 * math.atanh(advantage)
+
+    def make(spend: float) -> LaplaceNoise | StaircaseNoise:
+        return kind.calibrated(spend, width)
+
+    law = make(epsilon)
+    impostor, genuine = need.clamped(score_range)
+    moved = decisions.recalibrate(
+        impostor, need.target, law, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
+    )
+    note = (
+        f"pure epsilon {number_text(epsilon)}, best attack's advantage {advantage_text(law.profile(width).advantage)}"
+    )
+    if not moved.feasible:
+        note += f"; out of reach: a threshold {_end(rule, score_range)} still passes {rate_text(moved.limit)}"
+    return Outcome(
+        change=f"{mechanism} noise",
+        calibration="pure",
+        rule=rule,
+        score_range=score_range,
+        sensitivity=width,
+        scale=law.std,
+        threshold=moved.threshold,
+        shift=moved.shift,
+        rate_kept=moved.rate_before,
+        tar=need.tar(genuine, moved.threshold, law, rule),
+        least_epsilon=need.least_pure(make, score_range, rule),
+        private=True,
+        note=note,
+        mechanism=mechanism,
+    )
 
 
 def _outcome(
