@@ -76,3 +76,30 @@ def test_a_plan_for_real_faces(faces: tuple[np.ndarray, np.ndarray], rng: np.ran
     ]
     for seen, told in zip(accepted, (1e-2, plan.tar), strict=True):
         assert seen == pytest.approx(told, abs=5.33 * np.sqrt(told * (1 - told) / (draws * 3000)))
+
+
+@pytest.mark.parametrize(("mechanism", "epsilon"), [("staircase", 5.0), ("laplace", 12.0)])
+def test_predicted_matching_of_real_faces_holds(
+    mechanism: str, epsilon: float, faces: tuple[np.ndarray, np.ndarray], rng: np.random.Generator
+) -> None:
+    """The predicted true-match rate within 5 % of what noise drawn on every pair gives."""
+    impostor, genuine = (np.clip(scores, 0, 0.6).astype(np.float64) for scores in faces)
+    ranked = ss.plan.choose(
+        "verification", *faces, target_fmr=1e-2, epsilon=epsilon, ranges=[(0.0, 0.6)], source="public"
+    )
+    told = next(row for row in ranked.candidates if row.mechanism == mechanism)
+    kind = ss.StaircaseNoise if mechanism == "staircase" else ss.LaplaceNoise
+    law = kind.calibrated(epsilon, 0.6)
+    threshold = ss.decisions.recalibrate(impostor, 1e-2, law, clipped=False).threshold
+    noise = law.quantile(rng.random((200, len(genuine))))
+    assert float(np.mean(genuine + noise > threshold)) == pytest.approx(told.utility, rel=0.05)
+
+
+def test_an_index_with_a_private_pca_is_charged(sentences: np.ndarray, tmp_path: Path) -> None:
+    ledger = ss.Ledger(f"sqlite:///{tmp_path / 'l.db'}", epsilon=25, delta=1e-5)
+    contract = {"epsilon": 20, "delta": 1e-6, "components": 8, "reduction": "pca", "ledger": ledger.on("sentences")}
+    index = ss.release_index(sentences, **contract)
+    assert 0 < ledger.spent <= 21  # the curve is charged by an upper bound
+    assert index.scores(sentences[0]).shape == (400,)
+    with pytest.raises(ss.BudgetExceeded):
+        ss.release_index(sentences, **contract)

@@ -34,6 +34,10 @@ from scoreshield.results import MatchRelease, TopKRelease
 
 Selection = Literal["permute-and-flip", "gumbel"]
 SELECTIONS: tuple[str, ...] = get_args(Selection)
+_REASONS = {
+    "permute-and-flip": "its error is never larger than the exponential mechanism's at the same epsilon",
+    "gumbel": "asked for; the law of one draw of Gumbel noise for all selections",
+}
 
 
 def release_matches(
@@ -166,7 +170,7 @@ def release_top_k(
         noise=None,
         profile=PureProfile(epsilon),
         sampler=stream.name,
-        details={"selections": k, "epsilon_for_each": each, "records": source.size},
+        details={"selections": k, "epsilon_for_each": each, "records": source.size, "reason": _REASONS[mechanism]},
     )
     charge(ledger, guarantee, embeddings, function)
     choose = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
