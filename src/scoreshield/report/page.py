@@ -20,11 +20,12 @@ from scoreshield import _checks, io
 from scoreshield.report.charts import at_the_end, attack_chart, fmr_chart, recall_chart, roc_chart, shift_chart
 from scoreshield.report.svg import Chart
 from scoreshield.report.text import attack_rate, delta_text, interval, number, percent, prose
+from scoreshield.utility.alternatives import Outcome
 from scoreshield.utility.contract import Contract
 from scoreshield.utility.planning import Plan
 from scoreshield.utility.retrieval import RetrievalPlan
 from scoreshield.utility.scores import Sample, Scores
-from scoreshield.utility.verification import Outcome, VerificationPlan
+from scoreshield.utility.verification import VerificationPlan
 
 
 def render(plan: Plan, *, now: datetime | None = None) -> str:

@@ -4,12 +4,13 @@
 `choose` ranks the mechanisms for a need under one contract.
 """
 
+from scoreshield.utility.alternatives import Outcome, Rule
 from scoreshield.utility.choice import Candidate, Choice, choose
 from scoreshield.utility.collection import scores_of_collection
 from scoreshield.utility.contract import Contract, contract
 from scoreshield.utility.planning import RANGES, SOURCES, Plan
 from scoreshield.utility.retrieval import RetrievalPlan, retrieval
-from scoreshield.utility.verification import Outcome, Rule, VerificationPlan, verification
+from scoreshield.utility.verification import VerificationPlan, verification
 
 __all__ = [
     "RANGES",
