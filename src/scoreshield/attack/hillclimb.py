@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.integrate import quad
 from scipy.special import nctdtr
 
 from scoreshield import _checks
@@ -212,6 +211,8 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     d, k = _passes(dimension, queries, sigma, "linear_cosine")
     if k > 1e8 * math.sqrt(d):  # 1 - cos is below (d - 1) / (2 k^2)
         return 1.0
+    from scipy.integrate import quad  # slow to import, and of use only here
+
     # With u = sin(angle) the integrand is smooth, and below e^-70 beyond a few multiples of 1 / sqrt(k^2 + d).
     end = math.pi / 2 * min(1.0, 12 / math.sqrt(k * k + d))
 
