@@ -409,3 +409,16 @@ def test_the_shares_of_delta_leave_none_over() -> None:
     from scoreshield.privacy import filters
 
     assert filters._ONE_KIND + filters._BOTH_KINDS <= 1
+
+
+def test_a_single_curve_spends_what_it_promises() -> None:
+    release = ss.release_index(np.eye(12), epsilon=20, delta=1e-6, components=4, reduction="pca")
+    budget = Filter(20, 1e-6)
+    budget.spend(release)
+    assert budget.spent <= 20
+    assert budget.spent == pytest.approx(20, rel=1e-6)
+
+
+def test_compose_takes_a_list() -> None:
+    with pytest.raises(ss.InvalidInput, match="'items'"):
+        compose(5)  # type: ignore[arg-type]

@@ -56,6 +56,8 @@ def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     whose epsilon lies above the true one by about 1e-4 of it at a delta of 1e-6, 1 % at 1e-9 and 4 % below.
     """
     method = _checks.one_of(method, "method", "compose", METHODS)  # type: ignore[assignment]
+    if not isinstance(items, Iterable):
+        _checks.reject("items", "compose", "a list of guarantees, releases or profiles", items)
     counts = Counter(profile_of(item, "compose") for item in items)
     if not counts:
         raise InvalidInput("compose needs at least one guarantee, release or profile; got none.")

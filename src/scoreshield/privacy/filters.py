@@ -29,7 +29,7 @@ from scoreshield import _checks
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.losses import dominating_mu, log_moment, profile_of, pure_epsilon, residual
-from scoreshield.privacy.profile import GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile
 
 #: Of this rule book; a number never changes meaning, so an old ledger is always recomputed by its own rules.
 RULES = 1
@@ -147,6 +147,8 @@ class Filter:
         """The epsilon of one mechanism by itself at the budget's delta; a pure mechanism counts in full."""
         profile = profile_of(item, "Filter.asked")
         pure = pure_epsilon(profile)
+        if isinstance(profile, CurveProfile):  # it may end in 0 far beyond the epsilon it was made for
+            return min(pure, profile.epsilon_at(self.delta))
         return pure if math.isfinite(pure) else profile.epsilon_at(self.delta)
 
     @property
