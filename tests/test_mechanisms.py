@@ -291,11 +291,14 @@ def test_intervals_cover(collection: np.ndarray, query: np.ndarray) -> None:
     rows = np.repeat(collection, 20, axis=0)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     true = int((unit @ query / np.linalg.norm(query) > 0.1).sum())
-    misses = 0
+    misses = near = 0
     for seed in range(300):
         low, high = ss.release_matches(rows, query, 0.1, epsilon=1, rng=seed).count_interval(0.9)
         misses += not low <= true <= high
-    assert misses < 300 * 0.1 + STRICT * math.sqrt(300 * 0.09)
+        middle, half = (low + high) / 2, (high - low) / 2
+        near += abs(true - middle) > 0.4 * half  # an interval of two fifths the width must be seen to fail
+    allowed = 300 * 0.1 + STRICT * math.sqrt(300 * 0.09)
+    assert misses < allowed < near
 
 
 def test_refined_matches_are_ordered_by_noisy_score(collection: np.ndarray, query: np.ndarray, tmp_path: Path) -> None:
@@ -430,12 +433,14 @@ def test_the_curve_of_a_histogram_is_within_its_error(mechanism: str, delta: flo
     rng = np.random.default_rng(3)
     rows, query = rng.standard_normal((5000, 16)), rng.standard_normal(16)
     scores = rows @ query / np.linalg.norm(rows, axis=1) / np.linalg.norm(query)
-    misses = 0
+    misses = near = 0
     for seed in range(200):
         release = ss.release_histogram(rows, query, epsilon=1, delta=delta, mechanism=mechanism, rng=seed)
         true = (scores[:, None] > release.edges).mean(axis=0)
-        misses += float(np.abs(release.rates - true)[1:-1].max()) > release.error(0.9)
-    assert misses < 200 * 0.1
+        worst = float(np.abs(release.rates - true)[1:-1].max())
+        misses += worst > release.error(0.9)
+        near += worst > 0.15 * release.error(0.9)  # a bound far too small must be seen to fail
+    assert misses < 200 * 0.1 < near
     assert np.all(np.diff(release.rates) <= 0)
     t = release.threshold(0.05)
     assert release.rate(t) == pytest.approx(0.05, abs=1e-9)

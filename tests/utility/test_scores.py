@@ -141,8 +141,8 @@ def test_noise_far_below_the_spread_moves_only_atoms() -> None:
 
 def test_small_noise_slope_of_a_sample_is_near_the_truth(rng: np.random.Generator) -> None:
     sample = Sample(rng.normal(0, 0.2, 400_000))
-    for t in (0.3, 0.4, 0.6):
-        assert sample.log_slope(t) == pytest.approx(-t / 0.04, rel=0.1)
+    for t, error in ((0.3, 0.04), (0.4, 0.04), (0.6, 0.1)):  # fewer scores, farther out
+        assert sample.log_slope(t) == pytest.approx(-t / 0.04, rel=error)
     heavy = Sample(0.2 * rng.standard_t(10, 400_000))
     slope = -11 * 0.6 / (10 * 0.04 + 0.36)  # of the t law: -(nu + 1) x / (nu s^2 + x^2)
     assert heavy.log_slope(0.6) == pytest.approx(slope, rel=0.1)

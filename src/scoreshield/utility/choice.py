@@ -26,7 +26,7 @@ from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profile import GaussianProfile, LaplaceProfile, Profile, PureProfile
 from scoreshield.utility import decisions
-from scoreshield.utility.planning import finite, take_ranges, take_scores, take_source, warnings_for
+from scoreshield.utility.planning import UNPAID, finite, take_ranges, take_scores, take_source
 from scoreshield.utility.scores import Scores, check_target
 from scoreshield.utility.words import advantage_text, number_text, rate_text
 
@@ -260,22 +260,8 @@ def choose(
     if not found:
         raise InvalidInput("No mechanism fits this contract: Gaussian noise needs delta > 0, and the others epsilon.")
     found.sort(key=lambda candidate: -candidate.utility if larger else candidate.utility)
-    spent = _warned(promise)
-    warnings = () if far is None else warnings_for(source, far, 1.0, spent)
+    warnings = (UNPAID,) if source == "private" else ()  # how much is promised, the answer says
     return Choice(need, metric, larger, promise, tuple(found), floor, source, warnings)
-
-
-def _warned(promise: Promise) -> Any:
-    from scoreshield.utility.contract import Contract
-
-    epsilon = promise.pure()
-    return Contract(
-        mu=2 * math.atanh(min(0.9999, math.tanh(epsilon / 2))),
-        epsilon=min(epsilon, 20.0),
-        delta=promise.delta,
-        stated=promise.stated,
-        calibration="pure",
-    )
 
 
 def _promise(epsilon: Any, delta: Any, max_advantage: Any, max_tpr: Any, at_fpr: Any, function: str) -> Promise:
