@@ -345,8 +345,9 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(folder: Path, moment: str) -> Non
     """A real interrupt in a real process: while projecting, and with the file half-written."""
     module, name = moment.rsplit(".", 1)
     driver = (
-        f"import os, signal, {module}; from scoreshield import cli; "
-        f"{module}.{name} = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT); cli.main()"
+        f"import os, signal, {module}; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a background run ignores it
+        f"from scoreshield import cli; {module}.{name} = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT); cli.main()"
     )
     done = subprocess.run(
         [

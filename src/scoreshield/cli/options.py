@@ -30,7 +30,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for m
 
 
 @contextlib.contextmanager
-def progress_bar(quiet: bool) -> Iterator[ProgressCallback | None]:
+def progress_bar(quiet: bool, doing: str = "working") -> Iterator[ProgressCallback | None]:
     """A bar on standard error, if a person is there to see it."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
@@ -38,5 +38,5 @@ def progress_bar(quiet: bool) -> Iterator[ProgressCallback | None]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("working", total=None)
+        task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

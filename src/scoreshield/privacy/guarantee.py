@@ -125,6 +125,15 @@ class Guarantee:
         """Whether the replacement of one whole record is within the promise."""
         return not isinstance(self.adjacency, GramRadius) or self.sensitivity >= self._replacement()
 
+    def record_profile(self) -> Profile:
+        """The privacy of the same output when one whole record is replaced, whoever the promise was made to.
+
+        Gaussian noise calibrated to a Gram radius protects a record too, with the noise over the larger movement.
+        """
+        if self.covers_record_replacement:
+            return self.profile
+        return GaussianProfile(self.mu * self._replacement() / self.sensitivity)
+
     def _replacement(self) -> float:
         """How far the replacement of one record can move what was released."""
         return Replacement().sensitivity(self.regime, self.shape[-1], score_range=self.score_range).l2

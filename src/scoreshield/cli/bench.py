@@ -1,0 +1,61 @@
+"""`scoreshield bench NAME`: an experiment over a grid, resumable, with a table and pictures at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import scoreshield as ss
+from scoreshield.cli.options import Json, progress_bar
+
+EXAMPLE = "scoreshield bench gram-vision --quick --data-dir DIR --out runs/gram-vision"
+
+
+def bench(
+    name: Annotated[
+        str, typer.Argument(help="dp-fr, dp-rag, gram-sts, gram-movielens, gram-vision, runtime or noise.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder, 'runs/NAME' by default. A run that was stopped goes on there.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the compact data sets.")] = None,
+    grid: Annotated[
+        Path | None, typer.Option(help="YAML file with what differs from the grid that ships (see --show-grid).")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small grid, for about two minutes on two cores.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores by default.", min=1)] = None,
+    show_grid: Annotated[bool, typer.Option("--show-grid", help="Print the grid and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run one experiment: every value comes with its guarantee, the paper's ones with what is true of them."""
+    from scoreshield.experiments import EXPERIMENTS, run
+    from scoreshield.experiments.grid import read_yaml
+    from scoreshield.report.experiments import draw
+
+    if name not in EXPERIMENTS:
+        raise ss.InvalidInput(f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}.")
+    experiment = EXPERIMENTS[name]
+    changes = {} if grid is None else read_yaml(grid)
+    settings = experiment.grid(changes, quick=quick, source=str(grid or f"{name}.yaml"))
+    if show_grid:
+        typer.echo(_as_yaml(settings.to_dict()), nl=False)
+        return
+    folder = out or Path("runs") / name
+    with progress_bar(as_json, f"{name}") as progress:
+        rows = run(experiment, settings, folder, data_dir=data_dir, workers=workers, progress=progress)
+    pictures = draw(name, rows, folder / "figures")
+    if as_json:
+        typer.echo(json.dumps({"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}))
+        return
+    typer.echo(f"{len(rows):,} values in {folder / 'results.csv'}, each with its guarantee.")
+    for path in pictures:
+        typer.echo(f"picture  {path}")
+
+
+def _as_yaml(settings: dict[str, object]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120))

@@ -1,0 +1,213 @@
+"""What an experiment runs through: a YAML file of budgets, neighbours, mechanisms, projections and repeats.
+
+A file names only what differs from the grid that ships with the experiment; its ``quick`` part differs once more, for
+two minutes instead of an evening. Every value is checked here, so that a typo stops a run before it starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scoreshield.errors import FileError, InvalidInput
+
+#: How the replacement of one whole record is written where a number would be a Gram radius.
+RECORD = "record"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All settings of one run.
+
+    Attributes
+    ----------
+    datasets, mechanism, projection, metrics : by name; which there are, the experiment says.
+    epsilon, delta : the contracts, all pairs of them.
+    adjacency : Gram radii, and None for one whole record.
+    advantage : for the comparison at equal attack: the most a membership test may gain.
+    repeats, seed : how often each setting is run, and where the seeds start.
+    options : the experiment's own.
+    """
+
+    experiment: str
+    datasets: tuple[str, ...]
+    epsilon: tuple[float, ...]
+    delta: tuple[float, ...]
+    adjacency: tuple[float | None, ...]
+    advantage: tuple[float, ...]
+    mechanism: tuple[str, ...]
+    projection: tuple[str, ...]
+    metrics: tuple[str, ...]
+    repeats: int
+    seed: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the file: what a run folder remembers."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        plain["adjacency"] = [RECORD if radius is None else radius for radius in self.adjacency]
+        return plain
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What an experiment knows: the names a grid may use."""
+
+    datasets: Sequence[str]
+    mechanism: Sequence[str]
+    projection: Sequence[str]
+    metrics: Sequence[str]
+    options: Mapping[str, Any]
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """One mapping from a YAML file, or one sentence about what is wrong with it."""
+    try:
+        text = Path(path).read_text("utf-8")
+    except OSError as error:
+        raise FileError(f"Cannot read the grid {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"The grid {path} is not a text file.") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise InvalidInput("Experiments need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise InvalidInput(f"The grid {source}{where} is not valid YAML: {_problem(error)}.") from None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise InvalidInput(f"The grid {source} must be a list of 'name: value' lines.")
+    return found
+
+
+def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, choices: Choices, source: str) -> Grid:
+    """The shipped grid ``base`` with a file's changes, and the quick part of each if asked for."""
+    parts = [dict(base), dict(changes)]
+    shortened = [_part(part.pop("quick", {}), source) for part in parts]
+    merged: dict[str, Any] = {}
+    for part in (*parts, *(shortened if quick else ())):
+        for name, value in part.items():
+            if name == "options":
+                value = {**merged.get("options", {}), **_part(value, source)}
+            merged[name] = value
+    _known(merged, [*Grid.__dataclass_fields__], "setting", source)
+    if merged["experiment"] != base["experiment"]:
+        raise InvalidInput(f"The grid {source} is for {merged['experiment']!r}, not for {base['experiment']!r}.")
+    _known(merged["options"], choices.options, "option", source)
+    return Grid(
+        experiment=str(merged["experiment"]),
+        datasets=_names(merged, "datasets", choices.datasets, source),
+        epsilon=_numbers(merged, "epsilon", 1e-9, 1e9, source),
+        delta=_numbers(merged, "delta", 0.0, 1.0, source, open_ends=True),
+        adjacency=_radii(merged, source),
+        advantage=_numbers(merged, "advantage", 0.0, 1.0, source, open_ends=True),
+        mechanism=_names(merged, "mechanism", choices.mechanism, source),
+        projection=_names(merged, "projection", choices.projection, source),
+        metrics=_names(merged, "metrics", choices.metrics, source),
+        repeats=_whole(merged, "repeats", 1, source),
+        seed=_whole(merged, "seed", 0, source),
+        options={
+            name: _option(name, value, choices.options[name], source) for name, value in merged["options"].items()
+        },
+    )
+
+
+def _part(value: Any, source: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInput(f"The grid {source}: 'quick' and 'options' must hold 'name: value' lines. Got {value!r}.")
+    return value
+
+
+def _known(given: Iterable[str], known: Iterable[str], kind: str, source: str) -> None:
+    names = list(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(str(name), names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names) or 'none'}."
+            raise InvalidInput(f"The grid {source} has an unknown {kind} {name!r}{hint}")
+
+
+def _names(merged: Mapping[str, Any], name: str, known: Sequence[str], source: str) -> tuple[str, ...]:
+    values = _items(merged, name)
+    _known([str(value) for value in values], known, {"metrics": "metric"}.get(name, name.rstrip("s")), source)
+    return tuple(dict.fromkeys(str(value) for value in values))
+
+
+def _items(merged: Mapping[str, Any], name: str) -> list[Any]:
+    value = merged[name]
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def _number(value: Any, name: str, source: str) -> float:
+    # YAML 1.1 reads 1e-8, without a point, as text.
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(f"The grid {source}: {name} must hold numbers. Got {value!r}.")
+    return number
+
+
+def _numbers(
+    merged: Mapping[str, Any], name: str, low: float, high: float, source: str, *, open_ends: bool = False
+) -> tuple[float, ...]:
+    values = tuple(dict.fromkeys(_number(value, name, source) for value in _items(merged, name)))
+    for value in values:
+        if not (low < value < high if open_ends else low <= value <= high):
+            ends = f"strictly between {low:g} and {high:g}" if open_ends else f"from {low:g} to {high:g}"
+            raise InvalidInput(f"The grid {source}: {name} must be {ends}. Got {value:g}.")
+    return values
+
+
+def _radii(merged: Mapping[str, Any], source: str) -> tuple[float | None, ...]:
+    radii: list[float | None] = []
+    for value in _items(merged, "adjacency"):
+        radius = None if value == RECORD else _number(value, f"adjacency ({RECORD!r} or a Gram radius)", source)
+        if radius is not None and radius <= 0:
+            raise InvalidInput(f"The grid {source}: a Gram radius must be positive. Got {value!r}.")
+        radii.append(radius)
+    return tuple(dict.fromkeys(radii))
+
+
+def _whole(merged: Mapping[str, Any], name: str, least: int, source: str) -> int:
+    value = merged[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInput(f"The grid {source}: {name} must be a whole number, at least {least}. Got {value!r}.")
+    return value
+
+
+def _option(name: str, value: Any, like: Any, source: str) -> Any:
+    """The value in the kind of the shipped one: a number where it is a number, a list where it is a list."""
+    if like is None or isinstance(like, str):
+        if value is not None and not isinstance(value, str | int | float | dict):
+            raise InvalidInput(f"The grid {source}: option {name!r} must be one value. Got {value!r}.")
+        return value
+    if isinstance(like, bool):
+        if not isinstance(value, bool):
+            raise InvalidInput(f"The grid {source}: option {name!r} must be true or false. Got {value!r}.")
+        return value
+    if isinstance(like, int):
+        return _whole({name: value}, name, 1, source)
+    if isinstance(like, float):
+        return _number(value, name, source)
+    if isinstance(like, list) and not isinstance(value, list):
+        raise InvalidInput(f"The grid {source}: option {name!r} must be a list. Got {value!r}.")
+    if isinstance(like, dict) and not isinstance(value, dict):
+        raise InvalidInput(f"The grid {source}: option {name!r} must hold 'name: value' lines. Got {value!r}.")
+    return value
+
+
+def _problem(error: Exception) -> str:
+    return " ".join(str(getattr(error, "problem", None) or "it cannot be read").split())

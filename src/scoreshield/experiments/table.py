@@ -1,0 +1,107 @@
+"""Tidy tables: one row a measured value, as CSV always and as Parquet where pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+import io as text_io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from scoreshield import io
+from scoreshield.errors import FileError, InvalidInput
+from scoreshield.experiments.cells import COLUMNS
+
+Row = dict[str, Any]
+
+_WORDS = ("experiment", "dataset", "task", "metric", "better", "setting", "mechanism", "projection", "method")
+_WHOLE = ("n", "repeat", "seed", "cores")
+_TEXTS = (*_WORDS, "facts", "guarantee", "scoreshield", "python", "numpy", "scipy", "machine", "processor", "device")
+
+
+def write(folder: Path, rows: Sequence[Row]) -> list[Path]:
+    """``results.csv`` and, with pyarrow, ``results.parquet``: together, whole, or not at all."""
+    columns = [*COLUMNS, *(name for name in (rows[0] if rows else ()) if name not in COLUMNS)]
+    files: dict[Path, Callable[[BinaryIO], object]] = {
+        folder / "results.csv": lambda file: file.write(_csv(rows, columns))
+    }
+    parquet = _parquet(rows, columns)
+    if parquet is not None:
+        files[folder / "results.parquet"] = parquet
+    io.write_whole(files)
+    return list(files)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows that :func:`write` wrote, from the CSV file, with numbers as numbers and gaps as None."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            csv.field_size_limit(2**27)  # a guarantee with a table of levels is long
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InvalidInput(f"{path} is not a results table: it lacks the column {missing[0]!r}.")
+            return [{name: _value(name, text) for name, text in row.items()} for row in reader]
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
+    except (UnicodeDecodeError, ValueError, TypeError, csv.Error):
+        raise InvalidInput(f"{path} is not a whole results table; run the experiment again.") from None
+
+
+def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """The rows that agree with every given value; a tuple or list means any of them."""
+    return [
+        row
+        for row in rows
+        if all(
+            row[name] in value if isinstance(value, tuple | list) else row[name] == value
+            for name, value in wanted.items()
+        )
+    ]
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None:
+        raise ValueError("a short line")
+    if text == "":
+        return None
+    if name in _TEXTS:
+        return text
+    return int(text) if name in _WHOLE else float(text)
+
+
+def _csv(rows: Sequence[Row], columns: Sequence[str]) -> bytes:
+    buffer = text_io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: "" if row.get(name) is None else row[name] for name in columns})
+    return buffer.getvalue().encode()
+
+
+def _parquet(rows: Sequence[Row], columns: Sequence[str]) -> Callable[[BinaryIO], object] | None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+    except ImportError:
+        return None
+    kinds = {
+        name: pa.string() if name in _TEXTS else pa.int64() if name in _WHOLE else pa.float64() for name in columns
+    }
+    table = pa.table({name: pa.array([row.get(name) for row in rows], kinds[name]) for name in columns})
+    return lambda file: parquet.write_table(table, file)
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The whole lines of a file of JSON lines; a last one that an end cut short is left out."""
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
+    try:
+        return [json.loads(line) for line in lines[:-1] if line]
+    except ValueError:
+        raise InvalidInput(f"{path} is damaged before its end; move the run folder away and start again.") from None

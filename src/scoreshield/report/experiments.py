@@ -1,0 +1,164 @@
+"""The pictures of each experiment, in the paper's layout, from its table of results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scoreshield.errors import FileError
+from scoreshield.report import plots
+from scoreshield.report.bands import advantage_chart, band_grid, bars
+from scoreshield.report.sheet import power_of_ten
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+_HOLLOW = "Hollow marks: the claimed ε is not what the replacement of one whole record gets."
+_EQUAL = (
+    "All methods are as easy to attack: the best membership test against one release has the advantage on the x axis."
+)
+_SCORES = (
+    "gaussian (paper)",
+    "gaussian",
+    "gaussian, clamped",
+    "laplace",
+    "staircase",
+    "staircase, clamped",
+    "optimal",
+    "levels",
+    "screening",
+    "screen and refine",
+    "index",
+)
+_PAPER = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")
+_OURS = ("noisy", "aap", "exact", "rank", "shrinkage", "identity", "sure", "index", "gaussian index")
+
+
+def draw(name: str, rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Every picture that the rows of an experiment allow, each file whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+    paths = []
+    for stem, make in _pictures(name, [_plain(row) for row in rows]):
+        plots.save(make(), folder / f"{stem}.png")
+        paths.append(folder / f"{stem}.png")
+    return paths
+
+
+def _plain(row: Row) -> Row:
+    """A gap in the table is a value out of reach."""
+    return row | {"value": math.nan if row["value"] is None else row["value"]}
+
+
+def _pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    if name in ("dp-fr", "dp-rag"):
+        yield from _score_pictures(name, rows)
+    elif name.startswith("gram-"):
+        yield from _gram_pictures(name, rows)
+    elif name == "runtime":
+        yield from _runtime_pictures(rows)
+    else:
+        yield from _noise_pictures(rows)
+
+
+def _score_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    delta = max((row["delta"] for row in rows if row["setting"] == "paper"), default=0.0)
+    budget = [row for row in rows if row["setting"] != "advantage" and row["delta"] in (None, 0.0, delta)]
+    attack = [row for row in rows if row["setting"] in ("clean", "advantage")]
+    words = f"Gaussian noise at δ = {power_of_ten(delta)}, the others pure." if delta else "Pure mechanisms."
+    for metric in _metrics(rows):
+        stem = f"{name}-{_slug(metric)}"
+        yield stem, lambda metric=metric: band_grid(  # type: ignore[misc]
+            budget, metric=metric, rows_by=None, columns_by="dataset", methods=_present(budget, metric, _SCORES),
+            title=f"{metric} at the same (ε, δ)",
+            caption=f"{words} Mean ± one standard deviation over repeats. {_HOLLOW}",
+        )  # fmt: skip
+        if _present(attack, metric, _SCORES):
+            yield f"{stem}-attack", lambda metric=metric: advantage_chart(  # type: ignore[misc]
+                attack, metric=metric, columns_by="dataset", methods=_present(attack, metric, _SCORES),
+                title=f"{metric} at the same attack advantage", caption=_EQUAL,
+            )  # fmt: skip
+
+
+def _gram_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    rows = _in_every_column(rows)
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        here = [row for row in rows if row["dataset"] == dataset]
+        for metric in _metrics(here):
+            stem = f"{name}-{_slug(dataset)}-{_slug(metric)}"
+            size = f"{dataset}, n = {here[0]['n']:,}"
+            paper = [row for row in here if row["setting"] in ("clean", "paper")]
+            if _present(paper, metric, _PAPER):
+                yield f"{stem}-paper", lambda paper=paper, metric=metric, size=size: band_grid(  # type: ignore[misc]
+                    paper, metric=metric, methods=_present(paper, metric, _PAPER),
+                    title=f"As published: {metric}, {size}",
+                    caption="The paper's rule and Gram radius; its projection and the exact one, of the same noisy "
+                    f"matrix. {_HOLLOW}",
+                )  # fmt: skip
+            ours = [row for row in here if row["setting"] in ("clean", "contract")]
+            if _present(ours, metric, _OURS):
+                yield stem, lambda ours=ours, metric=metric, size=size: band_grid(  # type: ignore[misc]
+                    ours, metric=metric, methods=_present(ours, metric, _OURS),
+                    title=f"Under a contract that holds: {metric}, {size}",
+                    caption=f"Exact calibration; mean ± one standard deviation over repeats. {_HOLLOW} The index is "
+                    "pure (δ = 0): the same curve in each column.",
+                )  # fmt: skip
+            attack = [row for row in here if row["setting"] in ("clean", "advantage")]
+            if _present(attack, metric, _OURS):
+                yield f"{stem}-attack", lambda attack=attack, metric=metric, size=size: advantage_chart(  # type: ignore[misc]
+                    attack, metric=metric, columns_by=None, methods=_present(attack, metric, _OURS),
+                    title=f"{metric} at the same attack advantage, one whole record, {size}", caption=_EQUAL,
+                )  # fmt: skip
+
+
+def _in_every_column(rows: list[Row]) -> list[Row]:
+    """A pure promise has no delta of its own: it is drawn beside each that the others have."""
+    deltas = sorted({row["delta"] for row in rows if row["setting"] == "contract" and row["delta"]})
+    found = []
+    for row in rows:
+        pure = row["setting"] == "contract" and row["delta"] == 0
+        found.extend([row | {"delta": delta} for delta in deltas] if pure and deltas else [row])
+    return found
+
+
+def _runtime_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    for radius in dict.fromkeys(row["radius"] for row in rows):
+        part = [
+            row | {"seconds": row["value"]} for row in rows if row["metric"] == "seconds" and row["radius"] == radius
+        ]
+        who = "one whole record" if radius is None else f"Gram radius {radius:g}"
+        yield f"runtime-{'record' if radius is None else _slug(f'{radius:g}')}", lambda part=part, who=who: bars(  # type: ignore[misc]
+            part, title=f"Time of a projection, noise for {who}",
+            methods=_present(part, "seconds", ("newton", "aap", "dykstra", "sdp")),
+            caption="The same noisy matrix for each; one core. newton is exact and ScoreShield's own, aap is the "
+            "paper's, sdp is CVXPY with Clarabel.",
+        )  # fmt: skip
+
+
+def _noise_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    known = [row for row in rows if row["method"] != "float gaussian"]
+    yield "noise-std", lambda: band_grid(
+        known, metric="standard deviation", rows_by=None, columns_by=None,
+        title="Noise on one score, sensitivity 2",
+        caption="Gaussian noise at δ = 10⁻⁶; Laplace and staircase noise are pure.",
+    )  # fmt: skip
+
+
+def _metrics(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["metric"] for row in rows))
+
+
+def _present(rows: Sequence[Row], metric: str, methods: Sequence[str]) -> list[str]:
+    """Of these methods, in this order, those that the rows have for the metric."""
+    found = {row["method"] for row in rows if row["metric"] == metric}
+    return [method for method in methods if method in found]
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text.lower()).replace("--", "-").strip("-")

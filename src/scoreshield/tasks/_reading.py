@@ -1,0 +1,146 @@
+"""How a task reads a release: which of its arrays, which labels and pairs fit it, and how equal values are ordered.
+
+Score vectors are read from ``.noisy``: clipping ties many scores at the ends of the range, and ranks need the order
+that it throws away. Matrices are read in one of two views, the valid cosine matrix or the noisy one it was made of.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.indexing import IndexRelease
+from scoreshield.results import FactoredGramRelease, GramRelease, Release, ScoreRelease
+
+Float = NDArray[np.float64]
+Whole = NDArray[np.intp]
+
+VIEWS = ("feasible", "noisy")
+_MATRIX = "a Gram, factored Gram or index release, or a symmetric matrix of finite numbers, of at least two records"
+_SCORES = "a score or row release, or finite scores: a vector, or a matrix with one row a query"
+_SYMMETRY = 1e-5  # single-precision products of a matrix with itself differ by less across the diagonal
+
+
+def similarities(released: Any, view: str, function: str) -> Float:
+    """The pairwise similarities in a release, (n, n), n at least 2; not to be written to."""
+    _checks.one_of(view, "view", function, VIEWS)
+    if isinstance(released, FactoredGramRelease) and view == "noisy":
+        raise InvalidInput(f"A factored release has no noisy matrix for {function}: use view='feasible'.")
+    if isinstance(released, IndexRelease):
+        matrix = released.gram()
+    elif isinstance(released, GramRelease) and view == "noisy":
+        matrix = released.noisy
+    elif isinstance(released, GramRelease | FactoredGramRelease):
+        matrix = released.gram
+    else:
+        matrix = _plain(released, function, _MATRIX)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            _checks.reject("released", function, _MATRIX, released)
+        if np.abs(matrix - matrix.T).max() > _SYMMETRY * max(1.0, float(np.abs(matrix).max())):
+            _checks.reject("released", function, _MATRIX, released)
+    if len(matrix) < 2:
+        _checks.reject("released", function, _MATRIX, released)
+    return matrix
+
+
+def without_self(matrix: Float) -> Float:
+    """A copy whose diagonal is below everything, so that no record is its own neighbour."""
+    others = matrix.copy()
+    np.fill_diagonal(others, -np.inf)
+    return others
+
+
+def scores(released: Any, function: str) -> Float:
+    """The scores in a release, of one query (n,) or of a batch (m, n): the noisy ones."""
+    if isinstance(released, ScoreRelease):
+        return released.noisy
+    values = _plain(released, function, _SCORES)
+    if values.ndim not in (1, 2):
+        _checks.reject("released", function, _SCORES, released)
+    return values
+
+
+def _plain(released: Any, function: str, must: str) -> Float:
+    """An array that comes as it is, without a promise."""
+    if isinstance(released, Release):
+        _checks.reject("released", function, must, released)
+    return numbers(released, "released", function, must)
+
+
+def numbers(values: Any, name: str, function: str, must: str) -> Float:
+    """Finite real numbers, at least one, as float64."""
+    array = _checks.array(values, name, function, must)
+    if array.dtype.kind not in "fiu" or not array.size or not np.isfinite(array).all():
+        _checks.reject(name, function, must, values)
+    return array.astype(np.float64, copy=False)
+
+
+def whole_numbers(values: Any, name: str, function: str, must: str) -> Whole:
+    """Whole numbers, at least one, none negative."""
+    array = _checks.array(values, name, function, must)
+    if array.dtype.kind not in "iu" or not array.size or int(array.min()) < 0 or int(array.max()) >= 2**53:
+        _checks.reject(name, function, must, values)
+    return array.astype(np.intp, copy=False)
+
+
+def classes(labels: Any, length: int, function: str, name: str = "labels") -> NDArray[Any]:
+    """One public class label a record: whole or real numbers, bools or strings."""
+    must = f"a list of {length} class labels, one a record: numbers, bools or strings, none missing"
+    array = _checks.array(labels, name, function, must)
+    if array.shape != (length,) or array.dtype.kind not in "biufU":
+        _checks.reject(name, function, must, labels)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        _checks.reject(name, function, must, labels)
+    return array
+
+
+def outcomes(labels: Any, shape: tuple[int, ...], function: str) -> NDArray[np.bool_]:
+    """True or False for each score: whether the two are the same; both must occur."""
+    must = f"True or False for each of the scores, an array of shape {shape}, with at least one of each"
+    array = _checks.array(labels, "labels", function, must)
+    if array.shape != shape or array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
+        _checks.reject("labels", function, must, labels)
+    same = array.astype(np.bool_)
+    if same.all() or not same.any():
+        _checks.reject("labels", function, must, labels)
+    return same
+
+
+def pair_numbers(pairs: Any, records: int, function: str) -> Whole:
+    """Pairs of different records, (m, 2)."""
+    must = f"an array of shape (m, 2): pairs of different record numbers below {records}"
+    array = whole_numbers(pairs, "pairs", function, must)
+    if array.ndim != 2 or array.shape[1] != 2 or array.max() >= records or (array[:, 0] == array[:, 1]).any():
+        _checks.reject("pairs", function, must, pairs)
+    return array
+
+
+def descending(values: Float, seed: int) -> Whole:
+    """Places in each row from the largest value down; equal values in a random order that the seed fixes."""
+    order = np.random.default_rng(seed).random(values.shape)
+    return np.lexsort((order, -values), axis=-1)
+
+
+def largest(values: Float, k: int, seed: int) -> Whole:
+    """The places of the k largest values of each row, in no order; a tie at the k-th place is broken at random."""
+    if k == values.shape[1]:
+        return np.broadcast_to(np.arange(k), values.shape)
+    chosen = np.argpartition(-values, k - 1, axis=1)[:, :k]
+    least = np.take_along_axis(values, chosen, 1).min(axis=1)
+    tied = np.flatnonzero((values >= least[:, None]).sum(axis=1) > k)
+    if len(tied):
+        chosen[tied] = descending(values[tied], seed)[:, :k]
+    return chosen
+
+
+def sklearn(part: str, what: str) -> Any:
+    """A part of scikit-learn, imported when first needed."""
+    try:
+        return importlib.import_module(f"sklearn.{part}")
+    except ImportError:
+        raise InvalidInput(f"{what} needs the 'tasks' extra: pip install 'scoreshield[tasks]'.") from None

@@ -1,0 +1,83 @@
+"""Whose label? Nearest-neighbour classification by released similarities.
+
+A record takes the label that most of its k most similar others have. A tie between classes goes to the class with more
+records, then to the one that comes first in sorted order, which is the paper's rule; a tie between similarities at the
+k-th place is broken at random, because "smaller index" would favour whatever the collection was sorted by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.results import Release, RowRelease, ScoreRelease
+from scoreshield.tasks import _reading
+from scoreshield.tasks._reading import Float, Whole
+
+_FUNCTION = "knn_accuracy"
+
+
+def knn_accuracy(
+    released: Release | ArrayLike,
+    labels: ArrayLike,
+    k: int = 5,
+    *,
+    query_labels: ArrayLike | None = None,
+    seed: int = 0,
+    view: str = "feasible",
+) -> float:
+    """The share of records, or of queries, whose nearest neighbours vote for their own label.
+
+    Parameters
+    ----------
+    released : without ``query_labels``, pairwise similarities of the labelled records (a Gram or index release, or a
+        symmetric matrix); each record is judged by the others. With ``query_labels``, the scores of m queries against
+        the n labelled records (a score release, or an (m, n) array), read from the noisy values. A plain array is read
+        as it is and carries no promise.
+    labels : the class of each of the n records.
+    k : how many neighbours vote.
+    query_labels : the class of each of the m queries.
+    seed : fixes the order of equal similarities at the k-th place.
+    view : which matrix of a Gram release: "feasible" or "noisy".
+    """
+    k = _checks.count(k, "k", _FUNCTION)
+    seed = _checks.count(seed, "seed", _FUNCTION, least=0)
+    if query_labels is None:
+        if isinstance(released, ScoreRelease):
+            _checks.reject("query_labels", _FUNCTION, "given where scores of queries are released", query_labels)
+        values = _reading.without_self(_reading.similarities(released, view, _FUNCTION))
+        most = len(values) - 1
+    else:
+        values = np.atleast_2d(_reading.scores(released, _FUNCTION))
+        most = values.shape[1]
+        if isinstance(released, RowRelease):
+            values, most = values.copy(), most - 1
+            values[:, released.index] = -np.inf  # no record is its own neighbour
+    if k > most:
+        _checks.reject("k", _FUNCTION, f"a whole number from 1 to {most}, the records that can vote", k)
+    classes = _reading.classes(labels, values.shape[1], _FUNCTION)
+    wanted = classes if query_labels is None else _queries(query_labels, len(values), classes)
+    return float(np.mean(_vote(values, classes, k, seed) == wanted))
+
+
+def _queries(labels: Any, length: int, classes: NDArray[Any]) -> NDArray[Any]:
+    found = _reading.classes(labels, length, _FUNCTION, "query_labels")
+    if (found.dtype.kind == "U") != (classes.dtype.kind == "U"):
+        _checks.reject("query_labels", _FUNCTION, "of the kind of 'labels': both strings or both numbers", labels)
+    return found
+
+
+def _vote(values: Float, labels: NDArray[Any], k: int, seed: int) -> NDArray[Any]:
+    """The winning label of each row."""
+    names, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    preferred = np.argsort(-sizes, kind="stable")  # of classes with equal votes the first here wins
+    place: Whole = np.empty(len(names), dtype=np.intp)
+    place[preferred] = np.arange(len(names))
+    votes = place[codes][_reading.largest(values, k, seed)]
+    cells = votes + len(names) * np.arange(len(values))[:, None]
+    table = np.bincount(cells.ravel(), minlength=len(values) * len(names)).reshape(len(values), len(names))
+    winners: NDArray[Any] = names[preferred[table.argmax(axis=1)]]
+    return winners

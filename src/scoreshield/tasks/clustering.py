@@ -1,0 +1,128 @@
+r"""Which records belong together? Spectral clustering of released similarities, and how well it meets public labels.
+
+The affinity is :math:`A = (M + 1)/2`, clipped to [0, 1], with a zero diagonal; optionally only the edges of the
+symmetric nearest-neighbour graph are kept. Clusters are found by k-means on the leading eigenvectors of the symmetric
+normalised Laplacian :math:`I - D^{-1/2} A D^{-1/2}`, scaled by :math:`D^{-1/2}` (Shi & Malik 2000; von Luxburg 2007).
+Agreement with labels is :math:`2 I / (H + H')`, the normalised mutual information.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import linalg
+
+from scoreshield import _checks
+from scoreshield.results import Release
+from scoreshield.tasks import _reading
+from scoreshield.tasks._reading import Float, Whole
+
+_STARTS = 10  # of k-means; the best one counts
+_WHAT = "Clustering"
+
+
+def spectral_clustering(
+    released: Release | ArrayLike,
+    clusters: int,
+    *,
+    neighbours: int | None = None,
+    seed: int = 0,
+    view: str = "feasible",
+) -> Whole:
+    """A cluster number for each record, from 0, by spectral clustering.
+
+    Parameters
+    ----------
+    released : pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and carries
+        no promise.
+    clusters : how many to look for; where records coincide, fewer may be found.
+    neighbours : m, to keep the pair (i, j) only if one is among the m most similar of the other; None keeps all pairs.
+    seed : fixes the starts of k-means and the order of equal similarities; below 2^32.
+    view : which matrix of a Gram release: "feasible" or "noisy".
+    """
+    function = "spectral_clustering"
+    return _clusters(_reading.similarities(released, view, function), clusters, neighbours, seed, function)
+
+
+def clustering_nmi(
+    released: Release | ArrayLike,
+    labels: ArrayLike,
+    *,
+    clusters: int | None = None,
+    neighbours: int | None = None,
+    seed: int = 0,
+    view: str = "feasible",
+) -> float:
+    """The normalised mutual information of public labels with the clusters that :func:`spectral_clustering` finds.
+
+    ``clusters`` None looks for as many as there are different labels. The other parameters are those of
+    :func:`spectral_clustering`. 1 is perfect agreement, 0 none.
+    """
+    function = "clustering_nmi"
+    matrix = _reading.similarities(released, view, function)
+    classes = _reading.classes(labels, len(matrix), function)
+    distinct = len(np.unique(classes))
+    if distinct < 2:
+        _checks.reject("labels", function, "class labels of which at least two are different", labels)
+    found = _clusters(matrix, distinct if clusters is None else clusters, neighbours, seed, function)
+    metrics = _reading.sklearn("metrics", _WHAT)
+    return float(metrics.normalized_mutual_info_score(classes, found, average_method="arithmetic"))
+
+
+def _clusters(matrix: Float, clusters: Any, neighbours: Any, seed: Any, function: str) -> Whole:
+    n = len(matrix)
+    clusters = _checks.count(clusters, "clusters", function)
+    if clusters > n:
+        _checks.reject("clusters", function, f"a whole number from 1 to {n}, the number of records", clusters)
+    seed = _checks.count(seed, "seed", function, least=0)
+    if seed >= 2**32:
+        _checks.reject("seed", function, "a whole number below 2^32", seed)
+    affinity = _affinity(matrix)
+    if neighbours is not None:
+        neighbours = _checks.count(neighbours, "neighbours", function)
+        if neighbours >= n:
+            _checks.reject("neighbours", function, f"a whole number from 1 to {n - 1}", neighbours)
+        affinity *= _nearest(matrix, neighbours, seed)
+    if clusters in (1, n):  # nothing to choose
+        return np.arange(n) if clusters == n else np.zeros(n, dtype=np.intp)
+    return _spectral(affinity, clusters, seed)
+
+
+def _affinity(matrix: Float) -> Float:
+    affinity = np.clip((matrix + matrix.T) / 4 + 0.5, 0.0, 1.0)
+    np.fill_diagonal(affinity, 0.0)
+    return affinity
+
+
+def _nearest(matrix: Float, neighbours: int, seed: int) -> Any:
+    """Whether one of the two is among the nearest of the other."""
+    chosen = _reading.largest(_reading.without_self(matrix), neighbours, seed)
+    graph = np.zeros(matrix.shape, dtype=np.bool_)
+    np.put_along_axis(graph, chosen, True, axis=1)
+    return graph | graph.T
+
+
+def _spectral(affinity: Float, clusters: int, seed: int) -> Whole:
+    """K-means on the leading eigenvectors of the random walk on the graph.
+
+    The eigenvectors come from LAPACK. scikit-learn's SpectralClustering takes the same ones from ARPACK, which in SciPy
+    1.17 restarts from fresh draws that no seed reaches where eigenvalues coincide: a graph in pieces then gives another
+    answer each time.
+    """
+    root = np.sqrt(affinity.sum(axis=1))
+    root[root == 0] = 1.0  # a record that noise has cut from all others: its row of the Laplacian is that of I
+    n = len(affinity)
+    walk = affinity / root / root[:, None]
+    try:
+        vectors = linalg.eigh(walk, subset_by_index=[n - clusters, n - 1])[1]
+    except linalg.LinAlgError:  # LAPACK's choice of a few vectors can fail where many eigenvalues nearly coincide
+        vectors = linalg.eigh(walk, driver="evd")[1][:, n - clusters :]
+    method = _reading.sklearn("cluster", _WHAT).KMeans(clusters, n_init=_STARTS, random_state=seed)
+    with warnings.catch_warnings():
+        # Coinciding records may leave fewer clusters than asked for, which the docstring tells.
+        warnings.filterwarnings("ignore", message="Number of distinct clusters")
+        found: Whole = method.fit_predict(vectors / root[:, None]).astype(np.intp)
+    return found

@@ -1,0 +1,39 @@
+"""Does a similarity agree with people? Semantic textual similarity by Spearman's rank correlation."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import spearmanr
+
+from scoreshield import _checks
+from scoreshield.results import Release
+from scoreshield.tasks import _reading
+
+_FUNCTION = "sts_spearman"
+
+
+def sts_spearman(released: Release | ArrayLike, pairs: ArrayLike, human: ArrayLike, *, view: str = "feasible") -> float:
+    """Spearman's correlation of the released similarities of some pairs with what people said of them.
+
+    Parameters
+    ----------
+    released : pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and carries
+        no promise.
+    pairs : (m, 2) record numbers, at least two pairs.
+    human : m scores by people, not all equal; they are public.
+    view : which matrix of a Gram release: "feasible" or "noisy".
+
+    Where all released similarities are equal the correlation has no value; the answer is then 0.0, since such a release
+    says nothing about the order.
+    """
+    matrix = _reading.similarities(released, view, _FUNCTION)
+    chosen = _reading.pair_numbers(pairs, len(matrix), _FUNCTION)
+    must = f"a list of {len(chosen)} finite numbers, one a pair, at least two of them different"
+    scores = _reading.numbers(human, "human", _FUNCTION, must)
+    if scores.shape != (len(chosen),) or scores.min() == scores.max():
+        _checks.reject("human", _FUNCTION, must, human)
+    entries = matrix[chosen[:, 0], chosen[:, 1]]
+    if np.ptp(entries) == 0:
+        return 0.0
+    return float(spearmanr(entries, scores).statistic)

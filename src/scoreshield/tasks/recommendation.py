@@ -1,0 +1,206 @@
+r"""What will a user think of an item? Collaborative filtering by released similarities of users.
+
+.. math:: \hat r_{ui} = \bar r_u + \frac{\sum_v s_{uv} (r_{vi} - \bar r_v)}{\sum_v |s_{uv}|}
+
+over users v who rated i (Resnick et al. 1994), all of them or those most similar to u. Only the similarities s come
+from the release. Ratings and their means are taken as known to the recommender, so the guarantee covers the similarity
+matrix and says nothing about what ratings themselves give away.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from scoreshield import _checks
+from scoreshield.results import Release
+from scoreshield.tasks import _reading
+from scoreshield.tasks._reading import Float, Whole
+
+_FUNCTION = "collaborative_filtering"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RatingTable:
+    """Ratings as three columns: user numbers and item numbers from 0, and what the one gave the other, once at most."""
+
+    users: Whole
+    items: Whole
+    ratings: Float
+
+    def __post_init__(self) -> None:
+        function = "RatingTable"
+        must = "a vector of whole numbers, none negative, at least one"
+        users = _reading.whole_numbers(self.users, "users", function, must)
+        items = _reading.whole_numbers(self.items, "items", function, must)
+        ratings = _reading.numbers(self.ratings, "ratings", function, "a vector of finite numbers, at least one")
+        if users.ndim != 1:
+            _checks.reject("users", function, must, self.users)
+        for name, column in (("items", items), ("ratings", ratings)):
+            if column.shape != users.shape:
+                _checks.reject(name, function, f"as long as 'users', which has {len(users)} entries", column)
+        if len(np.unique(np.stack([users, items]), axis=1).T) != len(users):
+            _checks.reject("items", function, "such that no user rates an item twice", items)
+        for name, column in (("users", users), ("items", items), ("ratings", ratings)):
+            own = column.copy()
+            own.flags.writeable = False
+            object.__setattr__(self, name, own)
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def __repr__(self) -> str:
+        return f"<RatingTable of {len(self):,} ratings>"
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation:
+    """Predicted ratings and how far they are from the true ones.
+
+    Attributes
+    ----------
+    rmse, mae : the root mean squared and the mean absolute error.
+    predicted : one prediction for each row of the test table.
+    fallbacks : how many of them are the user's mean (or the mean of all, for a user without ratings), for want of a
+        neighbour who rated the item.
+    """
+
+    rmse: float
+    mae: float
+    predicted: Float = field(repr=False)
+    fallbacks: int
+
+
+def collaborative_filtering(
+    released: Release | ArrayLike,
+    train: RatingTable,
+    test: RatingTable,
+    *,
+    neighbours: int | None = None,
+    scale: tuple[float, float] = (1.0, 5.0),
+    seed: int = 0,
+    view: str = "feasible",
+) -> Recommendation:
+    """Predict the test ratings from the training ratings of similar users.
+
+    Parameters
+    ----------
+    released : similarities of users, pairwise: a Gram or index release, or a symmetric matrix, which is read as it is
+        and carries no promise. User numbers in the tables are its rows.
+    train, test : what is known and what is to be predicted.
+    neighbours : how many users who rated the item count, the most similar ones; None counts all.
+    scale : the least and the largest rating; predictions are clipped to it.
+    seed : fixes the order of equally similar users.
+    view : which matrix of a Gram release: "feasible" or "noisy".
+    """
+    matrix = _reading.similarities(released, view, _FUNCTION)
+    for name, table in (("train", train), ("test", test)):
+        if not isinstance(table, RatingTable) or table.users.max() >= len(matrix):
+            _checks.reject(name, _FUNCTION, f"a RatingTable of users below {len(matrix)}", table)
+    low, high = _scale(scale)
+    seed = _checks.count(seed, "seed", _FUNCTION, least=0)
+    means = _means(train, len(matrix))
+    centred = train.ratings - means[train.users]
+    if neighbours is None:
+        total, weight = _all_raters(matrix, train, centred, test)
+    else:
+        neighbours = _checks.count(neighbours, "neighbours", _FUNCTION)
+        total, weight = _nearest_raters(matrix, train, centred, test, neighbours, seed)
+    shift = np.divide(total, weight, out=np.zeros(len(test)), where=weight > 0)
+    predicted = np.clip(means[test.users] + shift, low, high)
+    error = predicted - test.ratings
+    return Recommendation(
+        rmse=math.sqrt(float(np.mean(error**2))),
+        mae=float(np.mean(np.abs(error))),
+        predicted=predicted,
+        fallbacks=int((weight == 0).sum()),
+    )
+
+
+def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float32]:
+    """Mean-centred rating vectors, (users, items + 1), whose cosines are the similarities of users.
+
+    An item that a user did not rate is 0. A user who rated nothing, or gave every item the same, would have the zero
+    vector, which has no cosine. By a public rule such a user gets the last direction, which is 0 for everyone else.
+    Each row depends on that user's own ratings alone, so replacing a user replaces one row.
+    """
+    function = "user_vectors"
+    users, items = _checks.count(users, "users", function), _checks.count(items, "items", function)
+    if not isinstance(train, RatingTable) or train.users.max() >= users or train.items.max() >= items:
+        _checks.reject("train", function, f"a RatingTable of users below {users} and items below {items}", train)
+    least, most = np.full(users, np.inf), np.full(users, -np.inf)
+    np.minimum.at(least, train.users, train.ratings)
+    np.maximum.at(most, train.users, train.ratings)
+    flat = least >= most
+    vectors = np.zeros((users, items + 1), dtype=np.float32)
+    vectors[train.users, train.items] = train.ratings - _means(train, users)[train.users]
+    vectors[flat] = 0.0  # a mean of equal ratings may be off by a rounding
+    vectors[flat, items] = 1.0
+    return vectors
+
+
+def _scale(scale: Any) -> tuple[float, float]:
+    must = "a pair of finite numbers, the least and the largest rating"
+    if not isinstance(scale, list | tuple) or len(scale) != 2:
+        _checks.reject("scale", _FUNCTION, must, scale)
+    low, high = (_checks.real(end, "scale", _FUNCTION, must) for end in scale)
+    if low >= high:
+        _checks.reject("scale", _FUNCTION, must, scale)
+    return low, high
+
+
+def _means(train: RatingTable, users: int) -> Float:
+    """Each user's mean rating; the mean of all ratings for a user without any."""
+    count = np.bincount(train.users, minlength=users)
+    total = np.bincount(train.users, weights=train.ratings, minlength=users)
+    return np.where(count > 0, total / np.maximum(count, 1), train.ratings.mean())
+
+
+def _all_raters(matrix: Float, train: RatingTable, centred: Float, test: RatingTable) -> tuple[Float, Float]:
+    """Weighted sums over everyone else who rated the item, and the sums of absolute weights."""
+    shape = (len(matrix), int(max(train.items.max(), test.items.max())) + 1)
+    places = (train.users, train.items)
+    weights = matrix.copy()
+    np.fill_diagonal(weights, 0.0)
+    total = weights @ sparse.csr_array((centred, places), shape=shape)
+    weight = np.abs(weights) @ sparse.csr_array((np.ones(len(train)), places), shape=shape)
+    return total[test.users, test.items], weight[test.users, test.items]
+
+
+def _nearest_raters(
+    matrix: Float, train: RatingTable, centred: Float, test: RatingTable, neighbours: int, seed: int
+) -> tuple[Float, Float]:
+    """The same over the most similar of them: all (test row, rater) pairs, sorted by row and then by closeness."""
+    n = len(matrix)
+    order = _reading.descending(_reading.without_self(matrix), seed)
+    closeness = np.empty_like(order)
+    np.put_along_axis(closeness, order, np.broadcast_to(np.arange(n), order.shape), axis=1)
+
+    row, entry = _raters(train, test)
+    other = train.users[entry] != test.users[row]
+    row, entry = row[other], entry[other]
+    sequence = np.argsort(row * n + closeness[test.users[row], train.users[entry]])
+    row, entry = row[sequence], entry[sequence]
+    near = np.arange(len(row)) - np.searchsorted(row, row) < neighbours
+    row, entry = row[near], entry[near]
+
+    weights = matrix[test.users[row], train.users[entry]]
+    total: Any = np.bincount(row, weights=weights * centred[entry], minlength=len(test))
+    weight: Any = np.bincount(row, weights=np.abs(weights), minlength=len(test))
+    return total, weight
+
+
+def _raters(train: RatingTable, test: RatingTable) -> tuple[Whole, Whole]:
+    """For each test row, in turn, the training entries of its item: row numbers and entry numbers."""
+    by_item = np.argsort(train.items, kind="stable")
+    sorted_items = train.items[by_item]
+    start = np.searchsorted(sorted_items, test.items)
+    count = np.searchsorted(sorted_items, test.items, side="right") - start
+    row = np.repeat(np.arange(len(test)), count)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    return row, by_item[np.repeat(start, count) + within]

@@ -1,0 +1,282 @@
+"""Which records, and in which order? Rankings from any release, and how good they are.
+
+Ranking is by noisy scores, with ties at random. The paper ranks clipped scores and gives ties to the smaller index:
+:func:`paper_top_k` does so too, for its tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.indexing import IndexRelease
+from scoreshield.results import MatchRelease, Release, ScoreRelease, TopKRelease
+from scoreshield.tasks import _reading
+from scoreshield.tasks._reading import Float, Whole
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceRetrieval:
+    """How well each record's neighbours are of its own class.
+
+    Attributes
+    ----------
+    recall_at : for each K, the share of queries with at least one record of their class among the K best others.
+    map : the mean over queries of the average precision over all ranks.
+    queries : how many records were queries: those whose class has another record.
+    records : how many records there are.
+    """
+
+    recall_at: Mapping[int, float]
+    map: float
+    queries: int
+    records: int
+
+
+@dataclass(frozen=True, eq=False)
+class SearchMetrics:
+    """How good the first k of each ranking are; every figure is a mean over queries.
+
+    Attributes
+    ----------
+    recall : the share of the relevant records that are found.
+    precision : the share of the k places that hold a relevant record; a place left empty holds none.
+    ndcg : the sum of 1 / log2(1 + rank) over relevant records found, over the most that it could be.
+    map : average precision: the sum over relevant records found of the precision at their rank, over min(k, relevant).
+    mrr : one over the rank of the first relevant record, 0 where none is found.
+    hit_rate : the share of queries with at least one relevant record.
+    overlap : the share of the reference's first k that are among these; None without a reference. Queries for which
+        the reference names nothing do not count.
+    returned : how many records were returned, at most k.
+    k, queries : of what.
+    per_query : each of these figures for each query, by name.
+    """
+
+    recall: float
+    precision: float
+    ndcg: float
+    map: float
+    mrr: float
+    hit_rate: float
+    overlap: float | None
+    returned: float
+    k: int
+    queries: int
+    per_query: Mapping[str, Float] = field(repr=False)
+
+
+def instance_retrieval(
+    released: Release | ArrayLike,
+    labels: ArrayLike,
+    *,
+    ks: Iterable[int] = (1, 5, 10),
+    seed: int = 0,
+    view: str = "feasible",
+) -> InstanceRetrieval:
+    """Rank all other records by their similarity to each one, and see where those of its class come.
+
+    Records alone in their class have nothing to find and are no queries. (The paper divides by all n records: multiply
+    by ``queries / records`` for its figures.)
+
+    Parameters
+    ----------
+    released : pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and carries
+        no promise.
+    labels : the class of each record.
+    ks : the K of each recall.
+    seed : fixes the order of equal similarities.
+    view : which matrix of a Gram release: "feasible" or "noisy".
+    """
+    function = "instance_retrieval"
+    matrix = _reading.similarities(released, view, function)
+    seed = _checks.count(seed, "seed", function, least=0)
+    if isinstance(ks, str) or not isinstance(ks, Iterable):
+        _checks.reject("ks", function, "a list of whole numbers, each at least 1", ks)
+    wanted = [_checks.count(k, "ks", function) for k in ks]
+    codes = np.unique(_reading.classes(labels, len(matrix), function), return_inverse=True)[1]
+    mates = np.bincount(codes)[codes] - 1
+    queries = np.flatnonzero(mates)
+    if not len(queries):
+        _checks.reject("labels", function, "class labels of which at least two are equal", labels)
+    order = _reading.descending(_reading.without_self(matrix)[queries], seed)[:, :-1]  # itself comes last
+    relevant = codes[order] == codes[queries, None]
+    precision = np.cumsum(relevant, axis=1) / np.arange(1, len(matrix))
+    return InstanceRetrieval(
+        recall_at={k: float(relevant[:, :k].any(axis=1).mean()) for k in wanted},
+        map=float(np.mean(np.vecdot(precision, relevant.astype(np.float64)) / mates[queries])),
+        queries=len(queries),
+        records=len(matrix),
+    )
+
+
+def ranked(
+    released: Release | ArrayLike,
+    k: int,
+    *,
+    threshold: float | None = None,
+    query: ArrayLike | None = None,
+    seed: int = 0,
+) -> Whole:
+    """The first k record numbers that a release names, best first; fewer where fewer are named or pass.
+
+    Parameters
+    ----------
+    released : scores (a score or row release, or an array, which is read as it is and carries no promise): the largest
+        noisy ones. A match or top-k release: as it names them. An index release: the best for ``query``.
+    threshold : only records whose score is at least this; for releases that have scores.
+    query : what to ask an index release: a vector, or a matrix with one row a query.
+    seed : fixes the order of equal scores in an array; a release brings its own order.
+
+    Several queries give one row each, padded with -1. A row release ranks its own record too, whose score is 1.
+    """
+    function = "ranked"
+    k = _checks.count(k, "k", function)
+    seed = _checks.count(seed, "seed", function, least=0)
+    if threshold is not None:
+        threshold = _checks.real(threshold, "threshold", function)
+    if (query is None) == isinstance(released, IndexRelease):
+        _checks.reject("query", function, "given for an index release, and for nothing else", query)
+    if isinstance(released, IndexRelease):
+        found = released.search(query, k)  # type: ignore[arg-type]
+        return _cut(found.indices, found.scores, k, threshold)
+    if isinstance(released, MatchRelease | TopKRelease):
+        if threshold is not None:
+            raise InvalidInput("A match or top-k release was cut when it was made: leave 'threshold' out of ranked.")
+        return released.indices[:k]
+    if isinstance(released, ScoreRelease):
+        return released.top_k(k, threshold)
+    values = _reading.scores(released, function)
+    return _cut(_reading.descending(values, seed), values, k, threshold)
+
+
+def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
+    """The paper's rule, for reproducing its tables: rank *clipped* scores, ties by smaller index.
+
+    Use :func:`ranked` for anything else. At strong privacy about half of all clipped scores tie at the upper end, and
+    this rule then returns the first records of the collection, whatever the query; the noisy scores are as private and
+    keep the order.
+
+    Parameters
+    ----------
+    released : a score or row release, or an array of scores, which is clipped to [-1, 1].
+    threshold : only records whose clipped score is at least this.
+    """
+    function = "paper_top_k"
+    k = _checks.count(k, "k", function)
+    if threshold is not None:
+        threshold = _checks.real(threshold, "threshold", function)
+    scores = released.scores if isinstance(released, ScoreRelease) else _reading.scores(released, function)
+    clipped = scores if isinstance(released, ScoreRelease) else np.clip(scores, -1.0, 1.0)
+    return _cut(np.argsort(-clipped, axis=-1, kind="stable"), clipped, k, threshold)
+
+
+def _cut(order: Whole, scores: Float, k: int, threshold: float | None) -> Whole:
+    """The first k of each row of an order by falling score, of those that pass; rows padded with -1."""
+    first = order[..., :k]
+    if threshold is None:
+        return first
+    passing = (scores >= threshold).sum(axis=-1)
+    if order.ndim == 1:
+        return first[:passing]
+    width = min(k, int(passing.max()))
+    return np.where(np.arange(width) < passing[:, None], first[:, :width], -1)
+
+
+def search_metrics(
+    rankings: Sequence[ArrayLike] | NDArray[Any],
+    relevant: Sequence[Iterable[int]] | NDArray[Any],
+    *,
+    k: int = 10,
+    reference: Sequence[ArrayLike] | NDArray[Any] | None = None,
+) -> SearchMetrics:
+    """How good rankings are against public relevance judgements.
+
+    Parameters
+    ----------
+    rankings : one list of record numbers a query, best first, perhaps shorter than k; or a matrix padded with -1.
+    relevant : one collection of relevant record numbers a query, none of them empty.
+    k : how many of each ranking count.
+    reference : other rankings of the same queries, such as those without noise, for ``overlap``.
+    """
+    function = "search_metrics"
+    k = _checks.count(k, "k", function)
+    found = _rankings(rankings, "rankings", k, function)
+    wanted = _relevant(relevant, len(found), function)
+    gains = np.zeros((len(found), k))
+    for row, ranking, answers in zip(gains, found, wanted, strict=True):
+        row[: len(ranking)] = np.isin(ranking, answers)
+    figures = _figures(gains, np.array([len(answers) for answers in wanted]))
+    figures["returned"] = np.array([len(ranking) for ranking in found], dtype=np.float64)
+    means: dict[str, float | None] = {name: float(values.mean()) for name, values in figures.items()}
+    means["overlap"] = None
+    if reference is not None:
+        figures["overlap"] = _overlap(found, _rankings(reference, "reference", k, function, len(found)))
+        named = figures["overlap"][~np.isnan(figures["overlap"])]
+        means["overlap"] = float(named.mean()) if len(named) else None
+    return SearchMetrics(**means, k=k, queries=len(found), per_query=figures)  # type: ignore[arg-type]
+
+
+def _figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
+    """The figures of each query, from which of its k places hold a relevant record."""
+    k = gains.shape[1]
+    ranks = np.arange(1, k + 1)
+    discount = 1 / np.log2(ranks + 1)
+    most = np.minimum(relevant, k)
+    hits = gains.sum(axis=1)
+    return {
+        "recall": hits / relevant,
+        "precision": hits / k,
+        "ndcg": gains @ discount / np.cumsum(discount)[most - 1],
+        "map": (gains * np.cumsum(gains, axis=1) / ranks).sum(axis=1) / most,
+        "mrr": (gains / ranks).max(axis=1),
+        "hit_rate": (hits > 0).astype(np.float64),
+    }
+
+
+def _overlap(found: list[Whole], reference: list[Whole]) -> Float:
+    pairs = zip(found, reference, strict=True)
+    return np.array([np.isin(other, own).mean() if len(other) else np.nan for own, other in pairs])
+
+
+def _rankings(rankings: Any, name: str, k: int, function: str, length: int | None = None) -> list[Whole]:
+    """The first k of each ranking, without padding."""
+    must = "a list with one list of different record numbers a query, best first, or a matrix padded with -1"
+    if not _is_list(rankings) or not len(rankings):
+        _checks.reject(name, function, must, rankings)
+    if length is not None and len(rankings) != length:
+        _checks.reject(name, function, f"as long as 'rankings', which has {length} queries", rankings)
+    found = []
+    for ranking in rankings:
+        places = _checks.array(ranking, name, function, must)
+        if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+            _checks.reject(name, function, must, ranking)
+        named = places[places >= 0]
+        if (places[len(named) :] != -1).any() or len(np.unique(named)) != len(named):
+            _checks.reject(name, function, must, ranking)
+        found.append(named[:k].astype(np.intp))
+    return found
+
+
+def _relevant(relevant: Any, length: int, function: str) -> list[Whole]:
+    must = f"a list of {length} collections of record numbers, one a query, none of them empty"
+    if not _is_list(relevant) or len(relevant) != length:
+        _checks.reject("relevant", function, must, relevant)
+    found = []
+    for answers in relevant:
+        if isinstance(answers, str | bytes | Mapping) or not isinstance(answers, Iterable):
+            _checks.reject("relevant", function, must, answers)
+        numbers = _reading.whole_numbers(list(answers), "relevant", function, must)
+        if numbers.ndim != 1:
+            _checks.reject("relevant", function, must, answers)
+        found.append(np.unique(numbers))
+    return found
+
+
+def _is_list(values: Any) -> bool:
+    return isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim > 0)

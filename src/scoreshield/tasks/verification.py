@@ -1,0 +1,180 @@
+"""Same or different? Verification on released scores: ROC-AUC, accuracy, equal error rate, true accepts at a rate.
+
+A pair is accepted when its score is strictly above the threshold. With public folds the accuracy follows the protocol
+of Labeled Faces in the Wild (Huang et al. 2007): the threshold for a fold is the best one on all other folds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.results import Release, RowRelease, ScoreRelease
+from scoreshield.tasks import _reading
+from scoreshield.tasks._reading import Float, Whole
+
+_FUNCTION = "verification"
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """How well scores tell genuine pairs from impostors.
+
+    Attributes
+    ----------
+    auc : the chance that a genuine score beats an impostor's, ties counting half.
+    eer : the error where false accepts equal false rejects, on straight lines between the points of the curve.
+    accuracy : the share of right decisions: at the best threshold, or the mean over folds where folds were given.
+    threshold : the best threshold over all scores, the largest if several are; halfway between two scores.
+    genuine, impostors : how many pairs of each there were.
+    fold_accuracy : the accuracy on each fold, in the order of their numbers; None without folds.
+    fpr, tpr : the operating points, from (0, 0) to (1, 1), one for each different score.
+    """
+
+    auc: float
+    eer: float
+    accuracy: float
+    threshold: float
+    genuine: int
+    impostors: int
+    fold_accuracy: Float | None = field(repr=False)
+    fpr: Float = field(repr=False)
+    tpr: Float = field(repr=False)
+
+    def tar_at(self, fpr: float) -> float:
+        """The largest true-accept rate whose false-accept rate is at most ``fpr``.
+
+        NaN where there are fewer than 1 / fpr impostors, since so small a rate cannot be seen on them.
+        """
+        must = "a number above 0 and at most 1"
+        rate = _checks.real(fpr, "fpr", "tar_at", must)
+        if not 0 < rate <= 1:
+            _checks.reject("fpr", "tar_at", must, fpr)
+        if self.impostors * rate < 1 - 1e-9:
+            return float("nan")
+        return float(self.tpr[self.fpr <= rate].max())
+
+
+def verification(
+    released: Release | ArrayLike,
+    labels: ArrayLike,
+    *,
+    pairs: ArrayLike | None = None,
+    folds: ArrayLike | None = None,
+    view: str = "feasible",
+) -> Verification:
+    """How well released scores tell same from different.
+
+    Parameters
+    ----------
+    released : scores (a score or row release, or an array shaped as ``labels``), judged one by one on their noisy
+        values; or pairwise similarities (a Gram or index release, or a symmetric matrix). A row's own public 1 is left
+        out. A plain array is read as it is and carries no promise.
+    labels : for scores, whether each is of the same person or thing. For a matrix, a class label for each record, and
+        all pairs i < j are judged; or, with ``pairs``, whether each pair is the same.
+    pairs : (m, 2) record numbers; for a matrix only.
+    folds : a public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
+    view : which matrix of a Gram release: "feasible" or "noisy".
+    """
+    values, same = _comparisons(released, labels, pairs, view)
+    groups = None if folds is None else _groups(folds, values.shape)
+    if isinstance(released, RowRelease):
+        values, others = np.delete(values, released.index), np.delete(same, released.index)
+        same = _reading.outcomes(others, values.shape, _FUNCTION)
+        groups = None if groups is None else np.delete(groups, released.index)
+    values, same = values.ravel(), same.ravel()
+    fpr, tpr, cuts = _curve(values, same)
+    best, threshold = _best(fpr, tpr, cuts, same)
+    by_fold = None if groups is None else _by_fold(values, same, groups.ravel())
+    return Verification(
+        auc=float(_reading.sklearn("metrics", "Verification").auc(fpr, tpr)),
+        eer=_equal_error(fpr, tpr),
+        accuracy=best if by_fold is None else float(by_fold.mean()),
+        threshold=threshold,
+        genuine=int(same.sum()),
+        impostors=int((~same).sum()),
+        fold_accuracy=by_fold,
+        fpr=fpr,
+        tpr=tpr,
+    )
+
+
+def _comparisons(released: Any, labels: Any, pairs: Any, view: str) -> tuple[Float, NDArray[np.bool_]]:
+    """The scores to judge, and whether each is of a genuine pair."""
+    if isinstance(released, ScoreRelease):
+        if pairs is not None:
+            _checks.reject("pairs", _FUNCTION, "left out where scores are released one by one", pairs)
+        return released.noisy, _reading.outcomes(labels, released.noisy.shape, _FUNCTION)
+    if pairs is None and not isinstance(released, Release):
+        array = _checks.array(released, "released", _FUNCTION, "a release or an array of finite numbers")
+        if array.ndim == 1 or array.shape == np.shape(_checks.array(labels, "labels", _FUNCTION, "an array of labels")):
+            return _reading.scores(released, _FUNCTION), _reading.outcomes(labels, array.shape, _FUNCTION)
+    matrix = _reading.similarities(released, view, _FUNCTION)
+    if pairs is not None:
+        chosen = _reading.pair_numbers(pairs, len(matrix), _FUNCTION)
+        return matrix[chosen[:, 0], chosen[:, 1]], _reading.outcomes(labels, (len(chosen),), _FUNCTION)
+    classes = _reading.classes(labels, len(matrix), _FUNCTION)
+    upper = np.triu(np.ones(matrix.shape, dtype=np.bool_), 1)
+    same = (classes[:, None] == classes)[upper]
+    if same.all() or not same.any():
+        must = "class labels of which two are equal and two are not"
+        _checks.reject("labels", _FUNCTION, must, labels)
+    return matrix[upper], same
+
+
+def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
+    must = f"one whole number for each score or pair, an array of shape {shape}, with at least two different ones"
+    groups = _reading.whole_numbers(folds, "folds", _FUNCTION, must)
+    if groups.shape != shape or groups.min() == groups.max():
+        _checks.reject("folds", _FUNCTION, must, folds)
+    return groups
+
+
+def _curve(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
+    """Rates with the threshold falling, and the thresholds of the rule "at or above"; the first accepts nothing."""
+    metrics = _reading.sklearn("metrics", "Verification")
+    fpr, tpr, cuts = metrics.roc_curve(same, values, drop_intermediate=False)
+    return fpr, tpr, cuts
+
+
+def _best(fpr: Float, tpr: Float, cuts: Float, same: NDArray[np.bool_]) -> tuple[float, float]:
+    """The best share of right decisions, and a threshold of the rule "above" that reaches it."""
+    genuine, impostors = int(same.sum()), int((~same).sum())
+    right = np.rint(tpr * genuine) + impostors - np.rint(fpr * impostors)  # whole, so that equals are equal
+    place = int(np.argmax(right))
+    return float(right[place] / len(same)), _below(cuts, place)
+
+
+def _below(cuts: Float, place: int) -> float:
+    """A threshold t for which "above t" accepts what "at or above cuts[place]" does."""
+    if place == 0:
+        return float(cuts[1])  # the largest score: nothing is above it
+    if place == len(cuts) - 1:
+        return float(np.nextafter(cuts[-1], -np.inf))
+    high, low = float(cuts[place]), float(cuts[place + 1])
+    middle = high / 2 + low / 2
+    return middle if low <= middle < high else low  # neighbouring floats have nothing between them
+
+
+def _by_fold(values: Float, same: NDArray[np.bool_], groups: Whole) -> Float:
+    found = []
+    for fold in np.unique(groups):
+        held = groups == fold
+        rest = same[~held]
+        if rest.all() or not rest.any():
+            must = "such that each fold leaves genuine and impostor pairs in the others"
+            _checks.reject("folds", _FUNCTION, must, groups)
+        threshold = _best(*_curve(values[~held], rest), rest)[1]
+        found.append(np.mean((values[held] > threshold) == same[held]))
+    return np.array(found)
+
+
+def _equal_error(fpr: Float, tpr: Float) -> float:
+    gap = fpr + tpr - 1  # rises from -1 to 1
+    place = int(np.argmax(gap >= 0))
+    share = -gap[place - 1] / (gap[place] - gap[place - 1])
+    return float(fpr[place - 1] + share * (fpr[place] - fpr[place - 1]))

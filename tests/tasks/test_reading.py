@@ -1,0 +1,164 @@
+"""What a task may read, and what it says of anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield import tasks
+from scoreshield.tasks import _reading
+
+Array = np.ndarray
+
+
+@pytest.fixture
+def gram(collection: Array) -> ss.GramRelease:
+    return ss.release_gram(collection, epsilon=20, delta=1e-6, adjacency=ss.GramRadius(2.0), rng=1)
+
+
+def test_a_gram_release_in_both_views(gram: ss.GramRelease) -> None:
+    assert _reading.similarities(gram, "feasible", "f") is gram.gram
+    assert _reading.similarities(gram, "noisy", "f") is gram.noisy
+
+
+def test_a_factored_release_has_one_view(gram: ss.GramRelease) -> None:
+    factored = gram.factored()
+    assert np.array_equal(_reading.similarities(factored, "feasible", "f"), factored.gram)
+    with pytest.raises(ss.InvalidInput, match="use view='feasible'"):
+        _reading.similarities(factored, "noisy", "f")
+
+
+@pytest.mark.parametrize("view", ["feasible", "noisy"])
+def test_an_index_is_read_unbiased(collection: Array, view: str) -> None:
+    index = ss.release_index(collection, epsilon=3, rng=1)
+    matrix = _reading.similarities(index, view, "f")
+    assert np.array_equal(matrix, index.gram())
+    assert np.abs(matrix).max() > 1
+    assert 0 <= tasks.knn_accuracy(index, np.arange(40) % 2, view=view) <= 1
+
+
+def test_products_in_single_precision_are_symmetric_enough(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((50, 300)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    matrix = rows @ rows.T
+    matrix[3, 4] += np.float32(1e-6)
+    assert _reading.similarities(matrix, "feasible", "f").dtype == np.float64
+    matrix[3, 4] += np.float32(1e-3)
+    with pytest.raises(ss.InvalidInput, match="symmetric"):
+        _reading.similarities(matrix, "feasible", "f")
+
+
+@pytest.mark.parametrize(
+    "released",
+    [
+        None,
+        "gram",
+        3.0,
+        [],
+        [[1.0]],
+        [[1.0, 0.5]],
+        [1.0, 0.5],
+        [[1.0, np.nan], [np.nan, 1.0]],
+        [[1.0, np.inf], [np.inf, 1.0]],
+        [[1.0, 0.5], [0.4, 1.0]],
+        [["a", "b"], ["b", "a"]],
+        [[1.0, 2.0], [1.0]],
+        np.ma.masked_array(np.eye(2)),
+        np.eye(2, dtype=complex),
+        np.ones((2, 2, 2)),
+    ],
+)
+def test_what_is_no_matrix(released: Any) -> None:
+    calls = (
+        lambda: tasks.knn_accuracy(released, [0, 1], 1),
+        lambda: tasks.instance_retrieval(released, [0, 0]),
+        lambda: tasks.spectral_clustering(released, 1),
+        lambda: tasks.clustering_nmi(released, [0, 1]),
+        lambda: tasks.sts_spearman(released, [[0, 1]], [1.0]),
+        lambda: tasks.verification(released, [True, False], pairs=[[0, 1], [1, 0]]),
+    )
+    for call in calls:
+        with pytest.raises(ss.InvalidInput, match="'released' parameter of") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).endswith(" instead.")
+
+
+def test_releases_without_similarities_are_refused(collection: Array, query: Array) -> None:
+    releases = (
+        ss.release_scores(collection, query, epsilon=5, delta=1e-6, rng=1),
+        ss.release_top_k(collection, query, 3, epsilon=5, rng=1),
+        ss.release_matches(collection, query, 0.2, epsilon=3, rng=1),
+    )
+    for release in releases:
+        with pytest.raises(ss.InvalidInput, match="a Gram, factored Gram or index release"):
+            tasks.instance_retrieval(release, np.arange(40) % 2)
+    with pytest.raises(ss.InvalidInput, match="a Gram, factored Gram or index release"):
+        tasks.verification(releases[1], np.arange(40) % 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"labels": [True, False]}, "of shape (3,)"),
+        ({"labels": [1, 1, 1]}, "at least one of each"),
+        ({"labels": [0, 0, 0]}, "at least one of each"),
+        ({"labels": [0, 1, 2]}, "True or False"),
+        ({"labels": [0.0, 1.0, 1.0]}, "True or False"),
+        ({"labels": ["a", "b", "a"]}, "True or False"),
+        ({"labels": None}, "'labels'"),
+        ({"labels": [[0], [1, 0]]}, "'labels'"),
+        ({"released": [0.1, np.nan, 0.2]}, "'released'"),
+        ({"released": []}, "'released'"),
+        ({"released": "abc"}, "'released'"),
+        ({"released": [[0.1, 0.2], [0.3]]}, "'released'"),
+        ({"folds": [0, 0, 0]}, "at least two different"),
+        ({"folds": [0, 1]}, "of shape (3,)"),
+        ({"folds": [0.0, 1.0, 2.0]}, "'folds'"),
+        ({"folds": [0, -1, 1]}, "'folds'"),
+        ({"folds": [0, 1, 1]}, "each fold leaves genuine and impostor pairs in the others"),
+        ({"released": np.eye(3), "labels": [0, 0, 0]}, "two are equal and two are not"),
+        ({"released": np.eye(3), "labels": [0, 1, 2]}, "two are equal and two are not"),
+        ({"released": np.eye(3), "labels": [True, False], "pairs": [[0, 3], [0, 1]]}, "below 3"),
+        ({"released": np.eye(3), "labels": [True], "pairs": [[0, 2], [0, 1]]}, "of shape (2,)"),
+    ],
+)
+def test_bad_verification(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ss.InvalidInput, match="verification") as caught:
+        tasks.verification(**{"released": [0.1, 0.5, 0.4], "labels": [False, True, True], **given})
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_pairs_belong_to_a_matrix(collection: Array, query: Array) -> None:
+    release = ss.release_scores(collection, query, epsilon=5, delta=1e-6, rng=1)
+    with pytest.raises(ss.InvalidInput, match="'pairs'"):
+        tasks.verification(release, np.arange(40) % 2, pairs=[[0, 1]])
+
+
+@pytest.mark.parametrize("fpr", [0, -0.1, 1.1, np.nan, "0.1", None])
+def test_bad_rates(fpr: Any) -> None:
+    with pytest.raises(ss.InvalidInput, match="'fpr' parameter of tar_at"):
+        tasks.verification([0.1, 0.5], [False, True]).tar_at(fpr)
+
+
+def test_a_release_is_not_changed(gram: ss.GramRelease) -> None:
+    before = gram.gram.copy()
+    labels = np.arange(40) % 3
+    tasks.knn_accuracy(gram, labels)
+    tasks.instance_retrieval(gram, labels)
+    tasks.clustering_nmi(gram, labels, neighbours=3)
+    tasks.verification(gram, labels)
+    assert np.array_equal(gram.gram, before)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_the_largest_of_each_row(k: int, rng: np.random.Generator) -> None:
+    values = rng.integers(0, 4, (50, 8)).astype(float)
+    chosen = _reading.largest(values, k, 0)
+    for row, places in zip(values, chosen, strict=True):
+        assert len(set(places.tolist())) == k
+        assert sorted(row[places]) == sorted(row)[8 - k :]
