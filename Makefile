@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-quick clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -25,8 +25,21 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/decisions.py
 	$(BIN)/python benchmarks/optimal.py
 
+# Every experiment on its quick grid (each in about two minutes on two cores), then the results page. A run that was
+# stopped goes on; `make clean` forgets the runs. DATA is the folder of the compact data sets.
+DATA        ?= ../shared/data
+EXPERIMENTS := dp-fr dp-rag gram-sts gram-movielens gram-vision runtime noise
+
+bench-quick: $(VENV)/.installed-results
+	@test -d $(DATA) || { echo "The compact data sets are not in $(DATA); say where with: make bench-quick DATA=/path"; exit 1; }
+	for name in $(EXPERIMENTS); do \
+	  $(BIN)/scoreshield bench $$name --quick --data-dir $(DATA) --out runs/$$name || exit 1; \
+	done
+	$(BIN)/scoreshield report results --runs runs --data-dir $(DATA) --markdown docs/results.md \
+	  --images docs/images/results --html runs/results.html
+
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -39,6 +52,10 @@ $(VENV)/.installed-demo: $(BIN)/python pyproject.toml
 
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
 	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-results: $(BIN)/python pyproject.toml
+	$(PIP) install --editable '.[bench]'
 	@touch $@
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml

@@ -346,8 +346,9 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(folder: Path, moment: str) -> Non
     module, name = moment.rsplit(".", 1)
     driver = (
         f"import os, signal, {module}; "
-        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a background run ignores it
-        f"from scoreshield import cli; {module}.{name} = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT); cli.main()"
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"from scoreshield import cli; {module}.{name} = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT); "
+        "cli.main()"
     )
     done = subprocess.run(
         [

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version as _version
 
-from scoreshield import attack
+from scoreshield import attack, tasks
 from scoreshield.errors import (
     BudgetExceeded,
     FileError,
@@ -89,4 +89,5 @@ __all__ = [
     "release_top_k",
     "retrieval_cuts",
     "risk",
+    "tasks",
 ]

@@ -35,6 +35,7 @@ def test_the_quick_part_of_a_file_counts_only_when_asked_for() -> None:
     changes = {"epsilon": [5], "quick": {"epsilon": [7]}}
     assert VISION.grid(changes).epsilon == (5.0,)
     assert VISION.grid(changes, quick=True).epsilon == (7.0,)
+    assert VISION.grid({"epsilon": [5]}, quick=True).epsilon == (5.0,)  # which outweighs the quick grid that ships
 
 
 def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`scoreshield report figures`: pictures that a reader can make again."""
+"""`scoreshield report figures` and `results`: pictures and a page that a reader can make again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,32 @@ app = typer.Typer(help="Figures and pages.", no_args_is_help=True)
 @app.callback()
 def _report() -> None:
     """Figures and pages."""
+
+
+@app.command(epilog="scoreshield report results --runs runs --markdown docs/results.md --html results.html")
+def results(
+    runs: Annotated[Path, typer.Option(help="Folder that holds the run folders of `scoreshield bench`.")] = Path(
+        "runs"
+    ),
+    markdown: Annotated[Path, typer.Option(help="The page as Markdown.")] = Path("results.md"),
+    html: Annotated[Path, typer.Option(help="The page as one self-contained HTML file.")] = Path("results.html"),
+    images: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures of the Markdown page; 'images/results' beside it.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the compact data sets, to draw the operating points of LFW too.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The results page: what all finished runs show, pictures first, with the command that made each."""
+    from scoreshield.report.results import make
+
+    folder = images or markdown.parent / "images" / "results"
+    page = make(runs, markdown=markdown, html=html, images=folder, data_dir=data_dir)
+    if as_json:
+        typer.echo(json.dumps({"markdown": str(markdown), "html": str(html), "sections": len(page.sections)}))
+        return
+    typer.echo(f"{markdown} and {html}, {len(page.sections)} sections.")
 
 
 @app.command(epilog="scoreshield report figures --out figures")

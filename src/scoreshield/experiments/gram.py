@@ -25,6 +25,10 @@ from scoreshield.experiments.cells import Cell, Experiment, Metric, Outcome
 from scoreshield.experiments.grid import Choices, Grid
 
 MECHANISMS = ("gaussian", "index", "gaussian index")
+#: The other end of the scale: what a task makes of a matrix that says nothing, the identity.
+NOTHING = "no similarities"
+#: Of an entry off the diagonal, against the clean matrix: for the experimenter, not for release.
+ERROR = "squared error"
 #: What is made of the noisy matrix: nothing, a projection, or a denoiser that ends on a valid cosine matrix.
 PROJECTIONS = ("none", "aap", "dykstra", "exact", "rank", "shrinkage", "identity", "sure")
 _DENOISERS = ("rank", "shrinkage", "identity", "sure")
@@ -62,6 +66,7 @@ class GramExperiment(Experiment):
             for repeat in range(grid.repeats)
             for cell in (
                 Cell(dataset, "clean", repeat=repeat),
+                Cell(dataset, "clean", NOTHING, repeat=repeat),
                 *self._as_published(grid, dataset, repeat),
                 *self._ours(grid, dataset, repeat),
                 *self._at_equal_attack(grid, dataset, repeat),
@@ -102,22 +107,32 @@ class GramExperiment(Experiment):
 
     def measure(self, cell: Cell, grid: Grid, data: Any) -> Outcome:
         problem = self.problem(cell, grid, data)
+        rows = problem.rows.astype(np.float64)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        clean = rows @ rows.T
         if cell.setting == "clean":
-            rows = problem.rows.astype(np.float64)
-            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-            return Outcome(problem.score(rows @ rows.T), None, len(rows))
+            shown = np.eye(len(clean)) if cell.mechanism == NOTHING else clean
+            return Outcome(problem.score(shown) | {ERROR: _error(shown, clean)}, None, len(clean))
         release = _release(cell, grid, problem.rows)
         facts: dict[str, Any] = {}
         if cell.mechanism == "gaussian" and cell.projection != "none":
             facts = {"iterations": release.iterations, "converged": release.converged, "denoise": release.denoise}
-        return Outcome(problem.score(release), release.guarantee, len(problem.rows), facts)
+        shown = release.gram() if callable(release.gram) else release.gram
+        return Outcome(problem.score(release) | {ERROR: _error(shown, clean)}, release.guarantee, len(clean), facts)
 
     def method(self, cell: Cell) -> str:
+        if cell.mechanism == NOTHING:
+            return NOTHING
         if cell.setting == "paper" and cell.projection == "exact":
             return "exact, on the paper's noise"
         if cell.setting != "clean" and cell.mechanism == "gaussian" and cell.projection == "none":
             return "noisy (paper)" if cell.setting == "paper" else "noisy"
         return super().method(cell)
+
+
+def _error(shown: NDArray[np.float64], clean: NDArray[np.float64]) -> float:
+    n = len(clean)
+    return float(np.sum((shown - clean) ** 2) / (n * (n - 1)))  # both have the public 1 on the diagonal
 
 
 def _contracts(grid: Grid) -> list[tuple[float, float]]:
@@ -152,7 +167,10 @@ class SentenceSimilarity(GramExperiment):
 
     name = "gram-sts"
     title = "Sentence similarity from a private matrix"
-    metrics: ClassVar[Mapping[str, Metric]] = {"spearman": Metric("sentence similarity")}
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "spearman": Metric("sentence similarity"),
+        ERROR: Metric("release", "lower"),
+    }
     files = ("stsb_test_minilm.npz", "stsb_test.csv")
     dataset_names = ("stsb",)
 
@@ -177,7 +195,10 @@ class CollaborativeFiltering(GramExperiment):
 
     name = "gram-movielens"
     title = "Recommendation from a private matrix"
-    metrics: ClassVar[Mapping[str, Metric]] = {"rmse": Metric("collaborative filtering", "lower")}
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "rmse": Metric("collaborative filtering", "lower"),
+        ERROR: Metric("release", "lower"),
+    }
     files = ("ml100k_ratings.csv",)
     dataset_names = tuple(f"ml100k/u{fold}" for fold in range(1, 6))
 
@@ -216,6 +237,7 @@ class ImageSimilarity(GramExperiment):
         "recall@1": Metric("instance retrieval"),
         "map": Metric("instance retrieval"),
         "nmi": Metric("spectral clustering"),
+        ERROR: Metric("release", "lower"),
     }
     files = ("cifar10_effnetlite0.npz",)
     dataset_names = tuple(f"cifar10/{n}" for n in (32, 64, 100, 256, 500, 1000, 2048))

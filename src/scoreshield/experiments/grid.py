@@ -92,12 +92,11 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
 
 
 def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, choices: Choices, source: str) -> Grid:
-    """The shipped grid ``base`` with a file's changes, and the quick part of each if asked for."""
-    parts = [dict(base), dict(changes)]
-    shortened = [_part(part.pop("quick", {}), source) for part in parts]
+    """The shipped grid ``base``, then a file's changes; each with its quick part, if asked for."""
     merged: dict[str, Any] = {}
-    for part in (*parts, *(shortened if quick else ())):
-        for name, value in part.items():
+    for part in (dict(base), dict(changes)):  # what a file says outweighs what ships, its quick part included
+        shortened = _part(part.pop("quick", {}), source)
+        for name, value in [*part.items(), *(shortened.items() if quick else ())]:
             if name == "options":
                 value = {**merged.get("options", {}), **_part(value, source)}
             merged[name] = value

@@ -57,7 +57,7 @@ def run(
         raise InvalidInput(f"The grid of {experiment.name} holds no cell: give it data sets, mechanisms and budgets.")
     settings = {"grid": grid.to_dict(), "data": _checksums(experiment, data_dir)}
     _open(out, settings)
-    with _only_one(out / CELLS):
+    with only_one(out / CELLS):
         done = {line["cell"]: line["rows"] for line in _finished(out / CELLS)}
         todo = [cell for cell in cells if cell.key not in done]
         if progress is not None:
@@ -142,7 +142,7 @@ def _difference(before: Any, settings: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[None]:
+def only_one(path: Path) -> Iterator[None]:
     """Two runs must not write into one folder at once."""
     try:
         file = path.open("ab")

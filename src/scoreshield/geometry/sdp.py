@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,10 @@ def solve(matrix: Float, tol: float, limit: int, solver: str, time_limit: float 
         if time_limit is not None:
             options["time_limit_secs"] = time_limit
     try:
-        problem.solve(solver=solver.upper(), **options)
+        with warnings.catch_warnings():
+            # What a solver at its limit has is inaccurate: the flag returned below says so.
+            warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+            problem.solve(solver=solver.upper(), **options)
     except cp.SolverError:
         return np.eye(len(matrix)), 0, False
     steps = int(problem.solver_stats.num_iters or 0)

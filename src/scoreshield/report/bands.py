@@ -326,7 +326,9 @@ def _scale(axes: Axes, x: str, places: list[float]) -> None:
         inside = [place for place in places if 0 < place < 1]
         if len(inside) == len(places) and max(inside, default=0.0) > 0.95:  # the last percent is where it matters
             axes.set(xscale="logit", xlim=(min(inside) * 0.8, 1 - (1 - max(inside)) * 0.7))
-            axes.xaxis.set_major_locator(FixedLocator([at for at in _ADVANTAGES if min(inside) <= at <= max(inside)]))
+            axes.xaxis.set_major_locator(
+                FixedLocator([at for at in _ADVANTAGES if min(inside) * 0.9 <= at <= max(inside) + 1e-6])
+            )
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scoreshield.errors import FileError
 from scoreshield.report import plots
 from scoreshield.report.bands import advantage_chart, band_grid, bars
-from scoreshield.report.sheet import power_of_ten
+from scoreshield.report.sheet import AMBER, BLUE, INK, RED, VIOLET, finish, legend_key, power_of_ten, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +34,8 @@ _SCORES = (
     "screen and refine",
     "index",
 )
+_COLOURS = (BLUE, RED, AMBER, VIOLET, "#11866f", "#7eb2e6", "#737306", "#4c173f")
+_MARKERS = "osD^vPX"
 _PAPER = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")
 _OURS = ("noisy", "aap", "exact", "rank", "shrinkage", "identity", "sure", "index", "gaussian index")
 
@@ -73,7 +75,7 @@ def _score_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[
     attack = [row for row in rows if row["setting"] in ("clean", "advantage")]
     words = f"Gaussian noise at δ = {power_of_ten(delta)}, the others pure." if delta else "Pure mechanisms."
     for metric in _metrics(rows):
-        stem = f"{name}-{_slug(metric)}"
+        stem = f"{name}-{slug(metric)}"
         yield stem, lambda metric=metric: band_grid(  # type: ignore[misc]
             budget, metric=metric, rows_by=None, columns_by="dataset", methods=_present(budget, metric, _SCORES),
             title=f"{metric} at the same (ε, δ)",
@@ -91,7 +93,7 @@ def _gram_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         here = [row for row in rows if row["dataset"] == dataset]
         for metric in _metrics(here):
-            stem = f"{name}-{_slug(dataset)}-{_slug(metric)}"
+            stem = f"{name}-{slug(dataset)}-{slug(metric)}"
             size = f"{dataset}, n = {here[0]['n']:,}"
             paper = [row for row in here if row["setting"] in ("clean", "paper")]
             if _present(paper, metric, _PAPER):
@@ -111,7 +113,9 @@ def _gram_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[
                 )  # fmt: skip
             attack = [row for row in here if row["setting"] in ("clean", "advantage")]
             if _present(attack, metric, _OURS):
-                yield f"{stem}-attack", lambda attack=attack, metric=metric, size=size: advantage_chart(  # type: ignore[misc]
+                yield (
+                    f"{stem}-attack"
+                ), lambda attack=attack, metric=metric, size=size: advantage_chart(  # type: ignore[misc]
                     attack, metric=metric, columns_by=None, methods=_present(attack, metric, _OURS),
                     title=f"{metric} at the same attack advantage, one whole record, {size}", caption=_EQUAL,
                 )  # fmt: skip
@@ -133,7 +137,9 @@ def _runtime_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figur
             row | {"seconds": row["value"]} for row in rows if row["metric"] == "seconds" and row["radius"] == radius
         ]
         who = "one whole record" if radius is None else f"Gram radius {radius:g}"
-        yield f"runtime-{'record' if radius is None else _slug(f'{radius:g}')}", lambda part=part, who=who: bars(  # type: ignore[misc]
+        yield (
+            f"runtime-{'record' if radius is None else slug(f'{radius:g}')}"
+        ), lambda part=part, who=who: bars(  # type: ignore[misc]
             part, title=f"Time of a projection, noise for {who}",
             methods=_present(part, "seconds", ("newton", "aap", "dykstra", "sdp")),
             caption="The same noisy matrix for each; one core. newton is exact and ScoreShield's own, aap is the "
@@ -150,6 +156,37 @@ def _noise_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]
     )  # fmt: skip
 
 
+def released(row: Row) -> str:
+    """What was released, in words."""
+    if row["radius"] is None:
+        return "scores of a query"
+    return f"Gram matrix of radius {row['radius']:g}, n = {row['n']:,}"
+
+
+def claimed_and_true(rows: Sequence[Row]) -> Figure:
+    """The true epsilon against the claimed one, log against log, one curve for each thing released as published."""
+    figure, panels = sheet(1, 1, (7.6, 4.6))
+    axes = panels[0, 0]
+    curves: dict[tuple[str, float], dict[float, float]] = {}
+    for row in rows:
+        curves.setdefault((released(row), row["delta"]), {})[row["epsilon"]] = row["true_epsilon"]
+    keys = []
+    for place, ((what, delta), points) in enumerate(sorted(curves.items())):
+        look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "linewidth": 1.4}
+        label = f"{what}, δ = {power_of_ten(delta)}"
+        axes.plot(*zip(*sorted(points.items()), strict=True), **look, markersize=4.5, label=label)
+        keys.append(legend_key(**look, label=label))
+    low, high = min(row["epsilon"] for row in rows), max(row["epsilon"] for row in rows)
+    axes.plot([low, high], [low, high], color=INK, linestyle=(0, (4, 1.6)), linewidth=1.2)
+    keys.append(legend_key(color=INK, linestyle=(0, (4, 1.6)), label="true = claimed"))
+    axes.set(xscale="log", yscale="log", xlabel="claimed ε", ylabel="true ε when one record is replaced")
+    axes.grid(color="#e6e9ec", linewidth=0.8)
+    finish(
+        figure, "The paper's promise and the true one", "Same δ on both axes; exact, not simulated.", keys, columns=2
+    )
+    return figure
+
+
 def _metrics(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["metric"] for row in rows))
 
@@ -160,5 +197,5 @@ def _present(rows: Sequence[Row], metric: str, methods: Sequence[str]) -> list[s
     return [method for method in methods if method in found]
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower()).replace("--", "-").strip("-")

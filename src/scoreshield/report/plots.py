@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,14 @@ def three_regimes(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, whole or not at all."""
-    io.write_whole({path: lambda file: figure.savefig(file, format="png", dpi=110)})
+    """Write a figure as PNG, whole or not at all, in 256 colours: a third of the size, and the eye sees none of it."""
+    from PIL import Image  # which Matplotlib brings
+
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=110)
+    with Image.open(drawn) as image:
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    io.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})
 
 
 def _curves(

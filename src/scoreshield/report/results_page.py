@@ -55,6 +55,7 @@ class ResultTable:
     ----------
     best : for each column whether its largest or its smallest number is bold; None for none.
     reference : the places of rows that do not compete, such as the non-private one or one whose promise is false.
+    folded : whether only the caption is shown until a reader asks for the rest.
     """
 
     caption: str
@@ -63,6 +64,7 @@ class ResultTable:
     command: str
     best: Sequence[Best] | None = None
     reference: Sequence[int] = ()
+    folded: bool = False
 
     def __post_init__(self) -> None:
         _texts(self, "caption", "command")
@@ -159,7 +161,11 @@ def to_markdown(page: ResultsPage, *, image_folder: str | PurePosixPath) -> str:
             parts += [f"![{_verbatim(_flat(picture.alt))}]({source})", said(picture.reading.strip())]
             parts += [_fenced(picture.command)]
         for table in section.tables:
-            parts += [f"**{said(_flat(table.caption))}**", _markdown_table(table), _fenced(table.command)]
+            title = said(_flat(table.caption))
+            inside = [_markdown_table(table), _fenced(table.command)]
+            # GitHub and MkDocs fold what stands between these, blank lines around it.
+            folded = [f"<details><summary>{_inline(_flat(table.caption))}</summary>", *inside, "</details>"]
+            parts += folded if table.folded else [f"**{title}**", *inside]
         parts += ["\n".join(f"- {said(_flat(note))}" for note in section.notes)]
     if page.environment:
         facts = (f"- {_verbatim(str(name))}: {said(_flat(str(value)))}" for name, value in page.environment.items())
@@ -250,11 +256,13 @@ def _html_table(table: ResultTable) -> str:
         kind = ' class="reference"' if place in table.reference else ""
         cells = "".join(f"<td{side}>{text}</td>" for text, side in zip(rest, align[1:], strict=True))
         body += f'<tr{kind}><th scope="row">{first}</th>{cells}</tr>\n'
-    return (
-        f'<figure class="table"><figcaption>{_paragraphs(table.caption)}</figcaption>\n'
+    inside = (
         f'<div class="scroll" tabindex="0" role="group" aria-label="Table"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}</tbody></table></div>{_command(table.command)}</figure>"
+        f"<tbody>\n{body}</tbody></table></div>{_command(table.command)}"
     )
+    if table.folded:
+        return f'<details class="table"><summary>{_inline(_flat(table.caption))}</summary>\n{inside}</details>'
+    return f'<figure class="table"><figcaption>{_paragraphs(table.caption)}</figcaption>\n{inside}</figure>'
 
 
 def _html_environment(environment: Mapping[str, object], anchor: str) -> str:

@@ -1,0 +1,130 @@
+"""`scoreshield rag`: DP-RAG end to end, from pages and questions to retrieval metrics and judged answers."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scoreshield.cli.options import Json, progress_bar
+from scoreshield.errors import InvalidInput
+from scoreshield.experiments.rag_run import Answering, Mechanism, Releasing, run
+from scoreshield.tasks.chunks import OVERLAP, SIZE
+from scoreshield.tasks.rag import CONDITIONS, SETTINGS
+
+EXAMPLE = (
+    "scoreshield rag --corpus pages.jsonl --questions test.tsv --embedder hashing:256 --mechanism index --epsilon 20 "
+    "--out runs/rag"
+)
+
+
+def rag(
+    corpus: Annotated[
+        Path,
+        typer.Option(
+            help='Pages, one JSON object {"title": ..., "text": ...} a line. FRAMES names Wikipedia pages and does not '
+            "hold their texts: fetch those yourself."
+        ),
+    ],
+    questions: Annotated[
+        Path,
+        typer.Option(
+            help='The official FRAMES test.tsv, or a .jsonl of {"id", "question", "answer", "documents": (titles)}.'
+        ),
+    ],
+    epsilon: Annotated[
+        float, typer.Option(help="Of one release: one a question, or one for all with the index. No default.")
+    ],
+    embedder: Annotated[
+        str, typer.Option(help="sentence-transformers:MODEL, or hashing:DIMENSIONS, which needs no weights.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Run folder, for the curator's eyes: it holds embeddings. A stopped run goes on there.")
+    ],
+    delta: Annotated[float, typer.Option(help="Of one release: Gaussian noise needs it, the others take none.")] = 0.0,
+    mechanism: Annotated[
+        Mechanism, typer.Option(help="What is released: noisy scores, screened chunks, or an index for all questions.")
+    ] = "gaussian",
+    threshold: Annotated[float, typer.Option(help="The least score of a retrieved chunk.")] = SETTINGS[0].threshold,
+    k: Annotated[int, typer.Option("--k", help="The most chunks a question gets.", min=1)] = SETTINGS[0].k,
+    paper_rule: Annotated[
+        bool, typer.Option("--paper-rule", help="Rank clipped scores, ties by index, as the paper does.")
+    ] = False,
+    generator: Annotated[
+        str | None, typer.Option(help="The model that answers; without one, retrieval alone is measured.")
+    ] = None,
+    generator_url: Annotated[
+        str | None, typer.Option(help="Its OpenAI-compatible server, such as http://localhost:8000/v1.")
+    ] = None,
+    judge: Annotated[str | None, typer.Option(help="The model that judges; by default the generator.")] = None,
+    judge_url: Annotated[str | None, typer.Option(help="Its server; by default the generator's.")] = None,
+    conditions: Annotated[
+        str | None, typer.Option(help="Some of none,clean,private,oracle; by default all of them.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Of an answer; models that reason need more.", min=1)] = 512,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 60.0,
+    retries: Annotated[int, typer.Option(help="How often a failed request is repeated.", min=0)] = 5,
+    size: Annotated[int, typer.Option(help="Tokens of a chunk.", min=1)] = SIZE,
+    overlap: Annotated[int, typer.Option(help="Tokens that it shares with the chunk before.", min=0)] = OVERLAP,
+    limit: Annotated[int | None, typer.Option(help="Only so many questions, the first ones.", min=1)] = None,
+    workers: Annotated[int, typer.Option(help="Requests under way at once.", min=1)] = 4,
+    research_seed: Annotated[
+        int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.", min=0)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Retrieve privately for each question, answer from what was found, and compare with clean retrieval.
+
+    The key of the servers, where they want one, is read from $SCORESHIELD_API_KEY.
+    """
+    answering = None
+    if (models := _models(generator, generator_url, judge, judge_url, conditions)) is not None:
+        answering = Answering(*models, _conditions(conditions), max_tokens, timeout, retries, workers)
+    done = run(
+        corpus,
+        questions,
+        out,
+        embedder=embedder,
+        releasing=Releasing(mechanism, epsilon, delta, threshold, k, paper_rule, research_seed),
+        answering=answering,
+        size=size,
+        overlap=overlap,
+        limit=limit,
+        bar=partial(progress_bar, as_json),
+    )
+    files = [str(out / name) for name in ("results.json", "results.csv")]
+    if as_json:
+        typer.echo(json.dumps({"files": files, **done.to_dict(records=False)}))
+        return
+    typer.echo(str(done))
+    typer.echo("Written        " + ", ".join(files))
+
+
+def _models(
+    generator: str | None, generator_url: str | None, judge: str | None, judge_url: str | None, conditions: str | None
+) -> tuple[tuple[str, str], tuple[str, str]] | None:
+    """Generator and judge, each with its address; None for retrieval alone."""
+    if generator is None:
+        others = {"generator-url": generator_url, "judge": judge, "judge-url": judge_url, "conditions": conditions}
+        for name, value in others.items():
+            if value is not None:
+                raise InvalidInput(f"--{name} needs --generator, the model that answers.")
+        return None
+    if generator_url is None:
+        raise InvalidInput("--generator needs --generator-url, its server, such as http://localhost:8000/v1.")
+    if judge is None and judge_url is not None:
+        raise InvalidInput("--judge-url needs --judge, the model that judges there.")
+    return (generator, generator_url), (judge or generator, judge_url or generator_url)
+
+
+def _conditions(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return CONDITIONS
+    names = tuple(name.strip() for name in text.split(","))
+    if not set(names) <= set(CONDITIONS) or len(set(names)) != len(names):
+        known = ",".join(CONDITIONS)
+        raise InvalidInput(f"--conditions must be some of {known}, each once, with commas. Got {text[:80]!r}.")
+    return names

@@ -1,0 +1,113 @@
+"""Members of archives by their exact names, and lines of texts with their numbers.
+
+Nothing is ever extracted by the paths an archive names: a member is read into memory, up to a limit, or written to a
+place that the caller chose.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from scoreshield.errors import FileError, InvalidInput
+from scoreshield.io import write_whole
+
+LIMIT = 256 << 20  # bytes of one member; the largest here, the training images of CIFAR-100, has 154 MB
+
+
+def tar_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
+    """The contents of these regular files of a tar archive, compressed or not, read in one pass."""
+    found = dict(_tar(path, set(names), limit))
+    return _complete(path, names, found)
+
+
+def unpack(path: Path, targets: Mapping[str, Path], *, limit: int = LIMIT) -> None:
+    """Write these members of a tar archive to these places, each whole or not at all."""
+    found = {}
+    for name, content in _tar(path, set(targets), limit):
+        target = targets[name]
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"Cannot make the folder {target.parent}: {error.strerror}.") from None
+        write_whole({target: lambda out, content=content: out.write(content)})  # type: ignore[misc]
+        found[name] = b""
+    _complete(path, list(targets), found)
+
+
+def zip_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
+    """The contents of these files of a zip archive."""
+    with _opening(path), zipfile.ZipFile(path) as archive:
+        there = set(archive.namelist())
+        found = {}
+        for name in (name for name in names if name in there):
+            _within(path, name, archive.getinfo(name).file_size, limit)
+            with archive.open(name) as member:
+                found[name] = member.read(limit + 1)
+            _within(path, name, len(found[name]), limit)
+    return _complete(path, names, found)
+
+
+def lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 text with their numbers from 1; blank ones are passed over."""
+    for number, raw in enumerate(content.split(b"\n"), 1):
+        try:
+            line = raw.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{where}, line {number}: the text is not UTF-8.") from None
+        if line.strip():
+            yield number, line
+
+
+def _tar(path: Path, names: set[str], limit: int) -> Iterator[tuple[str, bytes]]:
+    left = set(names)
+    with _opening(path), tarfile.open(path, "r|*") as archive:
+        for member in archive:
+            name = member.name.removeprefix("./")
+            if name not in left or not member.isreg():
+                continue
+            _within(path, name, member.size, limit)
+            file = archive.extractfile(member)
+            assert file is not None  # a regular file has content
+            yield name, file.read()
+            left.discard(name)
+            if not left:
+                return
+
+
+def _within(path: Path, name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidInput(f"{path}: the member {name} has {size} bytes, more than the {limit} that are read.")
+
+
+def _complete(path: Path, names: Sequence[str], found: dict[str, bytes]) -> dict[str, bytes]:
+    missing = [name for name in names if name not in found]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InvalidInput(f"{path} holds no member {missing[0]}{more}: it is incomplete or of another kind.")
+    return found
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Turn what a damaged archive does to its reader into one sentence."""
+    try:
+        yield
+    except (InvalidInput, FileError):
+        raise
+    except FileNotFoundError:
+        raise FileError(f"There is no file {path}.") from None
+    except OSError as error:
+        if error.strerror:
+            raise FileError(f"Cannot read {path}: {error.strerror}.") from None
+        raise _damaged(path, error) from None
+    except Exception as error:  # zlib, struct, lzma, zipfile and tarfile each have errors of their own
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> InvalidInput:
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return InvalidInput(f"{path} is corrupt, truncated or of another kind: {reason}.")

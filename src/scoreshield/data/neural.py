@@ -1,0 +1,186 @@
+"""Embedders around trained networks: sentence-transformers for texts, timm for images, dlib for faces.
+
+Each loads its package and weights when it is made. Its name ends in a digest of the weights, so that embeddings that
+were kept (`embedders.embed_cached`) are never taken for those of another model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.data._fields import Float32, Items
+from scoreshield.data.embedders import Progress, gather, texts_of
+from scoreshield.data.pictures import open_picture
+from scoreshield.errors import FileError, InvalidInput
+
+_WEIGHTS = (
+    "weights are downloaded once where there is a network and kept by the package; without one, copy what it keeps "
+    "from a machine that has them"
+)
+
+
+class SentenceEmbedder:
+    """Texts through a sentence-transformers model, by its name or the path of a folder.
+
+    Parameters
+    ----------
+    model : such as "all-MiniLM-L6-v2", which cuts texts at 256 tokens and gives rows of length one.
+    batch_size : texts at a time.
+    device : "cpu", "cuda" and so on; None lets the package choose.
+    local : True uses only weights that are on this machine.
+    """
+
+    def __init__(self, model: str, *, batch_size: int = 32, device: str | None = None, local: bool = False) -> None:
+        package = _package("sentence_transformers", "text-embedders")
+        self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
+        try:
+            self.model = package.SentenceTransformer(model, device=device, local_files_only=local)
+        except Exception as error:  # a hub, a file system, a parser or torch, each with errors of its own
+            raise _unloaded(f"sentence-transformers model {model!r}", error) from None
+        self.model.eval()
+        self.name = f"sentence-transformers:{model}@{_digest(self.model)}"
+
+    def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
+        """One row a text."""
+
+        def encode(batch: Items, _: int) -> NDArray[Any]:
+            return np.asarray(self.model.encode(list(batch), batch_size=self.batch_size, show_progress_bar=False))
+
+        return gather(texts_of(items), encode, self.batch_size, progress)
+
+
+class ImageEmbedder:
+    """Images through a timm model without its classifier, prepared as that model wants them.
+
+    Parameters
+    ----------
+    model : such as "vit_base_patch14_dinov2.lvd142m".
+    pretrained : False leaves the weights random, which is for tests of a pipeline and for nothing else.
+    batch_size : images at a time.
+    device : "cpu", "cuda" and so on.
+    """
+
+    def __init__(self, model: str, *, pretrained: bool = True, batch_size: int = 32, device: str = "cpu") -> None:
+        timm = _package("timm", "image-embedders")
+        self.torch = _package("torch", "image-embedders")
+        self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
+        try:
+            self.model = timm.create_model(model, pretrained=pretrained, num_classes=0).to(device).eval()
+            self.prepare = timm.data.create_transform(
+                **timm.data.resolve_model_data_config(self.model), is_training=False
+            )
+        except Exception as error:  # as above
+            raise _unloaded(f"timm model {model!r}", error) from None
+        self.device = device
+        self.name = f"timm:{model}@{_digest(self.model)}"
+
+    def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
+        """One row an image."""
+
+        def run(batch: Items, start: int) -> NDArray[Any]:
+            pictures = [self.prepare(open_picture(item, start + place)) for place, item in enumerate(batch)]
+            with self.torch.inference_mode():
+                rows = self.model(self.torch.stack(pictures).to(self.device))
+            return np.asarray(rows.float().cpu().numpy())
+
+        return gather(items, run, self.batch_size, progress)
+
+
+class FaceEmbedder:
+    """Faces through dlib: frontal detector, 68 landmarks, aligned crop, 128-dimensional descriptor (not of length one).
+
+    Of several faces the one nearest the middle is taken. Where none is found the picture is enlarged once.
+
+    Parameters
+    ----------
+    missing : what to do where still none is found: "error", or "centre", which takes the middle half of the picture;
+        one of the 7,701 LFW pictures of the official pairs needs that.
+    """
+
+    def __init__(self, *, missing: str = "error") -> None:
+        self.missing = _checks.one_of(missing, "missing", "embedder", ("error", "centre"))
+        self.dlib = _package("dlib", "face-embedders")
+        folder = _face_models()
+        landmarks = folder / "shape_predictor_68_face_landmarks.dat"
+        network = folder / "dlib_face_recognition_resnet_model_v1.dat"
+        try:
+            self.detect = self.dlib.get_frontal_face_detector()
+            self.landmarks = self.dlib.shape_predictor(str(landmarks))
+            self.network = self.dlib.face_recognition_model_v1(str(network))
+            digest = hashlib.sha256(landmarks.read_bytes() + network.read_bytes()).hexdigest()[:12]
+        except (RuntimeError, OSError) as error:
+            raise _unloaded("dlib face model", error) from None
+        self.name = f"dlib:{self.missing}@{digest}"
+
+    def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
+        """One row a picture."""
+
+        def describe(batch: Items, start: int) -> NDArray[Any]:
+            pictures = [np.asarray(open_picture(item, start + place)) for place, item in enumerate(batch)]
+            return np.stack([self._describe(picture, start + place) for place, picture in enumerate(pictures)])
+
+        return gather(items, describe, 16, progress)
+
+    def _describe(self, picture: NDArray[np.uint8], place: int) -> NDArray[np.float64]:
+        shape = self.landmarks(picture, self._face(picture, place))
+        return np.array(self.network.compute_face_descriptor(picture, shape, 0))
+
+    def _face(self, picture: NDArray[np.uint8], place: int) -> Any:
+        height, width = picture.shape[:2]
+        for enlargements in (0, 1):
+            found = list(self.detect(picture, enlargements))
+            if found:
+                return min(
+                    found, key=lambda box: (box.center().x - width / 2) ** 2 + (box.center().y - height / 2) ** 2
+                )
+        if self.missing == "error":
+            raise InvalidInput(f"No face was found in picture {place}; missing='centre' takes its middle instead.")
+        return self.dlib.rectangle(width // 4, height // 4, 3 * width // 4, 3 * height // 4)
+
+
+def _package(name: str, extra: str) -> Any:
+    """A package that is needed only here."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a broken installation can fail in any way at all
+        missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        state = "are not installed" if missing else f"cannot be imported ({_first_line(error)})"
+        shown = name.replace("_", "-")
+        raise InvalidInput(
+            f"The {shown} embedders {state}; they need the '{extra}' extra: pip install 'scoreshield[{extra}]'."
+        ) from None
+
+
+def _face_models() -> Path:
+    # The package itself cannot be imported beside a recent setuptools, and only its files are needed.
+    found = importlib.util.find_spec("face_recognition_models")
+    if found is None or not found.submodule_search_locations:
+        raise InvalidInput(
+            "The dlib embedder needs the 'face-embedders' extra: pip install 'scoreshield[face-embedders]'."
+        )
+    return Path(next(iter(found.submodule_search_locations))) / "models"
+
+
+def _unloaded(what: str, error: Exception) -> FileError:
+    return FileError(f"The {what} cannot be loaded ({_first_line(error)}); {_WEIGHTS}.")
+
+
+def _digest(model: Any) -> str:
+    """The first half-dozen bytes of the SHA-256 of all weights, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).data)
+    return digest.hexdigest()[:12]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,172 @@
+r"""Documents cut into overlapping windows of tokens, as the paper's DP-RAG protocol does (2000 tokens, 200 shared).
+
+A window is an exact slice of its document, so that what is embedded, retrieved and shown is one and the same text. One
+chunk is one record of the private collection: with an overlap, a sentence may lie in two records, and a guarantee for
+the replacement of one record covers one of them.
+
+Tokens come from a tokenizer of the caller's (the embedding model's, for the paper's numbers) or, without one, from a
+pattern that needs no download: a run of up to 20 word characters, a single Chinese, Japanese or Korean character, or a
+single mark. It counts about as an embedding model's tokenizer does, and not exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+
+Offsets: TypeAlias = list[tuple[int, int]]
+#: A callable from a text to (start, end) pairs, or a fast tokenizer of the transformers or tokenizers package.
+Tokenizer: TypeAlias = Any
+
+SIZE, OVERLAP = 2000, 200  # the paper's, in tokens
+
+# Scripts that write no spaces: kana, the common ideographs, and Hangul syllables. One character is about one token.
+_UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+_TOKEN = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w){{1,20}}|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and the title it is known by."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A window of the document at place ``document``; ``text`` is that document's text from ``start`` to ``end``."""
+
+    document: int
+    title: str
+    start: int
+    end: int
+    text: str
+
+    @property
+    def titled(self) -> str:
+        """What is embedded: the title, a line break, and the text."""
+        return f"{self.title}\n{self.text}"
+
+
+def chunk(text: str, *, size: int = SIZE, overlap: int = OVERLAP, tokenizer: Tokenizer = None) -> list[Chunk]:
+    """Windows of at most ``size`` tokens, each sharing ``overlap`` tokens with the one before.
+
+    Every token is in a window, and no window lies within the one before.
+
+    Parameters
+    ----------
+    text : one document; it must hold a token.
+    tokenizer : a callable that gives the (start, end) places of the tokens in a text, or a fast tokenizer of the
+        transformers or tokenizers package; None for the pattern that the module describes.
+    """
+    return _windows(Document("", _text(text, "text", "chunk")), 0, *_sizes(size, overlap, "chunk"), tokenizer, "chunk")
+
+
+def chunk_documents(
+    documents: Mapping[str, str] | Sequence[Document],
+    *,
+    size: int = SIZE,
+    overlap: int = OVERLAP,
+    tokenizer: Tokenizer = None,
+) -> list[Chunk]:
+    """The windows of every document, in order; ``documents`` maps titles to texts or lists :class:`Document`."""
+    function = "chunk_documents"
+    size, overlap = _sizes(size, overlap, function)
+    return [
+        window
+        for place, document in enumerate(as_documents(documents, function))
+        for window in _windows(document, place, size, overlap, tokenizer, function)
+    ]
+
+
+def first_tokens(text: str, limit: int, tokenizer: Tokenizer = None) -> tuple[str, int]:
+    """The beginning of a text, up to and with its token number ``limit``, and how many tokens that is."""
+    spans = token_offsets(_text(text, "text", "first_tokens"), tokenizer, "first_tokens")
+    limit = _checks.count(limit, "limit", "first_tokens", least=0)
+    if len(spans) <= limit:
+        return text, len(spans)
+    return (text[: spans[limit - 1][1]] if limit else ""), limit
+
+
+def as_documents(documents: object, function: str) -> tuple[Document, ...]:
+    """Documents with titles that tell them apart, from either form, or a refusal."""
+    must = "a dict of titles and texts or a list of Document, not empty"
+    if isinstance(documents, Mapping):
+        found = [Document(title, text) for title, text in documents.items()]
+    elif isinstance(documents, Sequence) and all(isinstance(item, Document) for item in documents):
+        found = list(documents)
+    else:
+        _checks.reject("documents", function, must, documents)
+    if not found:
+        _checks.reject("documents", function, must, documents)
+    titles: set[str] = set()
+    for document in found:
+        _text(document.text, "text of a document", function)
+        if _text(document.title, "title of a document", function) in titles:
+            raise InvalidInput(
+                f"Two documents have the title {document.title!r}; {function} tells them apart by title."
+            )
+        titles.add(document.title)
+    return tuple(found)
+
+
+def token_offsets(text: str, tokenizer: Tokenizer, function: str) -> Offsets:
+    """Where the tokens of a text begin and end, in characters; tokens without extent (special ones) are left out."""
+    if tokenizer is None:
+        return [match.span() for match in _TOKEN.finditer(text)]
+    must = "a callable that gives increasing (start, end) pairs inside the text, or a fast tokenizer"
+    if getattr(tokenizer, "is_fast", None) is True:  # transformers
+        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    elif not callable(tokenizer) and callable(getattr(tokenizer, "encode", None)):  # tokenizers
+        found = getattr(tokenizer.encode(text, add_special_tokens=False), "offsets", None)
+    elif callable(tokenizer) and getattr(tokenizer, "is_fast", None) is None:
+        found = tokenizer(text)
+    else:
+        _checks.reject("tokenizer", function, must, type(tokenizer).__name__)
+    try:
+        spans = [(int(start), int(end)) for start, end in found]
+    except (TypeError, ValueError):
+        _checks.reject("tokenizer", function, must, type(found).__name__)
+    spans = [(start, end) for start, end in spans if start != end]
+    # Tokens may share a character (parts of one that takes several bytes), but neither end may go back.
+    inside = all(0 <= start < end <= len(text) for start, end in spans)
+    onward = all(a <= c and b <= d for (a, b), (c, d) in pairwise(spans))
+    if not (inside and onward):
+        _checks.reject("tokenizer", function, must, "other pairs")
+    return spans
+
+
+def _windows(
+    document: Document, place: int, size: int, overlap: int, tokenizer: Tokenizer, function: str
+) -> list[Chunk]:
+    spans = token_offsets(document.text, tokenizer, function)
+    if not spans:
+        raise InvalidInput(f"Document {place} ({document.title!r}) holds no token; {function} needs a text to cut.")
+    windows: list[Chunk] = []
+    for first in range(0, len(spans), size - overlap):
+        start, end = spans[first][0], spans[min(first + size, len(spans)) - 1][1]
+        if windows and end == windows[-1].end:  # all of it is in the window before
+            continue
+        windows.append(Chunk(place, document.title, start, end, document.text[start:end]))
+    return windows
+
+
+def _sizes(size: object, overlap: object, function: str) -> tuple[int, int]:
+    length = _checks.count(size, "size", function)
+    shared = _checks.count(overlap, "overlap", function, least=0)
+    if shared >= length:
+        _checks.reject("overlap", function, f"smaller than the size, {length}", overlap)
+    return length, shared
+
+
+def _text(value: object, name: str, function: str) -> str:
+    if not isinstance(value, str):
+        _checks.reject(name, function, "a string", type(value).__name__)
+    return value

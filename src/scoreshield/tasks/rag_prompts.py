@@ -1,0 +1,70 @@
+"""The prompts of the DP-RAG protocol: the same in every condition, byte for byte, but for the block of documents.
+
+The paper fixes what a generator gets (the question, and in three of four conditions a context, which states that no
+document was retrieved where none passed) and what a judge returns (a binary match), and not the wording: this is ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Verdict = Literal["yes", "no", "unparsed", "unanswered"]
+
+SYSTEM = (
+    "You answer questions. Give the answer in one short sentence, without explaining it. Where documents come with the "
+    "question, use what they say; where they do not help, use what you know."
+)
+NOTHING_RETRIEVED = "No document was retrieved."
+
+JUDGE_SYSTEM = (
+    "You compare a given answer with the reference answer to a question. Reply with one word: yes if the given answer "
+    "says what the reference says, in whatever words, and no if it does not."
+)
+
+
+def context_block(documents: Sequence[tuple[str, str]]) -> str:
+    """The block of (title, text) pairs, in their order, or the statement that there is none."""
+    if not documents:
+        return f"Documents:\n\n{NOTHING_RETRIEVED}\n\n"
+    listed = (f"[{number}] {title}\n{text}\n\n" for number, (title, text) in enumerate(documents, start=1))
+    return "Documents:\n\n" + "".join(listed)
+
+
+def answer_messages(question: str, context: str) -> list[dict[str, str]]:
+    """What the generator gets; ``context`` is "" in the condition without one."""
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{context}Question: {question}"}]
+
+
+def judge_messages(question: str, reference: str, answer: str) -> list[dict[str, str]]:
+    """What the judge gets. It does not learn the condition or the context."""
+    asked = f"Question: {question}\n\nReference answer: {reference}\n\nGiven answer: {answer}\n\n"
+    asked += "Does the given answer match the reference answer? Reply yes or no."
+    return [{"role": "system", "content": JUDGE_SYSTEM}, {"role": "user", "content": asked}]
+
+
+def parse_verdict(reply: str) -> Verdict:
+    """The judge's decision: "yes" or "no" alone, or a JSON object with one "match"; anything else is unparsed."""
+    word = _as_verdict(reply.strip().removesuffix("."))
+    if word != "unparsed":
+        return word
+    try:
+        pairs = json.loads(reply, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return "unparsed"
+    if not isinstance(pairs, _Pairs):
+        return "unparsed"
+    found = [value for name, value in pairs if name == "match"]
+    return _as_verdict(found[0]) if len(found) == 1 else "unparsed"
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as its pairs, so that a name given twice is seen, and told from a JSON list."""
+
+
+def _as_verdict(value: object) -> Verdict:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    word = value.casefold() if isinstance(value, str) else ""
+    return "yes" if word == "yes" else "no" if word == "no" else "unparsed"

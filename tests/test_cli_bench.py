@@ -1,0 +1,126 @@
+"""`scoreshield bench` and `report results` as people type them: one line for what is wrong, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+GRID = "epsilon: [1, 10]\nmechanism: [gaussian, laplace]\nrepeats: 1\noptions: {draws: 200}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "grid.yaml").write_text(GRID)
+    return tmp_path
+
+
+def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scoreshield.cli", *arguments], capture_output=True, text=True, cwd=folder, check=False
+    )
+
+
+def test_a_run_a_table_a_picture_and_a_page(folder: Path) -> None:
+    done = bench(folder, "bench", "noise", "--grid", "grid.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "16 values in runs/noise/results.csv, each with its guarantee." in done.stdout
+    assert (folder / "runs" / "noise" / "figures" / "noise-std.png").is_file()
+    page = bench(folder, "report", "results", "--json")
+    assert page.returncode == 0, page.stderr
+    assert json.loads(page.stdout)["sections"] == 2
+    assert (folder / "results.md").is_file()
+    assert (folder / "results.html").is_file()
+    assert (folder / "images" / "results" / "noise-std.png").is_file()
+
+
+def test_json_for_machines(folder: Path) -> None:
+    done = bench(folder, "bench", "noise", "--grid", "grid.yaml", "--out", "here", "--json")
+    told = json.loads(done.stdout)
+    assert told["rows"] == 16
+    assert told["folder"] == "here"
+    assert done.stderr == ""
+
+
+def test_the_grid_can_be_seen_and_given_back(folder: Path) -> None:
+    shown = bench(folder, "bench", "dp-rag", "--quick", "--show-grid")
+    assert shown.returncode == 0
+    (folder / "mine.yaml").write_text(shown.stdout)
+    again = bench(folder, "bench", "dp-rag", "--grid", "mine.yaml", "--show-grid")
+    assert again.stdout == shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["bench", "dp-frr"], "There is no experiment 'dp-frr'"),
+        (["bench", "noise", "--grid", "none.yaml"], "Cannot read the grid none.yaml"),
+        (["bench", "noise", "--grid", "typo.yaml"], "unknown setting 'epsilonn'; did you mean 'epsilon'?"),
+        (["bench", "noise", "--grid", "metric.yaml"], "unknown metric 'speeed'"),
+        (["bench", "gram-sts", "--quick"], "say where with --data-dir"),
+        (["bench", "gram-sts", "--quick", "--data-dir", "."], "There is no file stsb_test.csv in ."),
+        (["bench", "noise", "--workers", "0"], "workers"),
+        (["report", "results", "--runs", "nowhere"], "There is no finished run under nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, arguments: list[str], words: str) -> None:
+    (folder / "typo.yaml").write_text("epsilonn: [1]\n")
+    (folder / "metric.yaml").write_text("metrics: [speeed]\n")
+    before = sorted(path.name for path in folder.iterdir())
+    done = bench(folder, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    made = sorted(path.name for path in folder.iterdir())
+    assert [name for name in made if name not in before] in ([], ["runs"])
+    assert not list(folder.glob("runs/*/results.csv"))
+
+
+def test_other_settings_are_refused_and_the_run_is_left_alone(folder: Path) -> None:
+    assert bench(folder, "bench", "noise", "--grid", "grid.yaml").returncode == 0
+    before = (folder / "runs" / "noise" / "results.csv").read_bytes()
+    done = bench(folder, "bench", "noise", "--quick")
+    assert done.returncode == 2
+    assert "was made with other settings (epsilon)" in done.stderr
+    assert (folder / "runs" / "noise" / "results.csv").read_bytes() == before
+
+
+def test_a_damaged_table_is_one_line(folder: Path) -> None:
+    assert bench(folder, "bench", "noise", "--grid", "grid.yaml").returncode == 0
+    path = folder / "runs" / "noise" / "results.csv"
+    path.write_bytes(path.read_bytes()[:-200])
+    done = bench(folder, "report", "results")
+    assert done.returncode == 2
+    assert "is not a whole results table" in done.stderr
+    assert not (folder / "results.md").exists()
+
+
+def test_ctrl_c_keeps_what_is_done(folder: Path) -> None:
+    (folder / "long.yaml").write_text("repeats: 200\noptions: {draws: 20000}\n")
+    driver = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from scoreshield import cli\nif __name__ == '__main__': cli.main()\n"
+    )
+    (folder / "driver.py").write_text(driver)
+    process = subprocess.Popen(
+        [sys.executable, "driver.py", "bench", "noise", "--grid", "long.yaml"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    cells = folder / "runs" / "noise" / "cells.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (cells.exists() and cells.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "scoreshield: Interrupted; no file was left half-written.\n"
+    kept = cells.read_bytes()
+    assert kept.count(b"\n") >= 3
+    assert kept.endswith(b"\n")
+    assert not (folder / "runs" / "noise" / "results.csv").exists()

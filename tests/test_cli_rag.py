@@ -1,0 +1,512 @@
+"""`scoreshield rag` on a tiny corpus: real files, the hashing embedder, and a real chat server."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_server import HANG, ChatServer, Request, running
+
+import scoreshield as ss
+from scoreshield import cli
+from scoreshield.data.embedders import HashingEmbedder
+from scoreshield.experiments import rag_run
+from scoreshield.tasks import rag, rag_files
+from scoreshield.tasks.rag_prompts import SYSTEM
+
+KEY = "a-key-that-nobody-may-see"
+THRESHOLD, K = 0.2, 2
+#: Title, text, answer, question. The last question shares no word with its page.
+PAGES = [
+    ("Volcano", "The tallest volcano on Mars is named Olympus.", "Olympus", "Which tallest volcano is on Mars?"),
+    ("Violin", "A classical violin carries four strings.", "four", "How many strings carries a classical violin?"),
+    ("Penguin", "Emperor penguin eggs hatch in August.", "August", "When do emperor penguin eggs hatch?"),
+    ("Coffee", "Coffee beans first grew wild within Ethiopia.", "Ethiopia", "Where first grew wild coffee beans?"),
+    ("Chess", "Every chess board holds sixty four squares.", "sixty", "How much squares holds every chess board?"),
+    ("Telegraph", "Morse sent dots and dashes.", "dashes", "Long signals?"),
+]
+BASE = ["rag", "--corpus", "pages.jsonl", "--questions", "questions.jsonl", "--embedder", "hashing:512"]
+BASE += ["--threshold", str(THRESHOLD), "--k", str(K), "--out", "run"]
+NEARLY_CLEAN = ["--mechanism", "staircase", "--epsilon", "1e6"]
+
+
+def lines(records: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    questions = [{"id": f"q{i}", "question": q, "answer": a, "documents": [t]} for i, (t, _, a, q) in enumerate(PAGES)]
+    (tmp_path / "pages.jsonl").write_text(lines([{"title": title, "text": text} for title, text, _, _ in PAGES]))
+    (tmp_path / "questions.jsonl").write_text(lines(questions))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("SCORESHIELD_API_KEY", KEY)
+    return tmp_path
+
+
+def by_context(request: Request) -> str:
+    """The generator knows only what its documents say; the judge compares letter by letter."""
+    if request.body["model"] == "judge":
+        reference, given = re.search(r"Reference answer: (.*)\n\nGiven answer: (.*)\n", request.user).groups()  # type: ignore[union-attr]
+        return "yes" if reference in given else "no"
+    text, answer = next((text, answer) for _, text, answer, asked in PAGES if request.user.endswith(asked))
+    return f"It is {answer}." if text in request.user else "I do not know."
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with running(ChatServer(reply=by_context)) as server:
+        yield server
+
+
+def models(server: ChatServer) -> list[str]:
+    return ["--generator", "generator", "--generator-url", server.url, "--judge", "judge", "--retries", "0"]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the command line; gives the exit code, standard output and standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["scoreshield", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(stopped.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def clean_by_hand() -> list[list[int]]:
+    """The clean top-k from the definition, without the library's retrieval."""
+    embedder = HashingEmbedder(512)
+    rows = embedder.embed([f"{title}\n{text}" for title, text, _, _ in PAGES]).astype(float)
+    queries = embedder.embed([question for *_, question in PAGES]).astype(float)
+    scores = (queries @ rows.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(rows, axis=1)
+    return [[int(i) for i in np.argsort(-row)[:K] if row[i] >= THRESHOLD] for row in scores]
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "run/results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def refused(outcome: tuple[int, str, str], message: str) -> None:
+    code, out, err = outcome
+    assert code == 2
+    assert out == ""
+    assert err.startswith("scoreshield: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_end_to_end(folder: Path, server: ChatServer, run: Any) -> None:
+    code, out, err = run(*BASE, *NEARLY_CLEAN, *models(server))
+    assert (code, err) == (0, "")
+    clean = clean_by_hand()
+    found = [place in chunks for place, chunks in enumerate(clean)]
+    assert 0 < sum(found) < len(PAGES)  # or the conditions could not be told apart
+
+    rows = table(folder)
+    told = {(row["id"], row["condition"]): (row["indices"], row["verdict"]) for row in rows}
+    for place, (chunks, right) in enumerate(zip(clean, found, strict=True)):
+        named = " ".join(map(str, chunks)), "yes" if right else "no"
+        assert told[f"q{place}", "clean"] == told[f"q{place}", "private"] == named
+        assert told[f"q{place}", "none"] == ("", "no")
+        assert told[f"q{place}", "oracle"] == ("", "yes")
+    assert len(rows) == len(told) == 4 * len(PAGES)
+
+    results = json.loads((folder / "run/results.json").read_text())
+    assert results["scope"] == results["retrieval"]["scope"] == results["answers"]["scope"] == rag.SCOPE
+    assert results["answers"]["conditions"]["private"]["accuracy"] == pytest.approx(np.mean(found))
+    assert results["guarantee_of_one_release"]["epsilon"] == 1e6
+    assert (results["documents"], results["chunks"], results["questions"], results["left_out"]) == (6, 6, 6, 0)
+
+    share = f"{np.mean(found):.3f}"
+    printed = [line.split() for line in out.splitlines()]
+    for line in (["none", "0.000", "+0.000", "6"], ["private", share, f"+{share}", "6"], ["oracle", "1.000", "+1.000"]):
+        assert any(row[: len(line)] == line for row in printed)
+    assert "ScoreShield certificate" in out
+    assert "Private: 6 releases, adding up to at most epsilon 6e+06, delta 0." in out
+    assert out.count(rag.SCOPE) == 2  # with the retrieval and with the answers
+
+    kept = b"".join(contents(folder / "run").values()).decode("latin-1") + out
+    assert KEY not in kept
+    assert SYSTEM not in kept
+    assert not any(text in kept for _, text, _, _ in PAGES)
+    assert any(request.headers["authorization"] == f"Bearer {KEY}" for request in server.requests)
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_is_one_object_without_records(server: ChatServer, run: Any) -> None:
+    _, out, _ = run(*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "none,private", "--json")
+    answer = json.loads(out)
+    assert answer["scope"] == rag.SCOPE
+    assert answer["files"] == ["run/results.json", "run/results.csv"]
+    assert list(answer["answers"]["conditions"]) == ["none", "private"]
+    assert answer["retrieval"]["cost"] == {"releases": 6, "epsilon": 6e6, "delta": 0.0, "sampler": "exact"}
+    assert "records" not in answer["retrieval"]
+    assert "records" not in answer["answers"]
+    assert len(json.loads(Path("run/results.json").read_text())["answers"]["records"]) == 12
+
+
+@pytest.mark.usefixtures("folder")
+def test_unread_verdicts_widen_the_accuracy(server: ChatServer, run: Any) -> None:
+    def sometimes(request: Request) -> str:
+        told = by_context(request)
+        return "perhaps" if request.body["model"] == "judge" and "violin" in request.user else told
+
+    server.reply = sometimes
+    _, out, _ = run(*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "oracle")
+    assert ["oracle", "1.000", "(0.833..1.000)", "-", "6"] in [line.split() for line in out.splitlines()]
+
+
+def test_the_same_command_asks_and_releases_nothing_again(folder: Path, server: ChatServer, run: Any) -> None:
+    command = [*BASE, "--mechanism", "laplace", "--epsilon", "3", *models(server)]
+    first = run(*command)
+    before, asked = contents(folder / "run"), len(server.requests)
+    assert run(*command) == first
+    assert contents(folder / "run") == before
+    assert len(server.requests) == asked
+    (folder / "run/results.json").unlink()
+    (folder / "pages.jsonl").rename(folder / "moved.jsonl")
+    command[command.index("pages.jsonl")] = "moved.jsonl"  # what counts is what the file holds
+    assert run(*command) == first
+    assert contents(folder / "run") == before
+
+
+def test_a_generator_that_goes_away(folder: Path, server: ChatServer, run: Any) -> None:
+    command = [*BASE, "--mechanism", "laplace", "--epsilon", "3", *models(server), "--workers", "1"]
+    server.script = ["I do not know.", "I do not know.", *[(503, {})] * 9]
+    refused(run(*command), "answered with status 503")
+    retrieval = (folder / "run/retrieval.json").read_bytes()
+    assert len(list((folder / "run/answers").iterdir())) == 2
+    assert not (folder / "run/results.json").exists()
+    server.script.clear()
+    server.requests.clear()
+    assert run(*command)[0] == 0
+    assert (folder / "run/retrieval.json").read_bytes() == retrieval
+    asked = [request.user for request in server.requests if request.body["model"] == "generator"]
+    assert not any(user == f"Question: {question}" for user in asked for *_, question in PAGES[:2])
+    assert any(user == f"Question: {PAGES[2][3]}" for user in asked)
+
+    away = ["--generator", "m", "--generator-url", "http://127.0.0.1:9/v1", "--retries", "0", "--out", "away"]
+    refused(run(*BASE, *NEARLY_CLEAN, *away), "cannot be reached")
+    assert (folder / "away/retrieval.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
+def test_a_killed_run_goes_on(folder: Path, server: ChatServer, run: Any) -> None:
+    command = [*BASE, "--mechanism", "laplace", "--epsilon", "3", *models(server), "--workers", "1"]
+    server.script = ["I do not know.", "I do not know.", HANG]
+    process = subprocess.Popen([sys.executable, "-m", "scoreshield.cli", *command], cwd=folder)
+    deadline = time.monotonic() + 30
+    while len(server.requests) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    retrieval = (folder / "run/retrieval.json").read_bytes()
+    server.requests.clear()
+    assert run(*command)[0] == 0
+    assert (folder / "run/retrieval.json").read_bytes() == retrieval
+    alone = [r.user for r in server.requests if r.body["model"] == "generator" and r.user.startswith("Question")]
+    assert sorted(alone) == sorted(f"Question: {question}" for *_, question in PAGES[2:])
+
+
+def test_embeddings_are_kept_block_by_block(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    embed, done = HashingEmbedder.embed, []
+
+    def counted(self: HashingEmbedder, items: Any, **options: Any) -> Any:
+        done.append(len(items))
+        if len(done) == 3:
+            raise ss.ScoreShieldError("The machine went down.")
+        return embed(self, items, **options)
+
+    monkeypatch.setattr(rag_run, "_BLOCK", 2)
+    monkeypatch.setattr(HashingEmbedder, "embed", counted)
+    refused(run(*BASE, *NEARLY_CLEAN), "went down")
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    assert done == [2, 2, 2, 2, 2, 2, 2]  # two blocks of pages are not made again
+    kept = json.loads((folder / "run/retrieval.json").read_text())["records"]
+    assert [r["indices"] for r in kept if r["condition"] == "clean"] == clean_by_hand()
+
+
+CHANGES = [
+    (["--epsilon", "2e6"], "epsilon"),
+    (["--mechanism", "laplace"], "mechanism"),
+    (["--threshold", "0.3"], "threshold"),
+    (["--k", "3"], "k"),
+    (["--size", "300"], "size"),
+    (["--overlap", "20"], "overlap"),
+    (["--limit", "2"], "limit"),
+    (["--embedder", "hashing:128"], "embedder"),
+    (["--paper-rule"], "paper_rule"),
+    (["--research-seed", "1"], "research_seed"),
+    (["--corpus", "other.jsonl"], "corpus"),
+    (["--questions", "fewer.jsonl"], "questions"),
+    (["--generator", "other"], "generator"),
+    (["--judge", "other"], "judge"),
+    (["--conditions", "none"], "conditions"),
+    (["--max-tokens", "9"], "max_tokens"),
+]
+
+
+def test_another_run_is_refused_and_left_alone(folder: Path, server: ChatServer, run: Any) -> None:
+    (folder / "other.jsonl").write_text((folder / "pages.jsonl").read_text().replace("Olympus", "Elysium"))
+    (folder / "fewer.jsonl").write_text((folder / "questions.jsonl").read_text().replace("Which", "What"))
+    command = [*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "oracle"]
+    assert run(*command)[0] == 0
+    before, asked = contents(folder / "run"), len(server.requests)
+    for change, named in CHANGES:
+        refused(run(*command, *change), f"was made with other settings ({named})")
+    assert contents(folder / "run") == before
+    assert len(server.requests) == asked
+
+
+def test_a_generator_can_be_added_once(folder: Path, server: ChatServer, run: Any) -> None:
+    alone = [*BASE, "--mechanism", "laplace", "--epsilon", "3"]
+    code, out, _ = run(*alone)
+    assert code == 0
+    assert "Answers by" not in out
+    assert out.count(rag.SCOPE) == 1
+    rows = table(folder)
+    assert {(row["condition"], row["verdict"]) for row in rows} == {("clean", ""), ("private", "")}
+    retrieval = (folder / "run/retrieval.json").read_bytes()
+    assert run(*alone, *models(server))[0] == 0
+    assert (folder / "run/retrieval.json").read_bytes() == retrieval
+    refused(run(*alone), "other settings (generator)")
+    assert json.loads((folder / "run/results.json").read_text())["answers"] is not None
+
+
+@pytest.mark.parametrize(
+    ("contract", "releases", "total"),
+    [
+        (["--mechanism", "gaussian", "--epsilon", "2", "--delta", "1e-6"], 6, (12, 6e-6)),
+        (["--mechanism", "laplace", "--epsilon", "2"], 6, (12, 0)),
+        (["--mechanism", "optimal", "--epsilon", "2"], 6, (12, 0)),
+        (["--mechanism", "screening", "--epsilon", "2"], 6, (12, 0)),
+        (["--mechanism", "index", "--epsilon", "2"], 1, (2, 0)),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_all_questions_cost(run: Any, contract: list[str], releases: int, total: tuple[float, float]) -> None:
+    code, out, _ = run(*BASE, *contract, "--json")
+    assert code == 0
+    answer = json.loads(out)
+    cost = answer["retrieval"]["cost"]
+    assert (cost["releases"], cost["sampler"]) == (releases, "exact")
+    assert (cost["epsilon"], cost["delta"]) == pytest.approx(total)
+    assert answer["guarantee_of_one_release"]["epsilon"] == 2
+    again = run(*BASE, *contract)[1]
+    plural = "s" * (releases > 1)
+    assert f"Private: {releases} release{plural}, adding up to at most epsilon {total[0]}, delta {total[1]:g}." in again
+
+
+def test_screening_names_what_passes(folder: Path, run: Any) -> None:
+    low = ["--threshold", "0.02", "--k", "6"]  # which some pages pass by little
+    assert run(*BASE, "--mechanism", "screening", "--epsilon", "100", *low)[0] == 0
+    kept = json.loads((folder / "run/retrieval.json").read_text())["records"]
+    found = {name: [set(r["indices"]) for r in kept if r["condition"] == name] for name in ("clean", "private")}
+    assert found["private"] == found["clean"]
+    assert any(found["clean"])
+
+
+def test_research_mode_repeats_and_says_so(folder: Path, run: Any) -> None:
+    noisy = [*BASE, "--mechanism", "laplace", "--epsilon", "1e-4", "--threshold", "-1e9", "--k", "6"]
+    for out, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+        _, told, _ = run(*noisy, "--research-seed", seed, "--out", out)
+        assert "NOT PRIVATE" in told
+        assert "research sampler: not private." in told
+    files = {name: (folder / name / "retrieval.json").read_bytes() for name in "abc"}
+    assert files["a"] == files["b"] != files["c"]
+    private = [r["indices"] for r in json.loads(files["a"])["records"] if r["condition"] == "private"]
+    assert len({tuple(indices) for indices in private}) > 1  # noise of its own for each question
+
+
+def test_the_papers_rule(folder: Path, run: Any) -> None:
+    """At strong privacy most clipped scores tie at 1 or -1, and the paper's rule lists the former by index."""
+    noisy = [*BASE, "--mechanism", "laplace", "--epsilon", "1e-4", "--research-seed", "1", "--k", "6"]
+    increasing = {}
+    for out, rule in (("ours", []), ("paper", ["--paper-rule"])):
+        assert run(*noisy, *rule, "--out", out)[0] == 0
+        kept = json.loads((folder / out / "retrieval.json").read_text())["records"]
+        private = [r["indices"] for r in kept if r["condition"] == "private"]
+        increasing[out] = [indices == sorted(indices) for indices in private]
+    assert all(increasing["paper"])
+    assert not all(increasing["ours"])
+
+
+def test_frames_questions(folder: Path, run: Any) -> None:
+    rows = [("", "Prompt", "Answer", "wiki_links")]
+    for number, (title, _, answer, question) in enumerate(PAGES):
+        rows.append((str(number), question, answer, f"['https://en.wikipedia.org/wiki/{title}#History']"))
+    rows[2] = (*rows[2][:3], "['https://en.wikipedia.org/wiki/Violin', 'https://en.wikipedia.org/wiki/Viola']")
+    (folder / "test.tsv").write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    command = [*BASE, *NEARLY_CLEAN, "--questions", "test.tsv", "--limit", "3"]
+    code, out, _ = run(*command)
+    assert code == 0
+    assert "3 questions, 6 chunks of 6 documents." in out
+    assert "Left out: 1 of 6 questions, whose documents are not all in the corpus." in out
+    kept = [row for row in table(folder) if row["condition"] == "clean"]
+    assert [row["id"] for row in kept] == ["0", "2", "3"]
+    by_hand = clean_by_hand()
+    assert [row["indices"] for row in kept] == [" ".join(map(str, by_hand[i])) for i in (0, 2, 3)]
+
+
+def test_windows_of_a_long_page(folder: Path, run: Any) -> None:
+    assert run(*BASE, *NEARLY_CLEAN, "--size", "4", "--overlap", "1")[0] == 0
+    counted = json.loads((folder / "run/results.json").read_text())
+    tokens = [len(re.findall(r"\w+|[^\w\s]", text)) for _, text, _, _ in PAGES]
+    assert counted["chunks"] == sum(-(-(n - 1) // 3) for n in tokens)  # each window after the first adds three
+
+
+GOOD = '{"title": "A", "text": "Some text."}\n'
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        (GOOD + "\n{broken\n", "pages.jsonl, line 3: a line must be a JSON object."),
+        (GOOD + '["B", "text"]\n', "pages.jsonl, line 2: a line must be a JSON object."),
+        (GOOD + '{"title": "B"}\n', "pages.jsonl, line 2: a page must have a 'title' and a 'text'"),
+        (GOOD + '{"title": "B", "text": " "}\n', "line 2: a page must have"),
+        (GOOD + '{"title": 7, "text": "Text."}\n', "line 2: a page must have"),
+        (GOOD + '{"title": "B", "text": "\\ud800 text"}\n', "line 2: a page must have"),
+        (GOOD + GOOD, "pages.jsonl, line 2: the title 'A' comes twice"),
+        ("[" * 100_000 + "\n", "pages.jsonl, line 1: a line must be a JSON object."),
+        ("\n", "pages.jsonl holds no page"),
+        (GOOD, "None of the 6 questions has all its documents in the corpus"),
+    ],
+)
+def test_bad_corpus(folder: Path, run: Any, corpus: str, message: str) -> None:
+    (folder / "pages.jsonl").write_text(corpus)
+    refused(run(*BASE, *NEARLY_CLEAN), message)
+    (folder / "pages.jsonl").write_bytes(b'{"title": "\xff"}\n')
+    refused(run(*BASE, *NEARLY_CLEAN), "line 1: the text is not UTF-8")
+    assert not (folder / "run").exists()
+
+
+ASKED: dict[str, Any] = {"id": "q", "question": "Why?", "answer": "So.", "documents": ["Chess"]}
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([ASKED, ASKED], "questions.jsonl, line 2: the id 'q' comes twice"),
+        ([ASKED | {"id": True}], "line 1: a question must have an 'id'"),
+        ([ASKED | {"question": ""}], "line 1: a question must have an 'id', a 'question'"),
+        ([ASKED | {"answer": None}], "line 1: a question must have an 'id', a 'question' and an 'answer'"),
+        ([ASKED | {"documents": "Chess"}], "line 1: a question must have 'documents'"),
+        ([ASKED | {"documents": []}], "line 1: a question must have 'documents'"),
+        ([ASKED | {"documents": [3]}], "line 1: a question must have 'documents'"),
+        ([ASKED | {"documents": ["chess"]}], "the first that is missing is 'chess'"),
+        ([], "questions.jsonl holds no question"),
+    ],
+)
+def test_bad_questions(folder: Path, run: Any, records: list[dict[str, Any]], message: str) -> None:
+    (folder / "questions.jsonl").write_text(lines(records))
+    refused(run(*BASE, *NEARLY_CLEAN), message)
+    assert not (folder / "run").exists()
+
+
+def test_whole_numbers_as_identifiers(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(lines([ASKED | {"id": 7}]))
+    assert rag_files.read_questions(tmp_path / "q.jsonl") == (rag.Question("7", "Why?", "So.", ("Chess",)),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mechanism", "laplace"], "Missing option '--epsilon'"),
+        (["--epsilon", "1"], "above 0 for Gaussian"),
+        (["--epsilon", "-1", "--mechanism", "laplace"], "positive finite"),
+        (["--epsilon", "1", "--mechanism", "magic"], "--mechanism"),
+        (["--epsilon", "1", "--mechanism", "screening", "--delta", "1e-6"], "Screening is pure"),
+        (["--epsilon", "1", "--mechanism", "screening", "--threshold", "1.5"], "threshold"),
+        (["--epsilon", "1", "--mechanism", "index", "--delta", "1e-6"], "delta"),
+        (["--epsilon", "1", "--mechanism", "index", "--paper-rule"], "leave it out with 'index'"),
+        (["--epsilon", "1", "--mechanism", "laplace", "--threshold", "nan"], "threshold"),
+        ([*NEARLY_CLEAN, "--embedder", "word2vec"], "'hashing:<dimensions>'"),
+        ([*NEARLY_CLEAN, "--embedder", "hashing:0"], "1 to 1048576 dimensions"),
+        ([*NEARLY_CLEAN, "--corpus", "none.jsonl"], "There is no file none.jsonl."),
+        ([*NEARLY_CLEAN, "--questions", "none.jsonl"], "There is no file none.jsonl."),
+        ([*NEARLY_CLEAN, "--questions", "none.tsv"], "There is no file none.tsv."),
+        ([*NEARLY_CLEAN, "--questions", "pages.csv"], "must be the FRAMES test.tsv or a .jsonl file"),
+        ([*NEARLY_CLEAN, "--corpus", "."], "Cannot read .: Is a directory."),
+        ([*NEARLY_CLEAN, "--size", "5", "--overlap", "5"], "smaller than the size"),
+        ([*NEARLY_CLEAN, "--k", "0"], "--k"),
+        ([*NEARLY_CLEAN, "--out", "pages.jsonl"], "Cannot use the run folder pages.jsonl"),
+        ([*NEARLY_CLEAN, "--out", "."], "holds other files and no run"),
+        ([*NEARLY_CLEAN, "--generator", "m"], "--generator needs --generator-url"),
+        ([*NEARLY_CLEAN, "--judge", "m"], "--judge needs --generator"),
+        ([*NEARLY_CLEAN, "--conditions", "none"], "--conditions needs --generator"),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://u:pass@"], "'base_url'"),
+        (
+            [*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h/v1", "--judge-url", "http://h"],
+            "needs --judge",
+        ),
+        (
+            [*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h/v1", "--conditions", "none,some"],
+            "--conditions must be some of none,clean,private,oracle",
+        ),
+        (
+            [*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h/v1", "--conditions", "none,none"],
+            "each once",
+        ),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h/v1", "--timeout", "0"], "'timeout'"),
+    ],
+)
+def test_bad_options(folder: Path, run: Any, arguments: list[str], message: str) -> None:
+    before = contents(folder)
+    outcome = run(*BASE, *arguments)
+    refused(outcome, message)
+    assert "pass@" not in outcome[2]
+    assert contents(folder) == before
+
+
+def test_passwords_in_an_address_are_not_kept(folder: Path, server: ChatServer, run: Any) -> None:
+    url = server.url.replace("http://", "http://user:hidden-word@") + "?key=hidden-word"
+    run(*BASE, *NEARLY_CLEAN, *models(server), "--generator-url", url, "--judge-url", server.url)
+    assert b"127.0.0.1" in (folder / "run/settings.json").read_bytes()
+    assert b"hidden-word" not in b"".join(contents(folder / "run").values())
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"setting": {}}'])
+def test_a_damaged_retrieval_is_not_made_again(folder: Path, run: Any, content: bytes) -> None:
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    (folder / "run/retrieval.json").write_bytes(content)
+    refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
+    assert (folder / "run/retrieval.json").read_bytes() == content
+    (folder / "run/settings.json").write_bytes(content)
+    refused(run(*BASE, *NEARLY_CLEAN), "was made with other settings")
+
+
+def test_two_runs_at_once(folder: Path, run: Any) -> None:
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    with (folder / "run/settings.json").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        refused(run(*BASE, *NEARLY_CLEAN), "Another run is writing into run")
+
+
+def test_help_teaches(run: Any) -> None:
+    text = " ".join(run("rag", "--help")[1].replace("│", " ").split())
+    assert "No default." in text
+    assert "NOT PRIVATE" in text
+    assert "fetch" in text
+    assert "scoreshield rag --corpus" in text
