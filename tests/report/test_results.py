@@ -15,14 +15,16 @@ from scoreshield.report.result_runs import read
 from scoreshield.report.result_tables import attack_table, gram_table, score_table
 
 TINY: dict[str, dict[str, Any]] = {
-    "dp-fr": {"datasets": ["lfw/faceres_centred"], "epsilon": [1, 5], "delta": [1e-4], "advantage": [0.5]},
-    "dp-rag": {"datasets": ["scifact"], "epsilon": [5, 10], "advantage": [0.9], "options": {"queries": 4}},
+    "dp-fr": {"datasets": ["lfw/faceres_centred"], "epsilon": [1, 5], "delta": [1e-4], "advantage": [0.5],
+              "metrics": ["accuracy", "tar@1e-2"]},
+    "dp-rag": {"datasets": ["scifact"], "epsilon": [5, 10], "advantage": [0.9], "options": {"queries": 4},
+               "metrics": ["recall@10", "recall@50", "recall@10, t=0.25"]},
     "gram-sts": {"epsilon": [10, 100], "delta": [1e-8], "adjacency": [2, "record"], "advantage": [0.9],
                  "options": {"pairs": 25, "aap_iterations": 20}},
     "gram-movielens": {"datasets": ["ml100k/u1"], "epsilon": [10], "delta": [1e-8], "adjacency": [2, "record"],
                        "advantage": [0.9], "options": {"users": 40, "aap_iterations": 20}},
     "gram-vision": {"datasets": ["cifar10/32"], "epsilon": [10], "delta": [1e-8], "adjacency": [2, "record"],
-                    "advantage": [0.9], "options": {"aap_iterations": 20}},
+                    "advantage": [0.9], "metrics": ["auc", "nmi"], "options": {"aap_iterations": 20}},
     "runtime": {"datasets": ["sphere/32"], "epsilon": [10], "delta": [1e-8], "adjacency": [2]},
     "noise": {"epsilon": [1, 10], "options": {"draws": 500}},
 }  # fmt: skip

@@ -43,6 +43,8 @@ def read(path: Path) -> list[Row]:
             if missing:
                 raise InvalidInput(f"{path} is not a results table: it lacks the column {missing[0]!r}.")
             return [{name: _value(name, text) for name, text in row.items()} for row in reader]
+    except InvalidInput:
+        raise
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror}.") from None
     except (UnicodeDecodeError, ValueError, TypeError, csv.Error):
