@@ -107,7 +107,7 @@ def _gram_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[
             if _present(ours, metric, _OURS):
                 yield stem, lambda ours=ours, metric=metric, size=size: band_grid(  # type: ignore[misc]
                     ours, metric=metric, methods=_present(ours, metric, _OURS),
-                    title=f"Under a contract that holds: {metric}, {size}",
+                    title=f"Ours, exactly calibrated: {metric}, {size}",
                     caption=f"Exact calibration; mean ± one standard deviation over repeats. {_HOLLOW} The index is "
                     "pure (δ = 0): the same curve in each column.",
                 )  # fmt: skip
@@ -168,8 +168,10 @@ def claimed_and_true(rows: Sequence[Row]) -> Figure:
     figure, panels = sheet(1, 1, (7.6, 4.6))
     axes = panels[0, 0]
     curves: dict[tuple[str, float], dict[float, float]] = {}
+    least = {released(row): min(other["delta"] for other in rows if released(other) == released(row)) for row in rows}
     for row in rows:
-        curves.setdefault((released(row), row["delta"]), {})[row["epsilon"]] = row["true_epsilon"]
+        if row["delta"] == least[released(row)]:  # the paper's strictest; the table has all
+            curves.setdefault((released(row), row["delta"]), {})[row["epsilon"]] = row["true_epsilon"]
     keys = []
     for place, ((what, delta), points) in enumerate(sorted(curves.items())):
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "linewidth": 1.4}
@@ -182,7 +184,11 @@ def claimed_and_true(rows: Sequence[Row]) -> Figure:
     axes.set(xscale="log", yscale="log", xlabel="claimed ε", ylabel="true ε when one record is replaced")
     axes.grid(color="#e6e9ec", linewidth=0.8)
     finish(
-        figure, "The paper's promise and the true one", "Same δ on both axes; exact, not simulated.", keys, columns=2
+        figure,
+        "The paper's promise and the true one",
+        "Same δ on both axes, the smallest of each run; exact, not simulated.",
+        keys,
+        columns=2,
     )
     return figure
 

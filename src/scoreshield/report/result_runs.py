@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,29 @@ class Run:
         """One picture, if the run has it."""
         path = self.pictures.get(stem)
         return [] if path is None else [Picture(path, alt, self.command, reading)]
+
+    def at_equal_attack(self, dataset: str, metric: str) -> str:
+        """The best and the Gaussian at the middle advantage of the run."""
+        rows = self.where(setting="advantage", dataset=dataset, metric=metric)
+        if not rows:
+            return ""
+        advantages = sorted({row["target_advantage"] for row in rows})
+        middle = advantages[len(advantages) // 2]
+        here = [row for row in rows if row["target_advantage"] == middle]
+        values = {
+            method: mean(table.where(here, method=method)) for method in dict.fromkeys(row["method"] for row in here)
+        }
+        known = {method: value for method, value in values.items() if not math.isnan(value)}
+        pick = max if rows[0]["better"] == "higher" else min
+        best = pick(known, key=lambda method: known[method])
+        told = f"At advantage {middle:g}, {best} is best with {known[best]:.3f}"
+        plain = "gaussian" if "gaussian" in known else "noisy"
+        return told + (f"; {plain} gives {known[plain]:.3f}." if plain in known and plain != best else ".")
+
+    def nearest(self, epsilon: float) -> float:
+        """The budget of the run nearest to a round one."""
+        budgets = {row["epsilon"] for row in self.where(setting="contract")}
+        return float(min(budgets, key=lambda known: abs(math.log(known / epsilon))))
 
 
 def read(runs: Path) -> dict[str, Run]:

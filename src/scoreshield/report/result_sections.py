@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +11,17 @@ from scoreshield.experiments import EXPERIMENTS, table
 from scoreshield.report import experiments as pictures
 from scoreshield.report import figures, plots
 from scoreshield.report.result_runs import Run
-from scoreshield.report.result_tables import attack_table, gram_table, mean, score_table
+from scoreshield.report.result_tables import attack_table, mean, score_table
 from scoreshield.report.results_page import Picture, ResultTable, Section
 from scoreshield.report.sheet import power_of_ten
 from scoreshield.utility.synthetic import ScoreSet
 
 Row = dict[str, Any]
 
-#: The paper's own noise: as it is, after its projection, after the exact one.
-AS_PUBLISHED = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")
 _SCORE_METHODS = (
     "gaussian", "gaussian, clamped", "laplace", "staircase", "staircase, clamped", "optimal", "levels", "screening",
     "screen and refine", "selection", "index",
 )  # fmt: skip
-_GRAM_METHODS = (
-    *AS_PUBLISHED, "noisy", "aap", "exact", "rank", "shrinkage", "identity", "sure", "index", "gaussian index",
-)  # fmt: skip
-_NO_PURE = (
-    "Laplace, staircase, optimal tables and screening are for score vectors, where one record moves one score. In a "
-    "matrix it moves n − 1, and pure noise would have to grow with n."
-)
 _FIGURE_SETS = ("faceres_centred", "dlib_centred", "mobileface")
 
 
@@ -88,7 +78,7 @@ def truths(runs: dict[str, Run]) -> Section | None:
 def faces(run: Run) -> Section:
     dataset = run.datasets()[0]
     here = {"dataset": dataset, "metric": "accuracy"}
-    low, five = _nearest(run, 1.0), _nearest(run, 5.0)
+    low, five = run.nearest(1.0), run.nearest(5.0)
 
     def at(method: str, epsilon: float, setting: str = "contract") -> str:
         return f"{run.value(**here, setting=setting, method=method, epsilon=epsilon):.3f}"
@@ -120,7 +110,7 @@ def faces(run: Run) -> Section:
                 "dp-fr-accuracy-attack",
                 "Accuracy against the advantage of the best attacker",
                 "The same where every mechanism is equally easy to attack. "
-                f"{_at_equal_attack(run, dataset, 'accuracy')}",
+                f"{run.at_equal_attack(dataset, 'accuracy')}",
             ),
             *run.picture(
                 "dp-fr-tar-1e-2",
@@ -183,7 +173,7 @@ def operating_points(data_dir: Path | None, folder: Path) -> Section | None:
 def retrieval(run: Run) -> Section:
     dataset = run.datasets()[0]
     rows = run.where(dataset=dataset, metric="recall@10")
-    n, ten = rows[0]["n"], _nearest(run, 10.0)
+    n, ten = rows[0]["n"], run.nearest(10.0)
     ours = table.where(rows, setting="contract", epsilon=ten)
     best = max((mean(table.where(ours, method=m)), m) for m in dict.fromkeys(row["method"] for row in ours))
     reading = (
@@ -217,7 +207,7 @@ def retrieval(run: Run) -> Section:
             *run.picture(
                 "dp-rag-recall-10-attack",
                 "Recall at ten against the advantage of the best attacker",
-                f"At equal attack. {_at_equal_attack(run, dataset, 'recall@10')} Useful retrieval begins where the "
+                f"At equal attack. {run.at_equal_attack(dataset, 'recall@10')} Useful retrieval begins where the "
                 "attacker is nearly certain: that is the bound above, not a weakness of one mechanism.",
             ),
             *run.picture(
@@ -235,103 +225,6 @@ def retrieval(run: Run) -> Section:
             "`scoreshield rag` runs the whole pipeline, chunks to judge, where they are.",
         ],
     )  # fmt: skip
-
-
-def sentences(run: Run) -> Section:
-    return _matrix(
-        run,
-        "Sentence similarity",
-        "Released entries of the similarity matrix of STS-B's sentences against human judgements.",
-        drawn=("spearman",),
-        tabled=("spearman", "squared error"),
-        notes=[_NO_PURE],
-    )
-
-
-def ratings(run: Run) -> Section:
-    nothing = run.value(setting="clean", method="no similarities", metric="rmse")
-    return _matrix(
-        run,
-        "Recommendation",
-        "Ratings of MovieLens-100K predicted from released similarities of users; lower is better. The guarantee "
-        "covers the similarities: the ratings that are averaged are the recommender's own.",
-        drawn=("rmse",),
-        tabled=("rmse", "squared error"),
-        notes=[
-            f"Without similarities the prediction is each user's mean, with RMSE {nothing:.3f}: what lies above that "
-            "is worse than nothing.",
-            _NO_PURE,
-        ],
-    )  # fmt: skip
-
-
-def images(run: Run) -> Section:
-    return _matrix(
-        run,
-        "Images",
-        "Verification, five nearest neighbours, instance retrieval and spectral clusters of CIFAR-10 images, from "
-        "the matrix alone. A fresh sample of images in every repeat, as in the paper.",
-        drawn=("auc", "nmi"),
-        tabled=("auc", "nmi", "5-nn accuracy", "recall@1", "map", "squared error"),
-        notes=[
-            "The dotted line is what the task makes of a matrix that says nothing: the NMI of a random clustering "
-            "of few images is far above 0.",
-            _NO_PURE,
-        ],
-    )  # fmt: skip
-
-
-def _matrix(
-    run: Run, title: str, intro: str, *, drawn: Sequence[str], tabled: Sequence[str], notes: Sequence[str]
-) -> Section:
-    shown: list[Picture] = []
-    tables: list[ResultTable] = []
-    for dataset in run.datasets():
-        for metric in drawn:
-            shown += _matrix_pictures(run, dataset, metric)
-        for metric in tabled:
-            rows = run.where(dataset=dataset, metric=metric)
-            if not rows:
-                continue
-            folded = bool(tables)
-            caption = f"{dataset}: {metric}"
-            tables.append(gram_table(rows, _GRAM_METHODS, caption=caption, command=run.command, folded=folded))
-            if table.where(rows, setting="advantage"):
-                caption += " at equal attack, one whole record"
-                tables.append(attack_table(rows, _GRAM_METHODS, caption=caption, command=run.command))
-    return Section(title, intro, pictures=shown, tables=tables, notes=notes)
-
-
-def _matrix_pictures(run: Run, dataset: str, metric: str) -> list[Picture]:
-    rows = run.where(dataset=dataset, metric=metric)
-    whole = table.where(rows, setting="contract", radius=None)
-    if not whole:
-        return []
-    high = max(row["epsilon"] for row in whole)
-    stem = f"{run.name}-{pictures.slug(dataset)}-{pictures.slug(metric)}"
-    noisy, exact, index = (
-        mean(table.where(whole, method=method, epsilon=high)) for method in ("noisy", "exact", "index")
-    )
-    clean = mean(table.where(rows, setting="clean", method="non-private"))
-    return [
-        *run.picture(
-            f"{stem}-paper",
-            f"{metric} as published against epsilon, {dataset}",
-            f"{dataset}, {metric}, as published. Hollow marks: that ε is not what a replaced record gets (first "
-            "table).",
-        ),
-        *run.picture(
-            stem,
-            f"{metric} under contracts that hold, against epsilon, {dataset}",
-            f"{dataset}, {metric}. For one whole record at ε = {high:g}: noisy {noisy:.3f}, projected {exact:.3f}, "
-            f"private index {index:.3f}; without privacy {clean:.3f}.",
-        ),
-        *run.picture(
-            f"{stem}-attack",
-            f"{metric} against the advantage of the best attacker, {dataset}",
-            f"At equal attack, one whole record. {_at_equal_attack(run, dataset, metric)}",
-        ),
-    ]  # fmt: skip
 
 
 def runtime(run: Run) -> Section:
@@ -378,7 +271,7 @@ def noise(run: Run) -> Section:
         for metric in ("standard deviation", "low-bit leak", "seconds per million"):
             values = [run.value(method=method, metric=metric, epsilon=epsilon) for epsilon in epsilons]
             lines.append([str(method), metric, *(f"{value:.3g}" for value in values)])
-    ten = _nearest(run, 10.0)
+    ten = run.nearest(10.0)
     sds = {
         m: run.value(method=m, metric="standard deviation", epsilon=ten) for m in ("gaussian", "laplace", "staircase")
     }
@@ -421,26 +314,3 @@ def left_out(runs: dict[str, Run]) -> Section:
         *(f"Not run for this page: `scoreshield bench {name}`." for name in EXPERIMENTS if name not in runs),
     ]  # fmt: skip
     return Section("What is not here", "What the paper reports and this page does not, and why.", notes=notes)
-
-
-def _at_equal_attack(run: Run, dataset: str, metric: str) -> str:
-    """The best and the Gaussian at the middle advantage of the run."""
-    rows = run.where(setting="advantage", dataset=dataset, metric=metric)
-    if not rows:
-        return ""
-    advantages = sorted({row["target_advantage"] for row in rows})
-    middle = advantages[len(advantages) // 2]
-    here = [row for row in rows if row["target_advantage"] == middle]
-    values = {method: mean(table.where(here, method=method)) for method in dict.fromkeys(row["method"] for row in here)}
-    known = {method: value for method, value in values.items() if not math.isnan(value)}
-    pick = max if rows[0]["better"] == "higher" else min
-    best = pick(known, key=lambda method: known[method])
-    told = f"At advantage {middle:g}, {best} is best with {known[best]:.3f}"
-    plain = "gaussian" if "gaussian" in known else "noisy"
-    return told + (f"; {plain} gives {known[plain]:.3f}." if plain in known and plain != best else ".")
-
-
-def _nearest(run: Run, epsilon: float) -> float:
-    """The budget of the run nearest to a round one."""
-    budgets = {row["epsilon"] for row in run.where(setting="contract")}
-    return float(min(budgets, key=lambda known: abs(math.log(known / epsilon))))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scoreshield.privacy import calibration
+from scoreshield.report import result_matrices as matrices
 from scoreshield.report import result_sections as parts
 from scoreshield.report.result_runs import Run, read
 from scoreshield.report.results_page import ResultsPage, Section, write
@@ -27,9 +28,9 @@ Each value lies in a `results.csv` with its exact guarantee, seed and environmen
 _SECTIONS: dict[str, Callable[[Run], Section]] = {
     "dp-fr": parts.faces,
     "dp-rag": parts.retrieval,
-    "gram-sts": parts.sentences,
-    "gram-movielens": parts.ratings,
-    "gram-vision": parts.images,
+    "gram-sts": matrices.sentences,
+    "gram-movielens": matrices.ratings,
+    "gram-vision": matrices.images,
     "runtime": parts.runtime,
     "noise": parts.noise,
 }
@@ -88,8 +89,8 @@ def _projection(run: Run) -> tuple[str, str]:
     def average(method: str, metric: str) -> float:
         return run.value(setting="paper", method=method, metric=metric)
 
-    noisy, paper, exact = (average(method, "spearman") for method in parts.AS_PUBLISHED)
-    errors = [average(method, "squared error") for method in parts.AS_PUBLISHED]
+    noisy, paper, exact = (average(method, "spearman") for method in matrices.AS_PUBLISHED)
+    errors = [average(method, "squared error") for method in matrices.AS_PUBLISHED]
     helps = max(paper, exact) > noisy
     return (
         f"Projection {'raises' if helps else 'does not help'} the STS-B correlation",
