@@ -240,9 +240,12 @@ class TestGuarantee:
         assert (guarantee.epsilon, guarantee.delta, guarantee.regime) == (3.0, 0.0, "index")
         assert guarantee.sampler == "exact"
         assert guarantee.epsilon_at(0) == 3.0
-        assert guarantee.attack_advantage == pytest.approx(math.tanh(1.5))
         assert guarantee.noise is None
         maker = PrivUnit.calibrated(8, 3.0)
+        # Opposite vectors have disjoint caps: total variation p - (1 - p) P / (1 - P).
+        apart = maker.p - (1 - maker.p) * maker.cap / (1 - maker.cap)
+        assert guarantee.attack_advantage == pytest.approx(apart, rel=1e-9)
+        assert guarantee.attack_advantage < 0.9 * math.tanh(1.5)
         assert guarantee.grid == maker.step
         assert guarantee.details["cap_height"] == maker.gamma
         assert "pure 3-differential privacy" in str(guarantee)

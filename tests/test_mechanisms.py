@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.privacy.profile import LaplaceProfile, PureProfile
+from scoreshield.privacy.profile import LaplaceProfile, StepProfile
 
 PURE = ("laplace", "staircase")
 
@@ -30,7 +30,7 @@ def test_a_pure_release_is_what_it_says(
     assert g.sensitivity == pytest.approx(score_range[1] - score_range[0])
     assert g.profile.delta_at(3) == 0
     assert g.epsilon_at(0.0) <= 3 * (1 + 1e-12)
-    assert isinstance(g.profile, LaplaceProfile if mechanism == "laplace" else PureProfile)
+    assert isinstance(g.profile, LaplaceProfile if mechanism == "laplace" else StepProfile)
     steps = release.noisy / g.grid
     assert np.array_equal(steps, np.rint(steps))
     assert g.grid >= g.scale / 2**46

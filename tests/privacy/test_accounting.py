@@ -18,7 +18,7 @@ import scoreshield as ss
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.accounting import BudgetExceeded, Filter, compose, group, parallel
 from scoreshield.privacy.losses import dominating_mu, log_moment, loss_law, pure_epsilon
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
 
 pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
 
@@ -168,7 +168,8 @@ def moment_by_quadrature(profile: Profile, order: float) -> float:
 
 @pytest.mark.parametrize("order", [1.2, 2.0, 5.5])
 @pytest.mark.parametrize(
-    "profile", [GaussianProfile(0.7), PureProfile(1.3), LaplaceProfile(1.3), CURVE, PureProfile(0.05)]
+    "profile",
+    [GaussianProfile(0.7), PureProfile(1.3), StepProfile(1.3, 0.6), LaplaceProfile(1.3), CURVE, PureProfile(0.05)],
 )
 def test_renyi_moments_against_quadrature(profile: Profile, order: float) -> None:
     assert log_moment(profile, order) == pytest.approx(moment_by_quadrature(profile, order), rel=2e-3)
@@ -182,11 +183,14 @@ def test_renyi_moments_are_rounded_up(epsilon: float, order: float) -> None:
         response = mpmath.log((mpmath.exp(a * e) + mpmath.exp((1 - a) * e)) / (1 + mpmath.exp(e)))
         laplace = mpmath.log(a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e))
         assert response <= log_moment(PureProfile(epsilon), order) <= response * (1 + mpmath.mpf(1e-10))
+        mass = mpmath.mpf(0.45)
+        steps = mpmath.log(1 + mass * (mpmath.expm1((a - 1) * e) + mpmath.exp(-a * e) - mpmath.exp(-e)))
+        assert steps <= log_moment(StepProfile(epsilon, 0.45), order) <= response * (1 + 1e-9) + 2e-15
         assert laplace <= log_moment(LaplaceProfile(epsilon), order) <= laplace * (1 + 5e-2)
 
 
 def test_loss_laws_dominate_what_they_stand_for() -> None:
-    for profile in (GaussianProfile(1.0), LaplaceProfile(2.0), PureProfile(1.7), LEAKY):
+    for profile in (GaussianProfile(1.0), LaplaceProfile(2.0), PureProfile(1.7), StepProfile(1.7, 0.5), LEAKY):
         losses = np.linspace(0, 8, 801)
         law = loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
         assert law.infinite + law.centre + np.sum(law.masses * (1 + np.exp(-law.losses))) >= 1

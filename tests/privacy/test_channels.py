@@ -383,7 +383,18 @@ def test_profile_of_many_laws() -> None:
 
 
 def test_a_pure_profile_is_pure() -> None:
-    assert optimal_channel(2.0, levels=5).profile(2.0) == PureProfile(2.0)
+    several = randomised_response(2.0, (-0.2, 0.1, 0.4))
+    for channel in (optimal_channel(2.0, levels=5), several, randomised_response(3.0, (0.0,))):
+        profile = channel.profile(2.0)
+        assert profile.epsilon_at(0.0) == channel.epsilon
+        rows = channel.weights.tolist()
+        for epsilon in np.linspace(0, channel.epsilon, 9)[:-1]:
+            true = brute_profile(rows, Fraction(math.exp(epsilon)))
+            assert true * (1 - 1e-15) <= profile.delta_at(epsilon)
+        assert profile.advantage == pytest.approx(brute_profile(rows, Fraction(1)), rel=1e-12)
+    # k-ary randomised response keeps more back than the bound for all pure mechanisms.
+    assert several.profile().advantage < 0.9 * PureProfile(2.0).advantage
+    assert randomised_response(3.0, (0.0,)).profile().advantage == pytest.approx(math.tanh(1.5))
 
 
 # Decisions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,12 +20,15 @@ from scoreshield.privacy.profile import (
     LaplaceProfile,
     Profile,
     PureProfile,
+    StepProfile,
     profile_from_dict,
 )
 
 PROFILES: list[Profile] = [
     GaussianProfile(0.7),
     PureProfile(2.0),
+    StepProfile(2.0, 0.6),
+    StepProfile(2.0, 0.88),
     LaplaceProfile(2.0),
     CurveProfile((0.0, 1.0, 2.0), (0.6, 0.3, 0.0)),
 ]
@@ -127,5 +131,59 @@ def test_quantiles_invert_the_cdf(law: LaplaceNoise | StaircaseNoise) -> None:
 
 def test_a_move_beyond_the_step_costs_more() -> None:
     law = StaircaseNoise.calibrated(2.0, 1.0)
-    assert law.profile(1.0) == PureProfile(2.0)
+    assert law.profile(1.0).epsilon_at(0.0) == 2.0
     assert law.profile(2.5) == PureProfile(6.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 2.0, 8.0, 20.0])
+@pytest.mark.parametrize("gamma", [None, 0.01, 0.4, 0.5])
+def test_the_profile_of_a_staircase(epsilon: float, gamma: float | None) -> None:
+    """Against the integral of (f(x) - e^eps f(x - s))_+ over the density, for every move s up to a step."""
+    law = StaircaseNoise.calibrated(epsilon, 1.0) if gamma is None else StaircaseNoise(epsilon, 1.0, gamma)
+    profile = law.profile(1.0)
+    with mpmath.workdps(40):
+        q = mpmath.exp(-mpmath.mpf(epsilon))
+        g = mpmath.mpf(law.gamma)
+        height = (1 - q) / (2 * (g + q * (1 - g)))
+        inside = 2 * height * (g + q * (mpmath.mpf(1) / 2 - g))  # the inner part of a step, and half of the outer one
+        for loss in (0.0, epsilon / 3, 0.9 * epsilon):
+            true = inside / (1 - q) * (1 - mpmath.exp(mpmath.mpf(loss) - epsilon))
+            assert true <= mpmath.mpf(profile.delta_at(loss)) <= true * (1 + mpmath.mpf(1e-11))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "width", "inner"), [(0.3, 7, 3), (1.0, 8, 3), (3.0, 50, 9), (2.0, 5, 2), (5.0, 40, 1)]
+)
+def test_what_is_sampled_tells_no_more_than_its_profile(epsilon: float, width: int, inner: int) -> None:
+    """The law on the integers, summed, for every move up to a step."""
+    reach = 300 * width
+    z = np.arange(-reach, reach + 1)
+    level = np.where(np.abs(z) % width < inner, np.abs(z) // width, np.abs(z) // width + 1)
+    p = np.exp(-epsilon * level)
+    p /= p.sum()
+    profile = StaircaseNoise(epsilon, float(width), inner / width).profile(float(width))
+    assert isinstance(profile, StepProfile)
+    worst = np.zeros(3)
+    for move in range(1, width + 1):
+        for place, loss in enumerate((0.0, epsilon / 2, 0.9 * epsilon)):
+            told = np.maximum(p[move:] - math.exp(loss) * p[:-move], 0).sum() + p[:move].sum()
+            worst[place] = max(worst[place], told)
+            assert told <= profile.delta_at(loss) + 1e-12
+    # What remains is the grid's: the inner part has 2 inner - 1 points instead of a width of 2 inner.
+    q, points = math.exp(-epsilon), min(2 * inner - 1, width)
+    assert worst[0] == pytest.approx(
+        (points + q * (width - points)) / (2 * inner - 1 + 2 * width * q / (1 - q)), rel=1e-9
+    )
+
+
+def test_a_broad_inner_part_has_the_bound_for_all_pure_mechanisms() -> None:
+    """Where it is more than half a step, what is sampled on a coarse grid tells a little more than its density."""
+    assert StaircaseNoise(2.0, 5.0, 1.0).profile(5.0) == PureProfile(2.0)
+
+
+def test_a_step_is_never_worse_than_randomised_response() -> None:
+    for epsilon in (1e-3, 1.0, 30.0):
+        assert StepProfile(epsilon, 5.0).advantage == pytest.approx(PureProfile(epsilon).advantage, rel=1e-12)
+        assert StepProfile(epsilon, 0.5).advantage < PureProfile(epsilon).advantage
+    with pytest.raises(ss.InvalidInput):
+        StepProfile(1.0, 0.0)

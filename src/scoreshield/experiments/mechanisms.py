@@ -20,7 +20,7 @@ from scoreshield.experiments.cells import Cell
 from scoreshield.experiments.grid import Grid
 from scoreshield.privacy.channels import LevelChannel
 from scoreshield.privacy.profile import GaussianProfile, LaplaceProfile
-from scoreshield.utility.choice import Promise
+from scoreshield.utility.choice import Promise, response_profile, staircase_profile, unit_profile
 
 #: Noise on every score, tables of levels, and answers that name records.
 MECHANISMS = (
@@ -82,8 +82,12 @@ def cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[Cell]:
     return found
 
 
-def spent(cell: Cell) -> float:
-    """The epsilon of a cell's contract, or the one at which its mechanism gives the attacker just that advantage."""
+def spent(cell: Cell, *, levels: int = 2, dimension: int | None = None) -> float:
+    """The epsilon of a cell's contract, or the one at which its mechanism gives the attacker just that advantage.
+
+    Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
+    beforehand: they are given the epsilon at which that bound is the advantage, and give away less.
+    """
     if cell.epsilon is not None:
         return cell.epsilon
     assert cell.advantage is not None
@@ -93,12 +97,21 @@ def spent(cell: Cell) -> float:
         mu = promise.mu()
         assert mu is not None
         return GaussianProfile(mu).epsilon_at(cell.delta)
-    return promise.pure(LaplaceProfile) if cell.mechanism == "laplace" else promise.pure()
+    match cell.mechanism:
+        case "laplace":
+            return promise.pure(LaplaceProfile)
+        case "staircase" | "staircase, clamped":
+            return promise.pure(staircase_profile)
+        case "levels":
+            return promise.pure(response_profile(levels))
+        case "index" if dimension is not None:
+            return promise.pure(unit_profile(dimension))
+    return promise.pure()
 
 
 def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public, rng: Any, k: int) -> Any:
     """One private answer to one query, by the cell's mechanism (an index answers all; see :func:`index`)."""
-    epsilon = spent(cell)
+    epsilon = spent(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
     if cell.setting == "paper":
         return ss.release_scores(
             rows, query, epsilon=epsilon, delta=cell.delta or 0.0, calibration="conservative", rng=rng,
@@ -130,7 +143,13 @@ def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public,
 
 def index(cell: Cell, rows: NDArray[Any], rng: Any) -> Any:
     """The private index, once for all queries."""
-    return ss.release_index(rows, epsilon=spent(cell), rng=rng)
+    return ss.release_index(rows, epsilon=spent(cell, dimension=rows.shape[1]), rng=rng)
+
+
+def pair_budget(cell: Cell, dimension: int) -> tuple[float, int]:
+    """Epsilon and components of an index for pairwise scores: as many components as serve a pure budget best."""
+    components = ss.pair_components(spent(cell), dimension)
+    return spent(cell, dimension=components), components
 
 
 def nearest(epsilon: float, tables: Mapping[float, Any]) -> float:

@@ -39,6 +39,15 @@ def channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile
     return CurveProfile(tuple(losses), tuple(float(value) for value in falling))
 
 
+def total_variation(weights: NDArray[np.uint64]) -> float:
+    """The largest total variation between two rows, rounded up."""
+    largest = 0
+    for row in weights:
+        above = np.where(weights < row, row - weights, np.uint64(0))  # of each other row, where it has less
+        largest = max(largest, max(sum(part) for part in above.tolist()))
+    return math.nextafter(largest / WHOLE, 2.0)
+
+
 def _largest_ratio(table: Float) -> float:
     """The largest p / q with q > 0, rounded up."""
     largest = 1.0

@@ -35,9 +35,9 @@ from scoreshield.privacy.channel_cuts import (
     predicted_recall,
     retrieval_cuts,
 )
-from scoreshield.privacy.channel_profile import channel_profile
+from scoreshield.privacy.channel_profile import channel_profile, total_variation
 from scoreshield.privacy.channel_program import WHOLE
-from scoreshield.privacy.profile import Profile, PureProfile
+from scoreshield.privacy.profile import Profile, StepProfile
 from scoreshield.privacy.stream import Stream
 
 __all__ = [
@@ -180,11 +180,13 @@ class LevelChannel:
     def profile(self, sensitivity: float | None = None) -> Profile:
         """What a release tells about one change of level, any to any; ``sensitivity`` is there for other laws' sake."""
         del sensitivity
-        return PureProfile(self.epsilon) if self.delta == 0 else self._profile
+        return self._profile
 
     @cached_property
     def _profile(self) -> Profile:
-        return channel_profile(self.weights, self.epsilon)
+        if self.delta:
+            return channel_profile(self.weights, self.epsilon)
+        return StepProfile.of_advantage(self.epsilon, total_variation(self.weights))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a row of weights is one string of hexadecimal numbers."""

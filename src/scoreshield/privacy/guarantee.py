@@ -20,7 +20,7 @@ from scoreshield.privacy.adjacency import (
     check_score_range,
 )
 from scoreshield.privacy.laws import law_from_dict
-from scoreshield.privacy.profile import GaussianProfile, Profile, profile_from_dict
+from scoreshield.privacy.profile import GaussianProfile, Profile, PureProfile, StepProfile, profile_from_dict
 
 SAMPLERS = ("exact", "research")
 #: What a release can be of.
@@ -226,6 +226,8 @@ class Guarantee:
     def _parts_add_up(self) -> bool:
         """Whether the parts of a mechanism that adds no noise to entries spend no more than the whole."""
         spent, told = self.epsilon * (1 + 1e-12), self.details
+        if self.calibration == "pure" and not self._tells_no_less():
+            return False
         match self.regime:
             case "matches":
                 return bool(0 < told["screening_epsilon"] + told["refining_epsilon"] <= spent)
@@ -242,6 +244,15 @@ class Guarantee:
             case "index" if self.mechanism == "privunit":
                 return bool(0 < told["epsilon_per_record"] <= spent)
         return self.regime == "index"
+
+    def _tells_no_less(self) -> bool:
+        """Whether a pure profile admits the attack that its mechanism does."""
+        least: Profile = PureProfile(self.epsilon)
+        if self.mechanism == "privunit" and isinstance(self.profile, StepProfile):
+            from scoreshield.privacy.privunit import PrivUnit
+
+            least = PrivUnit.calibrated(self.shape[1], self.details["epsilon_per_record"]).profile
+        return self.profile.delta_at(0.0) >= least.delta_at(0.0) * (1 - 1e-9)
 
     def __str__(self) -> str:
         from scoreshield.privacy.certificate import certificate

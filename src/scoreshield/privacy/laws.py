@@ -21,7 +21,7 @@ from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import exact
 from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.profile import LaplaceProfile, Profile, PureProfile
+from scoreshield.privacy.profile import LaplaceProfile, Profile, PureProfile, StepProfile
 from scoreshield.privacy.stream import Stream
 
 Float = NDArray[np.float64]
@@ -168,9 +168,17 @@ class StaircaseNoise:
         return np.sign(u - 0.5) * self.sensitivity * (steps + part)
 
     def profile(self, sensitivity: float) -> Profile:
-        """Its worst test is as good as against randomised response; a move beyond a step costs epsilon for each."""
+        """The loss of a move by one step is epsilon, 0 or -epsilon; a move beyond it costs epsilon for each.
+
+        A density that falls with |x| is told from itself moved by s with advantage P[|W| <= s / 2]: most at s = D.
+        On the grid it is a little less, for an inner part of at most half a step (docs/mechanisms.md).
+        """
         steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
-        return PureProfile(steps * self.epsilon)
+        if steps > 1 or self.gamma > 0.5:
+            return PureProfile(steps * self.epsilon)
+        q = math.exp(-self.epsilon)
+        inside = (self.gamma + (0.5 - self.gamma) * q) / (self.gamma + (1 - self.gamma) * q)
+        return StepProfile(self.epsilon, inside * (1 + 2**-45))
 
     def fill(self, stream: Stream, step: float, out: Float) -> None:
         width = round(self.sensitivity / step)

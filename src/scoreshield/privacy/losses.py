@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from scipy.special import erfinv, logsumexp, ndtri_exp
 
 from scoreshield import _checks
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
+from scoreshield.privacy.profile import (
+    CurveProfile,
+    GaussianProfile,
+    LaplaceProfile,
+    Profile,
+    PureProfile,
+    StepProfile,
+)
 
 Float = NDArray[np.float64]
 #: Room for the rounding of closed forms, and for that of sums over many knots.
@@ -77,15 +84,19 @@ def log_moment(profile: Profile, order: float) -> float:
     A curve that ends above 0 leaves a loss without bound on a mass of that size. That mass is charged apart, and the
     moment is that of the loss cut off at the last knot (docs/accounting.md).
     """
-    if not isinstance(profile, GaussianProfile | LaplaceProfile | PureProfile | CurveProfile):
+    if not isinstance(profile, GaussianProfile | LaplaceProfile | PureProfile | StepProfile | CurveProfile):
         _checks.reject("profile", "log_moment", "of a kind that this version knows", profile)
     match profile:
         case GaussianProfile(mu):
             return order * (order - 1) * mu * mu / 2 * _UP
         case LaplaceProfile(epsilon) if epsilon >= 0.01:
             return _laplace_moment(epsilon, order) * _UP
-        case PureProfile(epsilon) | LaplaceProfile(epsilon):
-            # Below 0.01 Laplace noise and randomised response agree to leading order, and the closed form cancels.
+        case StepProfile(epsilon, mass) if epsilon >= 0.01:
+            exponents = [(order - 1) * epsilon, -order * epsilon, 0.0]
+            weights = [mass, mass, max(0.0, 1 - mass * (1 + math.exp(-epsilon)))]
+            return max(0.0, float(logsumexp(exponents, b=weights))) * _UP + 1e-15
+        case PureProfile(epsilon) | LaplaceProfile(epsilon) | StepProfile(epsilon):
+            # Below 0.01 Laplace noise, steps and randomised response agree to leading order, where closed forms cancel.
             return (_log_cosh((order - 0.5) * epsilon) - _log_cosh(epsilon / 2)) * _UP
         case _:
             return _curve_moment(profile, order)

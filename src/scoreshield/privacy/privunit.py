@@ -34,7 +34,7 @@ from scipy.special import betainc, betaincinv, betaln, expit
 
 from scoreshield import _checks
 from scoreshield.privacy import sampling, sphere
-from scoreshield.privacy.profile import Profile, PureProfile
+from scoreshield.privacy.profile import Profile, StepProfile
 from scoreshield.privacy.stream import Stream
 
 Float = NDArray[np.float64]
@@ -122,7 +122,8 @@ class PrivUnit:
 
     @property
     def profile(self) -> Profile:
-        return PureProfile(self.epsilon)
+        """The density takes two values, so the loss is epsilon, 0 or -epsilon; it is epsilon in the cap, at most."""
+        return StepProfile(self.epsilon, self.p * (1 + 1e-12))
 
     def spent(self) -> Any:
         """The exact epsilon of (coin, gamma), in 50 digits: what must not exceed ``epsilon``."""

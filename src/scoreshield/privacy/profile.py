@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, ndtr, ndtri
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
@@ -125,6 +125,61 @@ class PureProfile(Profile):
 
 
 @dataclass(frozen=True)
+class StepProfile(Profile):
+    r"""A pure mechanism of which more is known than its epsilon: no test gains more than ``mass`` (1 - e^-epsilon).
+
+    In :math:`x = e^\epsilon` a profile is convex, and that of a pure mechanism ends at (e^E, 0), so it lies below the
+    chord from its largest advantage: :math:`\delta(\epsilon) \le m (1 - e^{\epsilon - E})`. That is the profile of a
+    loss which is E with probability m, -E with m e^-E and otherwise 0, as it is for staircase noise and PrivUnit.
+
+    Attributes
+    ----------
+    epsilon : E.
+    mass : m, at most 1 / (1 + e^-E), where it is randomised response.
+    """
+
+    kind = "step"
+
+    epsilon: float
+    mass: float
+
+    def __post_init__(self) -> None:
+        function = "StepProfile"
+        _checks.positive(self.epsilon, "epsilon", function)
+        object.__setattr__(self, "mass", min(_checks.positive(self.mass, "mass", function), float(expit(self.epsilon))))
+
+    @classmethod
+    def of_advantage(cls, epsilon: float, advantage: float) -> StepProfile:
+        """From the largest total variation between neighbours, rounded up."""
+        return cls(epsilon, advantage / -math.expm1(-epsilon) * _UP)
+
+    def delta_at(self, epsilon: float) -> float:
+        return self.mass * -math.expm1(epsilon - self.epsilon) * _UP if epsilon < self.epsilon else 0.0
+
+    def epsilon_at(self, delta: float) -> float:
+        if delta == 0:
+            return self.epsilon
+        rest = 1 - delta / self.mass
+        return max(0.0, self.epsilon + math.log(rest) + 1e-12 * (1 + self.epsilon)) if rest > 0 else 0.0
+
+    def tpr_at(self, fpr: ArrayLike) -> Any:
+        a = np.asarray(fpr, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            steep = np.exp(np.minimum(self.epsilon, 700.0)) * a
+        best = np.minimum(np.minimum(steep, a + self.delta_at(0.0)), 1 - math.exp(-self.epsilon) * (1 - a))
+        return np.minimum(best, 1.0)
+
+    @property
+    def auc(self) -> float:
+        # Straight pieces through (0, 0), (m q, m), (1 - m, 1 - m q), (1, 1), with q = e^-E.
+        m, q = self.mass, math.exp(-self.epsilon)
+        return min(1.0, (m * m * q + (1 - m - m * q) * (1 + m - m * q) + m * (2 - m * q)) / 2 * _UP)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "epsilon": self.epsilon, "mass": self.mass}
+
+
+@dataclass(frozen=True)
 class LaplaceProfile(Profile):
     """Laplace noise of scale b against the same moved by D, with ``epsilon`` = D / b; closed forms throughout."""
 
@@ -209,6 +264,8 @@ def profile_from_dict(data: dict[str, Any]) -> Profile:
             return GaussianProfile(_checks.positive(mu, "mu", function))
         case {"kind": PureProfile.kind, "epsilon": epsilon}:
             return PureProfile(_checks.positive(epsilon, "epsilon", function))
+        case {"kind": StepProfile.kind, "epsilon": epsilon, "mass": mass}:
+            return StepProfile(epsilon, mass)
         case {"kind": LaplaceProfile.kind, "epsilon": epsilon}:
             return LaplaceProfile(_checks.positive(epsilon, "epsilon", function))
         case {"kind": CurveProfile.kind, "losses": losses, "deltas": deltas} if len(losses) == len(deltas) > 0:

@@ -23,8 +23,8 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.channels import optimal_channel, randomised_response, retrieval_cuts
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import GaussianProfile, LaplaceProfile, Profile, PureProfile
+from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
+from scoreshield.privacy.profile import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
 from scoreshield.utility import decisions
 from scoreshield.utility.planning import UNPAID, finite, take_ranges, take_scores, take_source
 from scoreshield.utility.scores import Scores, check_target
@@ -295,9 +295,29 @@ def _additive(promise: Promise, within: tuple[float, float]) -> Iterator[tuple[s
     spend = promise.pure(LaplaceProfile)
     call = f'release_scores(epsilon={spend:.6g}, mechanism="laplace"{window})'
     yield "laplace", call, LaplaceNoise.calibrated(spend, width), LaplaceProfile(spend)
-    spend = promise.pure()
+    spend = promise.pure(staircase_profile)
     call = f'release_scores(epsilon={spend:.6g}, mechanism="staircase"{window})'
-    yield "staircase", call, StaircaseNoise.calibrated(spend, width), PureProfile(spend)
+    yield "staircase", call, StaircaseNoise.calibrated(spend, width), staircase_profile(spend)
+
+
+def staircase_profile(epsilon: float) -> Profile:
+    return StaircaseNoise.calibrated(epsilon, 1.0).profile(1.0)  # the same at every width
+
+
+def unit_profile(dimension: int) -> Callable[[float], Profile]:
+    """The profile of PrivUnit in so many dimensions, by epsilon; beyond its budgets, that of any pure mechanism."""
+
+    def profile(epsilon: float) -> Profile:
+        if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+            return PureProfile(epsilon)
+        return PrivUnit.calibrated(dimension, epsilon).profile
+
+    return profile
+
+
+def response_profile(bins: int) -> Callable[[float], Profile]:
+    """The profile of randomised response on so many bins, by epsilon."""
+    return lambda epsilon: StepProfile(epsilon, 1 / (1 + (bins - 1) * math.exp(-epsilon)))
 
 
 def _candidate(
@@ -319,7 +339,7 @@ def _score_errors(promise: Promise, ranges: Sequence[tuple[float, float]]) -> It
             call = f"release_scores(epsilon={spend:.6g}, mechanism=optimal_channel({spend:.6g}, levels=33))"
             error = math.sqrt(best.expected_cost(None, "squared"))
             note = "for a uniform public prior, on 33 levels"
-            yield _candidate("optimal", call, error, PureProfile(spend), promise, within, note)
+            yield _candidate("optimal", call, error, best.profile(), promise, within, note)
 
 
 def _verification(
@@ -362,15 +382,19 @@ def _retrieval(
             yield _candidate(name, call, recall(law, within), profile, promise, within)
     spend, full = promise.pure(), (-1.0, 1.0)
     for bins in (2, 3, 4, 5, 6):
+        spend = promise.pure(response_profile(bins))
         cuts = retrieval_cuts(spend, records, k, far, near, bins)
         reached = cuts.recall if benchmark is None else recall(randomised_response(spend, cuts.cuts))
         shown = ", ".join(f"{cut:.3g}" for cut in cuts.cuts)
         if bins == 2:
             call = f"release_matches(threshold={cuts.cuts[0]:.3g}, epsilon={spend:.6g})"
-            yield _candidate("screening", call, reached, PureProfile(spend), promise, full)
+            yield _candidate("screening", call, reached, response_profile(2)(spend), promise, full)
             continue
         call = f"release_scores(epsilon={spend:.6g}, mechanism=randomised_response({spend:.6g}, [{shown}]))"
-        yield _candidate(f"randomised response on {bins} levels", call, reached, PureProfile(spend), promise, full)
+        yield _candidate(
+            f"randomised response on {bins} levels", call, reached, response_profile(bins)(spend), promise, full
+        )
+    spend = promise.pure()
     call = f"release_top_k(k={k}, epsilon={spend:.6g})"
     note = "predicted by the exponential mechanism, which permute-and-flip does not fall below"
     law = GumbelNoise(2.0 * k / spend)
@@ -380,11 +404,12 @@ def _retrieval(
 def _many(promise: Promise, queries: int, dimension: int, ranges: Sequence[tuple[float, float]]) -> Iterator[Candidate]:
     within = ranges[0]
     width = within[1] - within[0]
-    spend, mu = promise.pure(), promise.mu()
+    spend, mu = promise.pure(unit_profile(dimension)), promise.mu()
     note = "the same for any number of queries, known in advance or not"
     unit = PrivUnit.calibrated(dimension, spend)
     call = f'release_index(epsilon={spend:.6g}, mechanism="privunit")'
-    yield _candidate("privunit index", call, unit.std, PureProfile(spend), promise, (-1.0, 1.0), note)
+    yield _candidate("privunit index", call, unit.std, unit.profile, promise, (-1.0, 1.0), note)
+    spend = promise.pure()
     each = StaircaseNoise.calibrated(spend / queries, width)
     call = f'{queries} times release_scores(epsilon={spend / queries:.6g}, mechanism="staircase")'
     yield _candidate("staircase, query by query", call, each.std, PureProfile(spend), promise, within)

@@ -1,0 +1,38 @@
+"""Noise on one score at the same advantage of the best attacker, and what that attacker gains at the same epsilon.
+
+python benchmarks/equal_attack.py
+"""
+
+from __future__ import annotations
+
+import scoreshield as ss
+from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.profile import LaplaceProfile, PureProfile
+from scoreshield.utility.choice import Promise, staircase_profile
+
+
+def main() -> None:
+    print("standard deviation at the same attack advantage, sensitivity 2 (epsilon in brackets)")
+    for advantage in (0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999):
+        promise = Promise("", 1e-6, advantage=advantage)
+        mu = promise.mu()
+        assert mu is not None
+        laplace, staircase = promise.pure(LaplaceProfile), promise.pure(staircase_profile)
+        print(
+            f"{advantage:5g}: Gaussian {2 / mu:7.4f}   Laplace {ss.LaplaceNoise.calibrated(laplace, 2.0).std:7.4f} "
+            f"({laplace:.2f})   staircase {ss.StaircaseNoise.calibrated(staircase, 2.0).std:7.4f} ({staircase:.2f})"
+        )
+    print("\nadvantage (AUC) of the best attacker at the same epsilon; Gaussian at delta 1e-6")
+    for epsilon in (1.0, 5.0, 10.0, 20.0):
+        profiles = {
+            "Gaussian": ss.release_scores([[1.0, 0.0]], [1.0, 0.0], epsilon=epsilon, delta=1e-6).guarantee.profile,
+            "Laplace": LaplaceProfile(epsilon),
+            "staircase": staircase_profile(epsilon),
+            "PrivUnit, d = 384": PrivUnit.calibrated(384, epsilon).profile,
+            "any pure": PureProfile(epsilon),
+        }
+        print(f"{epsilon:3g}: " + "   ".join(f"{name} {p.advantage:.4f} ({p.auc:.4f})" for name, p in profiles.items()))
+
+
+if __name__ == "__main__":
+    main()
