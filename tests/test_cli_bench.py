@@ -66,20 +66,32 @@ def test_the_grid_can_be_seen_and_given_back(folder: Path) -> None:
         (["bench", "gram-sts", "--quick"], "say where with --data-dir"),
         (["bench", "gram-sts", "--quick", "--data-dir", "."], "There is no file stsb_test.csv in ."),
         (["bench", "noise", "--workers", "0"], "workers"),
+        (["bench", "runtime", "--grid", "device.yaml"], "device must be cpu, torch"),
+        (["bench", "dp-fr", "--grid", "advantage.yaml"], "advantage must be above the first delta, 0.5"),
         (["report", "results", "--runs", "nowhere"], "There is no finished run under nowhere"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, arguments: list[str], words: str) -> None:
     (folder / "typo.yaml").write_text("epsilonn: [1]\n")
     (folder / "metric.yaml").write_text("metrics: [speeed]\n")
+    (folder / "device.yaml").write_text("options: {device: gpu}\n")
+    (folder / "advantage.yaml").write_text("delta: [0.5]\nadvantage: [0.05]\n")
     before = sorted(path.name for path in folder.iterdir())
     done = bench(folder, *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     made = sorted(path.name for path in folder.iterdir())
-    assert [name for name in made if name not in before] in ([], ["runs"])
-    assert not list(folder.glob("runs/*/results.csv"))
+    assert made == before
+
+
+def test_a_run_of_which_nothing_can_be_drawn_is_a_run(folder: Path) -> None:
+    (folder / "leak.yaml").write_text(GRID + "metrics: [low-bit leak]\n")
+    done = bench(folder, "bench", "noise", "--grid", "leak.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["Nothing of this run can be drawn."]
+    again = bench(folder, "bench", "noise", "--grid", "leak.yaml", "--json")
+    assert json.loads(again.stdout)["figures"] == json.loads(again.stdout)["left_out"] == []
 
 
 def test_other_settings_are_refused_and_the_run_is_left_alone(folder: Path) -> None:

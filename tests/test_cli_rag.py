@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,8 +61,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def by_context(request: Request) -> str:
     """The generator knows only what its documents say; the judge compares letter by letter."""
     if request.body["model"] == "judge":
-        reference, given = re.search(r"Reference answer: (.*)\n\nGiven answer: (.*)\n", request.user).groups()  # type: ignore[union-attr]
-        return "yes" if reference in given else "no"
+        told = json.loads(request.user.splitlines()[0])
+        return "yes" if told["reference"] in told["answer"] else "no"
     text, answer = next((text, answer) for _, text, answer, asked in PAGES if request.user.endswith(asked))
     return f"It is {answer}." if text in request.user else "I do not know."
 
@@ -126,11 +128,15 @@ def test_end_to_end(folder: Path, server: ChatServer, run: Any) -> None:
     rows = table(folder)
     told = {(row["id"], row["condition"]): (row["indices"], row["verdict"]) for row in rows}
     for place, (chunks, right) in enumerate(zip(clean, found, strict=True)):
-        named = " ".join(map(str, chunks)), "yes" if right else "no"
-        assert told[f"q{place}", "clean"] == told[f"q{place}", "private"] == named
+        verdict = "yes" if right else "no"
+        assert told[f"q{place}", "private"] == (" ".join(map(str, chunks)), verdict)
+        assert told[f"q{place}", "clean"] == ("", verdict)  # which chunks, only in results.json, beside the notice
         assert told[f"q{place}", "none"] == ("", "no")
         assert told[f"q{place}", "oracle"] == ("", "yes")
     assert len(rows) == len(told) == 4 * len(PAGES)
+    listed = json.loads((folder / "run/results.json").read_text())["answers"]
+    assert [r["indices"] for r in listed["records"] if r["condition"] == "clean"] == clean
+    assert listed["audience"] == rag.AUDIENCE
 
     results = json.loads((folder / "run/results.json").read_text())
     assert results["scope"] == results["retrieval"]["scope"] == results["answers"]["scope"] == rag.SCOPE
@@ -286,7 +292,7 @@ def test_a_generator_can_be_added_once(folder: Path, server: ChatServer, run: An
     assert "Answers by" not in out
     assert out.count(rag.SCOPE) == 1
     rows = table(folder)
-    assert {(row["condition"], row["verdict"]) for row in rows} == {("clean", ""), ("private", "")}
+    assert {(row["condition"], row["verdict"]) for row in rows} == {("private", "")}
     retrieval = (folder / "run/retrieval.json").read_bytes()
     assert run(*alone, *models(server))[0] == 0
     assert (folder / "run/retrieval.json").read_bytes() == retrieval
@@ -363,10 +369,10 @@ def test_frames_questions(folder: Path, run: Any) -> None:
     assert code == 0
     assert "3 questions, 6 chunks of 6 documents." in out
     assert "Left out: 1 of 6 questions, whose documents are not all in the corpus." in out
-    kept = [row for row in table(folder) if row["condition"] == "clean"]
-    assert [row["id"] for row in kept] == ["0", "2", "3"]
+    assert [row["id"] for row in table(folder)] == ["0", "2", "3"]
     by_hand = clean_by_hand()
-    assert [row["indices"] for row in kept] == [" ".join(map(str, by_hand[i])) for i in (0, 2, 3)]
+    kept = json.loads((folder / "run/retrieval.json").read_text())["records"]
+    assert [r["indices"] for r in kept if r["condition"] == "clean"] == [by_hand[i] for i in (0, 2, 3)]
 
 
 def test_windows_of_a_long_page(folder: Path, run: Any) -> None:
@@ -389,6 +395,7 @@ GOOD = '{"title": "A", "text": "Some text."}\n'
         (GOOD + '{"title": 7, "text": "Text."}\n', "line 2: a page must have"),
         (GOOD + '{"title": "B", "text": "\\ud800 text"}\n', "line 2: a page must have"),
         (GOOD + GOOD, "pages.jsonl, line 2: the title 'A' comes twice"),
+        (f'{{"title": "{"x" * 1001}", "text": "Text."}}\n', "line 1: a title has at most 1,000 characters. Got 1,001."),
         ("[" * 100_000 + "\n", "pages.jsonl, line 1: a line must be a JSON object."),
         ("\n", "pages.jsonl holds no page"),
         (GOOD, "None of the 6 questions has all its documents in the corpus"),
@@ -469,7 +476,11 @@ def test_whole_numbers_as_identifiers(tmp_path: Path) -> None:
             [*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h/v1", "--conditions", "none,none"],
             "each once",
         ),
-        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h/v1", "--timeout", "0"], "'timeout'"),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://localhost/v1", "--timeout", "0"], "'timeout'"),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://localhost/v1", "--timeout", "1e300"], "86,400"),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://a..b/v1"], "'base_url'"),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "http://h.example/v1"], "use https, or allow it with"),
+        ([*NEARLY_CLEAN, "--generator", "m", "--generator-url", "https://\u2603\u200b.b/v1"], "'base_url'"),
     ],
 )
 def test_bad_options(folder: Path, run: Any, arguments: list[str], message: str) -> None:
@@ -480,14 +491,20 @@ def test_bad_options(folder: Path, run: Any, arguments: list[str], message: str)
     assert contents(folder) == before
 
 
-def test_passwords_in_an_address_are_not_kept(folder: Path, server: ChatServer, run: Any) -> None:
-    url = server.url.replace("http://", "http://user:hidden-word@") + "?key=hidden-word"
-    run(*BASE, *NEARLY_CLEAN, *models(server), "--generator-url", url, "--judge-url", server.url)
-    assert b"127.0.0.1" in (folder / "run/settings.json").read_bytes()
-    assert b"hidden-word" not in b"".join(contents(folder / "run").values())
+@pytest.mark.parametrize("option", ["--generator-url", "--judge-url"])
+@pytest.mark.parametrize("form", ["http://user:hidden-word@{}", "http://{}?key=hidden-word", "http://{}#hidden-word"])
+def test_passwords_in_an_address_are_not_kept(
+    folder: Path, server: ChatServer, run: Any, option: str, form: str
+) -> None:
+    url = form.format(server.url.removeprefix("http://"))
+    outcome = run(*BASE, *NEARLY_CLEAN, *models(server), option, url)
+    refused(outcome, "'base_url' parameter of ChatModel must be an address")
+    assert "hidden-word" not in outcome[2]
+    assert not (folder / "run").exists()
+    assert not server.requests
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"setting": {}}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"setting": {}}', b"[" * 200_000])
 def test_a_damaged_retrieval_is_not_made_again(folder: Path, run: Any, content: bytes) -> None:
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
     (folder / "run/retrieval.json").write_bytes(content)
@@ -497,11 +514,220 @@ def test_a_damaged_retrieval_is_not_made_again(folder: Path, run: Any, content: 
     refused(run(*BASE, *NEARLY_CLEAN), "was made with other settings")
 
 
+#: Where in a kept retrieval, and what is put there.
+ALTERATIONS: list[tuple[tuple[Any, ...], Any]] = [
+    (("records", 0, "indices"), [99]),
+    (("records", 0, "indices"), [0, 1, 2]),  # more than k
+    (("records", 0, "indices"), [1, 1]),
+    (("records", 0, "indices"), ["1"]),
+    (("records", 0, "question"), "q5"),
+    (("records", 0, "condition"), "private"),
+    (("records",), []),
+    (("k",), 3),
+    (("threshold",), 0.1),
+    (("releases",), 1),
+    (("chunks",), "0" * 64),
+    (("guarantee", "epsilon"), "five"),
+    (("guarantee", "sampler"), "research"),
+    (("guarantee",), {}),
+    (("guarantee",), []),
+]
+
+
+def test_a_retrieval_that_was_altered_is_refused(folder: Path, run: Any) -> None:
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    path = folder / "run/retrieval.json"
+    kept = path.read_text()
+    for places, value in ALTERATIONS:
+        data = part = json.loads(kept)
+        for name in places[:-1]:
+            part = part[name]
+        part[places[-1]] = value
+        path.write_text(json.dumps(data))
+        refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
+    path.write_text(json.dumps(json.loads(kept)))  # which only looks different
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+
+
+def test_a_guarantee_of_another_budget_is_refused(folder: Path, run: Any) -> None:
+    cheap = [*BASE, "--mechanism", "laplace", "--epsilon", "0.5"]
+    assert run(*cheap, "--out", "cheap")[0] == 0
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    data = json.loads((folder / "run/retrieval.json").read_text())
+    data["guarantee"] = json.loads((folder / "cheap/retrieval.json").read_text())["guarantee"]
+    (folder / "run/retrieval.json").write_text(json.dumps(data))
+    refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
+
+
 def test_two_runs_at_once(folder: Path, run: Any) -> None:
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
-    with (folder / "run/settings.json").open("ab") as file:
+    with (folder / "run/.lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         refused(run(*BASE, *NEARLY_CLEAN), "Another run is writing into run")
+
+
+def test_a_generator_is_not_added_while_a_run_goes_on(
+    folder: Path, server: ChatServer, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [*BASE, "--mechanism", "laplace", "--epsilon", "3"]
+    drawn: list[int] = []
+    release_scores, outcomes = ss.release_scores, []
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        if options["rng"] is None:  # not the trial on public pages
+            drawn.append(1)
+        if len(drawn) == 3 and not outcomes:  # in the middle of the first run, another begins
+            outcomes.append(None)
+            outcomes[0] = run(*alone, *models(server))
+        return release_scores(*arguments, **options)
+
+    monkeypatch.setattr(ss, "release_scores", slow)
+    assert run(*alone)[0] == 0
+    refused(outcomes[0], "Another run is writing into run")
+    assert len(drawn) == len(PAGES)
+    assert json.loads((folder / "run/settings.json").read_text())["generator"] is None
+    assert not server.requests
+    assert run(*alone, *models(server))[0] == 0
+    assert len(drawn) == len(PAGES)
+
+
+def test_a_retrieval_is_never_replaced(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where locks do nothing, what another run has written meanwhile stays."""
+    retrieve_all = rag_run.retrieve_all
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        (folder / "run/retrieval.json").write_text("another's")
+        return retrieve_all(*arguments, **options)
+
+    monkeypatch.setattr(rag_run, "retrieve_all", meanwhile)
+    refused(run(*BASE, *NEARLY_CLEAN), "was written by another run meanwhile")
+    assert (folder / "run/retrieval.json").read_text() == "another's"
+    assert not list((folder / "run").glob(".*.part"))
+
+
+def test_the_release_is_kept_before_it_is_measured(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [*BASE, "--mechanism", "laplace", "--epsilon", "3"]
+
+    def too_large(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rag_run, "measured", too_large)
+        refused(run(*command), "what was retrieved or answered before is kept in run.")
+    before = (folder / "run/retrieval.json").read_bytes()
+    monkeypatch.setattr(ss, "release_scores", too_large)
+    monkeypatch.setattr(rag_run.Releasing, "check", lambda _: None)
+    assert run(*command)[0] == 0  # without another release
+    assert (folder / "run/retrieval.json").read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_everything_in_the_folder_is_the_owners(folder: Path, server: ChatServer, run: Any) -> None:
+    assert run(*BASE, *NEARLY_CLEAN, *models(server))[0] == 0
+    root = folder / "run"
+    modes = {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in (root, *root.rglob("*"))}
+    for name in ("run", "run/embeddings", "run/answers"):
+        assert modes[name] == 0o700
+    for name in ("settings.json", "retrieval.json", "results.json", "results.csv"):
+        assert modes[f"run/{name}"] == 0o600
+    answers = [mode for name, mode in modes.items() if name.startswith("run/answers/")]
+    assert set(answers) == {0o600}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe")
+def test_a_corpus_from_a_pipe(folder: Path, run: Any) -> None:
+    pages = (folder / "pages.jsonl").read_text()
+    os.mkfifo(folder / "pipe.jsonl")
+    command = [*BASE, *NEARLY_CLEAN, "--corpus", "pipe.jsonl"]
+
+    def piped(text: str) -> tuple[int, str, str]:
+        writer = threading.Thread(target=(folder / "pipe.jsonl").write_text, args=(text,))
+        writer.start()
+        outcome = run(*command)
+        writer.join()
+        return outcome  # type: ignore[no-any-return]
+
+    assert piped(pages)[0] == 0
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0  # the same pages, from a file
+    refused(piped(pages.replace("Olympus", "Elysium")), "other settings (corpus)")
+
+
+@pytest.mark.parametrize("embedder", ["dlib", "timm:vit_base_patch14_dinov2.lvd142m"])
+def test_embedders_of_images_are_refused(folder: Path, run: Any, embedder: str) -> None:
+    refused(run(*BASE, *NEARLY_CLEAN, "--embedder", embedder), "must be one for texts, 'sentence-transformers:<model>'")
+    assert not (folder / "run").exists()
+
+    class Faces:
+        name = f"{embedder.partition(':')[0]}:model@weights"
+
+    files = (folder / "pages.jsonl", folder / "questions.jsonl", folder / "run")
+    with pytest.raises(ss.InvalidInput, match="must be one for texts"):
+        rag_run.run(*files, embedder=Faces(), releasing=rag_run.Releasing("staircase", 5.0))  # type: ignore[arg-type]
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
+def test_an_interrupt_ends_at_once(folder: Path, server: ChatServer) -> None:
+    server.reply = lambda _: HANG
+    command = [*BASE, *NEARLY_CLEAN, *models(server), "--retries", "5"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scoreshield.cli", *command], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while len(server.requests) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - start < 2
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "scoreshield: Interrupted; no file was left half-written."
+    assert "Traceback" not in err
+
+
+def test_every_release_is_charged(folder: Path, run: Any) -> None:
+    ledger = ss.Ledger("sqlite:///books.db", epsilon=20, delta=1e-6)
+    contract = [*BASE, "--mechanism", "laplace", "--epsilon", "2", "--ledger", "sqlite:///books.db"]
+    assert run(*contract)[0] == 0
+    assert len(ledger.entries()) == len(PAGES)
+    assert ledger.spent == pytest.approx(12)
+    (account,) = ledger.datasets()  # by the fingerprint of the chunks' embeddings
+    assert run(*contract)[0] == 0
+    assert len(ledger.entries()) == len(PAGES)  # a run that goes on is not charged again
+    refused(run(*contract, "--out", "again"), "20")
+    assert not (folder / "again/retrieval.json").exists()
+    assert ledger.datasets() == [account]
+    index = [*BASE, "--mechanism", "index", "--epsilon", "2", "--ledger", "sqlite:///books.db", "--dataset", "pages"]
+    assert run(*index, "--out", "index")[0] == 0
+    assert ledger.spent_on("pages") == pytest.approx(2)
+    refused(run(*contract, "--research-seed", "1", "--out", "seeded"), "leave out the seed or the ledger")
+    refused(run(*BASE, *NEARLY_CLEAN, "--dataset", "pages", "--out", "unnamed"), "--dataset needs --ledger")
+    assert not (folder / "seeded").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_server_does_not_know_is_left_out(server: ChatServer, run: Any) -> None:
+    command = [*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "none"]
+    assert run(*command, "--leave-out", "seed,max_tokens")[0] == 0
+    assert {frozenset(r.body) for r in server.requests} == {frozenset({"model", "messages", "temperature"})}
+    refused(run(*command), "other settings (leave_out)")
+    refused(run(*command, "--leave-out", "messages"), "--leave-out must be some of temperature,max_tokens,seed")
+
+
+def test_pages_of_the_oracle_come_in_the_order_of_the_links(folder: Path, server: ChatServer, run: Any) -> None:
+    links = {"0": ["Chess", "Volcano"], "1": ["Volcano", "Violin", "Chess"]}
+    rows = ["\tPrompt\tAnswer\twiki_links"]
+    for number, titles in links.items():
+        addresses = [f"https://en.wikipedia.org/wiki/{title}" for title in titles]
+        rows.append(f"{number}\tWhich of {number}?\tNone\t{addresses}")
+    (folder / "test.tsv").write_text("\n".join(rows) + "\n")
+    assert [q.documents for q in rag_files.read_questions(folder / "test.tsv")] == list(map(tuple, links.values()))
+    server.reply = lambda _: "no"
+    command = [*BASE, *NEARLY_CLEAN, *models(server), "--questions", "test.tsv", "--conditions", "oracle"]
+    assert run(*command)[0] == 0
+    for number, titles in links.items():
+        (asked,) = (r.user for r in server.requests if r.user.endswith(f"Question: Which of {number}?"))
+        assert re.findall(r"^\[\d\] (\w+)$", asked, flags=re.MULTILINE) == titles
 
 
 def test_help_teaches(run: Any) -> None:
@@ -510,3 +736,31 @@ def test_help_teaches(run: Any) -> None:
     assert "NOT PRIVATE" in text
     assert "fetch" in text
     assert "scoreshield rag --corpus" in text
+
+
+def test_a_disk_without_links_keeps_the_retrieval_too(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", unknown)
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    assert run(*BASE, *NEARLY_CLEAN)[0] == 0
+    assert len(json.loads((folder / "run/retrieval.json").read_text())["records"]) == 2 * len(PAGES)
+
+
+@pytest.mark.usefixtures("folder")
+def test_plain_http_by_demand(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that resolves nowhere: the run gets as far as the server."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    away = [
+        "--generator",
+        "m",
+        "--generator-url",
+        "http://nowhere.invalid/v1",
+        "--retries",
+        "0",
+        "--conditions",
+        "none",
+    ]
+    refused(run(*BASE, *NEARLY_CLEAN, *away), "use https, or allow it with")
+    refused(run(*BASE, *NEARLY_CLEAN, *away, "--allow-http"), "cannot be reached")

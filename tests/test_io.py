@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,22 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     io.write_whole({tmp_path / "a": good, tmp_path / "b": good})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def good(file: object) -> None:
+        seen.append(os.fstat(file.fileno()).st_mode & 0o777)  # type: ignore[attr-defined]
+        file.write(b"good")  # type: ignore[attr-defined]
+
+    before = os.umask(0o022)
+    try:
+        io.write_whole({tmp_path / "open": good})
+        io.write_whole({tmp_path / "private": good}, private=True)
+        io.write_whole({tmp_path / "open": good}, private=True)  # over one that all could read
+    finally:
+        os.umask(before)
+    assert seen == [0o644, 0o600, 0o600]
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("open", "private")] == [0o600, 0o600]

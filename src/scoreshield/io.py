@@ -19,12 +19,14 @@ from scoreshield.errors import FileError, InvalidInput
 FORMAT = 1  # of saved releases; a number never changes meaning
 
 
-def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
+def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: bool = False) -> None:
     """Write several files so that they appear together, complete, or not at all.
 
     Each is written under a temporary name beside its own and brought to disk. Only when all are done does each take its
-    place, what stood there being set aside until the last has; whatever goes wrong, everything is put back.
+    place, what stood there being set aside until the last has; whatever goes wrong, everything is put back. With
+    ``private``, only their owner may read them, from the first byte on.
     """
+    mode = 0o600 if private else 0o666  # which the umask lessens
     ending = f".{secrets.token_hex(8)}.part"
     fresh = {path: path.parent / f".{path.name}{ending}" for path in files}
     aside = {path: path.parent / f".{path.name}.old{ending}" for path in files}
@@ -32,7 +34,7 @@ def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
     path = None
     try:
         for path, write in files.items():
-            with fresh[path].open("xb") as file:
+            with open(fresh[path], "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

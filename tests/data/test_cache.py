@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scoreshield.data import cache, catalogue
+from scoreshield.data import _files, cache, catalogue
 from scoreshield.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
 
@@ -104,8 +104,8 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
-def remote(server: Server, path: str, checksum: str | None = MD5) -> RemoteFile:
-    return RemoteFile("set.bin", server.address(path), checksum)
+def remote(server: Server, path: str, checksum: str = MD5, size: int | None = None) -> RemoteFile:
+    return RemoteFile("set.bin", server.address(path), checksum, size)
 
 
 def contents(folder: Path) -> list[str]:
@@ -173,8 +173,8 @@ def test_a_server_that_is_not_there_and_plain_http_are_refused(server: Server, t
     assert server.asked == []
     for address in ("http://example.invalid/x", "file:///etc/hostname", "ftp://127.0.0.1/x"):
         with pytest.raises(FileError, match="is not an https address"):
-            cache.download(RemoteFile("x", address, None), tmp_path / "x", local_http=True)
-    gone = RemoteFile("x", "http://127.0.0.1:1/x", None)
+            cache.download(RemoteFile("x", address, MD5), tmp_path / "x", local_http=True)
+    gone = RemoteFile("x", "http://127.0.0.1:1/x", MD5)
     with pytest.raises(FileError, match="Connection refused"):
         cache.download(gone, tmp_path / "x", local_http=True)
     assert contents(tmp_path) == []
@@ -182,19 +182,77 @@ def test_a_server_that_is_not_there_and_plain_http_are_refused(server: Server, t
 
 def test_a_body_without_end_ends(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MOST", 1000)
-    with pytest.raises(FileError, match="the server sent more than 1000 bytes"):
+    with pytest.raises(FileError, match="the server sent more than the 1000 bytes that it should have"):
         cache.download(remote(server, "unsized"), tmp_path / "set.bin", local_http=True)
     assert contents(tmp_path) == []
 
 
+def test_a_body_larger_than_the_file_should_be_is_cut_off(server: Server, tmp_path: Path) -> None:
+    """Both with a length that says so and without one; the right size passes."""
+    short = len(BODY) - 1
+    for path, words in (
+        ("good", f"the server offers {len(BODY)} bytes, more than the {short}"),
+        ("unsized", "sent more"),
+    ):
+        with pytest.raises(FileError, match=words):
+            cache.download(remote(server, path, size=short), tmp_path / "set.bin", local_http=True)
+        assert contents(tmp_path) == []
+        cache.download(remote(server, path, size=len(BODY)), tmp_path / path / "set.bin", local_http=True)
+        for file in (tmp_path / path).iterdir():
+            file.unlink()
+
+
+def test_a_file_that_is_written_anew_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # for speed
+    path = tmp_path / "a"
+    path.write_bytes(b"0")
+    done = threading.Event()
+    seen: set[bytes] = set()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                seen.add(path.read_bytes())
+            except FileNotFoundError:
+                seen.add(b"missing")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(1500):
+        _files.place(path, lambda out, number=number: out.write(b"%d" % (number % 7)))
+    done.set()
+    reader.join()
+    assert seen <= {b"%d" % number for number in range(7)}
+    assert contents(tmp_path) == ["a"]
+
+
+def test_many_downloads_of_one_file_at_once_all_succeed(server: Server, tmp_path: Path) -> None:
+    errors: list[Exception] = []
+
+    def fetch() -> None:
+        try:
+            cache.download(remote(server, "good"), tmp_path / "set.bin", local_http=True)
+        except Exception as error:
+            errors.append(error)
+
+    for _ in range(3):
+        threads = [threading.Thread(target=fetch) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert contents(tmp_path) == ["set.bin", "set.bin.checked"]
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Official:
-    """A set of one published and one unpublished checksum, whose server does not exist."""
+    """A set of two files, whose server does not exist."""
     files = (
         RemoteFile("a.bin", "https://example.invalid/a.bin", MD5),
-        RemoteFile("b.bin", "https://example.invalid/b.bin", None),
+        RemoteFile("b.bin", "https://example.invalid/b.bin", "sha256:" + hashlib.sha256(b"first").hexdigest()),
     )
-    made = Official("Tiny", files, "none", "nobody")
+    made = Official("Tiny", files, "Look, do not touch.", "Nobody (1999)")
     monkeypatch.setitem(CATALOGUE, "tiny", made)
     return made
 
@@ -210,8 +268,18 @@ def test_files_that_lie_there_are_checked_and_used(tmp_path: Path) -> None:
     place(tmp_path)
     found = cache.fetch("tiny", root=tmp_path, offline=True)
     assert found == {"a.bin": tmp_path / "tiny" / "a.bin", "b.bin": tmp_path / "tiny" / "b.bin"}
-    record = json.loads((tmp_path / "tiny" / "b.bin.checked").read_text())
-    assert record["checksum"] == "sha256:" + hashlib.sha256(b"first").hexdigest()
+    assert json.loads((tmp_path / "tiny" / "b.bin.checked").read_text())["checksum"].startswith("sha256:")
+    assert not (tmp_path / "tiny" / "TERMS.txt").exists()  # nothing was downloaded
+
+
+def test_the_terms_are_put_beside_what_was_downloaded(
+    tiny: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "download", lambda _, path, __: (path.parent.mkdir(exist_ok=True), path.touch()))
+    cache.fetch_file("tiny", "a.bin", tmp_path)
+    words = (tmp_path / "tiny" / "TERMS.txt").read_text()
+    for part in (tiny.title, tiny.terms, tiny.citation, tiny.files[0].address):
+        assert part in words
 
 
 @pytest.mark.usefixtures("tiny")
@@ -239,23 +307,27 @@ def test_a_file_with_another_checksum_is_left_alone_and_not_used(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_without_a_published_checksum_the_first_file_sets_it(tmp_path: Path) -> None:
+def test_a_file_changed_behind_the_back_of_its_time_is_checked_again(tmp_path: Path) -> None:
+    """Written in place, or exchanged for another, with size and time of writing as they were."""
     place(tmp_path)
-    cache.fetch("tiny", root=tmp_path, offline=True)
-    (tmp_path / "tiny" / "b.bin").write_bytes(b"other")
-    with pytest.raises(InvalidInput, match=r"b\.bin is not used: .* that of the first file seen, in b\.bin\.checked,"):
+    path = tmp_path / "tiny" / "b.bin"
+    for exchange in (False, True):
         cache.fetch("tiny", root=tmp_path, offline=True)
-    (tmp_path / "tiny" / "b.bin").write_bytes(b"first")
-    cache.fetch("tiny", root=tmp_path, offline=True)
-    (tmp_path / "tiny" / "b.bin.checked").write_text("{")
-    with pytest.raises(InvalidInput, match=r"b\.bin\.checked is damaged; delete it"):
-        cache.fetch("tiny", root=tmp_path, offline=True)
+        before = path.stat()
+        if exchange:
+            path.rename(tmp_path / "aside")
+        path.write_bytes(b"other")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with pytest.raises(InvalidInput, match=r"b\.bin is not used: its checksum sha256:\w+ is not the published one"):
+            cache.fetch("tiny", root=tmp_path, offline=True)
+        path.write_bytes(b"first")
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_damaged_record_of_a_published_checksum_only_costs_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["[]", "{", "null", "[" * 100_000])
+def test_a_damaged_record_only_costs_time(tmp_path: Path, damage: str) -> None:
     place(tmp_path)
-    (tmp_path / "tiny" / "a.bin.checked").write_text("[]")
+    (tmp_path / "tiny" / "a.bin.checked").write_text(damage)
     cache.fetch("tiny", root=tmp_path, offline=True)
     assert json.loads((tmp_path / "tiny" / "a.bin.checked").read_text())["checksum"] == MD5
 
@@ -304,6 +376,12 @@ def test_the_folder_is_the_argument_or_the_variable_or_the_cache(
         cache.fetch("cifar-10", root=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="'name' parameter of fetch must be one of 'cifar-10'"):
         cache.fetch("imagenet")
+    with pytest.raises(InvalidInput, match="'name' parameter of fetch_file must be one of 'cifar-10'"):
+        cache.fetch_file("imagenet", "x")
+    with pytest.raises(
+        InvalidInput, match=r"'file_name' parameter of fetch_file must be one of 'Stsbenchmark\.tar\.gz'"
+    ):
+        cache.fetch_file("stsb", "x")
 
 
 def test_every_entry_of_the_catalogue_is_complete() -> None:
@@ -315,7 +393,6 @@ def test_every_entry_of_the_catalogue_is_complete() -> None:
         for file in official.files:
             assert file.address.startswith("https://")
             assert Path(file.name).name == file.name
-            if file.checksum is not None:
-                how, _, digits = file.checksum.partition(":")
-                assert len(bytes.fromhex(digits)) * 2 == lengths[how]
+            how, _, digits = file.checksum.partition(":")
+            assert len(bytes.fromhex(digits)) * 2 == lengths[how]
             assert dataclasses.replace(file) == official.file(file.name)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from scoreshield.data import compact
+from scoreshield.data import archives, compact
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 
 
@@ -196,6 +196,14 @@ def test_pickles_are_refused(folder: Path) -> None:
         compact.lfw_scores(folder, "dlib")
 
 
+def test_an_array_beyond_the_limit_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes can unpack to gigabytes."""
+    monkeypatch.setattr(archives, "LIMIT", 100)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", lambda *_: pytest.fail("an array was read"))
+    with pytest.raises(InvalidInput, match=r"the member \w+\.npy has \d+ bytes, more than the 100 that are read"):
+        compact.lfw_scores(folder, "dlib")
+
+
 def test_an_npy_under_the_name_of_an_npz_is_refused(folder: Path) -> None:
     with (folder / "lfw_scores.npz").open("wb") as out:
         np.save(out, np.ones(3))
@@ -260,7 +268,7 @@ def test_rows_that_do_not_fit_are_refused_with_their_line(folder: Path, text: st
 
 
 def test_whole_numbers_that_are_no_plain_digits_are_refused_too(folder: Path) -> None:
-    for number in ("-1", "99999999999999999999", "1_0", "²"):
+    for number in ("-1", "00", "1000001", "9" * 5000, "1_0", "²"):
         (folder / "ml100k_ratings.csv").write_text(
             f"user,item,rating,timestamp,test_fold\n{number},1,3,4,1\n", encoding="utf-8"
         )

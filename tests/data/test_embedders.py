@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -83,6 +84,8 @@ def test_progress_is_told_after_each_batch() -> None:
         ("hashing:0", {}, "1 to 1048576 dimensions"),
         ("hashing:x", {}, "1 to 1048576 dimensions"),
         ("hashing:99999999999", {}, "1 to 1048576 dimensions"),
+        ("hashing:" + "9" * 5000, {}, "1 to 1048576 dimensions"),
+        ("hashing:٣", {}, "1 to 1048576 dimensions"),
         ("hashing:8", {"batch": 3}, "'options' parameter of embedder must be one of 'batch_size'. Got 'batch'"),
         ("hashing:8", {"batch_size": 0}, "'batch_size'"),
         ("dlib", {"missing": "skip"}, "'missing'"),
@@ -127,7 +130,7 @@ def test_a_missing_package_names_its_extra(
 
 def test_missing_scikit_learn_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
-    with pytest.raises(InvalidInput, match=r"needs the 'demo' extra"):
+    with pytest.raises(InvalidInput, match=r"needs the 'tasks' extra: pip install 'scoreshield\[tasks\]'"):
         embedder("hashing:8")
 
 
@@ -285,23 +288,44 @@ def test_pictures_that_cannot_be_decoded_are_one_sentence(
 ) -> None:
     pixels, content = picture
     for item, words in (
-        (content[:-40], r"^Picture 7 \(given as bytes or pixels\) cannot be decoded"),
-        (b"junk", "^Picture 7 .* cannot be decoded"),
+        (content[:-40], r"^Picture 7 cannot be decoded"),
+        (b"junk", r"^Picture 7 is not a picture file\.$"),
         (pixels.astype(float), r"^Picture 7 must be a uint8 array of shape \(height, width, 3\)"),
         (pixels[:, :, :2], "^Picture 7 must be a uint8 array"),
         (5, "^Picture 7 must be a path, bytes, an array of pixels or a Pillow image; it is a int"),
-        (tmp_path, "^Picture 7 .* cannot be decoded"),
     ):
         with pytest.raises(InvalidInput, match=words):
             open_picture(item, 7)
-    with pytest.raises(FileError, match=r"^Picture 7 is missing: there is no file "):
+    with pytest.raises(FileError, match=r"^Picture 7 \(.*none\.png\) cannot be read: No such file"):
         open_picture(tmp_path / "none.png", 7)
+    with pytest.raises(FileError, match=r"^Picture 7 .* cannot be read: Is a directory"):
+        open_picture(tmp_path, 7)
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 10)
-    with pytest.raises(InvalidInput, match=r"^Picture 7 .* cannot be decoded: .*decompression bomb"):
+    with pytest.raises(InvalidInput, match=r"^Picture 7 cannot be decoded: .*decompression bomb"):
         open_picture(content, 7)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(InvalidInput, match="need the 'image-embedders' extra"):
         open_picture(content, 7)
+
+
+@pytest.mark.parametrize(
+    "item", ["my secret diary", "my secret diary\0", "my secret diary " * 5000, "", "/my/secret/diary.png", "\ud800"]
+)
+def test_a_text_that_names_no_file_is_not_repeated(item: str) -> None:
+    pytest.importorskip("PIL")
+    with pytest.raises(InvalidInput) as caught:
+        open_picture(item, 3)
+    assert str(caught.value) == "Picture 3 is not a picture file: a text must be the path of a file that exists."
+
+
+def test_a_file_of_another_kind_is_not_repeated(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    path = tmp_path / "secret.txt"
+    path.write_text("no picture")
+    with pytest.raises(InvalidInput, match=r"^Picture 3 is not a picture file\.$"):
+        open_picture(str(path), 3)
+    with pytest.raises(InvalidInput, match=r"^Picture 3 \(.*secret\.txt\) is not a picture file\.$"):
+        open_picture(path, 3)
 
 
 @pytest.fixture(scope="module")
@@ -350,9 +374,78 @@ def test_the_name_of_an_embedder_knows_its_weights(sentence_model: str) -> None:
     stem, _, digest = made.name.rpartition("@")
     assert stem == f"sentence-transformers:{sentence_model}"
     assert len(digest) == 12
+    before = neural._digest(neural._weights(made.model))  # type: ignore[attr-defined]
     weights = next(made.model.parameters())  # type: ignore[attr-defined]
     weights.data[0, 0] += 1
-    assert neural._digest(made.model) != digest  # type: ignore[attr-defined]
+    assert neural._digest(neural._weights(made.model)) != before  # type: ignore[attr-defined]
+
+
+def pooled_by_its_first_token(folder: Path) -> None:
+    path = next(folder.glob("*_Pooling")) / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings["pooling_mode"] == "mean"
+    path.write_text(json.dumps(settings | {"pooling_mode": "cls"}))
+
+
+def cut_at_five_tokens(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 5}))
+
+
+def with_letters_exchanged(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    words = settings["model"]["vocab"]
+    words["a"], words["q"] = words["q"], words["a"]
+    path.write_text(json.dumps(settings))
+
+
+def with_a_prompt(folder: Path) -> None:
+    path = folder / "config_sentence_transformers.json"
+    prompts = {"prompts": {"query": "search for: "}, "default_prompt_name": "query"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | prompts))
+
+
+def with_another_activation(folder: Path) -> None:
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings["hidden_act"] == "gelu"
+    path.write_text(json.dumps(settings | {"hidden_act": "relu"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pooled_by_its_first_token,
+        cut_at_five_tokens,
+        with_letters_exchanged,
+        with_a_prompt,
+        with_another_activation,
+    ],
+)
+def test_the_name_of_an_embedder_knows_how_its_model_is_set_up(
+    sentence_model: str, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Each change leaves the weights alone and changes the rows, so that kept rows must not be used."""
+    folder = tmp_path / "model"
+    shutil.copytree(sentence_model, folder)
+    kind = f"sentence-transformers:{folder}"
+    before = embedder(kind, device="cpu", local=True)
+    rows = embed_cached(before, ["a cat sat on the mat"], tmp_path / "kept")
+    assert embedder(kind, device="cpu", local=True).name == before.name
+    change(folder)
+    after = embedder(kind, device="cpu", local=True)
+    assert after.name != before.name
+    assert np.abs(embed_cached(after, ["a cat sat on the mat"], tmp_path / "kept") - rows).max() > 1e-4
+
+
+def test_the_name_of_an_embedder_knows_the_versions_of_its_packages(
+    sentence_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = f"sentence-transformers:{sentence_model}"
+    before = embedder(kind, device="cpu", local=True).name
+    monkeypatch.setattr(neural.importlib.metadata, "version", lambda package: f"{package} of tomorrow")
+    assert embedder(kind, device="cpu", local=True).name != before
 
 
 def test_weights_that_are_not_here_are_one_sentence(tmp_path: Path) -> None:

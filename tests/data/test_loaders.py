@@ -21,6 +21,7 @@ from scoreshield.data.catalogue import CATALOGUE
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 
 CIFAR10 = "cifar-10-batches-bin"
+LONG = "9" * 5000  # more digits than int() takes
 
 
 def tar(path: Path, members: Mapping[str, bytes]) -> Path:
@@ -169,6 +170,8 @@ def test_pets_are_taken_out_of_the_archive_when_they_are_wanted(
         (b"Abyssinian_1 1 1\n", "line 1: a line must be 'name class species breed'"),
         (b"Abyssinian_1 1 1 1\nAbyssinian_2 x 1 1\n", "line 2"),
         (b"Abyssinian_1 0 1 1\n", "line 1"),
+        (b"Abyssinian_1 %s 1 1\n" % LONG.encode(), "line 1"),
+        ("Abyssinian_1 ٣ 1 1\n".encode(), "line 1"),
         (b"../../evil_1 1 1 1\n", "line 1"),
         (b"Abyssinian_1 1 1 1\nBengal_1 1 1 1\n", "line 2: class 1 is both Abyssinian and Bengal"),
         (b"Abyssinian_1 1 1 1\nBengal_1 3 1 1\n", "must run from 1 without a gap"),
@@ -223,6 +226,8 @@ def test_stsb_in_the_official_form_is_the_compact_set(shared_data: Path, tmp_pat
         (STS + "g\tf\ty\t1\tx\tone\ttwo\n", "line 3: the score must be a number from 0 to 5; it is 'x'"),
         (STS + "g\tf\ty\t1\t5.5\tone\ttwo\n", "line 3: the score"),
         (STS + "g\tf\ty\t1\tnan\tone\ttwo\n", "line 3: the score"),
+        (STS + "g\tf\ty\t1\t0_1\tone\ttwo\n", "line 3: the score must be a number from 0 to 5; it is '0_1'"),
+        (STS + "g\tf\ty\t1\t٣\tone\ttwo\n", "line 3: the score"),
         ("\n", "holds no pairs"),
     ],
 )
@@ -265,10 +270,13 @@ def test_movielens_knows_in_which_fold_a_rating_is_tested(tmp_path: Path, monkey
         ({"u1.test": b"1\t1\t1\t880\n"}, r"1 ratings of ml-100k/u\.data are in no test file"),
         ({"u1.test": b"1\t1\t1\t880\n1\t1\t1\t880\n"}, r"u1\.test holds a rating that is tested already"),
         ({"u.data": b"1\t1\t1\t880\n1\t1\t2\t881\n"}, r"rates a film twice"),
-        ({"u.data": b"1\t1\t1\t880\n1\t1\n"}, r"u\.data, line 2: a line must hold user, item, rating"),
+        ({"u.data": b"1\t1\t1\t880\n1\t1\n"}, r"u\.data, line 2: a line must hold user and item"),
         ({"u.data": b"1\t1\t6\t880\n"}, r"u\.data, line 1"),
         ({"u.data": b"0\t1\t3\t880\n"}, r"u\.data, line 1"),
         ({"u.data": b"1 1 3 880\n"}, r"u\.data, line 1"),
+        ({"u.data": b"00\t1\t3\t880\n"}, r"u\.data, line 1"),
+        ({"u.data": b"100000000000000\t1\t3\t880\n"}, r"u\.data, line 1: .*from 1 to 1000000"),
+        ({"u.data": b"1\t1\t3\t%s\n" % LONG.encode()}, r"u\.data, line 1"),
         ({"u.data": b""}, r"u\.data holds no ratings"),
     ],
 )
@@ -317,6 +325,12 @@ def test_pairs_without_folds_are_one_fold(tmp_path: Path, header: str) -> None:
         ("../x\t1\t2\n", "line 1.*without slashes"),
         ("Ann\t1\t..\t2\n", "line 1"),
         ("Ann\t1\t-2\n", "line 1"),
+        (LONG + "\nAnn\t1\t2\n", "line 1: the first line must be 'folds pairs', 'pairs' or a pair"),
+        (f"2\t{LONG}\nAnn\t1\t2\n", "line 1: the first line must be"),
+        (f"Ann\t1\t{LONG}\n", "line 1: a line must be 'person number number'"),
+        ("Ann\t1\t2\nAnn\t1\tAnn\t2\n", "line 2: a line of four fields must name two people; it names one twice"),
+        ("Ann\t1\t2\nAnn\t3\t3\n", "line 2: a line of three fields must name two pictures; it names one twice"),
+        ("Ann\t1\t01\n", "line 1: a line of three fields must name two pictures"),
     ],
 )
 def test_pairs_refuse_malformed_lists(tmp_path: Path, content: str, words: str) -> None:
@@ -342,6 +356,19 @@ def test_lfw_takes_its_pictures_out_of_the_archive(
     assert len(faces.lfw(tmp_path, alignment=alignment, offline=True).items) == 5
     with pytest.raises(InvalidInput, match="'alignment' parameter of lfw"):
         faces.lfw(tmp_path, alignment="raw")
+
+
+def test_lfw_is_what_can_be_downloaded_and_says_so_of_what_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileError, match=r"lfw-funneled/pairs\.txt; download https://ndownloader"):
+        faces.lfw(tmp_path, offline=True)
+    folder = tmp_path / "lfw-deepfunneled"
+    folder.mkdir()
+    (folder / "pairs.txt").write_text(PAIRS)
+    accept(monkeypatch, "lfw-deepfunneled", folder / "pairs.txt")
+    with pytest.raises(FileError, match=r"lfw-deepfunneled\.tgz, and the server .* is gone: .* alignment='funneled'"):
+        faces.lfw(tmp_path, alignment="deepfunneled")
 
 
 def test_lfw_says_which_pictures_an_archive_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,6 +425,7 @@ def test_scifact_keeps_judged_queries_and_joins_title_and_text(tmp_path: Path, m
         ({"qrels/test.tsv": "q1\t5\t1\n"}, r"line 1: the first line must name query-id"),
         ({"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\t5\n"}, r"test\.tsv, line 2: a line must hold"),
         ({"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\t5\tx\n"}, r"test\.tsv, line 2"),
+        ({"qrels/test.tsv": f"query-id\tcorpus-id\tscore\nq1\t5\t{LONG}\n"}, r"test\.tsv, line 2"),
         ({"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\t6\t1\n"}, r"line 2: it names a query or a document"),
         ({"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\t5\t0\n"}, r"judges no document relevant"),
     ],
@@ -421,9 +449,9 @@ def frames_file(path: Path, rows: list[dict[str, str]]) -> Path:
 WIKI = "https://en.wikipedia.org/wiki/"
 
 
-def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path) -> None:
+def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "frames").mkdir()
-    frames_file(
+    path = frames_file(
         tmp_path / "frames" / "test.tsv",
         [
             {
@@ -441,11 +469,42 @@ def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path) -> N
             },
         ],
     )
-    made = retrieval.frames(tmp_path, offline=True)  # no published checksum: this file is the first one seen
+    with pytest.raises(InvalidInput, match="is not the published one sha256:4255093c"):
+        retrieval.frames(tmp_path, offline=True)
+    accept(monkeypatch, "frames", path)
+    made = retrieval.frames(tmp_path, offline=True)
     assert made.documents == ("James A. Garfield", "Charlotte Brontë", "Rubik's Cube", "AC/DC", "Solomon Sea")
     assert made.queries == ('Who said\n"so"?', "Where?")
     assert made.answers == ("Jane", "here, there")
-    assert [part.tolist() for part in made.relevant] == [[0, 1, 2], [0, 3, 4]]
+    assert [part.tolist() for part in made.relevant] == [[0, 1, 2], [3, 4, 0]]  # in the order of the links
+    assert retrieval.frames_links(path) == (
+        ("James A. Garfield", "Charlotte Brontë", "Rubik's Cube"),
+        ("AC/DC", "Solomon Sea", "James A. Garfield"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("links", "titles"),
+    [
+        ([WIKI + "A_b?oldid=3", WIKI + "A_b#x", WIKI + "A_b"], ["A b"]),
+        ([WIKI + "Who%27s_That%3F"], ["Who's That?"]),
+        ([WIKI + "2021_French_Open_%E2%80%93_Men%2527s_singles"], ["2021 French Open – Men's singles"]),
+        ([WIKI + "C%23_part", WIKI + "100%25"], ["C", "100%"]),  # no title holds "#"
+        ([f"{WIKI}B, {WIKI}C"], ["B", "C"]),
+        (
+            [f"{WIKI}Shreve,_Lamb_%26_Harmon | {WIKI}ID;_Peace_B\n{WIKI}D,"],
+            ["Shreve, Lamb & Harmon", "ID; Peace B", "D"],
+        ),
+        (["https://en.wikipedia.org/w/index.php?title=A_b&oldid=3"], ["A b"]),
+    ],
+)
+def test_frames_titles_are_those_of_the_pages(tmp_path: Path, links: list[str], titles: list[str]) -> None:
+    listed = frames_file(tmp_path / "a.tsv", [{"Prompt": "q", "Answer": "a", "wiki_links": repr(links)}])
+    assert retrieval.frames_links(listed) == (tuple(titles),)
+    columns = {f"wikipedia_link_{number}": link for number, link in enumerate(links[:-1], 1)}
+    columns["wikipedia_link_11+"] = links[-1]
+    spread = frames_file(tmp_path / "b.tsv", [{"Prompt": "q", "Answer": "a", **columns}])
+    assert retrieval.frames_links(spread) == (tuple(titles),)
 
 
 @pytest.mark.parametrize(
@@ -512,10 +571,33 @@ def test_damaged_archives_are_one_sentence(tmp_path: Path, name: str, make: Any,
 
 
 def test_a_text_list_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match=r"^There is no file .*none\.$"):
         faces.read_pairs(tmp_path / "none", "f")
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match=r"^There is no file .*none\.$"):
         retrieval.read_frames(tmp_path / "none")
+
+
+@pytest.mark.parametrize("path", [None, 5, b"x", "", "a\0b", ["x"]])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    readers: dict[str, Callable[[Any], Any]] = {
+        "read_cifar10": images.read_cifar10,
+        "read_cifar100": images.read_cifar100,
+        "read_pets": lambda value: images.read_pets(value, "f"),
+        "read_stsb": text.read_stsb,
+        "read_movielens": ratings.read_movielens,
+        "read_beir": lambda value: retrieval.read_beir(value, name="x"),
+        "read_frames": retrieval.read_frames,
+        "read_pairs": lambda value: faces.read_pairs(value, "f"),
+    }
+    for name, read in readers.items():
+        with pytest.raises(InvalidInput, match=rf"^The '\w+' parameter of {name} must be the path of a file\. Got"):
+            read(path)
+    with pytest.raises(InvalidInput, match="'folder' parameter of read_pairs must be the path of a folder"):
+        faces.read_pairs("x", path)
+    with pytest.raises(InvalidInput, match="'folder' parameter of read_pets must be the path of a folder"):
+        images.read_pets("x", path)
+    with pytest.raises(InvalidInput, match="'split' parameter of read_beir must be a text"):
+        retrieval.read_beir("x", name="x", split=3)  # type: ignore[arg-type]
 
 
 def test_members_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
@@ -526,6 +608,22 @@ def test_members_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="the member big has 2000 bytes, more than the 1000"):
         archives.zip_members(flat, ["big"], limit=1000)
     assert archives.zip_members(flat, ["big"], limit=2000)["big"] == bytes(2000)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_claims_much_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    """tarfile would read all that a header of names claims into memory."""
+    for size, words in (
+        (2 << 20, "a header claims 2097152 bytes of names, more than 1048576"),
+        (100, "holds no member"),
+    ):
+        header = tarfile.TarInfo("names")
+        header.type, header.size = kind, size
+        follows = tarfile.TarInfo("other").tobuf(tarfile.USTAR_FORMAT)
+        content = header.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-size // 512) * 512) + follows + bytes(1024)
+        (tmp_path / "a.tar").write_bytes(content)
+        with pytest.raises(InvalidInput, match=words):
+            archives.tar_members(tmp_path / "a.tar", ["wanted"])
 
 
 def test_links_inside_an_archive_are_not_followed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.experiments import EXPERIMENTS
 from scoreshield.experiments.grid import parse_yaml, read_yaml
+from scoreshield.experiments.mechanisms import spent
 
 VISION = EXPERIMENTS["gram-vision"]
 
@@ -77,6 +78,60 @@ def test_a_typo_is_one_sentence(changes: dict[str, object], words: str) -> None:
         VISION.grid(changes, source="mine.yaml")
     assert words in str(caught.value)
     assert "mine.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("dp-fr", {"delta": []}, "advantage needs at least one delta"),
+        ("gram-vision", {"delta": []}, "advantage needs at least one delta"),
+        ("dp-fr", {"delta": [0.5], "advantage": [0.7, 0.05]}, "must be above the first delta, 0.5"),
+        ("gram-sts", {"delta": [0.05], "advantage": [0.05]}, "Got 0.05."),
+        ("dp-fr", {"advantage": [1e-12]}, "advantage must be strictly between 1e-09 and 1"),
+        ("dp-fr", {"epsilon": [10**400]}, "epsilon must hold numbers"),
+        ("dp-fr", {"options": {"public": 3}}, "public must hold 'name: value' lines"),
+        ("dp-fr", {"options": {"public": {"dlib": 3}}}, "public.dlib must hold 'name: value' lines"),
+        ("dp-fr", {"options": {"public": {"dlip": {}}}}, "unknown entry of public 'dlip'; did you mean 'dlib'?"),
+        ("dp-fr", {"options": {"public": {"dlib": {"acept": 0.5}}}}, "did you mean 'accept'?"),
+        ("dp-fr", {"options": {"public": {"dlib": {"range": 3}}}}, "public.dlib.range must be [a, b]"),
+        ("dp-fr", {"options": {"public": {"dlib": {"range": [1, 0]}}}}, "public.dlib.range must be [a, b]"),
+        ("dp-fr", {"options": {"public": {"dlib": {"range": [0, "x"]}}}}, "public.dlib.range must hold numbers"),
+        ("dp-fr", {"options": {"public": {"dlib": {"accept": 2}}}}, "public.dlib.accept must be strictly between"),
+        ("dp-fr", {"options": {"scores_per_side": 1}}, "scores_per_side must be a whole number, at least 2"),
+        ("dp-rag", {"options": {"public": {"threshold": "hi"}}}, "public.threshold must hold numbers"),
+        ("dp-rag", {"options": {"public": {"range": None}}}, "public.range must be [a, b]"),
+        ("gram-vision", {"options": {"device": "gpu"}}, "device must be cpu, torch, cuda or a GPU as cuda:1"),
+        ("gram-vision", {"options": {"device": 3}}, "device must be cpu, torch"),
+        ("runtime", {"options": {"seconds": -1}}, "seconds must be positive"),
+    ],
+)
+def test_what_an_experiment_cannot_run_is_one_sentence(name: str, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ss.InvalidInput, match=r"mine\.yaml") as caught:
+        EXPERIMENTS[name].grid(changes, source="mine.yaml")
+    assert words in str(caught.value)
+
+
+def test_an_advantage_without_delta_is_for_pure_mechanisms() -> None:
+    grid = EXPERIMENTS["dp-fr"].grid({"delta": [], "mechanism": ["laplace"], "advantage": [0.5]})
+    assert {cell.setting for cell in EXPERIMENTS["dp-fr"].cells(grid)} == {"clean", "contract", "advantage"}
+    # Just above what delta gives, there is a budget to spend.
+    grid = EXPERIMENTS["dp-fr"].grid({"delta": [0.05], "advantage": [0.05 + 2e-9], "mechanism": ["gaussian"]})
+    (cell,) = [cell for cell in EXPERIMENTS["dp-fr"].cells(grid) if cell.advantage and cell.repeat == 0][:1]
+    assert spent(cell) > 1e-9
+
+
+def test_public_knowledge_is_changed_entry_by_entry() -> None:
+    shipped = EXPERIMENTS["dp-fr"].grid().options["public"]
+    changes = {"options": {"public": {"dlib": {"range": ["7e-1", 1]}, "mobileface": {"accept": 0.3}}}}
+    changed = EXPERIMENTS["dp-fr"].grid(changes).options["public"]
+    assert changed["dlib"] == {"range": [0.7, 1.0], "accept": shipped["dlib"]["accept"]}
+    assert changed["mobileface"] == {"accept": 0.3}
+    assert changed["faceres"] == shipped["faceres"]
+    assert EXPERIMENTS["dp-fr"].grid({"options": {"public": {}}}).options["public"] == shipped
+    assert EXPERIMENTS["dp-rag"].grid({"options": {"public": {"threshold": 0.5}}}).options["public"] == {
+        "range": [0.0, 0.8], "threshold": 0.5,
+    }  # fmt: skip
+    assert VISION.grid({"options": {"device": "cuda:1"}}).options["device"] == "cuda:1"
 
 
 @pytest.mark.parametrize(

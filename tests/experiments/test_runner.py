@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import scoreshield as ss
-from scoreshield.experiments import EXPERIMENTS, run, table
+from scoreshield.experiments import EXPERIMENTS, run, runner, table
 from scoreshield.experiments.cells import COLUMNS, Cell
 
 NOISE = EXPERIMENTS["noise"]
@@ -97,6 +99,84 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_a_folder_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(NOISE, small(), tmp_path / "run")
+    monkeypatch.setattr(runner, "version", lambda _: "99.0")
+    with pytest.raises(ss.InvalidInput, match=rf"other settings \(version {re.escape(ss.__version__)}, not 99.0\)"):
+        run(NOISE, small(), tmp_path / "run")
+
+
+def test_a_run_that_is_read_again_keeps_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    run(NOISE, small(), folder)
+    before = (folder / "environment.json").read_bytes()
+    monkeypatch.setattr(runner, "environment", lambda: pytest.fail("nothing is run here"))
+    run(NOISE, small(), folder)
+    assert (folder / "environment.json").read_bytes() == before
+    # Half of it was made elsewhere: both places are named.
+    lines = (folder / "cells.jsonl").read_text().splitlines()
+    elsewhere = [
+        line.replace(f'"processor":"{json.loads(before)["processor"]}"', '"processor":"abacus"') for line in lines
+    ]
+    (folder / "cells.jsonl").write_text("\n".join([*lines[:4], *elsewhere[4:]]) + "\n")
+    run(NOISE, small(), folder)
+    found = json.loads((folder / "environment.json").read_text())
+    assert found["processor"] == f"{json.loads(before)['processor']}; abacus"
+    assert found["cores"] == json.loads(before)["cores"]
+
+
+def test_only_what_a_seed_makes_again_has_one(tmp_path: Path) -> None:
+    rows = run(NOISE, small(mechanism=["gaussian", "float gaussian"]), tmp_path / "run")
+    assert {row["seed"] is None for row in table.where(rows, method="gaussian")} == {True}
+    assert {row["seed"] is None for row in table.where(rows, method="float gaussian")} == {False}
+    assert table.read(tmp_path / "run" / "results.csv") == rows
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'{"grid": 3}', b"3", b"[" * 100_000])
+def test_damaged_settings_are_named(tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / "run"
+    run(NOISE, small(), folder)
+    (folder / "settings.json").write_bytes(content)
+    with pytest.raises(ss.InvalidInput, match=r"its settings\.json cannot be read"):
+        run(NOISE, small(), folder)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line | {"rows": 3},
+        lambda line: line | {"rows": [3]},
+        lambda line: line | {"cell": None},
+        lambda line: {"rows": line["rows"]},
+        lambda line: line | {"rows": [{k: v for k, v in line["rows"][0].items() if k != "method"}]},
+        lambda line: line | {"rows": [{k: v for k, v in line["rows"][0].items() if k != "numpy"}]},
+        lambda line: line | {"rows": [line["rows"][0] | {"value": "much"}]},
+        lambda line: line | {"rows": [line["rows"][0] | {"n": 1.5}]},
+        lambda line: [line],
+    ],
+)
+def test_damaged_cells_are_named_and_left_alone(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
+    folder = tmp_path / "run"
+    run(NOISE, small(), folder)
+    first, *others = (folder / "cells.jsonl").read_text().splitlines(keepends=True)
+    content = json.dumps(damage(json.loads(first))) + "\n" + "".join(others)
+    (folder / "cells.jsonl").write_text(content)
+    with pytest.raises(ss.InvalidInput, match=r"cells\.jsonl is damaged"):
+        run(NOISE, small(), folder)
+    assert (folder / "cells.jsonl").read_text() == content
+
+
+def test_what_a_killed_write_left_is_no_stranger(tmp_path: Path) -> None:
+    (tmp_path / ".settings.json.0123456789abcdef.part").write_text("{")
+    (tmp_path / ".lock").touch()
+    assert run(NOISE, small(), tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.part").write_text("not hidden: somebody's")
+    with pytest.raises(ss.InvalidInput, match="holds other files"):
+        run(NOISE, small(), other)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(ss.InvalidInput, match="holds other files and no run"):
@@ -106,7 +186,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(ss.InvalidInput, match="its settings cannot be read"):
+    with pytest.raises(ss.InvalidInput, match=r"its settings\.json cannot be read"):
         run(NOISE, small(), tmp_path)
 
 
@@ -127,11 +207,13 @@ def test_other_data_in_the_same_place_is_refused(tmp_path: Path, shared_data: Pa
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     folder = tmp_path / "run"
-    run(NOISE, small(), folder)
-    with (folder / "cells.jsonl").open("ab") as held:
+    folder.mkdir()
+    with (folder / ".lock").open("ab") as held:  # from before the settings are written
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ss.InvalidInput, match="Another run is writing"):
             run(NOISE, small(), folder)
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    run(NOISE, small(), folder)
 
 
 def test_an_empty_grid_is_refused(tmp_path: Path) -> None:
@@ -188,7 +270,8 @@ def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
             run(experiment, experiment.grid(quick=True), tmp_path / name)
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(ss.FileError, match="There is no file"):
-            run(experiment, experiment.grid(quick=True), tmp_path / (name + "2"), data_dir=tmp_path / "empty")
+            run(experiment, experiment.grid(quick=True), tmp_path / name, data_dir=tmp_path / "empty")
+        assert not (tmp_path / name).exists()  # so that the next run is not refused
 
 
 def test_a_seed_belongs_to_the_noise_and_not_to_the_projection() -> None:

@@ -273,7 +273,7 @@ def test_methods_are_those_asked_for_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([row(n=100), row(n=200)], {}, "with n 100 and 200"),
+        ([row(setting="contract"), row(setting="paper")], {}, "with setting 'contract' and 'paper'"),
         ([row(setting="paper"), row(setting="contract")], {}, "put 'setting' into"),
         ([row(delta=1e-8), row(delta=1e-2)], {"columns_by": None}, "with delta"),
         ([row()], {"metric": "NMI"}, "one of 'Spearman'"),
@@ -439,3 +439,11 @@ def seen(colour: str, matrix: np.ndarray) -> np.ndarray:
     to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
     x, y, z = np.cbrt(np.maximum(to_xyz @ linear / [0.95047, 1.0, 1.08883], 0.008856))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_samples_of_different_sizes_are_repeats_of_one_point() -> None:
+    rows = [row(n=n, repeat=k, value=v) for k, (n, v) in enumerate(((297, 0.2), (299, 0.4)))]
+    rows += [clean(v, n=n, repeat=k) for k, (n, v) in enumerate(((297, 0.8), (299, 0.9)))]
+    (axes,) = bands.band_grid(rows, **WORDS).axes
+    assert xy(line(axes, "exact")) == [(1.0, pytest.approx(0.3))]
+    assert line(axes, "non-private").get_ydata()[0] == pytest.approx(0.85)

@@ -228,11 +228,12 @@ class TestTables:
     @pytest.mark.parametrize(
         ("cell", "parsed"),
         [
-            ("0.83", (0.83, "")),
-            ("−1,234.5 ± 2 %", (-1234.5, "%")),
-            ("1.5e-3 s", (0.0015, "s")),
-            ("2.5 × 10⁻⁷", (2.5e-7, "")),
-            ("**12** ms", (12.0, "ms")),
+            ("0.83", (0.83, 0.0, "")),
+            ("−1,234.5 ± 2 %", (-1234.5, 2.0, "%")),
+            ("1.5e-3 s", (0.0015, 0.0, "s")),
+            ("1.21e+08 ± 1.9e+07", (1.21e8, 1.9e7, "")),
+            ("2.5 × 10⁻⁷", (2.5e-7, 0.0, "")),
+            ("**12** ms", (12.0, 0.0, "ms")),
             ("1 in 1,000", None),
             ("out of reach", None),
             ("", None),
@@ -389,3 +390,11 @@ def test_in_a_browser_nothing_is_fetched_and_nothing_sticks_out(page: ResultsPag
         assert visit.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         browser.close()
     assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}
+
+
+def test_bold_minds_the_spread_and_what_is_unclear() -> None:
+    rows = [["a", "0.500 ± 0.010"], ["b", "0.495 ± 0.001"], ["c", "0.400 ± 0.120"], ["d", "0.480 ± 0.001"]]
+    table = ResultTable("c", ["", "x"], rows, "", best=[None, "max"])
+    assert results_page._bold(table) == {(0, 1), (1, 1), (2, 1)}  # c cannot be told from a, d can
+    assert results_page._bold(dataclasses.replace(table, unclear=[(0, 1), (2, 1)])) == {(1, 1)}
+    assert results_page._bold(dataclasses.replace(table, best=[None, "min"])) == {(2, 1), (0, 1), (1, 1), (3, 1)}

@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,9 @@ def test_waits_grow(server: ChatServer, connect: Callable[..., ChatModel]) -> No
         ((403, {}), {}, 1, "(status 403)", 403),
         ((404, {}), {}, 1, "knows no such model or address (status 404)", 404),
         ((400, {}), {}, 1, "the context may be longer than the model takes", 400),
+        ((400, {}), {}, 1, "leave out what the server may not know: temperature, max_tokens or seed.", 400),
+        ((422, {}), {}, 1, "leave out what the server may not know: temperature, max_tokens or seed.", 422),
+        ((304, {}), {}, 1, "sends requests elsewhere (status 304), which prompts do not follow", 304),
         ((418, {}), {}, 1, "answered with status 418.", 418),
         (BROKEN, {}, 1, "no chat completion", None),
         (HTML, {}, 1, "no chat completion", None),
@@ -171,7 +175,7 @@ def test_failures(
 def test_no_server_there(connect: Callable[..., ChatModel]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = f"http://user:{KEY}@127.0.0.1:{free.getsockname()[1]}/v1?token={KEY}"
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(ChatError, match="cannot be reached") as caught:
         connect(base_url=url, retries=0).complete(ASKED)
     assert_discreet(caught.value)
@@ -265,8 +269,56 @@ def test_a_server_that_dies_half_way(server: ChatServer, connect: Callable[..., 
 
 
 def test_nothing_shows_the_key(connect: Callable[..., ChatModel]) -> None:
-    model = connect(base_url=f"https://me:{KEY}@host.example/v1?x={KEY}")
-    assert repr(model) == "<ChatModel a-model at https://host.example/v1>"
+    assert repr(connect(base_url="https://host.example/v1/")) == "<ChatModel a-model at https://host.example/v1>"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_prompts_follow_no_redirection(server: ChatServer, connect: Callable[..., ChatModel], status: int) -> None:
+    with running(ChatServer()) as other:
+        server.reply = lambda _: (status, {"Location": f"{other.url}/chat/completions"})
+        with pytest.raises(ChatError, match=rf"sends requests elsewhere \(status {status}\)") as caught:
+            connect().complete(ASKED)
+        assert not other.requests
+    assert len(server.requests) == 1
+    assert caught.value.status == status
+    assert_discreet(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("https://host.example/v1", {}),
+        ("http://localhost:8000/v1", {}),
+        ("http://127.8.9.1/v1", {}),
+        ("http://[::1]:8000/v1", {}),
+        ("http://host.example/v1", {"allow_http": True}),
+    ],
+)
+def test_addresses_that_are_safe_or_allowed(url: str, options: dict[str, Any]) -> None:
+    with ChatModel("m", base_url=url, **options) as model:
+        assert model.base_url == url
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_kept_answers_are_their_owners_alone(connect: Callable[..., ChatModel], tmp_path: Path) -> None:
+    connect(cache=tmp_path / "answers").complete(ASKED)
+    (file,) = (tmp_path / "answers").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o700, 0o600]
+
+
+def test_an_interrupt_does_not_wait_for_the_server(server: ChatServer, connect: Callable[..., ChatModel]) -> None:
+    server.script = ["fine", HANG, HANG]
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        connect().complete_all([ask(str(i)) for i in range(9)], workers=3, progress=interrupt)
+    assert time.monotonic() - start < 2
+    assert all(thread.daemon for thread in threading.enumerate() if "(work)" in thread.name)
+    time.sleep(0.3)
+    assert len(server.requests) <= 4  # nothing more is begun
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +345,16 @@ def test_with_a_package_that_logs_prompts(monkeypatch: pytest.MonkeyPatch) -> No
         ({"base_url": "http://ho st/v1"}, "'base_url' parameter"),
         ({"base_url": "http://[::1/v1"}, "'base_url' parameter"),
         ({"base_url": 3}, "'base_url' parameter"),
+        ({"base_url": "http://a..b/v1"}, "'base_url' parameter"),
+        ({"base_url": f"http://{'a' * 70}.b/v1"}, "'base_url' parameter"),
+        ({"base_url": "https://\u2603\u200b.b/v1"}, "'base_url' parameter"),
+        ({"base_url": f"https://me:{KEY}@host.example/v1"}, "without a user's name"),
+        ({"base_url": f"https://{KEY}@host.example/v1"}, "without a user's name"),
+        ({"base_url": f"https://host.example/v1?key={KEY}"}, "'?'"),
+        ({"base_url": f"https://host.example/v1#{KEY}"}, "'#'"),
+        ({"base_url": "http://host.example/v1"}, "Prompts to host.example would go over plain http"),
+        ({"base_url": "http://127.0.0.1.host.example/v1"}, "over plain http"),
+        ({"base_url": "HTTP://8.8.8.8/v1"}, "over plain http"),
         ({"api_key": ""}, "'api_key' parameter"),
         ({"api_key": f"{KEY}\n"}, "'api_key' parameter"),
         ({"api_key": f"{KEY}é"}, "'api_key' parameter"),
@@ -303,6 +365,7 @@ def test_with_a_package_that_logs_prompts(monkeypatch: pytest.MonkeyPatch) -> No
         ({"seed": 1.5}, "'seed' parameter"),
         ({"timeout": 0}, "'timeout' parameter"),
         ({"timeout": float("inf")}, "'timeout' parameter"),
+        ({"timeout": 1e300}, "at most 86,400 seconds"),
         ({"retries": -1}, "'retries' parameter"),
         ({"options": {"stream": True}}, "'options' parameter"),
         ({"options": {"seed": 3}}, "'options' parameter"),

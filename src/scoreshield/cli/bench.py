@@ -46,13 +46,17 @@ def bench(
     folder = out or Path("runs") / name
     with progress_bar(as_json, f"{name}") as progress:
         rows = run(experiment, settings, folder, data_dir=data_dir, workers=workers, progress=progress)
-    pictures = draw(name, rows, folder / "figures")
+    left_out: list[str] = []
+    pictures = draw(name, rows, folder / "figures", left_out=left_out.append)
     if as_json:
-        typer.echo(json.dumps({"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}))
+        told = {"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}
+        typer.echo(json.dumps(told | {"left_out": left_out}))
         return
     typer.echo(f"{len(rows):,} values in {folder / 'results.csv'}, each with its guarantee.")
     for path in pictures:
         typer.echo(f"picture  {path}")
+    for line in left_out or (["Nothing of this run can be drawn."] if not pictures else []):
+        typer.echo(line)
 
 
 def _as_yaml(settings: dict[str, object]) -> str:

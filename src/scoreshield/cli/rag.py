@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from scoreshield.cli.options import Json, progress_bar
-from scoreshield.errors import InvalidInput
-from scoreshield.experiments.rag_run import Answering, Mechanism, Releasing, run
+from scoreshield.cli.output import Dataset, LedgerUrl, ledger_of
+from scoreshield.errors import InvalidInput, ScoreShieldError
+from scoreshield.experiments.rag_run import LEAVABLE, Answering, Mechanism, Releasing, run
 from scoreshield.tasks.chunks import OVERLAP, SIZE
 from scoreshield.tasks.rag import CONDITIONS, SETTINGS
 
@@ -65,12 +66,22 @@ def rag(
         str | None, typer.Option(help="Some of none,clean,private,oracle; by default all of them.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Of an answer; models that reason need more.", min=1)] = 512,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for a connection, or for the next byte of an answer.")
+    ] = 60.0,
     retries: Annotated[int, typer.Option(help="How often a failed request is repeated.", min=0)] = 5,
+    allow_http: Annotated[
+        bool, typer.Option("--allow-http", help="Send prompts over plain http to another machine, for all to read.")
+    ] = False,
+    leave_out: Annotated[
+        str | None, typer.Option(help="What the servers do not know: some of temperature,max_tokens,seed.")
+    ] = None,
     size: Annotated[int, typer.Option(help="Tokens of a chunk.", min=1)] = SIZE,
     overlap: Annotated[int, typer.Option(help="Tokens that it shares with the chunk before.", min=0)] = OVERLAP,
     limit: Annotated[int | None, typer.Option(help="Only so many questions, the first ones.", min=1)] = None,
     workers: Annotated[int, typer.Option(help="Requests under way at once.", min=1)] = 4,
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
     research_seed: Annotated[
         int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.", min=0)
     ] = None,
@@ -82,19 +93,27 @@ def rag(
     """
     answering = None
     if (models := _models(generator, generator_url, judge, judge_url, conditions)) is not None:
-        answering = Answering(*models, _conditions(conditions), max_tokens, timeout, retries, workers)
-    done = run(
-        corpus,
-        questions,
-        out,
-        embedder=embedder,
-        releasing=Releasing(mechanism, epsilon, delta, threshold, k, paper_rule, research_seed),
-        answering=answering,
-        size=size,
-        overlap=overlap,
-        limit=limit,
-        bar=partial(progress_bar, as_json),
-    )
+        chosen = CONDITIONS if conditions is None else _some_of(CONDITIONS, conditions, "conditions")
+        left = () if leave_out is None else _some_of(LEAVABLE, leave_out, "leave-out")
+        answering = Answering(*models, chosen, max_tokens, timeout, retries, workers, allow_http, left)
+    try:
+        done = run(
+            corpus,
+            questions,
+            out,
+            embedder=embedder,
+            releasing=Releasing(mechanism, epsilon, delta, threshold, k, paper_rule, research_seed),
+            answering=answering,
+            size=size,
+            overlap=overlap,
+            limit=limit,
+            ledger=ledger_of(ledger, dataset),
+            bar=partial(progress_bar, as_json),
+        )
+    except MemoryError:
+        raise ScoreShieldError(
+            f"Not enough memory for these pages and questions; what was retrieved or answered before is kept in {out}."
+        ) from None
     files = [str(out / name) for name in ("results.json", "results.csv")]
     if as_json:
         typer.echo(json.dumps({"files": files, **done.to_dict(records=False)}))
@@ -120,11 +139,8 @@ def _models(
     return (generator, generator_url), (judge or generator, judge_url or generator_url)
 
 
-def _conditions(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return CONDITIONS
+def _some_of(known: tuple[str, ...], text: str, option: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
-    if not set(names) <= set(CONDITIONS) or len(set(names)) != len(names):
-        known = ",".join(CONDITIONS)
-        raise InvalidInput(f"--conditions must be some of {known}, each once, with commas. Got {text[:80]!r}.")
+    if not set(names) <= set(known) or len(set(names)) != len(names):
+        raise InvalidInput(f"--{option} must be some of {','.join(known)}, each once, with commas. Got {text[:80]!r}.")
     return names

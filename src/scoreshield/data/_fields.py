@@ -14,7 +14,16 @@ from scoreshield.errors import InvalidInput
 Float32 = NDArray[np.float32]
 Float = NDArray[np.float64]
 Whole = NDArray[np.int64]
+MOST_RATED = 1_000_000  # the largest number of a user or item that is believed; MovieLens 100K has 943 and 1,682
+
 Items = Sequence[Any] | NDArray[Any]  # what an embedder reads, one a record
+
+
+def numeral(text: str, most: int) -> int | None:
+    """The number that a text of plain digits 0 to 9 stands for, or None where it is none or beyond ``most``."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:  # int() refuses thousands of digits with an error
+        return None
+    return int(text) if int(text) <= most else None
 
 
 def keep(owner: object, name: str, value: object) -> None:

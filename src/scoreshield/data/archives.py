@@ -9,13 +9,18 @@ from __future__ import annotations
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from scoreshield.errors import FileError, InvalidInput
-from scoreshield.io import write_whole
+from scoreshield.data import _files
+from scoreshield.errors import InvalidInput
 
 LIMIT = 256 << 20  # bytes of one member; the largest here, the training images of CIFAR-100, has 154 MB
+
+_NAME_LIMIT = 1 << 20  # bytes of a header that holds long names and the like; real ones have a few hundred
+_NAME_HEADERS = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
 
 
 def tar_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
@@ -28,26 +33,21 @@ def unpack(path: Path, targets: Mapping[str, Path], *, limit: int = LIMIT) -> No
     """Write these members of a tar archive to these places, each whole or not at all."""
     found = {}
     for name, content in _tar(path, set(targets), limit):
-        target = targets[name]
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"Cannot make the folder {target.parent}: {error.strerror}.") from None
-        write_whole({target: lambda out, content=content: out.write(content)})  # type: ignore[misc]
+        _files.place(targets[name], lambda out, content=content: out.write(content))  # type: ignore[misc]
         found[name] = b""
     _complete(path, list(targets), found)
 
 
 def zip_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
     """The contents of these files of a zip archive."""
-    with _opening(path), zipfile.ZipFile(path) as archive:
+    with _files.reading(path), zipfile.ZipFile(path) as archive:
         there = set(archive.namelist())
         found = {}
         for name in (name for name in names if name in there):
-            _within(path, name, archive.getinfo(name).file_size, limit)
+            within(path, name, archive.getinfo(name).file_size, limit)
             with archive.open(name) as member:
                 found[name] = member.read(limit + 1)
-            _within(path, name, len(found[name]), limit)
+            within(path, name, len(found[name]), limit)
     return _complete(path, names, found)
 
 
@@ -64,12 +64,12 @@ def lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
 
 def _tar(path: Path, names: set[str], limit: int) -> Iterator[tuple[str, bytes]]:
     left = set(names)
-    with _opening(path), tarfile.open(path, "r|*") as archive:
+    with _files.reading(path), tarfile.open(path, "r|*", tarinfo=_Header) as archive:
         for member in archive:
             name = member.name.removeprefix("./")
             if name not in left or not member.isreg():
                 continue
-            _within(path, name, member.size, limit)
+            within(path, name, member.size, limit)
             file = archive.extractfile(member)
             assert file is not None  # a regular file has content
             yield name, file.read()
@@ -78,7 +78,19 @@ def _tar(path: Path, names: set[str], limit: int) -> Iterator[tuple[str, bytes]]
                 return
 
 
-def _within(path: Path, name: str, size: int, limit: int) -> None:
+class _Header(tarfile.TarInfo):
+    """A header whose own content is read only up to a limit: tarfile reads as much as the header claims."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _NAME_HEADERS and header.size > _NAME_LIMIT:
+            raise tarfile.TarError(f"a header claims {header.size} bytes of names, more than {_NAME_LIMIT}")
+        return header
+
+
+def within(path: Path, name: str, size: int, limit: int) -> None:
+    """Refuse a member that is too large to be read."""
     if size > limit:
         raise InvalidInput(f"{path}: the member {name} has {size} bytes, more than the {limit} that are read.")
 
@@ -89,25 +101,3 @@ def _complete(path: Path, names: Sequence[str], found: dict[str, bytes]) -> dict
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InvalidInput(f"{path} holds no member {missing[0]}{more}: it is incomplete or of another kind.")
     return found
-
-
-@contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    """Turn what a damaged archive does to its reader into one sentence."""
-    try:
-        yield
-    except (InvalidInput, FileError):
-        raise
-    except FileNotFoundError:
-        raise FileError(f"There is no file {path}.") from None
-    except OSError as error:
-        if error.strerror:
-            raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-        raise _damaged(path, error) from None
-    except Exception as error:  # zlib, struct, lzma, zipfile and tarfile each have errors of their own
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: Exception) -> InvalidInput:
-    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    return InvalidInput(f"{path} is corrupt, truncated or of another kind: {reason}.")

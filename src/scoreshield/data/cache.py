@@ -1,12 +1,13 @@
 """Official files on this machine: found, checked, and downloaded only where they are missing.
 
 A file lies at ``<root>/<set>/<file>``, where root is the argument, else ``$SCORESHIELD_DATA``, else the user's cache
-folder. Beside it ``<file>.checked`` remembers a passed check, so that a large file is not read each time; for a file
-without a published checksum it also holds the SHA-256 of the first one seen, from which later ones must not differ.
+folder. Beside it ``<file>.checked`` remembers a passed check, so that a large file is not read each time, and
+``TERMS.txt`` says what one may do with what was downloaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from scoreshield import _checks
-from scoreshield.data.catalogue import CATALOGUE, RemoteFile
+from scoreshield.data import _fields, _files
+from scoreshield.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
-from scoreshield.io import write_whole
 
 Progress = Callable[[str, int, int | None], object]  # file, bytes so far, bytes in all if known
 
@@ -32,6 +33,8 @@ def fetch(
     name: str, *, root: str | Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> dict[str, Path]:
     """The files of an official set, by their names; downloaded where they are missing, checked in any case.
+
+    The loaders fetch for themselves what they need; this gets a whole set beforehand, for work offline.
 
     Parameters
     ----------
@@ -48,7 +51,10 @@ def fetch_file(
     name: str, file_name: str, root: str | Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> Path:
     """One file of an official set; see `fetch`."""
-    file, path = CATALOGUE[name].file(file_name), set_folder(name, root) / file_name
+    official = CATALOGUE[_checks.one_of(name, "name", "fetch_file", CATALOGUE)]
+    known = [file.name for file in official.files]
+    file = official.file(_checks.one_of(file_name, "file_name", "fetch_file", known))
+    path = set_folder(name, root) / file_name
     try:
         there = path.is_file()
     except OSError as error:
@@ -59,6 +65,7 @@ def fetch_file(
     if offline:
         raise FileError(f"{_missing(path, file)} (offline: nothing was downloaded).")
     download(file, path, progress)
+    _tell_terms(official, path.parent)
     return path
 
 
@@ -66,9 +73,7 @@ def set_folder(name: str, root: str | Path | None = None) -> Path:
     """The folder of one set."""
     if root is None:
         root = os.environ.get("SCORESHIELD_DATA") or _user_cache() / "scoreshield"
-    elif not isinstance(root, str | Path) or not str(root):
-        _checks.reject("root", "fetch", "a folder, or None for the usual one", root)
-    return Path(root) / name
+    return _files.path_of(root, "fetch", "root", "a folder, or None for the usual one") / name
 
 
 def _user_cache() -> Path:
@@ -80,25 +85,32 @@ def _user_cache() -> Path:
 
 
 def verify(path: Path, file: RemoteFile) -> None:
-    """Refuse a file that is not the one the catalogue means; what passed is remembered by its size and time."""
+    """Refuse a file that is not the one the catalogue means.
+
+    A check that passed is remembered, and holds while the file has the same size, inode, time of writing and time of
+    change; the last of these cannot be set back by whoever may write the file.
+    """
     record = path.with_name(path.name + ".checked")
-    known = _recall(record, pinned=file.checksum is None)
     try:
         state = path.stat()
-        expected = file.checksum or known.get("checksum")
-        stamp = {"checksum": expected, "size": state.st_size, "time": state.st_mtime_ns}
-        if expected is not None and known == stamp:
+        stamp = {
+            "checksum": file.checksum,
+            "size": state.st_size,
+            "inode": state.st_ino,
+            "written": state.st_mtime_ns,
+            "changed": state.st_ctime_ns,
+        }
+        if _recall(record) == stamp:
             return
-        found = _digest(path, (expected or "sha256:").partition(":")[0])
+        found = _digest(path, file.checksum.partition(":")[0])
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from None
-    if expected is not None and found != expected:
-        whose = "the published one" if file.checksum else f"that of the first file seen, in {record.name},"
+    if found != file.checksum:
         raise InvalidInput(
-            f"{path} is not used: its checksum {found} is not {whose} {expected}; "
+            f"{path} is not used: its checksum {found} is not the published one {file.checksum}; "
             f"move it away and get it again from {file.address}."
         )
-    _remember(record, {**stamp, "checksum": found})
+    _remember(record, stamp)
 
 
 def download(
@@ -112,11 +124,7 @@ def download(
     local_http : allow plain http, from 127.0.0.1 only; for tests of this function.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {path.parent}: {error.strerror}.") from None
-    try:
-        write_whole({path: lambda out: _stream(file, out, progress, timeout, local_http)})
+        _files.place(path, lambda out: _stream(file, out, progress, timeout, local_http))
     except _Failed as failure:
         by_hand = f"get it from {file.address} by hand and put it at {path}"
         raise FileError(f"Cannot download {file.name}: {failure}; nothing was kept; {by_hand}.") from None
@@ -124,29 +132,32 @@ def download(
 
 
 class _Failed(Exception):
-    """Why a download came to nothing. Not an OSError, which `write_whole` would take for trouble with the disk."""
+    """Why a download came to nothing. Not an OSError, which `_files.place` would take for trouble with the disk."""
 
 
 def _stream(file: RemoteFile, out: BinaryIO, progress: Progress | None, timeout: float, local_http: bool) -> None:
-    algorithm, _, expected = (file.checksum or "sha256:").partition(":")
+    algorithm, _, expected = file.checksum.partition(":")
     digest, done = hashlib.new(algorithm, usedforsecurity=False), 0
+    most = _MOST if file.size is None else file.size
     response = _receive(lambda: _open(file.address, timeout, local_http))
     with response:
         length = response.headers.get("Content-Length")
-        total = int(length) if length is not None and length.isdigit() else None
+        total = None if length is None else _fields.numeral(length, 10**18)
+        if total is not None and total > most:
+            raise _Failed(f"the server offers {total} bytes, more than the {most} that it should have")
         while block := _receive(lambda: response.read(_BLOCK)):
+            done += len(block)
+            if done > most:
+                raise _Failed(f"the server sent more than the {most} bytes that it should have")
             out.write(block)
             digest.update(block)
-            done += len(block)
-            if done > _MOST:
-                raise _Failed(f"the server sent more than {_MOST} bytes")
             if progress is not None:
                 progress(file.name, done, total)
     if total is not None and done != total:
         raise _Failed(f"the connection ended after {done} of {total} bytes")
     if not done:
         raise _Failed("the server sent nothing")
-    if expected and digest.hexdigest() != expected:
+    if digest.hexdigest() != expected:
         raise _Failed(f"its checksum {algorithm}:{digest.hexdigest()} is not the published one {file.checksum}")
 
 
@@ -198,26 +209,23 @@ def _digest(path: Path, algorithm: str) -> str:
     return f"{algorithm}:{digest.hexdigest()}"
 
 
-def _recall(record: Path, *, pinned: bool) -> dict[str, Any]:
+def _recall(record: Path) -> object:
     try:
-        known = json.loads(record.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError):
-        known = None
-    if not isinstance(known, dict) or not isinstance(known.get("checksum"), str):
-        if not pinned:
-            return {}  # it only saved time
-        raise InvalidInput(f"{record} is damaged; delete it, and the file beside it is checked anew.")
-    return known
+        return json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None  # it only saves time
 
 
 def _remember(record: Path, stamp: dict[str, Any]) -> None:
     text = json.dumps(stamp).encode()
-    try:
-        write_whole({record: lambda out: out.write(text)})
-    except FileError:
-        return  # a folder that cannot be written to: the file is checked each time
+    with contextlib.suppress(FileError):  # a folder that cannot be written to: the file is checked each time
+        _files.place(record, lambda out: out.write(text))
+
+
+def _tell_terms(official: Official, folder: Path) -> None:
+    sources = "\n".join(f"{file.name} from {file.address}" for file in official.files)
+    text = f"{official.title}\n\nTerms: {official.terms}\nCite: {official.citation}\n\n{sources}\n"
+    _files.place(folder / "TERMS.txt", lambda out: out.write(text.encode()))
 
 
 def _missing(path: Path, file: RemoteFile) -> str:
@@ -229,4 +237,4 @@ def _words(error: object) -> str:
         return "the server did not answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+    return _files.first_line(error)

@@ -1,8 +1,7 @@
 """The official data sets: which files, from where, with which checksum, under which terms.
 
-A checksum is the one its owners publish, or the one a well-known library checks. Where neither exists it is None, and
-`cache` keeps to the first file it has seen. Checksums guard against damage and mix-ups; MD5 is no defence against
-somebody who forges a file on purpose.
+A checksum is the one its owners publish, or the one that well-known libraries or several independent projects check.
+Checksums guard against damage and mix-ups; MD5 is no defence against somebody who forges a file on purpose.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ class RemoteFile:
     ----------
     name : what it is called in the cache, which is what its owners call it.
     address : where its owners, or those who keep it for them, offer it.
-    checksum : "md5:..." or "sha256:...", or None where none is published.
-    size : in bytes, where it is known.
+    checksum : "md5:..." or "sha256:...".
+    size : in bytes, where it is known; a server that sends more is cut off.
     """
 
     name: str
     address: str
-    checksum: str | None
+    checksum: str
     size: int | None = None
 
 
@@ -92,6 +91,7 @@ CATALOGUE: dict[str, Official] = {
                 "images.tar.gz",
                 "https://www.robots.ox.ac.uk/~vgg/data/pets/data/images.tar.gz",
                 "md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
+                791_918_971,
             ),
             RemoteFile(
                 "annotations.tar.gz",
@@ -158,14 +158,16 @@ CATALOGUE: dict[str, Official] = {
         _LFW_TERMS,
         _LFW_CITATION,
     ),
-    # No sum is published.
+    # The owners publish no sum; independent projects that evaluate on FRAMES agree on this one for this revision.
     "frames": Official(
         "FRAMES",
         (
             RemoteFile(
                 "test.tsv",
-                "https://huggingface.co/datasets/google/frames-benchmark/resolve/main/test.tsv",
-                None,
+                "https://huggingface.co/datasets/google/frames-benchmark/resolve/"
+                "58d9fb6330f3ab1316d1eca12e5e8ef23dcc22ef/test.tsv",
+                "sha256:4255093c93b595b5b04c7c8dde290b48ec87d72ca0fb0b760d9dd02740d669ff",
+                484_887,
             ),
         ),
         "Apache-2.0.",

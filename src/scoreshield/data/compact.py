@@ -7,7 +7,6 @@ and are handed over as they are, in float32. Numbers of users, items, sentences,
 from __future__ import annotations
 
 import csv
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield.data import _fields, _files, archives
 from scoreshield.data.sets import FacePairs, LabelledSet, Ratings, RetrievalSet, ScorePairs, SentencePairs, grouped
 from scoreshield.errors import FileError, InvalidInput
 
@@ -168,9 +168,7 @@ def lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
 
 
 def _find(data_dir: str | Path, file: str) -> Path:
-    if not isinstance(data_dir, str | Path) or not str(data_dir):
-        _checks.reject("data_dir", "the compact readers", "the folder of the compact sets", data_dir)
-    path = Path(data_dir) / file
+    path = _files.path_of(data_dir, "the compact readers", "data_dir", "the folder of the compact sets") / file
     if not path.is_file():
         raise FileError(f"There is no file {file} in {data_dir}; it should hold {_CONTENT[file]}.")
     return path
@@ -179,23 +177,17 @@ def _find(data_dir: str | Path, file: str) -> Path:
 def _arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The named arrays of an .npz file, in this order. Pickled objects are never read: they could run code."""
     path = _find(data_dir, file)
-    try:
-        with path.open("rb") as raw:
-            archive = np.load(raw, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InvalidInput(
-                    f"{path} is not an .npz file, whatever its name says; it should hold {_CONTENT[file]}."
-                )
-            missing = [name for name in names if name not in archive.files]
-            if missing:
-                raise InvalidInput(f"{path} lacks the array '{missing[0]}'; it should hold {_CONTENT[file]}.")
-            arrays = {name: archive[name] for name in names}
-    except (InvalidInput, FileError):
-        raise
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from None
-    except Exception as error:  # zlib and struct have errors of their own for a damaged file
-        raise _unreadable(path, error) from None
+    with _files.reading(path), path.open("rb") as raw:
+        archive = np.load(raw, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InvalidInput(f"{path} is not an .npz file, whatever its name says; it should hold {_CONTENT[file]}.")
+        missing = [name for name in names if name not in archive.files]
+        if missing:
+            raise InvalidInput(f"{path} lacks the array '{missing[0]}'; it should hold {_CONTENT[file]}.")
+        assert archive.zip is not None  # it is closed only at the end
+        for member in archive.zip.infolist():
+            archives.within(path, member.filename, member.file_size, archives.LIMIT)
+        arrays = {name: archive[name] for name in names}
     for name, array in arrays.items():
         if not array.ndim or not len(array):
             raise InvalidInput(f"{path}: the array '{name}' is empty; the file should hold {_CONTENT[file]}.")
@@ -206,30 +198,29 @@ def _table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict
     """The rows of a .csv file that has at least these columns."""
     path = _find(data_dir, file)
     rows = []
-    try:
-        with path.open(encoding="utf-8", newline="") as text:
-            reader = csv.DictReader(text, strict=True)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InvalidInput(f"{path} lacks the column '{missing[0]}'; it should hold {_CONTENT[file]}.")
-            for row in reader:
-                if None in row or None in row.values():
-                    raise InvalidInput(f"{path}, line {reader.line_num}: the row has too many or too few columns.")
-                rows.append(row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _unreadable(path, error) from None
+    with _files.reading(path), path.open(encoding="utf-8", newline="") as text:
+        reader = csv.DictReader(text, strict=True)
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InvalidInput(f"{path} lacks the column '{missing[0]}'; it should hold {_CONTENT[file]}.")
+        for row in reader:
+            if None in row or None in row.values():
+                raise InvalidInput(f"{path}, line {reader.line_num}: the row has too many or too few columns.")
+            rows.append(row)
     if not rows:
         raise InvalidInput(f"{path} has no rows; it should hold {_CONTENT[file]}.")
     return rows
 
 
 def _numbers(data_dir: str | Path, file: str, rows: list[dict[str, str]], column: str) -> NDArray[np.int64]:
-    texts = [row[column] for row in rows]
-    for line, text in enumerate(texts, 2):
-        if not (text.isascii() and text.isdecimal() and len(text) < 16) or int(text) < 1:
+    numbers = [_fields.numeral(row[column], _fields.MOST_RATED) for row in rows]
+    for line, number in enumerate(numbers, 2):
+        if not number:
             where = f"{Path(data_dir, file)}, line {line}"
-            raise InvalidInput(f"{where}: the column '{column}' must hold whole numbers from 1.")
-    return np.array(texts, dtype=np.int64)
+            raise InvalidInput(
+                f"{where}: the column '{column}' must hold whole numbers from 1 to {_fields.MOST_RATED}."
+            )
+    return np.array(numbers, dtype=np.int64)
 
 
 def _matching(arrays: dict[str, NDArray[Any]], name: str, records: int, file: str, other: str = "") -> NDArray[Any]:
@@ -245,10 +236,3 @@ def _matching(arrays: dict[str, NDArray[Any]], name: str, records: int, file: st
 
 def _disagreement(file: str, other: str, how: str) -> str:
     return f"{file} and {other} do not belong together: they {how}."
-
-
-def _unreadable(path: Path, error: Exception) -> InvalidInput | FileError:
-    if isinstance(error, OSError) and error.strerror:
-        return FileError(f"Cannot read {path}: {error.strerror}.")
-    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    return InvalidInput(f"{path} is corrupt, truncated or of another kind: {reason}.")

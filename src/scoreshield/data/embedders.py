@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
-from scoreshield.data._fields import Float32, Items
+from scoreshield.data._fields import Float32, Items, numeral
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.io import write_whole
 
@@ -55,9 +55,10 @@ def embedder(kind: str, **options: Any) -> Embedder:
     if family not in ("sentence-transformers", "timm", "dlib", "hashing") or (family == "dlib") != (not model):
         _checks.reject("kind", "embedder", must, kind)
     if family == "hashing":
-        if not model.isdecimal() or not 1 <= int(model) <= 2**20:
+        dimensions = numeral(model, 2**20)
+        if not dimensions:
             _checks.reject("kind", "embedder", "'hashing:<dimensions>' with 1 to 1048576 dimensions", kind)
-        return _made(HashingEmbedder, [int(model)], options)
+        return _made(HashingEmbedder, [dimensions], options)
     from scoreshield.data import neural  # which builds on this module
 
     classes = {"sentence-transformers": neural.SentenceEmbedder, "timm": neural.ImageEmbedder}
@@ -78,7 +79,7 @@ class HashingEmbedder:
             from sklearn.feature_extraction.text import HashingVectorizer
         except ImportError:
             raise InvalidInput(
-                "The hashing embedder needs the 'demo' extra: pip install 'scoreshield[demo]'."
+                "The hashing embedder needs the 'tasks' extra: pip install 'scoreshield[tasks]'."
             ) from None
 
         # The pattern finds a token in every text but a blank one; k tokens and their k - 1 neighbouring pairs are an
@@ -112,11 +113,11 @@ def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progre
     rows = checked_rows(embedder.embed(items, progress=progress), len(items))
     facts = {"embedder": embedder.name, "shape": list(rows.shape), "sha256": hashlib.sha256(rows.data).hexdigest()}
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
     text = json.dumps(facts).encode()
-    write_whole({rows_file: lambda out: np.save(out, rows), facts_file: lambda out: out.write(text)})
+    write_whole({rows_file: lambda out: np.save(out, rows), facts_file: lambda out: out.write(text)}, private=True)
     return rows
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from scoreshield import _checks
-from scoreshield.data import archives, cache
+from scoreshield.data import _files, archives, cache
+from scoreshield.data._fields import numeral
 from scoreshield.data.sets import FacePairs
 from scoreshield.errors import FileError, InvalidInput
 
 # The folder inside each archive, which is not always called what the archive is.
 _FOLDERS = {"deepfunneled": "lfw-deepfunneled", "funneled": "lfw_funneled"}
+
+_MOST = 999_999  # the largest number of a picture, of folds or of pairs that is believed
 
 Picture = tuple[str, int]  # a person and the number of the picture
 
@@ -20,7 +23,7 @@ Picture = tuple[str, int]  # a person and the number of the picture
 def lfw(
     root: str | Path | None = None,
     *,
-    alignment: str = "deepfunneled",
+    alignment: str = "funneled",
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> FacePairs:
@@ -32,8 +35,8 @@ def lfw(
     Parameters
     ----------
     root, offline, progress : see `scoreshield.data.cache.fetch`.
-    alignment : how the pictures were aligned: "deepfunneled", whose server is gone, so that the archive must be put in
-        place by hand; or "funneled", which can be downloaded.
+    alignment : how the pictures were aligned: "funneled", which can be downloaded; or "deepfunneled", whose server is
+        gone, so that the archive must be put in place by hand.
     """
     name = f"lfw-{_checks.one_of(alignment, 'alignment', 'lfw', _FOLDERS)}"
     pairs = cache.fetch_file(name, "pairs.txt", root, offline, progress)
@@ -42,26 +45,32 @@ def lfw(
     paths = [Path(item) for item in made.items or ()]
     absent = {f"{folder.name}/{path.parent.name}/{path.name}": path for path in paths if not path.is_file()}
     if absent:
-        archives.unpack(cache.fetch_file(name, f"{name}.tgz", root, offline, progress), absent)
+        archive = folder.parent / f"{name}.tgz"
+        if alignment == "deepfunneled" and not archive.exists():
+            raise FileError(
+                f"There is no file {archive}, and the server of the deep-funneled pictures is gone: put the archive "
+                "there by hand, or use alignment='funneled', which can be downloaded."
+            )
+        archives.unpack(cache.fetch_file(name, archive.name, root, offline, progress), absent)
     return made
 
 
 def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs") -> FacePairs:
     """A list of pairs in the form of LFW's pairs.txt, with pictures at ``folder/Person/Person_0001.jpg``.
 
-    A line of three fields (person, number, number) is a genuine pair, one of four (person, number, person, number) an
-    impostor pair. The first line may say "folds pairs": so many folds, each of so many genuine pairs and as many
-    impostor pairs; or "pairs" alone, which is one fold; without it all lines are one fold.
+    A line of three fields (person, number, number) is a genuine pair of two pictures, one of four (person, number,
+    person, number) an impostor pair of two people. The first line may say "folds pairs": so many folds, each of so many
+    genuine pairs and as many impostor pairs; or "pairs" alone, which is one fold; without it all lines are one fold.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-    rows = list(archives.lines(content, str(path)))
+    folder = _files.path_of(folder, "read_pairs", "folder", "the path of a folder")
+    rows = list(archives.lines(_files.read(_files.path_of(path, "read_pairs")), str(path)))
     folds, each = 1, None
     header = rows[0][1].split() if rows else []
-    if 1 <= len(header) <= 2 and all(part.isdecimal() for part in header):
-        folds, each = (1, int(header[0])) if len(header) == 1 else (int(header[0]), int(header[1]))
+    if 1 <= len(header) <= 2:
+        counts = [numeral(part, _MOST) or 0 for part in header]
+        if not all(counts):
+            raise InvalidInput(f"{path}, line 1: the first line must be 'folds pairs', 'pairs' or a pair.")
+        folds, each = (1, counts[0]) if len(counts) == 1 else (counts[0], counts[1])
         rows = rows[1:]
     if not rows or (each is not None and len(rows) != 2 * folds * each):
         expected = "at least one pair" if each is None else f"{folds} x {2 * each} pairs, as its first line says"
@@ -78,18 +87,22 @@ def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs"
         same=identity[first] == identity[second],
         fold=np.arange(len(pairs)) * folds // len(pairs),
         identity=identity,
-        items=tuple(Path(folder) / person / f"{person}_{number:04d}.jpg" for person, number in pictures),
+        items=tuple(folder / person / f"{person}_{number:04d}.jpg" for person, number in pictures),
     )
 
 
 def _pair(line: str, where: str) -> tuple[Picture, Picture]:
     parts = line.split()
-    if len(parts) == 3:
-        parts = [parts[0], parts[1], parts[0], parts[2]]
-    numbers = parts[1::2]
-    sound = len(parts) == 4 and all(part.isdecimal() and len(part) <= 6 for part in numbers)
-    if not sound or any(set(person) & set("/\\") or person.startswith(".") for person in parts[::2]):
+    genuine = len(parts) == 3
+    if genuine:
+        parts.insert(2, parts[0])
+    people, numbers = parts[::2], [numeral(part, _MOST) or 0 for part in parts[1::2]]
+    if len(parts) != 4 or not all(numbers) or any(set(p) & set("/\\\0") or p.startswith(".") for p in people):
         raise InvalidInput(
             f"{where}: a line must be 'person number number' or 'person number person number', without slashes."
         )
-    return (parts[0], int(parts[1])), (parts[2], int(parts[3]))
+    if not genuine and people[0] == people[1]:
+        raise InvalidInput(f"{where}: a line of four fields must name two people; it names one twice.")
+    if genuine and numbers[0] == numbers[1]:
+        raise InvalidInput(f"{where}: a line of three fields must name two pictures; it names one twice.")
+    return (people[0], numbers[0]), (people[1], numbers[1])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
-from scoreshield.data import archives, cache
+from scoreshield.data import _fields, _files, archives, cache
 from scoreshield.data.sets import LabelledSet
 from scoreshield.errors import InvalidInput
 
@@ -51,7 +51,8 @@ def read_cifar10(path: str | Path, *, split: str = "test", limit: int | None = N
     """CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `cifar10`."""
     members = _CIFAR10[_checks.one_of(split, "split", "cifar10", _CIFAR10)]
     names = "cifar-10-batches-bin/batches.meta.txt"
-    return _cifar(f"CIFAR-10 {split}", Path(path), members, names, labels=1, column=0, limit=limit)
+    file = _files.path_of(path, "read_cifar10")
+    return _cifar(f"CIFAR-10 {split}", file, members, names, labels=1, column=0, limit=limit)
 
 
 def cifar100(
@@ -75,7 +76,8 @@ def read_cifar100(
     members = _CIFAR100[_checks.one_of(split, "split", "cifar100", _CIFAR100)]
     column = ("coarse", "fine").index(_checks.one_of(labels, "labels", "cifar100", ("coarse", "fine")))
     names = f"cifar-100-binary/{labels}_label_names.txt"
-    return _cifar(f"CIFAR-100 {split}", Path(path), members, names, labels=2, column=column, limit=limit)
+    file = _files.path_of(path, "read_cifar100")
+    return _cifar(f"CIFAR-100 {split}", file, members, names, labels=2, column=column, limit=limit)
 
 
 def _cifar(
@@ -134,14 +136,17 @@ def read_pets(
 ) -> LabelledSet:
     """The list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `pets`."""
     member = _PETS[_checks.one_of(split, "split", "pets", _PETS)]
-    where = f"{annotations}: {member}"
+    file = _files.path_of(annotations, "read_pets", "annotations")
+    folder = _files.path_of(folder, "read_pets", "folder", "the path of a folder")
+    where = f"{file}: {member}"
     rows = []
-    for number, line in archives.lines(archives.tar_members(Path(annotations), [member])[member], where):
+    for number, line in archives.lines(archives.tar_members(file, [member])[member], where):
         parts = line.split()
-        named = bool(parts) and "_" in parts[0] and not set(parts[0]) & set("/\\") and not parts[0].startswith(".")
-        if len(parts) != 4 or not named or not parts[1].isdecimal() or not 1 <= int(parts[1]) <= 1000:
+        named = bool(parts) and "_" in parts[0] and not set(parts[0]) & set("/\\\0") and not parts[0].startswith(".")
+        label = _fields.numeral(parts[1], 1000) if len(parts) == 4 else None
+        if not named or not label:
             raise InvalidInput(f"{where}, line {number}: a line must be 'name class species breed', class from 1.")
-        rows.append((parts[0], int(parts[1]) - 1, number))
+        rows.append((parts[0], label - 1, number))
     breeds: dict[int, str] = {}
     for name, label, number in rows:
         breed = name.rpartition("_")[0].replace("_", " ")
@@ -154,7 +159,7 @@ def read_pets(
         name=f"Oxford-IIIT Pet {split}",
         labels=np.array([label for _, label, _ in chosen], dtype=np.int64),
         class_names=tuple(breeds[label] for label in range(len(breeds))),
-        items=tuple(Path(folder) / "images" / f"{name}.jpg" for name, _, _ in chosen),
+        items=tuple(folder / "images" / f"{name}.jpg" for name, _, _ in chosen),
     )
 
 

@@ -1,14 +1,19 @@
 """Embedders around trained networks: sentence-transformers for texts, timm for images, dlib for faces.
 
-Each loads its package and weights when it is made. Its name ends in a digest of the weights, so that embeddings that
-were kept (`embedders.embed_cached`) are never taken for those of another model.
+Each loads its package and weights when it is made. Its name ends in a digest of the weights, of how the model is set
+up (pooling, length limit, tokenizer, prompts, preparation of pictures) and of the versions of the packages, so that
+embeddings that were kept (`embedders.embed_cached`) are never taken for those of another model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield.data._fields import Float32, Items
+from scoreshield.data._files import first_line
 from scoreshield.data.embedders import Progress, gather, texts_of
 from scoreshield.data.pictures import open_picture
 from scoreshield.errors import FileError, InvalidInput
@@ -46,7 +52,9 @@ class SentenceEmbedder:
         except Exception as error:  # a hub, a file system, a parser or torch, each with errors of its own
             raise _unloaded(f"sentence-transformers model {model!r}", error) from None
         self.model.eval()
-        self.name = f"sentence-transformers:{model}@{_digest(self.model)}"
+        packages = ("sentence-transformers", "transformers", "tokenizers", "torch")
+        digest = _digest(_weights(self.model), _set_up(self.model), _versions(*packages))
+        self.name = f"sentence-transformers:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
         """One row a text."""
@@ -74,13 +82,14 @@ class ImageEmbedder:
         self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
         try:
             self.model = timm.create_model(model, pretrained=pretrained, num_classes=0).to(device).eval()
-            self.prepare = timm.data.create_transform(
-                **timm.data.resolve_model_data_config(self.model), is_training=False
-            )
+            pictures = timm.data.resolve_model_data_config(self.model)
+            self.prepare = timm.data.create_transform(**pictures, is_training=False)
         except Exception as error:  # as above
             raise _unloaded(f"timm model {model!r}", error) from None
         self.device = device
-        self.name = f"timm:{model}@{_digest(self.model)}"
+        set_up = [repr(sorted(pictures.items())).encode(), repr(self.prepare).encode(), repr(self.model).encode()]
+        digest = _digest(_weights(self.model), set_up, _versions("timm", "torch", "torchvision", "pillow"))
+        self.name = f"timm:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
         """One row an image."""
@@ -115,7 +124,7 @@ class FaceEmbedder:
             self.detect = self.dlib.get_frontal_face_detector()
             self.landmarks = self.dlib.shape_predictor(str(landmarks))
             self.network = self.dlib.face_recognition_model_v1(str(network))
-            digest = hashlib.sha256(landmarks.read_bytes() + network.read_bytes()).hexdigest()[:12]
+            digest = _digest(_files(landmarks, network), _versions("dlib", "dlib-bin", "pillow"))
         except (RuntimeError, OSError) as error:
             raise _unloaded("dlib face model", error) from None
         self.name = f"dlib:{self.missing}@{digest}"
@@ -152,7 +161,7 @@ def _package(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except Exception as error:  # a broken installation can fail in any way at all
         missing = isinstance(error, ModuleNotFoundError) and error.name == name
-        state = "are not installed" if missing else f"cannot be imported ({_first_line(error)})"
+        state = "are not installed" if missing else f"cannot be imported ({first_line(error)})"
         shown = name.replace("_", "-")
         raise InvalidInput(
             f"The {shown} embedders {state}; they need the '{extra}' extra: pip install 'scoreshield[{extra}]'."
@@ -170,17 +179,53 @@ def _face_models() -> Path:
 
 
 def _unloaded(what: str, error: Exception) -> FileError:
-    return FileError(f"The {what} cannot be loaded ({_first_line(error)}); {_WEIGHTS}.")
+    return FileError(f"The {what} cannot be loaded ({first_line(error)}); {_WEIGHTS}.")
 
 
-def _digest(model: Any) -> str:
-    """The first half-dozen bytes of the SHA-256 of all weights, in the order of their names."""
+def _digest(*parts: Iterable[bytes]) -> str:
+    """The first half-dozen bytes of the SHA-256 of the digests of all pieces, in their order."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).data)
+    for piece in itertools.chain(*parts):
+        digest.update(hashlib.sha256(piece).digest())
     return digest.hexdigest()[:12]
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+def _files(*paths: Path) -> Iterator[bytes]:
+    """What files hold, each after its name."""
+    for path in paths:
+        yield path.name.encode()
+        yield path.read_bytes()
+
+
+def _weights(model: Any) -> Iterator[bytes]:
+    """All weights, in the order of their names."""
+    for name, tensor in sorted(model.state_dict().items()):
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+        yield np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes()
+
+
+def _set_up(model: Any) -> Iterator[bytes]:
+    """What else decides the rows of a sentence-transformers model: modules, options, prompts and tokenizer."""
+    yield repr(model).encode()
+    for option in ("max_seq_length", "prompts", "default_prompt_name", "truncate_dim"):
+        yield repr(getattr(model, option, None)).encode()
+    for module in model:
+        yield repr(module.get_config_dict() if hasattr(module, "get_config_dict") else module).encode()
+        network = getattr(module, "auto_model", None)
+        yield b"" if network is None else network.config.to_json_string().encode()
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    if hasattr(tokenizer, "save_pretrained"):
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            yield from _files(*sorted(path for path in Path(folder).rglob("*") if path.is_file()))
+    elif hasattr(tokenizer, "to_str"):  # of the tokenizers package, as static embeddings use it
+        yield tokenizer.to_str().encode()
+
+
+def _versions(*packages: str) -> Iterator[bytes]:
+    """The installed versions of packages, where they are installed under these names."""
+    for package in packages:
+        try:
+            yield f"{package} {importlib.metadata.version(package)}".encode()
+        except importlib.metadata.PackageNotFoundError:
+            yield package.encode()

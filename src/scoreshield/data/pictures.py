@@ -10,29 +10,35 @@ from typing import Any
 
 import numpy as np
 
+from scoreshield.data._files import first_line
 from scoreshield.errors import FileError, InvalidInput
 
 
 def open_picture(item: Any, place: int) -> Any:
-    """The picture as a Pillow image in RGB; ``place`` is its number, for the error message."""
+    """The picture as a Pillow image in RGB; ``place`` is its number, for the error message.
+
+    A text must name a file that exists. It is never repeated in a message: it may be a private text that was meant for
+    another embedder.
+    """
     try:
         image = importlib.import_module("PIL.Image")
     except ImportError:
         raise InvalidInput(
             "Pictures need the 'image-embedders' extra: pip install 'scoreshield[image-embedders]'."
         ) from None
+    named = f"Picture {place} ({item})" if isinstance(item, Path) else f"Picture {place}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
             return _open(item, image)
-    except FileNotFoundError:
-        raise FileError(f"Picture {place} is missing: there is no file {item}.") from None
     except InvalidInput as error:
-        raise InvalidInput(f"Picture {place} {error}") from None
+        raise InvalidInput(f"{named} {error}") from None
+    except image.UnidentifiedImageError:  # whose message repeats the item
+        raise InvalidInput(f"{named} is not a picture file.") from None
     except Exception as error:  # a damaged picture can make its decoder fail in any way at all
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        name = item if isinstance(item, str | Path) else "given as bytes or pixels"
-        raise InvalidInput(f"Picture {place} ({name}) cannot be decoded: {reason}.") from None
+        if isinstance(error, OSError) and error.strerror:
+            raise FileError(f"{named} cannot be read: {error.strerror}.") from None
+        raise InvalidInput(f"{named} cannot be decoded: {first_line(error)}.") from None
 
 
 def _open(item: Any, image: Any) -> Any:
@@ -47,7 +53,16 @@ def _open(item: Any, image: Any) -> Any:
     if isinstance(item, bytes):
         with image.open(io.BytesIO(item)) as opened:
             return opened.convert("RGB")
+    if isinstance(item, str) and not _names_a_file(item):
+        raise InvalidInput("is not a picture file: a text must be the path of a file that exists.")
     if isinstance(item, str | Path):
         with image.open(item) as opened:
             return opened.convert("RGB")
     raise InvalidInput(f"must be a path, bytes, an array of pixels or a Pillow image; it is a {type(item).__name__}.")
+
+
+def _names_a_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # such as a name that is too long
+        return False

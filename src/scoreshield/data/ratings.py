@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.data import archives, cache
+from scoreshield.data import _files, archives, cache
+from scoreshield.data._fields import MOST_RATED, numeral
 from scoreshield.data.sets import Ratings
 from scoreshield.errors import InvalidInput
 
@@ -35,7 +36,7 @@ def read_movielens(path: str | Path) -> Ratings:
     but its test file, so that the five base files need not be read.
     """
     names = ["ml-100k/u.data", *(f"ml-100k/u{fold}.test" for fold in _FOLDS)]
-    content = archives.zip_members(Path(path), names)
+    content = archives.zip_members(_files.path_of(path, "read_movielens"), names)
     rows = _rows(content[names[0]], f"{path}: {names[0]}")
     place = {(user, item): number for number, (user, item) in enumerate(rows[:, :2].tolist())}
     if len(place) != len(rows):
@@ -67,12 +68,14 @@ def _rows(content: bytes, where: str) -> NDArray[np.int64]:
     rows = []
     for number, line in archives.lines(content, where):
         parts = line.split("\t")
-        sound = len(parts) == 4 and all(part.isdecimal() and len(part) < 16 for part in parts)
-        if not sound or not 1 <= int(parts[2]) <= 5 or "0" in parts[:2]:
+        limits = (MOST_RATED, MOST_RATED, 5, 10**15)
+        row = [numeral(part, most) for part, most in zip(parts, limits, strict=False)]
+        if len(parts) != 4 or not all(row[:3]) or row[3] is None:
             raise InvalidInput(
-                f"{where}, line {number}: a line must hold user, item, rating (1 to 5) and time, separated by tabs."
+                f"{where}, line {number}: a line must hold user and item (from 1 to {MOST_RATED}), rating (1 to 5) and "
+                "time, separated by tabs."
             )
-        rows.append([int(part) for part in parts[:3]])
+        rows.append(row[:3])
     if not rows:
         raise InvalidInput(f"{where} holds no ratings.")
     return np.array(rows, dtype=np.int64)

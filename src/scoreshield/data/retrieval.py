@@ -8,13 +8,19 @@ import io
 import json
 import re
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
-from scoreshield.data import archives, cache
+import numpy as np
+
+from scoreshield import _checks
+from scoreshield.data import _files, archives, cache
+from scoreshield.data._fields import numeral
 from scoreshield.data.sets import RetrievalSet, grouped
-from scoreshield.errors import FileError, InvalidInput
+from scoreshield.errors import InvalidInput
 
 _LINK = re.compile(r"wikipedia_link_\d+\+?")
+_BETWEEN = re.compile(r"[\s,;|]+(?=https?://)")  # several addresses in one cell
+_MOST = 1_000_000  # the highest grade of a judgement that is believed
 
 
 def scifact(
@@ -37,9 +43,13 @@ def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: 
     Only queries with a document judged above 0 are kept, in the order of queries.jsonl. ``folder`` is the one inside
     the archive; None means that it is called what the archive is.
     """
-    folder = Path(path).stem if folder is None else folder
+    file = _files.path_of(path, "read_beir")
+    for value, option in ((name, "name"), (folder or "", "folder"), (split, "split")):
+        if not isinstance(value, str):
+            _checks.reject(option, "read_beir", "a text", value)
+    folder = file.stem if folder is None else folder
     parts = [f"{folder}/corpus.jsonl", f"{folder}/queries.jsonl", f"{folder}/qrels/{split}.tsv"]
-    content = archives.zip_members(Path(path), parts)
+    content = archives.zip_members(file, parts)
     corpus = _records(content[parts[0]], f"{path}: {parts[0]}")
     queries = _records(content[parts[1]], f"{path}: {parts[1]}")
     judged = _judgements(content[parts[2]], f"{path}: {parts[2]}", queries, corpus)
@@ -84,11 +94,12 @@ def _judgements(
     judged: dict[str, list[str]] = {}
     for number, line in rows:
         parts = line.split("\t")
-        if len(parts) != 3 or not parts[2].strip().isdecimal():
+        grade = numeral(parts[2].strip(), _MOST) if len(parts) == 3 else None
+        if grade is None:
             raise InvalidInput(f"{where}, line {number}: a line must hold a query, a document and a whole score.")
         if parts[0] not in queries or parts[1] not in corpus:
             raise InvalidInput(f"{where}, line {number}: it names a query or a document that the archive lacks.")
-        if int(parts[2]) > 0:
+        if grade > 0:
             judged.setdefault(parts[0], []).append(parts[1])
     if not judged:
         raise InvalidInput(f"{where} judges no document relevant.")
@@ -109,40 +120,35 @@ def read_frames(path: str | Path) -> RetrievalSet:
     """The same from a ``test.tsv`` that is already here, with columns Prompt, Answer and the links.
 
     Links stand in wiki_links as a Python list, which is read as a literal and never run, or else in wikipedia_link_1,
-    wikipedia_link_2 and so on. A title is the last part of the address, decoded, with spaces for underscores and
-    without the fragment.
+    wikipedia_link_2 and so on, the last of which may hold several. A title is what follows /wiki/ in the address,
+    decoded, with spaces for underscores, without a query and a fragment. ``relevant`` names the pages of a question in
+    the order of its links, each once.
     """
-    titles: dict[str, int] = {}
-    questions: list[str] = []
-    answers: list[str] = []
-    pairs: list[tuple[int, int]] = []
-    for number, row in _table(Path(path)):
-        pages = [_title(link) for link in _links(row, f"{path}, line {number}")]
-        if not pages or not all(pages) or not row["Prompt"].strip():
-            raise InvalidInput(f"{path}, line {number}: a question needs a text and at least one link to a page.")
-        pairs += [(len(questions), titles.setdefault(page, len(titles))) for page in pages]
-        questions.append(row["Prompt"].strip())
-        answers.append(row["Answer"].strip())
+    file = _files.path_of(path, "read_frames")
+    rows = _table(file)
+    links = [_pages(row, f"{file}, line {number}") for number, row in rows]
+    titles = {title: place for place, title in enumerate(dict.fromkeys(title for pages in links for title in pages))}
     return RetrievalSet(
         name="FRAMES",
         documents=tuple(titles),
-        queries=tuple(questions),
-        relevant=grouped(pairs, len(questions)),
+        queries=tuple(row["Prompt"].strip() for _, row in rows),
+        relevant=tuple(np.array([titles[title] for title in pages]) for pages in links),
         titles=tuple(titles),
-        answers=tuple(answers),
+        answers=tuple(row["Answer"].strip() for _, row in rows),
     )
 
 
+def frames_links(path: str | Path) -> tuple[tuple[str, ...], ...]:
+    """The titles of the pages of each FRAMES question, in the order of its links, from a ``test.tsv``."""
+    found = read_frames(path)
+    return tuple(tuple(found.documents[page] for page in pages) for pages in found.relevant)
+
+
 def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
-    try:
+    with _files.reading(path):
         text = path.read_bytes().decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
         rows = [(reader.line_num, row) for row in reader]
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {reason}.") from None
     missing = [name for name in ("Prompt", "Answer") if name not in (reader.fieldnames or ())]
     if missing or not rows:
         raise InvalidInput(f"{path} must hold questions in columns Prompt, Answer and links, separated by tabs.")
@@ -152,10 +158,19 @@ def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
     return rows
 
 
+def _pages(row: dict[str, str], where: str) -> list[str]:
+    """The titles of the pages of one question, in order, each once."""
+    cells = _links(row, where)
+    pages = [_title(link) for cell in cells for link in _BETWEEN.split(cell.strip(" \t\r\n,;|")) if link]
+    if not pages or not all(pages) or not row["Prompt"].strip():
+        raise InvalidInput(f"{where}: a question needs a text and at least one link to a page.")
+    return list(dict.fromkeys(pages))
+
+
 def _links(row: dict[str, str], where: str) -> list[str]:
     listed = row.get("wiki_links", "").strip()
     if not listed:
-        return [link.strip() for name, link in row.items() if _LINK.fullmatch(name) and link.strip()]
+        return [link for name, link in row.items() if _LINK.fullmatch(name)]
     try:
         links = ast.literal_eval(listed)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -166,7 +181,15 @@ def _links(row: dict[str, str], where: str) -> list[str]:
 
 
 def _title(link: str) -> str:
-    _, known, page = link.strip().partition("/wiki/")  # what follows may hold a slash of its own
+    """The title of the page at an address.
+
+    Some addresses are encoded twice. Decoding until nothing changes is safe, since MediaWiki allows neither a percent
+    sign before two hexadecimal digits nor "#" in a title; a question mark in a title is encoded.
+    """
+    address, _, query = link.partition("#")[0].partition("?")
+    _, known, page = address.partition("/wiki/")  # what follows may hold a slash of its own
     if not known:
-        page = link.strip().rstrip("/").rpartition("/")[2]
-    return unquote(page.partition("#")[0]).replace("_", " ").strip()
+        page = parse_qs(query).get("title", [address.rstrip("/").rpartition("/")[2]])[0]
+    while (decoded := unquote(page)) != page:
+        page = decoded
+    return page.partition("#")[0].replace("_", " ").strip()

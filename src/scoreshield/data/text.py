@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import re
 from pathlib import Path
 
 import numpy as np
 
 from scoreshield import _checks
-from scoreshield.data import archives, cache
+from scoreshield.data import _files, archives, cache
 from scoreshield.data.sets import SentencePairs
 from scoreshield.errors import InvalidInput
 
 _SPLITS = ("train", "dev", "test")
+_DECIMAL = re.compile(r"[0-9](\.[0-9]{1,20})?")
 
 
 def stsb(
@@ -40,10 +41,11 @@ def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
     number, score, sentence, sentence, and in some rows the origin of each sentence.
     """
     member = f"stsbenchmark/sts-{_checks.one_of(split, 'split', 'stsb', _SPLITS)}.csv"
-    where = f"{path}: {member}"
+    file = _files.path_of(path, "read_stsb")
+    where = f"{file}: {member}"
     numbers: dict[str, int] = {}
     pairs, human = [], []
-    for number, line in archives.lines(archives.tar_members(Path(path), [member])[member], where):
+    for number, line in archives.lines(archives.tar_members(file, [member])[member], where):
         parts = line.split("\t")
         if len(parts) < 7 or not parts[5].strip() or not parts[6].strip():
             raise InvalidInput(
@@ -60,10 +62,6 @@ def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
 
 
 def _score(text: str, where: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not 0 <= score <= 5:
+    if not _DECIMAL.fullmatch(text.strip()) or float(text) > 5:
         raise InvalidInput(f"{where}: the score must be a number from 0 to 5; it is {text[:20]!r}.")
-    return score
+    return float(text)

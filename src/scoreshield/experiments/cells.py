@@ -81,12 +81,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one cell measured: values by metric, and the guarantee they came with (None where nothing is private)."""
+    """What one cell measured: values by metric, and the guarantee they came with (None where nothing is private).
+
+    ``seeded`` is False where the noise came from the cryptographic generator, so that no seed makes it again.
+    """
 
     values: Mapping[str, float]
     guarantee: Guarantee | None
     records: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    seeded: bool = True
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def rows(
         **_truth(cell, outcome.guarantee),
         "n": outcome.records,
         "repeat": cell.repeat,
-        "seed": cell.seed(grid.seed),
+        "seed": cell.seed(grid.seed) if outcome.seeded else None,
         "seconds": round(seconds, 6),
         "facts": json.dumps(dict(outcome.facts), sort_keys=True) if outcome.facts else None,
         "guarantee": None if outcome.guarantee is None else json.dumps(outcome.guarantee.to_dict(), sort_keys=True),

@@ -22,7 +22,8 @@ from scoreshield.experiments.grid import Choices, Grid
 from scoreshield.experiments.mechanisms import Public
 from scoreshield.utility.synthetic import FAMILIES, score_set
 
-_RATES = {"tar@1e-2": 1e-2, "tar@1e-3": 1e-3, "tar@1e-4": 1e-4}
+#: The last two take a synthetic set: no real one here has as many impostors.
+_RATES = {"tar@1e-2": 1e-2, "tar@1e-3": 1e-3, "tar@1e-4": 1e-4, "tar@1e-5": 1e-5, "tar@1e-6": 1e-6}
 _MECHANISMS = ("gaussian", "gaussian, clamped", "laplace", "staircase", "staircase, clamped", "optimal", "levels")
 _QUERY = np.array([1.0, 0.0])
 
@@ -56,7 +57,8 @@ class FaceVerification(Experiment):
 
     def choices(self, base: Mapping[str, Any]) -> Choices:
         sets = [f"lfw/{name}" for name in compact.LFW_SCORE_SETS] + [f"synthetic/{name}" for name in FAMILIES]
-        return Choices(sets, _MECHANISMS, (), tuple(self.metrics), base["options"])
+        public = dict.fromkeys(("default", *compact.LFW_SCORE_SETS, *FAMILIES), base["options"]["public"]["default"])
+        return Choices(sets, _MECHANISMS, (), tuple(self.metrics), base["options"] | {"public": public})
 
     def cells(self, grid: Grid) -> list[Cell]:
         return [cell for dataset in grid.datasets for cell in mechanisms.cells(grid, dataset, grid.mechanism)]
@@ -84,7 +86,7 @@ class FaceVerification(Experiment):
 
 def _load(dataset: str, grid: Grid, data_dir: Path | None) -> Scores:
     kind, name = dataset.split("/")
-    known = grid.options["public"].get(name) or grid.options["public"]["default"]
+    known = grid.options["public"]["default"] | grid.options["public"].get(name, {})
     public = Public(tuple(known["range"]), known["accept"], {1.0: (known["accept"],)})
     if kind == "synthetic":
         made = score_set(name, grid.options["scores_per_side"], grid.seed)

@@ -25,8 +25,9 @@ from scoreshield.experiments.cells import Cell, Experiment, Metric, Outcome
 from scoreshield.experiments.grid import Choices, Grid
 
 MECHANISMS = ("gaussian", "index", "gaussian index")
-#: The other end of the scale: what a task makes of a matrix that says nothing, the identity.
-NOTHING = "no similarities"
+#: The other end of the scale, what a task makes of a matrix that says nothing: the identity, where nobody resembles
+#: anybody, and the matrix of ones, where all resemble all (in a recommender, plain averages: no similarity is used).
+NOTHING, EQUAL = "no similarities", "equal similarities"
 #: Of an entry off the diagonal, against the clean matrix: for the experimenter, not for release.
 ERROR = "squared error"
 #: What is made of the noisy matrix: nothing, a projection, or a denoiser that ends on a valid cosine matrix.
@@ -51,6 +52,7 @@ class GramExperiment(Experiment):
     """What the matrix experiments share; each says what its records are and what is done with the matrix."""
 
     dataset_names: ClassVar[tuple[str, ...]]
+    baselines: ClassVar[tuple[str, ...]] = (NOTHING,)
 
     @abstractmethod
     def problem(self, cell: Cell, grid: Grid, data: Any) -> Problem:
@@ -66,7 +68,7 @@ class GramExperiment(Experiment):
             for repeat in range(grid.repeats)
             for cell in (
                 Cell(dataset, "clean", repeat=repeat),
-                Cell(dataset, "clean", NOTHING, repeat=repeat),
+                *(Cell(dataset, "clean", baseline, repeat=repeat) for baseline in self.baselines),
                 *self._as_published(grid, dataset, repeat),
                 *self._ours(grid, dataset, repeat),
                 *self._at_equal_attack(grid, dataset, repeat),
@@ -111,7 +113,7 @@ class GramExperiment(Experiment):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         clean = rows @ rows.T
         if cell.setting == "clean":
-            shown = np.eye(len(clean)) if cell.mechanism == NOTHING else clean
+            shown = {NOTHING: np.eye(len(clean)), EQUAL: np.ones_like(clean)}.get(cell.mechanism, clean)
             return Outcome(problem.score(shown) | {ERROR: _error(shown, clean)}, None, len(clean))
         release = _release(cell, grid, problem.rows)
         facts: dict[str, Any] = {}
@@ -121,8 +123,8 @@ class GramExperiment(Experiment):
         return Outcome(problem.score(release) | {ERROR: _error(shown, clean)}, release.guarantee, len(clean), facts)
 
     def method(self, cell: Cell) -> str:
-        if cell.mechanism == NOTHING:
-            return NOTHING
+        if cell.mechanism in self.baselines:
+            return cell.mechanism
         if cell.setting == "paper" and cell.projection == "exact":
             return "exact, on the paper's noise"
         if cell.setting != "clean" and cell.mechanism == "gaussian" and cell.projection == "none":
@@ -139,12 +141,30 @@ def _contracts(grid: Grid) -> list[tuple[float, float]]:
     return [(epsilon, delta) for delta in grid.delta for epsilon in grid.epsilon]
 
 
+def gaussian_components(epsilon: float, delta: float, dimension: int) -> int:
+    """How many components of a random subspace give Gaussian noise the least error of a product, by public facts alone.
+
+    Two vectors with noise of variance e^2 along each of r directions: 2 e^2 + r e^4, and 1/r of the subspace unless it
+    is the whole space.
+    """
+    e = ss.calibrate(epsilon, delta, 2.0)  # two unit vectors are at most 2 apart
+
+    def error(r: int) -> float:
+        return (1 / r if r < dimension else 0.0) + 2 * e**2 + r * e**4
+
+    return min(range(2, dimension + 1), key=error)
+
+
 def _release(cell: Cell, grid: Grid, rows: NDArray[np.float32]) -> Any:
     epsilon, delta, seed = mechanisms.spent(cell), cell.delta or 0.0, cell.seed(grid.seed)
-    if cell.mechanism != "gaussian":
-        components = ss.pair_components(epsilon, rows.shape[1])
-        kind = "privunit" if cell.mechanism == "index" else "gaussian"
-        return ss.release_index(rows, epsilon=epsilon, delta=delta, mechanism=kind, components=components, rng=seed)
+    if cell.mechanism == "index":
+        epsilon, components = mechanisms.pair_budget(cell, rows.shape[1])
+        return ss.release_index(rows, epsilon=epsilon, components=components, rng=seed)
+    if cell.mechanism == "gaussian index":
+        components = gaussian_components(epsilon, delta, rows.shape[1])
+        return ss.release_index(
+            rows, epsilon=epsilon, delta=delta, mechanism="gaussian", components=components, rng=seed
+        )
     adjacency = ss.Replacement() if cell.radius is None else ss.GramRadius(cell.radius)
     paper = cell.setting == "paper"
     return ss.release_gram(
@@ -194,6 +214,7 @@ class CollaborativeFiltering(GramExperiment):
     """``scoreshield bench gram-movielens``: RMSE of ratings predicted from released similarities of users."""
 
     name = "gram-movielens"
+    baselines = (NOTHING, EQUAL)
     title = "Recommendation from a private matrix"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "rmse": Metric("collaborative filtering", "lower"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,9 @@ from scoreshield.errors import FileError, InvalidInput
 
 #: How the replacement of one whole record is written where a number would be a Gram radius.
 RECORD = "record"
+_AT_LEAST_TWO = ("scores_per_side", "pairs", "users")
+#: An advantage this near to nothing, or to what delta alone gives, leaves no epsilon to spend.
+_LEAST_ADVANTAGE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -98,19 +102,19 @@ def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, ch
         shortened = _part(part.pop("quick", {}), source)
         for name, value in [*part.items(), *(shortened.items() if quick else ())]:
             if name == "options":
-                value = {**merged.get("options", {}), **_part(value, source)}
+                value = _over(merged.get("options", {}), _part(value, source))
             merged[name] = value
     _known(merged, [*Grid.__dataclass_fields__], "setting", source)
     if merged["experiment"] != base["experiment"]:
         raise InvalidInput(f"The grid {source} is for {merged['experiment']!r}, not for {base['experiment']!r}.")
     _known(merged["options"], choices.options, "option", source)
-    return Grid(
+    found = Grid(
         experiment=str(merged["experiment"]),
         datasets=_names(merged, "datasets", choices.datasets, source),
         epsilon=_numbers(merged, "epsilon", 1e-9, 1e9, source),
         delta=_numbers(merged, "delta", 0.0, 1.0, source, open_ends=True),
         adjacency=_radii(merged, source),
-        advantage=_numbers(merged, "advantage", 0.0, 1.0, source, open_ends=True),
+        advantage=_numbers(merged, "advantage", _LEAST_ADVANTAGE, 1.0, source, open_ends=True),
         mechanism=_names(merged, "mechanism", choices.mechanism, source),
         projection=_names(merged, "projection", choices.projection, source),
         metrics=_names(merged, "metrics", choices.metrics, source),
@@ -120,6 +124,34 @@ def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, ch
             name: _option(name, value, choices.options[name], source) for name, value in merged["options"].items()
         },
     )
+    _advantages_leave_something(found, source)
+    return found
+
+
+def _over(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says over what it leaves out, in groups within groups too."""
+    return {
+        **before,
+        **{
+            name: _over(before[name], value)
+            if isinstance(value, dict) and isinstance(before.get(name), dict)
+            else value
+            for name, value in changes.items()
+        },
+    }
+
+
+def _advantages_leave_something(grid: Grid, source: str) -> None:
+    """At equal attack Gaussian noise has the grid's first delta, which by itself gives an attacker as much."""
+    if not grid.advantage or not any(name.startswith("gaussian") for name in grid.mechanism):
+        return
+    if not grid.delta:
+        raise InvalidInput(f"The grid {source}: advantage needs at least one delta, for Gaussian noise. Got none.")
+    if min(grid.advantage) - grid.delta[0] < _LEAST_ADVANTAGE:
+        raise InvalidInput(
+            f"The grid {source}: advantage must be above the first delta, {grid.delta[0]:g}, which alone gives an "
+            f"attacker as much under Gaussian noise. Got {min(grid.advantage):g}."
+        )
 
 
 def _part(value: Any, source: str) -> dict[str, Any]:
@@ -152,7 +184,7 @@ def _number(value: Any, name: str, source: str) -> float:
     # YAML 1.1 reads 1e-8, without a point, as text.
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise InvalidInput(f"The grid {source}: {name} must hold numbers. Got {value!r}.")
@@ -188,24 +220,37 @@ def _whole(merged: Mapping[str, Any], name: str, least: int, source: str) -> int
 
 
 def _option(name: str, value: Any, like: Any, source: str) -> Any:
-    """The value in the kind of the shipped one: a number where it is a number, a list where it is a list."""
-    if like is None or isinstance(like, str):
-        if value is not None and not isinstance(value, str | int | float | dict):
-            raise InvalidInput(f"The grid {source}: option {name!r} must be one value. Got {value!r}.")
-        return value
-    if isinstance(like, bool):
-        if not isinstance(value, bool):
-            raise InvalidInput(f"The grid {source}: option {name!r} must be true or false. Got {value!r}.")
-        return value
+    """The value in the kind of the shipped one: a whole number, a number, a device, or public knowledge of scores."""
+    if isinstance(like, dict):
+        return _public(name, value, like, source)
     if isinstance(like, int):
-        return _whole({name: value}, name, 1, source)
+        return _whole({name: value}, name, 2 if name in _AT_LEAST_TWO else 1, source)
     if isinstance(like, float):
-        return _number(value, name, source)
-    if isinstance(like, list) and not isinstance(value, list):
-        raise InvalidInput(f"The grid {source}: option {name!r} must be a list. Got {value!r}.")
-    if isinstance(like, dict) and not isinstance(value, dict):
-        raise InvalidInput(f"The grid {source}: option {name!r} must hold 'name: value' lines. Got {value!r}.")
+        number = _number(value, name, source)
+        if number <= 0:
+            raise InvalidInput(f"The grid {source}: {name} must be positive. Got {value!r}.")
+        return number
+    if not isinstance(value, str) or not re.fullmatch(r"cpu|torch|cuda(:\d+)?", value):
+        raise InvalidInput(f"The grid {source}: {name} must be cpu, torch, cuda or a GPU as cuda:1. Got {value!r}.")
     return value
+
+
+def _public(name: str, value: Any, like: Any, source: str) -> Any:
+    """What is public of scores: thresholds and ranges, perhaps by data set, in the shape of the shipped ones."""
+    if isinstance(like, dict):
+        if not isinstance(value, dict):
+            raise InvalidInput(f"The grid {source}: {name} must hold 'name: value' lines. Got {value!r}.")
+        _known(value, like, f"entry of {name}", source)
+        return {key: _public(f"{name}.{key}", inner, like[key], source) for key, inner in value.items()}
+    if not isinstance(like, list):
+        threshold = _number(value, name, source)
+        if not -1 < threshold < 1:
+            raise InvalidInput(f"The grid {source}: {name} must be strictly between -1 and 1. Got {threshold:g}.")
+        return threshold
+    ends = [_number(end, name, source) for end in value] if isinstance(value, list) else []
+    if len(ends) != 2 or not -1 <= ends[0] < ends[1] <= 1:
+        raise InvalidInput(f"The grid {source}: {name} must be [a, b] with -1 <= a < b <= 1. Got {value!r}.")
+    return ends
 
 
 def _problem(error: Exception) -> str:

@@ -1,47 +1,47 @@
 """One DP-RAG evaluation in a folder, from files to judged answers, which goes on after a kill and releases only once.
 
 The protocol is that of `scoreshield.tasks.rag`. The folder holds ``settings.json``, ``embeddings`` (private, a file for
-every few hundred texts), ``retrieval.json`` (kept before any model is asked), ``answers`` (a file each), and at the end
-``results.json`` and ``results.csv``. A folder that was made with other settings is refused, and left as it is; only a
-generator may be added to a run that had none.
+every few hundred texts), ``retrieval.json`` (kept before anything is measured or any model is asked), ``answers`` (a
+file each), and at the end ``results.json`` and ``results.csv``. A folder that was made with other settings is refused,
+and left as it is; only a generator may be added to a run that had none.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io as text_io
 import itertools
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _checks
 from scoreshield.data.embedders import Embedder, embed_cached
 from scoreshield.data.embedders import embedder as embedder_named
-from scoreshield.errors import FileError, InvalidInput
-from scoreshield.experiments.runner import only_one
+from scoreshield.errors import InvalidInput
+from scoreshield.experiments import rag_folder
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.tasks import rag
 from scoreshield.tasks.chat import ChatModel
 from scoreshield.tasks.chunks import OVERLAP, SIZE, chunk_documents
 from scoreshield.tasks.rag_files import answerable, read_corpus, read_questions
-from scoreshield.tasks.rag_retrieval import ReleaseFor, table
+from scoreshield.tasks.rag_retrieval import ReleaseFor, measured, retrieve_all, table
 
 Mechanism = Literal["gaussian", "laplace", "staircase", "optimal", "screening", "index"]
 #: Opens a bar for one stage of the work, by its name.
 Bar = Callable[[str], AbstractContextManager[Progress | None]]
 
 _BLOCK = 256  # texts that are embedded, and kept, at once
-_NOT_ANSWERING: dict[str, Any] = dict.fromkeys(("generator", "judge", "conditions", "max_tokens"))
+_OF_TEXTS, _OF_IMAGES = ("sentence-transformers", "hashing"), ("timm", "dlib")  # families of embedders
+#: Parameters of a request that a server may not know.
+LEAVABLE = ("temperature", "max_tokens", "seed")
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,22 @@ class Releasing:
         rule = (self.threshold, self.k)
         rag.retrieve(corpus, np.eye(2)[0], "private", setting=rule, release=self.on(corpus.embeddings, 0))
 
-    def on(self, rows: NDArray[Any], seed: int | None) -> ReleaseFor:
-        """What makes a release over ``rows`` for a query."""
+    def on(self, rows: NDArray[Any], seed: int | None, ledger: Any = None) -> ReleaseFor:
+        """What makes a release over ``rows`` for a query, each charged before its noise is drawn."""
         numbers = itertools.count()
 
         def rng() -> np.random.Generator | None:
             return None if seed is None else np.random.default_rng([seed, next(numbers)])
 
         if self.mechanism == "index":
-            index = ss.release_index(rows, epsilon=self.epsilon, delta=self.delta, rng=rng())
+            index = ss.release_index(rows, epsilon=self.epsilon, delta=self.delta, rng=rng(), ledger=ledger)
             return lambda _: index
         if self.mechanism == "screening":
-            return lambda query: ss.release_matches(rows, query, self.threshold, epsilon=self.epsilon, rng=rng())
+            return lambda query: ss.release_matches(
+                rows, query, self.threshold, epsilon=self.epsilon, rng=rng(), ledger=ledger
+            )
         return lambda query: ss.release_scores(
-            rows, query, epsilon=self.epsilon, delta=self.delta, mechanism=self.mechanism, rng=rng()
+            rows, query, epsilon=self.epsilon, delta=self.delta, mechanism=self.mechanism, rng=rng(), ledger=ledger
         )
 
 
@@ -95,8 +97,8 @@ class Releasing:
 class Answering:
     """Who answers and who judges, each a model's name and its server's address, and in which conditions.
 
-    ``max_tokens``, ``timeout`` and ``retries`` are those of :class:`scoreshield.tasks.chat.ChatModel`, ``workers`` that
-    of :func:`scoreshield.tasks.rag.evaluate_answers`.
+    ``max_tokens``, ``timeout``, ``retries`` and ``allow_http`` are those of :class:`scoreshield.tasks.chat.ChatModel`,
+    ``workers`` that of :func:`scoreshield.tasks.rag.evaluate_answers`; ``leave_out`` names some of `LEAVABLE`.
     """
 
     generator: tuple[str, str]
@@ -106,18 +108,28 @@ class Answering:
     timeout: float = 60.0
     retries: int = 5
     workers: int = 4
+    allow_http: bool = False
+    leave_out: tuple[str, ...] = ()
 
     def model(self, which: tuple[str, str], cache: Path | None = None) -> ChatModel:
         name, url = which
+        sent: dict[str, Any] = {"max_tokens": self.max_tokens}
+        sent |= {_checks.one_of(left, "leave_out", "Answering", LEAVABLE): None for left in self.leave_out}
         return ChatModel(
-            name, base_url=url, max_tokens=self.max_tokens, timeout=self.timeout, retries=self.retries, cache=cache
+            name,
+            base_url=url,
+            allow_http=self.allow_http,
+            timeout=self.timeout,
+            retries=self.retries,
+            cache=cache,
+            **sent,
         )
 
     def settings(self) -> dict[str, Any]:
-        """What answers depend on; addresses are shown without a password."""
+        """What answers depend on."""
         with self.model(self.generator) as generator, self.model(self.judge) as judge:
-            shown = (repr(generator), repr(judge), list(self.conditions), self.max_tokens)
-        return dict(zip(_NOT_ANSWERING, shown, strict=True))
+            shown = (repr(generator), repr(judge), list(self.conditions), self.max_tokens, sorted(self.leave_out))
+        return dict(zip(rag_folder.NOT_ANSWERING, shown, strict=True))
 
 
 @dataclass(frozen=True)
@@ -147,13 +159,18 @@ class RagRun:
         return {"scope": rag.SCOPE, **self.facts, "guarantee_of_one_release": self.guarantee.to_dict(), **parts}
 
     def table(self) -> bytes:
-        """CSV with one row a question and condition: its id, the chunks it got, best first, and the verdict."""
+        """CSV with one row a question and condition: its id, the verdict, and the chunks of private retrieval.
+
+        Those of clean retrieval are in ``to_dict`` alone, beside the sentence that says for whom they are.
+        """
         buffer = text_io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(("id", "condition", "indices", "verdict"))
         for record in (self.answers or self.retrieval).records:
             verdict = record.verdict if isinstance(record, rag.AnswerRecord) else ""
-            writer.writerow((record.question, record.condition, " ".join(map(str, record.indices)), verdict))
+            indices = " ".join(map(str, record.indices)) if record.condition == "private" else ""
+            if verdict or record.condition == "private":
+                writer.writerow((record.question, record.condition, indices, verdict))
         return buffer.getvalue().encode()
 
     def __str__(self) -> str:
@@ -183,6 +200,7 @@ def run(
     size: int = SIZE,
     overlap: int = OVERLAP,
     limit: int | None = None,
+    ledger: Any = None,
     bar: Bar = lambda _: nullcontext(),
 ) -> RagRun:
     """Embed, retrieve, answer and judge, as far as that is not done yet, and write the results.
@@ -190,28 +208,33 @@ def run(
     Parameters
     ----------
     corpus, questions : files, for :func:`scoreshield.tasks.rag_files.read_corpus` and ``read_questions``.
-    embedder : one, or its name (:func:`scoreshield.data.embedders.embedder`), which is loaded after the other checks.
+    embedder : one for texts, or its name (:func:`scoreshield.data.embedders.embedder`), loaded after the other checks.
     out : the run folder, made if it is not there. It is the curator's: it holds embeddings and clean retrieval.
     answering : None measures retrieval alone.
     limit : how many questions to take, the first ones.
+    ledger : a :class:`scoreshield.Ledger`, or ``ledger.on(name)``, charged for each release before its noise is drawn.
+        A run that is stopped before it has retrieved for all questions keeps none of it, and is charged again.
     """
+    _check_embedder(embedder)
     releasing.check()
+    if ledger is not None and releasing.research_seed is not None:
+        raise InvalidInput("A ledger takes no releases of research mode: leave out the seed or the ledger.")
     documents, every = read_corpus(corpus), read_questions(questions)
     known = answerable(every, documents)
     asked = known[:limit]
     chunks = chunk_documents(documents, size=size, overlap=overlap)
-    later = _NOT_ANSWERING if answering is None else answering.settings()
+    later = rag_folder.NOT_ANSWERING if answering is None else answering.settings()
     maker = embedder_named(embedder) if isinstance(embedder, str) else embedder
-    settings: dict[str, Any] = {"corpus": _digest(corpus), "questions": _digest(questions), "embedder": maker.name}
+    settings: dict[str, Any] = {"corpus": rag_folder.digest(map(asdict, documents))}
+    settings |= {"questions": rag_folder.digest(map(asdict, every)), "embedder": maker.name}
     settings |= {"size": size, "overlap": overlap, "limit": limit, **asdict(releasing)}
-    _open(out, settings | later)
-    with only_one(out / "settings.json"):
+    with rag_folder.opened(out, settings | later):
         with bar("embedding") as progress:
             rows = _embedded(maker, [chunk.titled for chunk in chunks], out, progress)
             queries = _embedded(maker, [question.text for question in asked], out)
         source = rag.Corpus(documents, chunks, rows)
         with bar("retrieving") as progress:
-            retrieval, guarantee = _retrieved(out, source, asked, queries, releasing, progress)
+            retrieval, guarantee = _retrieved(out, source, asked, queries, releasing, ledger, progress)
         answers = None
         if answering is not None:
             with bar("answering") as progress:
@@ -219,31 +242,17 @@ def run(
         facts = {"documents": len(documents), "chunks": len(chunks), "questions": len(asked)}
         facts |= {"answerable": len(known), "left_out": len(every) - len(known)}
         done = RagRun(facts, guarantee, retrieval, answers)
-        _write({out / "results.json": _json(done.to_dict()), out / "results.csv": done.table()})
+        rag_folder.write({out / "results.json": rag_folder.as_json(done.to_dict()), out / "results.csv": done.table()})
     return done
 
 
-def _open(out: Path, settings: dict[str, Any]) -> None:
-    """Make the run folder, or check that it was made with these settings, or with these and no generator."""
-    path = out / "settings.json"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        before = json.loads(path.read_bytes()) if path.exists() else None
-        strangers = before is None and any(not file.name.endswith(".part") for file in out.iterdir())
-    except OSError as error:
-        raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    except ValueError:
-        before, strangers = {}, False
-    if strangers:
-        raise InvalidInput(f"The folder {out} holds other files and no run; name an empty or a new one.")
-    if before is not None and before not in (settings, settings | _NOT_ANSWERING):
-        made = before if isinstance(before, dict) else {}
-        changed = next((name for name, value in settings.items() if made.get(name) != value), "another version's")
-        raise InvalidInput(
-            f"The run folder {out} was made with other settings ({changed}); name another, or move it away."
-        )
-    if before != settings:
-        _write({path: _json(settings)})
+def _check_embedder(embedder: object) -> None:
+    """One for images would take a page for a file, and complain of it by its text."""
+    name = embedder if isinstance(embedder, str) else getattr(embedder, "name", None)
+    family = name.partition(":")[0] if isinstance(name, str) else None
+    if family is None or family in _OF_IMAGES or (isinstance(embedder, str) and family not in _OF_TEXTS):
+        must = "one for texts, 'sentence-transformers:<model>' or 'hashing:<dimensions>'"
+        _checks.reject("embedder", "rag", must, name)
 
 
 def _embedded(embedder: Embedder, texts: list[str], out: Path, progress: Progress | None = None) -> NDArray[np.float32]:
@@ -262,33 +271,33 @@ def _retrieved(
     questions: tuple[rag.Question, ...],
     queries: NDArray[np.float32],
     releasing: Releasing,
+    ledger: Any,
     progress: Progress | None,
 ) -> tuple[rag.RetrievalResult, Guarantee]:
     """What was retrieved before, or else now, and the guarantee of one release."""
-    path = out / "retrieval.json"
-    if path.exists():
-        try:
-            kept = json.loads(path.read_bytes())
-            return rag.RetrievalResult.from_dict(kept), Guarantee.from_dict(kept["guarantee"])
-        except (OSError, ValueError, TypeError, KeyError):
-            raise InvalidInput(
-                f"{path} cannot be read, and retrieving again would release again: name another run folder."
-            ) from None
-    release = releasing.on(corpus.embeddings, releasing.research_seed)
-    made: list[Guarantee] = []
-
-    def noted(query: NDArray[np.float64]) -> ss.Release:
-        released = release(query)
-        if not made:  # all of them promise the same
-            made.append(released.guarantee)
-        return released
-
-    rule = (releasing.threshold, releasing.k)
-    result = rag.evaluate_retrieval(
-        corpus, questions, queries, release=noted, setting=rule, paper_rule=releasing.paper_rule, progress=progress
-    )
-    _write({path: _json(result.to_dict() | {"guarantee": made[0].to_dict()})})
-    return result, made[0]
+    rule = rag.Setting(releasing.threshold, releasing.k)
+    releases = 1 if releasing.mechanism == "index" else len(questions)
+    facts = {"chunks": rag_folder.digest(chunk.titled for chunk in corpus.chunks), **rule._asdict()}
+    facts |= {"releases": releases}
+    sampler = "exact" if releasing.research_seed is None else "research"
+    promise = (releasing.epsilon, releasing.delta, sampler)
+    kept = rag_folder.kept_retrieval(out, questions, len(corpus.chunks), facts, promise)
+    if kept is None:
+        account = ledger.on(corpus.embeddings, why="DP-RAG") if isinstance(ledger, ss.Ledger) else ledger
+        release = releasing.on(corpus.embeddings, releasing.research_seed, account)
+        records, made = retrieve_all(
+            corpus,
+            questions,
+            queries,
+            release=release,
+            setting=rule,
+            paper_rule=releasing.paper_rule,
+            progress=progress,
+        )
+        kept = records, made[0]  # all of them promise the same
+        rag_folder.keep_retrieval(out, *kept, facts)
+    records, guarantee = kept
+    return measured(corpus, questions, records, setting=rule, made=[guarantee] * releases), guarantee
 
 
 def _answered(
@@ -311,24 +320,6 @@ def _answered(
             workers=answering.workers,
             progress=progress,
         )
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, indent=2).encode()
-
-
-def _write(files: dict[Path, bytes]) -> None:
-    def writer(content: bytes) -> Callable[[BinaryIO], object]:
-        return lambda file: file.write(content)
-
-    io.write_whole({path: writer(content) for path, content in files.items()})
 
 
 def _accuracy(found: rag.Accuracy) -> str:

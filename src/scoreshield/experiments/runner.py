@@ -1,8 +1,9 @@
 """Runs the cells of a grid over several cores, each recorded as soon as it is done, so that a killed run goes on.
 
-A run folder holds ``settings.json`` (the grid, and the checksums of the data), ``cells.jsonl`` (one line a finished
-cell, appended and brought to disk), and, at the end, ``results.csv``, ``results.parquet`` and ``environment.json``. A
-folder that was made with other settings is refused, and left as it is.
+A run folder holds ``settings.json`` (the version, the grid, and the checksums of the data), ``cells.jsonl`` (one line a
+finished cell, appended and brought to disk), and, at the end, ``results.csv``, ``results.parquet`` and
+``environment.json``, which says where the cells were run. A folder that was made with other settings is refused, and
+left as it is. ``.lock`` keeps a second run out; it is never renamed, since a lock belongs to a file and not to a name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scoreshield.experiments.cells import Cell, Experiment, rows
 from scoreshield.experiments.grid import Grid
 from scoreshield.geometry.arrays import Progress
 
-SETTINGS, CELLS, ENVIRONMENT = "settings.json", "cells.jsonl", "environment.json"
+SETTINGS, CELLS, ENVIRONMENT, LOCK = "settings.json", "cells.jsonl", "environment.json", ".lock"
 #: Libraries of linear algebra start as many threads as there are cores; here each process, timed ones too, gets one.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -55,9 +56,13 @@ def run(
     cells = experiment.cells(grid)
     if not cells:
         raise InvalidInput(f"The grid of {experiment.name} holds no cell: give it data sets, mechanisms and budgets.")
-    settings = {"grid": grid.to_dict(), "data": _checksums(experiment, data_dir)}
-    _open(out, settings)
-    with only_one(out / CELLS):
+    settings = {"version": version("scoreshield"), "grid": grid.to_dict()}
+    settings["data"] = _checksums(experiment, data_dir)
+    if not (out / SETTINGS).exists():
+        experiment.load(grid, data_dir)  # missing data is one sentence, before anything is written
+    _make(out)
+    with only_one(out / LOCK):
+        _settle(out / SETTINGS, settings)
         done = {line["cell"]: line["rows"] for line in _finished(out / CELLS)}
         todo = [cell for cell in cells if cell.key not in done]
         if progress is not None:
@@ -68,7 +73,7 @@ def run(
             if progress is not None:
                 progress(len(done), len(cells))
         results = [row for cell in cells for row in done[cell.key]]
-        facts = json.dumps(environment(), indent=2).encode()
+        facts = json.dumps(_environments(results), indent=2).encode()
         io.write_whole({out / ENVIRONMENT: lambda file: file.write(facts)})
         table.write(out, results)
     return results
@@ -85,6 +90,12 @@ def environment() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
     }
+
+
+def _environments(results: Sequence[table.Row]) -> dict[str, Any]:
+    """Where the rows were made, by column; a run that went on elsewhere has several values of one."""
+    found = {name: list(dict.fromkeys(row[name] for row in results)) for name in table.ENVIRONMENT}
+    return {name: values[0] if len(values) == 1 else "; ".join(map(str, values)) for name, values in found.items()}
 
 
 def _processor() -> str:
@@ -106,39 +117,47 @@ def _checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
     return found
 
 
-def _open(out: Path, settings: dict[str, Any]) -> None:
-    """Make the run folder, or check that it was made with these settings."""
-    path = out / SETTINGS
+def _make(out: Path) -> None:
+    """Make the run folder, or check that it is one; what a killed write left there is no reason to refuse it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        text = path.read_text("utf-8") if path.exists() else None
+        names = {path.name for path in out.iterdir()}
     except OSError as error:
         raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    if text is None:
-        if any(out.iterdir()):
-            raise InvalidInput(f"The folder {out} holds other files and no run; name an empty or a new one with --out.")
+    others = [name for name in names if name != LOCK and not (name.startswith(".") and name.endswith(".part"))]
+    if others and SETTINGS not in names:
+        raise InvalidInput(f"The folder {out} holds other files and no run; name an empty or a new one with --out.")
+
+
+def _settle(path: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a new run, or check that these are those of the run that is there."""
+    if not path.exists():
         content = json.dumps(settings, indent=2).encode()
         io.write_whole({path: lambda file: file.write(content)})
         return
     try:
-        before = json.loads(text)
-    except ValueError:
+        before = json.loads(path.read_bytes())
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
+    except (ValueError, RecursionError):
         before = None
     if before != json.loads(json.dumps(settings)):
-        changed = _difference(before, settings)
         raise InvalidInput(
-            f"The run folder {out} was made with other settings ({changed}); name another with --out, or move it away."
+            f"The run folder {path.parent} was made with other settings ({_difference(before, settings)}); name "
+            "another with --out, or move it away."
         )
 
 
 def _difference(before: Any, settings: dict[str, Any]) -> str:
     """The first thing that differs, by name."""
     if not isinstance(before, dict) or not isinstance(before.get("grid"), dict):
-        return "its settings cannot be read"
+        return f"its {SETTINGS} cannot be read"
+    if before.get("version") != settings["version"]:
+        return f"version {before.get('version', 'unknown')}, not {settings['version']}"
     for name, value in json.loads(json.dumps(settings["grid"])).items():
         if before["grid"].get(name) != value:
             return str(name)
-    return "the data files" if before.get("data") != settings["data"] else "another version's settings"
+    return "the data files" if before.get("data") != settings["data"] else "more settings than this version knows"
 
 
 @contextlib.contextmanager
@@ -166,10 +185,24 @@ def only_one(path: Path) -> Iterator[None]:
 def _finished(path: Path) -> list[dict[str, Any]]:
     """What was recorded; a last line that was cut short is taken off, so that the next one starts clean."""
     lines = table.read_lines(path)
-    with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
-    return [line for line in lines if isinstance(line, dict) and {"cell", "rows"} <= line.keys()]
+    if not all(_is_line(line) for line in lines):
+        raise InvalidInput(f"{path} is damaged: a line holds no rows of a table; move the run folder away.")
+    try:
+        with path.open("ab+") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+    except OSError as error:
+        raise FileError(f"Cannot write {path}: {error.strerror}.") from None
+    return lines
+
+
+def _is_line(line: Any) -> bool:
+    return (
+        isinstance(line, dict)
+        and isinstance(line.get("cell"), str)
+        and isinstance(line.get("rows"), list)
+        and all(table.is_row(row) for row in line["rows"])
+    )
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
@@ -194,7 +227,6 @@ def _each(
     if not cells:
         return
     count = 1 if experiment.serial else min(workers or os.cpu_count() or 1, len(cells))
-    experiment.load(grid, data_dir)  # so that missing data is one sentence, before any process is there
     with _one_thread_each():
         pool = ProcessPoolExecutor(
             count, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(experiment, grid, data_dir)

@@ -147,7 +147,8 @@ class Noise(Experiment):
             "low-bit leak": abs(_on_multiples(noisy[:count]) - _on_multiples(noisy[count:])),
             "seconds per million": seconds / (2 * count) * 1e6,
         }
-        return Outcome(values, None if cell.mechanism == _FLOAT else guarantee, 2 * count)
+        seeded = cell.mechanism == _FLOAT
+        return Outcome(values, None if seeded else guarantee, 2 * count, seeded=seeded)
 
 
 def _on_multiples(values: NDArray[np.float64]) -> float:

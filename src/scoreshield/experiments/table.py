@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io as text_io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,9 @@ Row = dict[str, Any]
 
 _WORDS = ("experiment", "dataset", "task", "metric", "better", "setting", "mechanism", "projection", "method")
 _WHOLE = ("n", "repeat", "seed", "cores")
-_TEXTS = (*_WORDS, "facts", "guarantee", "scoreshield", "python", "numpy", "scipy", "machine", "processor", "device")
+#: Where a row was made: columns that follow the others.
+ENVIRONMENT = ("scoreshield", "python", "numpy", "scipy", "machine", "processor", "cores")
+_TEXTS = (*_WORDS, "facts", "guarantee", *(name for name in ENVIRONMENT if name not in _WHOLE), "device")
 
 
 def write(folder: Path, rows: Sequence[Row]) -> list[Path]:
@@ -49,6 +51,22 @@ def read(path: Path) -> list[Row]:
         raise FileError(f"Cannot read {path}: {error.strerror}.") from None
     except (UnicodeDecodeError, ValueError, TypeError, csv.Error):
         raise InvalidInput(f"{path} is not a whole results table; run the experiment again.") from None
+
+
+def is_row(row: Any) -> bool:
+    """Whether this is a row of a table: every column, each of its kind or a gap."""
+    return (
+        isinstance(row, Mapping)
+        and {*COLUMNS, *ENVIRONMENT} <= row.keys()
+        and all(
+            value is None or (isinstance(value, _kind(name)) and not isinstance(value, bool))
+            for name, value in row.items()
+        )
+    )
+
+
+def _kind(name: str) -> type | tuple[type, ...]:
+    return str if name in _TEXTS else int if name in _WHOLE else (int, float)
 
 
 def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
@@ -105,5 +123,5 @@ def read_lines(path: Path) -> list[Any]:
         raise FileError(f"Cannot read {path}: {error.strerror}.") from None
     try:
         return [json.loads(line) for line in lines[:-1] if line]
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{path} is damaged before its end; move the run folder away and start again.") from None

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["METHOD_STYLE", "advantage_chart", "band_grid", "bars", "mean_and_sd", "method_style"]
 
-#: A point is the repeats of one thing: rows that agree in all of these.
-_IDENTITY = ("experiment", "dataset", "task", "setting", "radius", "epsilon", "delta", "target_advantage", "n")
+#: A point is the repeats of one thing: rows that agree in all of these. Not in n: a fresh sample may differ in size.
+_IDENTITY = ("experiment", "dataset", "task", "setting", "radius", "epsilon", "delta", "target_advantage")
 _BUDGET = ("setting", "radius", "epsilon", "delta", "target_advantage")  # says nothing of a clean value
 _ADVANTAGES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.9999)
 _X_LABEL = {"epsilon": "ε (log scale)", "attack_advantage": "advantage of the best attack"}
@@ -303,7 +303,7 @@ def _clean_lines(axes: Axes, rows: list[Row], place: dict[str, Hashable], functi
     here = {name: value for name, value in place.items() if name not in _BUDGET}
     inside = [row for row in rows if all(key_of(row, name) == value for name, value in here.items())]
     for (name,), members in grouped(inside, ("method",)).items():
-        for column in ("dataset", "task", "n"):
+        for column in ("dataset", "task"):
             if len(values_of(members, column)) > 1:
                 raise InvalidInput(
                     f"The 'rows' parameter of {function} must hold one clean value for each panel. Got '{name}' with "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scoreshield.errors import FileError
+from scoreshield.errors import FileError, InvalidInput
 from scoreshield.report import plots
 from scoreshield.report.bands import advantage_chart, band_grid, bars
 from scoreshield.report.sheet import AMBER, BLUE, INK, RED, VIOLET, finish, legend_key, power_of_ten, sheet
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, Any]
+#: The name of a picture, and what draws it.
+_Picture = tuple[str, Callable[[], "Figure"]]
 
 _HOLLOW = "Hollow marks: the claimed ε is not what the replacement of one whole record gets."
 _EQUAL = (
@@ -40,15 +43,26 @@ _PAPER = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")
 _OURS = ("noisy", "aap", "exact", "rank", "shrinkage", "identity", "sure", "index", "gaussian index")
 
 
-def draw(name: str, rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Every picture that the rows of an experiment allow, each file whole or not at all."""
+def draw(
+    name: str, rows: Sequence[Row], folder: Path, *, left_out: Callable[[str], object] | None = None
+) -> list[Path]:
+    """Every picture that the rows of an experiment allow, each file whole or not at all.
+
+    ``left_out`` is told, in one line each, of pictures that cannot be drawn, which must not fail a finished run.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
     paths = []
     for stem, make in _pictures(name, [_plain(row) for row in rows]):
-        plots.save(make(), folder / f"{stem}.png")
+        try:
+            figure = make()
+        except InvalidInput as error:
+            if left_out is not None:
+                left_out(f"{stem}.png is left out. {error}")
+            continue
+        plots.save(figure, folder / f"{stem}.png")
         paths.append(folder / f"{stem}.png")
     return paths
 
@@ -58,7 +72,7 @@ def _plain(row: Row) -> Row:
     return row | {"value": math.nan if row["value"] is None else row["value"]}
 
 
-def _pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def _pictures(name: str, rows: list[Row]) -> Iterator[_Picture]:
     if name in ("dp-fr", "dp-rag"):
         yield from _score_pictures(name, rows)
     elif name.startswith("gram-"):
@@ -69,18 +83,19 @@ def _pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Fi
         yield from _noise_pictures(rows)
 
 
-def _score_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    delta = max((row["delta"] for row in rows if row["setting"] == "paper"), default=0.0)
+def _score_pictures(name: str, rows: list[Row]) -> Iterator[_Picture]:
+    delta = min((row["delta"] for row in rows if row["setting"] == "paper"), default=0.0)
     budget = [row for row in rows if row["setting"] != "advantage" and row["delta"] in (None, 0.0, delta)]
     attack = [row for row in rows if row["setting"] in ("clean", "advantage")]
     words = f"Gaussian noise at δ = {power_of_ten(delta)}, the others pure." if delta else "Pure mechanisms."
     for metric in _metrics(rows):
         stem = f"{name}-{slug(metric)}"
-        yield stem, lambda metric=metric: band_grid(  # type: ignore[misc]
-            budget, metric=metric, rows_by=None, columns_by="dataset", methods=_present(budget, metric, _SCORES),
-            title=f"{metric} at the same (ε, δ)",
-            caption=f"{words} Mean ± one standard deviation over repeats. {_HOLLOW}",
-        )  # fmt: skip
+        if _present(budget, metric, _SCORES):
+            yield stem, lambda metric=metric: band_grid(  # type: ignore[misc]
+                budget, metric=metric, rows_by=None, columns_by="dataset", methods=_present(budget, metric, _SCORES),
+                title=f"{metric} at the same (ε, δ)",
+                caption=f"{words} Mean ± one standard deviation over repeats. {_HOLLOW}",
+            )  # fmt: skip
         if _present(attack, metric, _SCORES):
             yield f"{stem}-attack", lambda metric=metric: advantage_chart(  # type: ignore[misc]
                 attack, metric=metric, columns_by="dataset", methods=_present(attack, metric, _SCORES),
@@ -88,13 +103,13 @@ def _score_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[
             )  # fmt: skip
 
 
-def _gram_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def _gram_pictures(name: str, rows: list[Row]) -> Iterator[_Picture]:
     rows = _in_every_column(rows)
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         here = [row for row in rows if row["dataset"] == dataset]
         for metric in _metrics(here):
             stem = f"{name}-{slug(dataset)}-{slug(metric)}"
-            size = f"{dataset}, n = {here[0]['n']:,}"
+            size = f"{dataset}, {_size(here)}"
             paper = [row for row in here if row["setting"] in ("clean", "paper")]
             if _present(paper, metric, _PAPER):
                 yield f"{stem}-paper", lambda paper=paper, metric=metric, size=size: band_grid(  # type: ignore[misc]
@@ -121,6 +136,12 @@ def _gram_pictures(name: str, rows: list[Row]) -> Iterator[tuple[str, Callable[[
                 )  # fmt: skip
 
 
+def _size(rows: Sequence[Row]) -> str:
+    """How many records there are; a fresh sample in each repeat may be one more or less."""
+    sizes = [row["n"] for row in rows]
+    return f"n {'=' if len(set(sizes)) == 1 else '≈'} {statistics.mean(sizes):,.0f}"
+
+
 def _in_every_column(rows: list[Row]) -> list[Row]:
     """A pure promise has no delta of its own: it is drawn beside each that the others have."""
     deltas = sorted({row["delta"] for row in rows if row["setting"] == "contract" and row["delta"]})
@@ -131,11 +152,10 @@ def _in_every_column(rows: list[Row]) -> list[Row]:
     return found
 
 
-def _runtime_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    for radius in dict.fromkeys(row["radius"] for row in rows):
-        part = [
-            row | {"seconds": row["value"]} for row in rows if row["metric"] == "seconds" and row["radius"] == radius
-        ]
+def _runtime_pictures(rows: list[Row]) -> Iterator[_Picture]:
+    timed = [row | {"seconds": row["value"]} for row in rows if row["metric"] == "seconds"]
+    for radius in dict.fromkeys(row["radius"] for row in timed):
+        part = [row for row in timed if row["radius"] == radius]
         who = "one whole record" if radius is None else f"Gram radius {radius:g}"
         yield (
             f"runtime-{'record' if radius is None else slug(f'{radius:g}')}"
@@ -147,13 +167,18 @@ def _runtime_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figur
         )  # fmt: skip
 
 
-def _noise_pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    known = [row for row in rows if row["method"] != "float gaussian"]
-    yield "noise-std", lambda: band_grid(
-        known, metric="standard deviation", rows_by=None, columns_by=None,
-        title="Noise on one score, sensitivity 2",
-        caption="Gaussian noise at δ = 10⁻⁶; Laplace and staircase noise are pure.",
-    )  # fmt: skip
+def _noise_pictures(rows: list[Row]) -> Iterator[_Picture]:
+    metric = "standard deviation"
+    known = [row for row in rows if row["method"] != "float gaussian" and row["metric"] == metric]
+    deltas = sorted({row["delta"] for row in known if row["delta"]})
+    several = len(deltas) > 1
+    at = f"Gaussian noise at δ = {power_of_ten(deltas[0])}; " if len(deltas) == 1 else ""
+    if known:
+        yield "noise-std", lambda: band_grid(
+            _in_every_column(known) if several else known, metric=metric, rows_by=None,
+            columns_by="delta" if several else None, title="Noise on one score, sensitivity 2",
+            caption=f"{at}Laplace and staircase noise are pure.",
+        )  # fmt: skip
 
 
 def released(row: Row) -> str:
@@ -194,7 +219,8 @@ def claimed_and_true(rows: Sequence[Row]) -> Figure:
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["metric"] for row in rows))
+    """Those of which at least one value is within reach."""
+    return list(dict.fromkeys(row["metric"] for row in rows if not math.isnan(row["value"])))
 
 
 def _present(rows: Sequence[Row], metric: str, methods: Sequence[str]) -> list[str]:

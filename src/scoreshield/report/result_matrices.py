@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from scoreshield.experiments import table
+from scoreshield.experiments.gram import EQUAL, NOTHING
 from scoreshield.report import experiments as pictures
-from scoreshield.report.result_runs import Run
-from scoreshield.report.result_tables import attack_table, gram_table, mean
+from scoreshield.report.result_runs import Run, sentence
+from scoreshield.report.result_tables import attack_table, gram_table, spread_text
 from scoreshield.report.results_page import Picture, ResultTable, Section
 
 #: The paper's own noise: as it is, after its projection, after the exact one.
@@ -18,6 +20,9 @@ _GRAM_METHODS = (
 _NO_PURE = (
     "Laplace, staircase, optimal tables and screening are for score vectors, where one record moves one score. In a "
     "matrix it moves n − 1, and pure noise would have to grow with n."
+)
+_ONE_RADIUS = (
+    "Tables hold the largest Gram radius of the run, the strongest of these promises; pictures hold all of them."
 )
 
 
@@ -33,7 +38,16 @@ def sentences(run: Run) -> Section:
 
 
 def ratings(run: Run) -> Section:
-    nothing = run.value(setting="clean", method="no similarities", metric="rmse")
+    bare = sentence(
+        "Without similarities: ",
+        [
+            (f"each user's own mean ({NOTHING}) has RMSE {{}}", run.said(method=NOTHING, metric="rmse")),
+            (
+                f"that mean and how the item's raters depart from theirs, all weighed alike ({EQUAL}), {{}}",
+                run.said(method=EQUAL, metric="rmse"),
+            ),
+        ],
+    )  # fmt: skip
     return _matrix(
         run,
         "Recommendation",
@@ -42,11 +56,10 @@ def ratings(run: Run) -> Section:
         drawn=("rmse",),
         tabled=("rmse", "squared error"),
         notes=[
-            f"Without similarities the prediction is each user's mean, with RMSE {nothing:.3f}: what lies above that "
-            "is worse than nothing.",
+            *([f"{bare} What lies above the lower of these is worse than no similarities."] if bare else []),
             _NO_PURE,
         ],
-    )  # fmt: skip
+    )
 
 
 def images(run: Run) -> Section:
@@ -58,8 +71,8 @@ def images(run: Run) -> Section:
         drawn=("auc", "nmi"),
         tabled=("auc", "nmi", "5-nn accuracy", "recall@1", "map", "squared error"),
         notes=[
-            "The dotted line is what the task makes of a matrix that says nothing: the NMI of a random clustering "
-            "of few images is far above 0.",
+            "“no similarities”, the dotted line, is what the task makes of a matrix that says nothing: the NMI of a "
+            "random clustering of few images is far above 0.",
             _NO_PURE,
         ],
     )  # fmt: skip
@@ -74,29 +87,28 @@ def _matrix(
         for metric in drawn:
             shown += _matrix_pictures(run, dataset, metric)
         for metric in tabled:
-            rows = run.where(dataset=dataset, metric=metric)
-            if not rows:
-                continue
-            folded = bool(tables)
-            caption = f"{dataset}: {metric}"
-            tables.append(gram_table(rows, _GRAM_METHODS, caption=caption, command=run.command, folded=folded))
-            if table.where(rows, setting="advantage"):
-                caption += " at equal attack, one whole record"
-                tables.append(attack_table(rows, _GRAM_METHODS, caption=caption, command=run.command))
-    return Section(title, intro, pictures=shown, tables=tables, notes=notes)
+            rows, folded = run.where(dataset=dataset, metric=metric), bool(tables)
+            caption = f"{dataset}: {metric} at equal (ε, δ), {run.promise}"
+            tables += gram_table(rows, _GRAM_METHODS, caption=caption, command=run.command, folded=folded)
+            caption = f"{dataset}: {metric} at equal attack, one whole record"
+            tables += attack_table(rows, _GRAM_METHODS, caption=caption, command=run.command)
+    said = f"{intro} {run.sizes()}"
+    return Section(title, said, pictures=shown, tables=tables, notes=[*notes, _ONE_RADIUS])
 
 
 def _matrix_pictures(run: Run, dataset: str, metric: str) -> list[Picture]:
     rows = run.where(dataset=dataset, metric=metric)
     whole = table.where(rows, setting="contract", radius=None)
-    if not whole:
-        return []
-    high = max(row["epsilon"] for row in whole)
+    high = max((row["epsilon"] for row in whole), default=math.nan)
     stem = f"{run.name}-{pictures.slug(dataset)}-{pictures.slug(metric)}"
-    noisy, exact, index = (
-        mean(table.where(whole, method=method, epsilon=high)) for method in ("noisy", "exact", "index")
-    )
-    clean = mean(table.where(rows, setting="clean", method="non-private"))
+    pieces = [
+        (f"{words} {{}}", spread_text(table.where(whole, method=method, epsilon=high)))
+        for words, method in (("noisy", "noisy"), ("projected", "exact"), ("private index", "index"))
+    ]
+    pieces += [
+        (f"{words} {{}}", spread_text(table.where(rows, setting="clean", method=method)))
+        for words, method in (("without privacy", "non-private"), (NOTHING, NOTHING), (EQUAL, EQUAL))
+    ]
     return [
         *run.picture(
             f"{stem}-paper",
@@ -106,13 +118,14 @@ def _matrix_pictures(run: Run, dataset: str, metric: str) -> list[Picture]:
         ),
         *run.picture(
             stem,
-            f"{metric} under contracts that hold, against epsilon, {dataset}",
-            f"{dataset}, {metric}. For one whole record at ε = {high:g}: noisy {noisy:.3f}, projected {exact:.3f}, "
-            f"private index {index:.3f}; without privacy {clean:.3f}.",
+            f"{metric} with exactly calibrated noise, against epsilon, {dataset}",
+            sentence(f"{dataset}, {metric}, for one whole record at ε = {high:g}, {run.promise}: ", pieces)
+            if whole
+            else f"{dataset}, {metric}.",
         ),
         *run.picture(
             f"{stem}-attack",
             f"{metric} against the advantage of the best attacker, {dataset}",
             f"At equal attack, one whole record. {run.at_equal_attack(dataset, metric)}",
         ),
-    ]  # fmt: skip
+    ]

@@ -17,7 +17,7 @@ from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from scoreshield import _checks, io
@@ -53,8 +53,10 @@ class ResultTable:
 
     Attributes
     ----------
-    best : for each column whether its largest or its smallest number is bold; None for none.
+    best : for each column whether its largest or its smallest number is bold; None for none. With it goes every
+        number that is no farther from it than the spread (±) of either.
     reference : the places of rows that do not compete, such as the non-private one or one whose promise is false.
+    unclear : the places (row, column) of numbers that may not be bold, because they beat no reference clearly.
     folded : whether only the caption is shown until a reader asks for the rest.
     """
 
@@ -64,6 +66,7 @@ class ResultTable:
     command: str
     best: Sequence[Best] | None = None
     reference: Sequence[int] = ()
+    unclear: Sequence[tuple[int, int]] = ()
     folded: bool = False
 
     def __post_init__(self) -> None:
@@ -362,17 +365,24 @@ def _anchors(page: ResultsPage) -> list[tuple[str, str]]:
 _SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 _NUMBER = re.compile(
     r"(?P<digits>[+\-−]?\d[\d,]*\.?\d*(?:[eE][+\-]?\d+)?)(?:\s*×\s*10(?P<power>[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?"
-    r"(?:\s*±\s*[\d.,]+(?:[eE][+\-]?\d+)?)?\s*(?P<unit>%|[a-zµ]{0,3})"
+    r"(?:\s*±\s*(?P<spread>[\d.,]+(?:[eE][+\-]?\d+)?))?\s*(?P<unit>%|[a-zµ]{0,3})"
 )
 
 
-def _parsed(cell: str) -> tuple[float, str] | None:
-    """The number of a cell and its unit, or None where the cell is words."""
+class _Number(NamedTuple):
+    value: float
+    spread: float
+    unit: str
+
+
+def _parsed(cell: str) -> _Number | None:
+    """The number of a cell, what stands behind its ± (0 without one) and its unit; None where the cell is words."""
     found = _NUMBER.fullmatch(re.sub(r"[*`]", "", cell).strip())
     if found is None:
         return None
     digits = found["digits"].replace(",", "").replace("−", "-")
-    return float(f"{digits}e{found['power'].translate(_SUPERSCRIPTS)}" if found["power"] else digits), found["unit"]
+    value = float(f"{digits}e{found['power'].translate(_SUPERSCRIPTS)}" if found["power"] else digits)
+    return _Number(value, float((found["spread"] or "0").replace(",", "")), found["unit"])
 
 
 def _numeric(table: ResultTable) -> list[bool]:
@@ -384,21 +394,22 @@ def _numeric(table: ResultTable) -> list[bool]:
 
 
 def _bold(table: ResultTable) -> set[tuple[int, int]]:
-    """The places (row, column) of the best numbers; ties are all best."""
+    """The places (row, column) of the best numbers, of what lies within the spread of them, and of no unclear one."""
     places: set[tuple[int, int]] = set()
     for column, best in enumerate(table.best or ()):
         cells = {place: _parsed(row[column]) for place, row in enumerate(table.rows) if place not in table.reference}
         known = {place: cell for place, cell in cells.items() if cell is not None}
         if best is None or not known:
             continue
-        if len({unit for _, unit in known.values()}) > 1:
+        if len({cell.unit for cell in known.values()}) > 1:
             raise InvalidInput(
                 f"The column '{table.header[column]}' of a ResultTable must have one unit for its best to be found. "
-                f"Got {', '.join(sorted(repr(unit) for _, unit in set(known.values())))} instead."
+                f"Got {', '.join(sorted({repr(cell.unit) for cell in known.values()}))} instead."
             )
-        value = (max if best == "max" else min)(number for number, _ in known.values())
-        places |= {(place, column) for place, (number, _) in known.items() if number == value}
-    return places
+        top = (max if best == "max" else min)(known.values(), key=lambda cell: cell.value)
+        near = (place for place, cell in known.items() if abs(cell.value - top.value) <= max(cell.spread, top.spread))
+        places |= {(place, column) for place in near}
+    return places - set(table.unclear)
 
 
 def _markdown_table(table: ResultTable) -> str:

@@ -3,6 +3,7 @@
 The `openai` package (the 'rag' extra) speaks to the server. It repeats a request that met status 408, 409, 429 or 5xx,
 a time-out or a lost connection, after 0.5, 1, 2, 4 and then 8 seconds (each less up to a quarter, at random). Where the
 server names a delay in Retry-After, up to two minutes, it waits that long; where it names a longer one, it gives up.
+Prompts go to the named server alone: redirections are not followed, and plain http leaves this machine only on demand.
 
 Answers can be kept in a folder, one file each, named by a hash of everything that went into the request: a run that was
 stopped then goes on where it was. No message of this module holds a prompt, an answer or a key.
@@ -11,12 +12,15 @@ stopped then goes on where it was. No message of this module holds a prompt, an 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed, wait
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from scoreshield import _checks, io
@@ -27,16 +31,18 @@ from scoreshield.geometry.arrays import Progress
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 
 KEY_VARIABLE = "SCORESHIELD_API_KEY"
+LONGEST_WAIT = 86_400.0  # seconds; system calls overflow far beyond
 _ROLES = ("system", "user", "assistant")
 _OLDEST = (3, 10)  # of the openai package; releases up to 3.0 write whole prompts to the log at level DEBUG
 _OWN = ("messages", "model", "n", "stream")  # what a request always sets by itself
+_UNKNOWN = "leave out what the server may not know: temperature, max_tokens or seed"
 _EXPLAINED = {
-    400: "refused the request as malformed or too long (status 400); the context may be longer than the model takes",
+    400: f"refused the request (status 400); the context may be longer than the model takes, or {_UNKNOWN}",
     401: "refused the key (status 401); give another as api_key or in $" + KEY_VARIABLE,
     403: "does not allow this key to use the model (status 403)",
     404: "knows no such model or address (status 404); check the model's name and base_url, which often ends in /v1",
     413: "refused the request as too long (status 413)",
-    422: "refused a parameter of the request (status 422); leave out what it does not know",
+    422: f"refused a parameter of the request (status 422); {_UNKNOWN}",
     429: "is still over its rate limit (status 429)",
 }
 
@@ -60,13 +66,16 @@ class ChatModel:
     Parameters
     ----------
     model : the name the server knows it by.
-    base_url : the address up to and with the version, for instance ``"http://localhost:8000/v1"``.
+    base_url : the address up to and with the version, for instance ``"http://localhost:8000/v1"``, without a user's
+        name, a query or a fragment.
+    allow_http : send prompts over plain http to another machine too, where everyone on the way can read them.
     api_key : None takes $SCORESHIELD_API_KEY, or "none", which local servers accept.
     temperature, max_tokens, seed : sent with every request; None leaves one out.
     options : further decoding parameters, sent as they are, for instance ``{"top_p": 0.9}``.
-    timeout : seconds to wait for the server to connect, or to send its next byte.
+    timeout : seconds to wait for the server to connect, or to send its next byte. It bounds no whole answer, though
+        most servers send the first byte when the answer is done.
     retries : how often a request is repeated where that may help.
-    cache : a folder for answers, made if need be. It holds answers in the clear, and no prompts.
+    cache : a folder for answers, made if need be. It holds answers in the clear, for the owner's eyes, and no prompts.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class ChatModel:
         model: str,
         *,
         base_url: str,
+        allow_http: bool = False,
         api_key: str | None = None,
         temperature: float | None = 0.0,
         max_tokens: int | None = 512,
@@ -84,16 +94,14 @@ class ChatModel:
         cache: str | Path | None = None,
     ) -> None:
         self.model = _checked_name(model)
-        self.base_url = _checked_url(base_url)
+        self.base_url = _checked_url(base_url, allow_http)
         self.parameters = _checked_parameters(temperature, max_tokens, seed, options)
         self.retries = _checks.count(retries, "retries", "ChatModel", least=0)
+        self._client = _client(self.base_url, _checked_key(api_key), _checked_timeout(timeout), self.retries)
         self.cache = None if cache is None else _checked_folder(cache)
-        self._client = _client(
-            self.base_url, _checked_key(api_key), _checks.positive(timeout, "timeout", "ChatModel"), self.retries
-        )
 
     def __repr__(self) -> str:
-        return f"<ChatModel {self.model} at {_shown(self.base_url)}>"
+        return f"<ChatModel {self.model} at {self.base_url}>"
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +128,8 @@ class ChatModel:
         """The answers to many conversations, in their order, at most ``workers`` at a time; equal ones are asked once.
 
         The first failure ends the run: what is under way is finished, nothing more is begun, and the error says how
-        many answers are in and whether they were kept. ``progress`` is called with (answers in, answers in all).
+        many answers are in and whether they were kept. An interrupt ends it at once. ``progress`` is called with
+        (answers in, answers in all).
         """
         workers = _checks.count(workers, "workers", "complete_all")
         if not isinstance(conversations, Sequence) or isinstance(conversations, str):
@@ -128,17 +137,18 @@ class ChatModel:
         checked = [_checked_messages(messages, "complete_all") for messages in conversations]
         names = [self._name(messages) for messages in checked]
         distinct = dict(zip(names, checked, strict=True))
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            futures = {name: pool.submit(self._answer, messages, allow_empty) for name, messages in distinct.items()}
-            try:
-                for done, future in enumerate(as_completed(futures.values()), start=1):
-                    if future.exception() is not None:
-                        break
-                    if progress is not None:
-                        progress(done, len(futures))
-            finally:  # also when interrupted
-                for future in futures.values():
-                    future.cancel()
+        jobs = [lambda messages=messages: self._answer(messages, allow_empty) for messages in distinct.values()]
+        futures = dict(zip(distinct, _in_threads(jobs, workers), strict=True))
+        try:
+            for done, future in enumerate(as_completed(futures.values()), start=1):
+                if future.exception() is not None:
+                    break
+                if progress is not None:
+                    progress(done, len(futures))
+        finally:  # also when interrupted
+            for future in futures.values():
+                future.cancel()
+        wait(futures.values())
         self._raise_first(list(futures.values()))
         return [futures[name].result() for name in names]
 
@@ -167,7 +177,7 @@ class ChatModel:
             answer = self._ask(messages)
             if path is not None and (answer or allow_empty):
                 data = json.dumps({"answer": answer}).encode()
-                io.write_whole({path: lambda file: file.write(data)})
+                io.write_whole({path: lambda file: file.write(data)}, private=True)
         if not answer and not allow_empty:
             raise ChatError(f"{self._server()} gave an empty answer; a larger max_tokens may help.")
         return answer
@@ -199,6 +209,8 @@ class ChatModel:
         except openai.APIStatusError as error:
             status = error.status_code
             problem = _EXPLAINED.get(status, f"answered with status {status}")
+            if 300 <= status < 400:
+                problem = f"sends requests elsewhere (status {status}), which prompts do not follow; name that address"
             problem += f" ({self._tries()})" if status == 429 or status >= 500 else ""
         except (openai.OpenAIError, ValueError, TypeError, RecursionError):
             problem = "sent a reply that is no chat completion"
@@ -210,10 +222,35 @@ class ChatModel:
         return content
 
     def _server(self) -> str:
-        return f"The server at {_shown(self.base_url)} (model {self.model!r})"
+        return f"The server at {self.base_url} (model {self.model!r})"
 
     def _tries(self) -> str:
         return "1 try" if self.retries == 0 else f"up to {self.retries + 1} tries"
+
+
+def _in_threads(jobs: Sequence[Callable[[], str]], workers: int) -> list[Future[str]]:
+    """The answers to come. An executor's threads would keep an interrupted program waiting for them; these do not."""
+    futures: list[Future[str]] = [Future() for _ in jobs]
+    waiting: SimpleQueue[tuple[Future[str], Callable[[], str]]] = SimpleQueue()
+    for pair in zip(futures, jobs, strict=True):
+        waiting.put(pair)
+
+    def work() -> None:
+        while True:
+            try:
+                future, job = waiting.get_nowait()
+            except Empty:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(job())
+            except BaseException as error:  # whoever waits for the answer raises it
+                future.set_exception(error)
+
+    for _ in range(min(workers, len(jobs))):
+        threading.Thread(target=work, daemon=True).start()
+    return futures
 
 
 def _client(base_url: str, api_key: str, timeout: float, retries: int) -> Any:
@@ -226,7 +263,16 @@ def _client(base_url: str, api_key: str, timeout: float, retries: int) -> Any:
             f"Chat models need the openai package, version 3.10 or newer. Got {openai.__version__}: "
             "pip install 'scoreshield[rag]'."
         )
-    client = openai.OpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=retries)
+    try:
+        client = openai.OpenAI(
+            base_url=base_url,
+            api_key=api_key,
+            timeout=timeout,
+            max_retries=retries,
+            http_client=openai.DefaultHttpxClient(follow_redirects=False),
+        )
+    except Exception:  # of the package's HTTP library: all else is checked by now
+        _reject_url()
     # The package takes these from the environment; a server that is not OpenAI's has no business with them.
     client.organization = client.project = None
     return client
@@ -259,29 +305,48 @@ def _read(path: Path) -> str | None:
     return answer if isinstance(answer, str) else None
 
 
-def _shown(url: str) -> str:
-    """An address without a user's name, password or query string."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 def _checked_name(model: object) -> str:
     if not isinstance(model, str) or not model.strip():
         _checks.reject("model", "ChatModel", "the name of a model", model)
     return model
 
 
-def _checked_url(url: object) -> str:
-    must = "an address that begins with http:// or https:// and names a host"
+def _checked_url(url: object, allow_http: bool) -> str:
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-        good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host = (parts and parts.hostname) or ""
+        good = parts is not None and parts.scheme in ("http", "https") and parts.port != 0 and "@" not in parts.netloc
+        host.encode("idna")  # what a connection does: it fails where a part of the name is empty or too long
     except ValueError:
-        good = False
-    if not good or not isinstance(url, str) or not url.isprintable() or " " in url:
-        # Without what was got: it may hold a password.
-        raise InvalidInput(f"The 'base_url' parameter of ChatModel must be {must}. Got something else instead.")
+        good, host = False, ""
+    if not good or not host or not isinstance(url, str) or not url.isprintable() or any(mark in url for mark in "?# "):
+        _reject_url()
+    if url.lower().startswith("http:") and not allow_http and not _is_local(host):
+        raise InvalidInput(
+            f"Prompts to {host} would go over plain http, for anyone on the way to read: use https, or allow it with "
+            "allow_http=True (--allow-http)."
+        )
     return url.rstrip("/")
+
+
+def _reject_url() -> NoReturn:
+    # Without what was got: it may hold a password.
+    must = "an address that begins with http:// or https:// and names a host, without a user's name, '?' or '#'"
+    raise InvalidInput(f"The 'base_url' parameter of ChatModel must be {must}. Got something else instead.") from None
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _checked_timeout(timeout: object) -> float:
+    seconds = _checks.positive(timeout, "timeout", "ChatModel")
+    if seconds > LONGEST_WAIT:
+        _checks.reject("timeout", "ChatModel", f"at most {LONGEST_WAIT:,.0f} seconds", timeout)
+    return seconds
 
 
 def _checked_key(key: object) -> str:
@@ -327,7 +392,7 @@ def _checked_folder(cache: object) -> Path:
         _checks.reject("cache", "ChatModel", "a folder", cache)
     folder = Path(cache)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no path"
         raise FileError(f"Cannot make the folder {folder}: {reason}.") from None

@@ -111,7 +111,7 @@ def as_documents(documents: object, function: str) -> tuple[Document, ...]:
         _text(document.text, "text of a document", function)
         if _text(document.title, "title of a document", function) in titles:
             raise InvalidInput(
-                f"Two documents have the title {document.title!r}; {function} tells them apart by title."
+                f"Two documents have the title {document.title[:80]!r}; {function} tells them apart by title."
             )
         titles.add(document.title)
     return tuple(found)
@@ -148,7 +148,9 @@ def _windows(
 ) -> list[Chunk]:
     spans = token_offsets(document.text, tokenizer, function)
     if not spans:
-        raise InvalidInput(f"Document {place} ({document.title!r}) holds no token; {function} needs a text to cut.")
+        raise InvalidInput(
+            f"Document {place} ({document.title[:80]!r}) holds no token; {function} needs a text to cut."
+        )
     windows: list[Chunk] = []
     for first in range(0, len(spans), size - overlap):
         start, end = spans[first][0], spans[min(first + size, len(spans)) - 1][1]

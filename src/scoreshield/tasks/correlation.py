@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import spearmanr
 
 from scoreshield import _checks
 from scoreshield.results import Release
@@ -27,6 +26,8 @@ def sts_spearman(released: Release | ArrayLike, pairs: ArrayLike, human: ArrayLi
     Where all released similarities are equal the correlation has no value; the answer is then 0.0, since such a release
     says nothing about the order.
     """
+    from scipy.stats import spearmanr  # a third of a second, for this alone
+
     matrix = _reading.similarities(released, view, _FUNCTION)
     chosen = _reading.pair_numbers(pairs, len(matrix), _FUNCTION)
     must = f"a list of {len(chosen)} finite numbers, one a pair, at least two of them different"

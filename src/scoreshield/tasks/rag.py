@@ -9,6 +9,7 @@ never guessed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -97,7 +98,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class AnswerResult:
-    """Accuracy in each condition, with a record for every question; neither texts nor scores are in it."""
+    """Accuracy in each condition, with a record for every question; neither texts nor scores are in it.
+
+    ``longest`` is that of :class:`RetrievalResult`.
+    """
 
     generator: str
     judge: str
@@ -105,6 +109,7 @@ class AnswerResult:
     conditions: Mapping[str, Accuracy]
     records: tuple[AnswerRecord, ...]
     cost: Cost | None
+    longest: int
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -116,6 +121,7 @@ class AnswerResult:
             "conditions": {name: asdict(accuracy) for name, accuracy in self.conditions.items()},
             "records": [asdict(record) | {"indices": list(record.indices)} for record in self.records],
             "cost": None if self.cost is None else asdict(self.cost),
+            "longest": self.longest,
         }
 
     def __str__(self) -> str:
@@ -126,7 +132,7 @@ class AnswerResult:
         ]
         rule = "" if self.setting is None else f", threshold {self.setting.threshold:g}, k {self.setting.k}"
         title = f"Answers by {self.generator}, judged by {self.judge}{rule}"
-        return "\n".join([title, *table(head, rows), *closing(self.cost)])
+        return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
 
 
 def evaluate_answers(
@@ -187,6 +193,7 @@ def evaluate_answers(
         conditions=_accuracies(records, names),
         records=tuple(records),
         cost=used.cost if used is not None and "private" in names else None,
+        longest=max(Counter(chunk.document for chunk in corpus.chunks).values()),
     )
 
 

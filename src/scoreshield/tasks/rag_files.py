@@ -13,6 +13,9 @@ from scoreshield.errors import FileError, InvalidInput
 from scoreshield.tasks.chunks import Document
 from scoreshield.tasks.rag_corpus import Question
 
+#: Characters of a title, which goes with every chunk of its page.
+LONGEST_TITLE = 1000
+
 
 def read_corpus(path: str | Path) -> tuple[Document, ...]:
     """Pages from a file with one JSON object a line, each with a "title" of its own and a "text"."""
@@ -21,6 +24,8 @@ def read_corpus(path: str | Path) -> tuple[Document, ...]:
         title, text = record.get("title"), record.get("text")
         if not (_is_text(title) and _is_text(text)):
             raise InvalidInput(f"{where}: a page must have a 'title' and a 'text', both texts that are not blank.")
+        if len(title) > LONGEST_TITLE:
+            raise InvalidInput(f"{where}: a title has at most {LONGEST_TITLE:,} characters. Got {len(title):,}.")
         if title in documents:
             raise InvalidInput(f"{where}: the title {title[:80]!r} comes twice; questions name pages by their titles.")
         documents[title] = Document(title, text)

@@ -8,8 +8,10 @@ clean scores. A chunk is relevant if it comes from a document that the question 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,15 +22,16 @@ from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 from scoreshield.indexing import IndexRelease
-from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.guarantee import SAMPLERS, Guarantee
 from scoreshield.results import MatchRelease, Release, ScoreRelease, TopKRelease
 from scoreshield.tasks.rag_corpus import Corpus, Question, check_questions
 from scoreshield.tasks.retrieval import paper_top_k, ranked, search_metrics
 
 SCOPE = (
     "The guarantee covers the released scores and what is computed from them, such as which records are retrieved; it "
-    "does not cover the texts of retrieved records, nor answers generated from private texts; and one release covers "
-    "one query: m queries cost m releases unless an index was released."
+    "does not cover the texts of retrieved records, nor answers generated from private texts; one release covers one "
+    "query: m queries cost m releases unless an index was released; and one record is one chunk: a page of m chunks "
+    "costs up to m times the epsilon."
 )
 AUDIENCE = (
     "The clean and oracle conditions, and every comparison with them, read the collection without noise: this report "
@@ -46,6 +49,9 @@ class Setting(NamedTuple):
 #: The paper's three, its main one first.
 SETTINGS = (Setting(0.35, 20), Setting(0.25, 50), Setting(0.25, 10))
 
+#: The conditions that retrieve.
+RETRIEVING = ("clean", "private")
+
 #: From a query's embedding to a release over the corpus: scores, matches, top-k, or one and the same index.
 ReleaseFor = Callable[[NDArray[np.float64]], Release]
 
@@ -56,7 +62,7 @@ class Cost:
 
     Attributes
     ----------
-    releases : how many there were; an index that answers every question is one.
+    releases : how many there were: one a question, or one an index, however many questions it answers.
     epsilon, delta : their sums, which bound the whole; :func:`scoreshield.compose` may say less.
     sampler : "exact", or "research" where any was made with a seed and is not private.
     """
@@ -67,7 +73,7 @@ class Cost:
     sampler: str
 
     def __str__(self) -> str:
-        pair = f"epsilon {self.epsilon:g}, delta {self.delta:g}"
+        pair = f"epsilon {_up(self.epsilon)}, delta {_up(self.delta)}"
         kind = "" if self.sampler == "exact" else f", {self.sampler} sampler: not private"
         return f"Private: {self.releases} release{'s' * (self.releases != 1)}, adding up to at most {pair}{kind}."
 
@@ -108,13 +114,14 @@ class RetrievalResult:
     """What retrieval gave in each condition. It holds no scores.
 
     ``to_dict`` and ``from_dict`` keep it (as JSON, say): answers can then be made later, or again, without releasing
-    anything twice.
+    anything twice. ``longest`` is the number of chunks of the document that has the most.
     """
 
     setting: Setting
     metrics: Mapping[str, RetrievalMetrics]
     records: tuple[RetrievalRecord, ...]
     cost: Cost | None
+    longest: int
 
     def indices(self, condition: str) -> dict[str, tuple[int, ...]]:
         """The chunks of each question, by its id, in one condition."""
@@ -128,6 +135,7 @@ class RetrievalResult:
             "metrics": {name: asdict(metrics) for name, metrics in self.metrics.items()},
             "records": [asdict(record) | {"indices": list(record.indices)} for record in self.records],
             "cost": None if self.cost is None else asdict(self.cost),
+            "longest": self.longest,
         }
 
     @classmethod
@@ -136,12 +144,10 @@ class RetrievalResult:
         try:
             return cls(
                 setting=_setting(tuple(data["setting"][name] for name in Setting._fields), "from_dict"),
-                metrics={name: RetrievalMetrics(**values) for name, values in data["metrics"].items()},
-                records=tuple(
-                    RetrievalRecord(r["question"], r["condition"], tuple(map(int, r["indices"])))
-                    for r in data["records"]
-                ),
-                cost=None if data["cost"] is None else Cost(**data["cost"]),
+                metrics={name: _checked_metrics(values) for name, values in data["metrics"].items()},
+                records=records_from(data["records"]),
+                cost=None if data["cost"] is None else _checked_cost(data["cost"]),
+                longest=_checks.count(data["longest"], "longest", "from_dict"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             must = "what RetrievalResult.to_dict gave"
@@ -156,7 +162,7 @@ class RetrievalResult:
             (name, m.recall, m.ndcg, m.overlap, m.documents, m.empty, m.returned) for name, m in self.metrics.items()
         ]
         title = f"Retrieval: the {k} best chunks with a score of at least {t:g}"
-        return "\n".join([title, *table(head, rows), *closing(self.cost)])
+        return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
 
 
 def retrieve(
@@ -177,7 +183,7 @@ def retrieve(
     paper_rule : rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
     """
     function = "retrieve"
-    condition = _checks.one_of(condition, "condition", function, ("clean", "private"))
+    condition = _checks.one_of(condition, "condition", function, RETRIEVING)
     rule = _setting(setting, function)
     queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1], function)
     if not single:
@@ -206,35 +212,83 @@ def evaluate_retrieval(
         raises ends the evaluation.
     progress : called with (questions done, questions in all).
     """
+    rule = _setting(setting, "evaluate_retrieval")
+    records, made = retrieve_all(
+        corpus, questions, queries, release=release, setting=rule, paper_rule=paper_rule, progress=progress
+    )
+    return measured(corpus, questions, records, setting=rule, made=made)
+
+
+def retrieve_all(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    queries: ArrayLike,
+    *,
+    release: ReleaseFor | None,
+    setting: Setting,
+    paper_rule: bool,
+    progress: Progress | None,
+) -> tuple[tuple[RetrievalRecord, ...], list[Guarantee]]:
+    """The first half of `evaluate_retrieval`: what each question gets, and the guarantee of each release."""
     function = "evaluate_retrieval"
     check_questions(questions, corpus, function)
-    rule = _setting(setting, function)
     rows, _ = _embeddings.as_queries(queries, corpus.embeddings.shape[1], function)
     if np.ndim(queries) != 2 or len(rows) != len(questions):
         _checks.reject("queries", function, f"a matrix with one row for each of {len(questions)} questions", queries)
-    found: dict[str, list[NDArray[np.intp]]] = {name: [] for name in ("clean", "private")[: 1 + (release is not None)]}
+    found: dict[str, list[NDArray[np.intp]]] = {name: [] for name in RETRIEVING[: 1 + (release is not None)]}
     made: list[Guarantee] = []  # not the releases, which are large
+    indexes: list[IndexRelease] = []
     for number, row in enumerate(rows, start=1):
-        found["clean"].append(_clean(corpus, row, rule))
+        found["clean"].append(_clean(corpus, row, setting))
         if release is not None:
-            indices, released = _private(corpus, row, rule, release, paper_rule, function)
+            indices, released = _private(corpus, row, setting, release, paper_rule, function)
             found["private"].append(indices)
-            if not any(released.guarantee is other for other in made):
+            if not any(released is index for index in indexes):
                 made.append(released.guarantee)
+                indexes += [released] if isinstance(released, IndexRelease) else []
         if progress is not None:
             progress(number, len(rows))
-    return RetrievalResult(
-        setting=rule,
-        metrics={
-            name: _metrics(corpus, questions, rankings, found["clean"], rule.k) for name, rankings in found.items()
-        },
-        records=tuple(
-            RetrievalRecord(question.id, name, tuple(map(int, indices)))
-            for name, rankings in found.items()
-            for question, indices in zip(questions, rankings, strict=True)
-        ),
-        cost=_cost(made) if made else None,
+    records = tuple(
+        RetrievalRecord(question.id, name, tuple(map(int, indices)))
+        for name, rankings in found.items()
+        for question, indices in zip(questions, rankings, strict=True)
     )
+    return records, made
+
+
+def measured(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    records: tuple[RetrievalRecord, ...],
+    *,
+    setting: Setting,
+    made: Sequence[Guarantee],
+) -> RetrievalResult:
+    """The second half of `evaluate_retrieval`, which releases nothing: the records in figures."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for record in records:  # in the order of the questions
+        found.setdefault(record.condition, []).append(record.indices)
+    return RetrievalResult(
+        setting=setting,
+        metrics={
+            name: _metrics(corpus, questions, rankings, found["clean"], setting.k) for name, rankings in found.items()
+        },
+        records=records,
+        cost=_cost(made) if made else None,
+        longest=max(Counter(chunk.document for chunk in corpus.chunks).values()),
+    )
+
+
+def records_from(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ...]:
+    """The records that a `RetrievalResult` wrote, or a refusal of what is of another kind."""
+    function, records = "from_dict", []
+    for item in data:
+        if not isinstance(item["question"], str) or not isinstance(item["indices"], list):
+            _checks.reject("records", function, "a list of ids, conditions and chunk numbers", item)
+        condition = _checks.one_of(item["condition"], "condition", function, RETRIEVING)
+        indices = tuple(_checks.count(index, "indices", function, least=0) for index in item["indices"])
+        records.append(RetrievalRecord(item["question"], condition, indices))
+    return tuple(records)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -244,9 +298,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def closing(cost: Cost | None) -> list[str]:
+def closing(cost: Cost | None, longest: int) -> list[str]:
     """What every report ends with."""
-    return [*([] if cost is None else [str(cost)]), SCOPE, AUDIENCE]
+    chunks = f"{longest:,} chunk{'s' * (longest != 1)}"
+    unit = f"The longest page here is {chunks}: a guarantee for whole pages has up to {longest:,} times the epsilon."
+    return [*([] if cost is None else [str(cost), unit]), SCOPE, AUDIENCE]
 
 
 def _cell(value: object) -> str:
@@ -297,16 +353,18 @@ def _records(released: object) -> int | None:
 def _metrics(
     corpus: Corpus,
     questions: Sequence[Question],
-    rankings: list[NDArray[np.intp]],
-    clean: list[NDArray[np.intp]],
+    rankings: Sequence[tuple[int, ...]],
+    clean: Sequence[tuple[int, ...]],
     k: int,
 ) -> RetrievalMetrics:
-    titles = np.array([item.title for item in corpus.chunks])
-    relevant = [np.flatnonzero(np.isin(titles, question.documents)) for question in questions]
+    places = {document.title: place for place, document in enumerate(corpus.documents)}
+    needed = [{places[title] for title in question.documents} for question in questions]
+    document_of = np.array([item.document for item in corpus.chunks])
+    relevant = [np.flatnonzero(np.isin(document_of, list(wanted))) for wanted in needed]
     at_k = search_metrics(rankings, relevant, k=k, reference=clean)
     shares = [
-        len({corpus.chunks[i].title for i in ranking} & set(question.documents)) / len(set(question.documents))
-        for question, ranking in zip(questions, rankings, strict=True)
+        len({corpus.chunks[i].document for i in ranking} & wanted) / len(wanted)
+        for wanted, ranking in zip(needed, rankings, strict=True)
     ]
     return RetrievalMetrics(
         recall=at_k.recall,
@@ -318,10 +376,31 @@ def _metrics(
     )
 
 
-def _cost(guarantees: list[Guarantee]) -> Cost:
+def _cost(guarantees: Sequence[Guarantee]) -> Cost:
     return Cost(
         releases=len(guarantees),
         epsilon=math.fsum(guarantee.epsilon for guarantee in guarantees),
         delta=min(1.0, math.fsum(guarantee.delta for guarantee in guarantees)),
         sampler="exact" if all(guarantee.sampler == "exact" for guarantee in guarantees) else "research",
     )
+
+
+def _checked_cost(data: Mapping[str, Any]) -> Cost:
+    function = "from_dict"
+    epsilon, delta = (_checks.real(data[name], name, function) for name in ("epsilon", "delta"))
+    if epsilon < 0 or not 0 <= delta <= 1:
+        _checks.reject("cost", function, "an epsilon of at least 0 and a delta in [0, 1]", (epsilon, delta))
+    sampler = _checks.one_of(data["sampler"], "sampler", function, SAMPLERS)
+    return Cost(_checks.count(data["releases"], "releases", function), epsilon, delta, sampler)
+
+
+def _checked_metrics(data: Mapping[str, Any]) -> RetrievalMetrics:
+    for name, value in data.items():
+        if name != "overlap" or value is not None:
+            _checks.real(value, name, "from_dict")
+    return RetrievalMetrics(**data)
+
+
+def _up(value: float) -> str:
+    """Six digits, never less than the value: a cost that is rounded down is too good to be true."""
+    return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))):g}"
