@@ -64,7 +64,8 @@ def save(figure: Figure, path: Path) -> None:
     from PIL import Image  # which Matplotlib brings
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=110)
+    with np.errstate(over="ignore"):  # a logit axis maps what lies far outside of it to its end
+        figure.savefig(drawn, format="png", dpi=110)
     with Image.open(drawn) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     io.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})
