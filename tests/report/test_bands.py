@@ -313,7 +313,10 @@ class TestAdvantage:
 
     def test_the_last_percent_has_room(self) -> None:
         rows = [row(attack_advantage=a, target_advantage=a, epsilon=e) for a, e in ((0.5, 1.0), (0.999, 8.0))]
-        (axes,) = bands.advantage_chart(rows, **WORDS).axes
+        rows.append(row(setting="clean", method="non-private"))
+        figure = bands.advantage_chart(rows, **WORDS)
+        figure.draw_without_rendering()  # and without a warning
+        (axes,) = figure.axes
         assert axes.get_xscale() == "logit"
         assert axes.get_xlim()[0] < 0.5
         assert 0.999 < axes.get_xlim()[1] < 1

@@ -325,7 +325,8 @@ def _scale(axes: Axes, x: str, places: list[float]) -> None:
     if x == "attack_advantage":
         inside = [place for place in places if 0 < place < 1]
         if len(inside) == len(places) and max(inside, default=0.0) > 0.95:  # the last percent is where it matters
-            axes.set(xscale="logit", xlim=(min(inside) * 0.8, 1 - (1 - max(inside)) * 0.7))
+            axes.set(xlim=(min(inside) * 0.8, 1 - (1 - max(inside)) * 0.7))  # first, or the scale looks for its own
+            axes.set_xscale("logit")
             axes.xaxis.set_major_locator(
                 FixedLocator([at for at in _ADVANTAGES if min(inside) * 0.9 <= at <= max(inside) + 1e-6])
             )

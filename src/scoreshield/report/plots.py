@@ -64,8 +64,7 @@ def save(figure: Figure, path: Path) -> None:
     from PIL import Image  # which Matplotlib brings
 
     drawn = BytesIO()
-    with np.errstate(over="ignore"):  # a logit axis maps what lies far outside of it to its end
-        figure.savefig(drawn, format="png", dpi=110)
+    figure.savefig(drawn, format="png", dpi=110)
     with Image.open(drawn) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     io.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})
