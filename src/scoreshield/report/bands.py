@@ -102,7 +102,8 @@ def band_grid(
     _scale(panels[0, 0], x, [point.x for point in points])
     if not without and not any(math.isfinite(point.mean) for point in points):
         panels[0, 0].set_ylim(0, 1)
-    _crosses(drawn, names)
+    with np.errstate(over="ignore"):  # Matplotlib asks a logit axis for limits far outside of it
+        _crosses(drawn, names)
     for axes in panels[-1]:
         axes.set_xlabel(_X_LABEL[x])
     for axes in panels[:, 0]:
@@ -284,13 +285,16 @@ def _crosses(drawn: list[tuple[Axes, dict[str, list[_Point]]]], names: list[str]
     lost = [name for name in names if any(point.unreachable for _, c in drawn for point in c.get(name, []))]
     if not lost:
         return
+    from matplotlib.patches import Rectangle
+
     step = 0.04
     strip = step * (len(lost) + 0.4)
     low, high = drawn[0][0].get_ylim()
     drawn[0][0].set_ylim(high - (high - low) / (1 - strip), high)
     for axes, curves in drawn:
         inside = axes.get_xaxis_transform()
-        axes.axvspan(*axes.get_xlim(), ymax=strip, color=SHADE, linewidth=0, zorder=0, label="out of reach")
+        foot: dict[str, Any] = {"transform": axes.transAxes, "color": SHADE, "linewidth": 0, "zorder": 0}
+        axes.add_artist(Rectangle((0, 0), 1, strip, **foot, label="out of reach"))
         for rank, name in enumerate(lost):
             x = [point.x for point in curves.get(name, []) if point.unreachable]
             y, label = [step * (rank + 0.7)] * len(x), f"{name}, out of reach"
