@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench bench-quick clean
+.PHONY: demo test lint audit bench bench-quick clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -16,6 +16,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Every mechanism and regime at three budgets, attacked: claimed epsilon, lower bound found, what would have been found.
+audit: $(VENV)/.installed-dev
+	$(BIN)/scoreshield audit --own
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/noise.py

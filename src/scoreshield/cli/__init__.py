@@ -1,4 +1,4 @@
-"""The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `bench`, `rag`, `report`, `ledger`.
+"""The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `ledger`.
 
 A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130.
 Neither leaves a half-written file. Progress bars go to standard error, and only to a person's terminal.
@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 import scoreshield as ss
-from scoreshield.cli import bench, ledger, plan, rag, report, select
+from scoreshield.cli import audit, bench, ledger, plan, rag, report, select
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
 from scoreshield.privacy import calibration as gaussian
 
@@ -31,6 +31,7 @@ app.add_typer(select.app, name="release")  # all release commands: select adds t
 app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag)
+app.command(name="audit", epilog=audit.EXAMPLE)(audit.audit)
 app.add_typer(report.app, name="report")
 app.add_typer(ledger.app, name="ledger")
 

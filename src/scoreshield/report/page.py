@@ -55,10 +55,10 @@ def render(plan: Plan, *, now: datetime | None = None) -> str:
             "<main>",
             _answer(plan),
             _warnings(plan),
-            _section("key", "Key figures", _figures(figures)),
-            _section("pictures", "The plan in pictures", _pictures([chart for chart in charts if chart is not None])),
-            _section("choices", "What other choices would change", table),
-            _section("reading", "How to read this", _reading(plan, words)),
+            section("key", "Key figures", key_figures(figures)),
+            section("pictures", "The plan in pictures", picture_grid([chart for chart in charts if chart is not None])),
+            section("choices", "What other choices would change", table),
+            section("reading", "How to read this", _reading(plan, words)),
             "</main>",
             _footer(now or datetime.now(UTC)),
             "</body>\n</html>\n",
@@ -75,7 +75,7 @@ def save(plan: Plan, path: str | Path) -> None:
 # ---- Numbers for people.
 
 
-def _section(ident: str, title: str, body: str) -> str:
+def section(ident: str, title: str, body: str) -> str:
     return f'<section aria-labelledby="{ident}"><h2 id="{ident}">{escape(title)}</h2>\n{body}\n</section>'
 
 
@@ -119,7 +119,7 @@ def _warnings(plan: Plan) -> str:
     return f'<div class="warnings" role="note"><h2>Beware</h2><ul>{items}</ul></div>'
 
 
-class _Figure(NamedTuple):
+class KeyFigure(NamedTuple):
     """One key figure: its name, its value (HTML), and a line of text under it."""
 
     name: str
@@ -127,7 +127,7 @@ class _Figure(NamedTuple):
     detail: str
 
 
-def _figures(figures: Sequence[_Figure]) -> str:
+def key_figures(figures: Sequence[KeyFigure]) -> str:
     cells = "".join(
         f'<div class="figure"><dt>{escape(name)}</dt><dd class="value">{value}</dd>'
         f'<dd class="detail">{escape(detail)}</dd></div>'
@@ -141,7 +141,7 @@ def _moves(before: str, after: str) -> str:
     return f'<span class="clean">{escape(before)}</span>&nbsp;{arrow} <span class="private">{escape(after)}</span>'
 
 
-def _pictures(charts: Sequence[Chart]) -> str:
+def picture_grid(charts: Sequence[Chart]) -> str:
     drawn = (
         f"<figure><h3>{escape(chart.title)}</h3>\n{chart.legend(f'chart-{place}')}\n{chart.render(f'chart-{place}')}\n"
         f"<figcaption>{escape(chart.caption)}</figcaption></figure>"
@@ -150,7 +150,7 @@ def _pictures(charts: Sequence[Chart]) -> str:
     return '<div class="pictures">' + "\n".join(drawn) + "</div>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+def table_html(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
     """Rows of a class and cells (HTML); a phone shows each row as a card, so cells carry their heads."""
     head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in heads)
     body = ""
@@ -259,20 +259,20 @@ _SEARCH_WORDS = (
 # ---- Key figures.
 
 
-def _promise(plan: Plan) -> _Figure:
+def _promise(plan: Plan) -> KeyFigure:
     promise = plan.contract
     stated = f"; stated as {promise.stated}" if promise.calibration == "attack" else ""
-    return _Figure("Privacy promise", f"ε = {number(promise.epsilon)}", delta_text(promise.delta) + stated)
+    return KeyFigure("Privacy promise", f"ε = {number(promise.epsilon)}", delta_text(promise.delta) + stated)
 
 
-def _noise(plan: Plan) -> _Figure:
+def _noise(plan: Plan) -> KeyFigure:
     reach = f"one record moves a score by up to {number(plan.sensitivity)}, within {interval(plan.score_range)}"
-    return _Figure("Noise on each score", f"sd {number(plan.scale)}", f"Gaussian; {reach}")
+    return KeyFigure("Noise on each score", f"sd {number(plan.scale)}", f"Gaussian; {reach}")
 
 
-def _attack(promise: Contract) -> _Figure:
+def _attack(promise: Contract) -> KeyFigure:
     found = f"finds {attack_rate(float(promise.tpr_at(0.01)))} of members at {percent(0.01)} false alarms"
-    return _Figure("Best attack, advantage", attack_rate(promise.attack_advantage), found)
+    return KeyFigure("Best attack, advantage", attack_rate(promise.attack_advantage), found)
 
 
 def _least(plan: Plan) -> tuple[str, str]:
@@ -289,56 +289,56 @@ def _least(plan: Plan) -> tuple[str, str]:
     )
 
 
-def _match_figures(plan: VerificationPlan) -> list[_Figure]:
+def _match_figures(plan: VerificationPlan) -> list[KeyFigure]:
     moved, target = plan.recalibration, percent(plan.target_fmr)
     where = f"on noisy scores: {number(moved.unclipped_threshold, 3)}"
     # Where noise hides the sample's own randomness, its standard error is not worth a line here.
     error = f"; standard error {number(100 * plan.rate_error, 2)} points"
     reached = f"target {target}" + (error if plan.rate_error > 0.005 * plan.target_fmr else "")
     asked = "no rate was asked for" if plan.target_tar is None else f"asked for: {percent(plan.target_tar)}"
-    matches = _Figure("True matches", _moves(percent(plan.clean_tar), percent(plan.tar)), f"{asked}, at the target")
+    matches = KeyFigure("True matches", _moves(percent(plan.clean_tar), percent(plan.tar)), f"{asked}, at the target")
     return [
         _promise(plan),
         _noise(plan),
-        _Figure(
+        KeyFigure(
             "Threshold",
             _moves(number(moved.clean_threshold, 3), number(moved.threshold, 3)),
             f"clean to private, on {plan.rule}; "
             + (f"a shift of {number(moved.shift, 3)}" if moved.feasible else where),
         ),
-        _Figure(
+        KeyFigure(
             "False matches, threshold kept",
             f'<span class="private">{percent(moved.rate_before)}</span>',
             f"{number(moved.rate_before / plan.target_fmr, 2)} times the target, if nobody moves it",
         ),
-        _Figure(
+        KeyFigure(
             "False matches, threshold moved",
             percent(moved.rate),
             reached if moved.feasible else f"{percent(moved.limit)} pass {at_the_end(plan)}",
         ),
-        matches if plan.genuine is not None else _Figure("True matches", "unknown", "needs scores of genuine pairs"),
+        matches if plan.genuine is not None else KeyFigure("True matches", "unknown", "needs scores of genuine pairs"),
         _attack(plan.contract),
-        _Figure("Least ε for the need", *_least(plan)),
+        KeyFigure("Least ε for the need", *_least(plan)),
     ]
 
 
-def _search_figures(plan: RetrievalPlan) -> list[_Figure]:
+def _search_figures(plan: RetrievalPlan) -> list[KeyFigure]:
     aim = plan.recall if plan.target_recall is None else plan.target_recall
     asked = "" if plan.target_recall is None else f"; asked for: {percent(plan.target_recall)}"
     return [
         _promise(plan),
         _noise(plan),
-        _Figure(
+        KeyFigure(
             "Recall",
             _moves(percent(plan.clean_recall), percent(plan.recall)),
             f"relevant record among the best {plan.k:,} of {plan.records:,}{asked}",
         ),
-        _Figure(
+        KeyFigure(
             "Floor for every mechanism",
             f"ε ≥ {number(plan.floor, 3)}" if plan.floor > 0 else "none",
             f"ln(n (p − δ) / k), for a recall of {percent(aim)}",
         ),
-        _Figure("Least ε with this noise", *_least(plan)),
+        KeyFigure("Least ε with this noise", *_least(plan)),
         _attack(plan.contract),
     ]
 
@@ -352,7 +352,7 @@ def _match_table(plan: VerificationPlan) -> str:
     for place, item in enumerate(plan.alternatives):
         kinds = ("plan" if place == 0 else "", "" if item.private else "refused")
         rows.append((" ".join(kinds).strip(), _match_row(plan, item)))
-    return _table(heads, rows)
+    return table_html(heads, rows)
 
 
 def _match_row(plan: VerificationPlan, item: Outcome) -> list[str]:
@@ -395,7 +395,7 @@ def _search_table(plan: RetrievalPlan) -> str:
         needed = "not asked" if plan.target_recall is None else _least_cell(least)
         cells = [choice, number(scale, 3, aligned=True), _bar(recall), needed, _MEETS if meets else ""]
         rows.append(("" if place else "plan", cells))
-    return _table(("Public score range", "Noise sd", "Recall", "Least ε", "Note"), rows)
+    return table_html(("Public score range", "Noise sd", "Recall", "Least ε", "Note"), rows)
 
 
 def _least_cell(value: float) -> str:

@@ -1,0 +1,142 @@
+r"""How well a statistic tells two samples apart, with intervals, beside the ceiling that a guarantee sets.
+
+Nothing is resampled. The area under the curve is a Mann-Whitney statistic, an average of means of min(m, n)
+independent values in [0, 1], so that Chernoff's bound holds for it (Hoeffding 1963, section 5): the interval is every
+:math:`\theta` with :math:`\min(m, n) KL(auc \| \theta) \le \ln(2/\alpha)`, whatever the two laws. For the
+true-positive rate, order statistics bracket the threshold, and Clopper & Pearson (1934) the hits beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc, betaincinv, xlogy
+from scipy.stats import rankdata
+
+from scoreshield import _checks
+from scoreshield.privacy.losses import profile_of
+
+Float = NDArray[np.float64]
+
+#: The false-positive rate that ``tpr_at_1_percent`` is read at.
+FALSE_POSITIVES = 0.01
+_TIES = 7  # the seed that breaks ties: a randomised test, the same on every run
+
+
+@dataclass(frozen=True)
+class MembershipResult:
+    """How well a statistic tells members from non-members, beside what the guarantee allows at most.
+
+    Attributes
+    ----------
+    trials : how many members and how many non-members were tried.
+    auc, auc_interval : the chance that a member's statistic is above a non-member's, ties by half.
+    tpr_at_1_percent, tpr_interval : the share of members found where one non-member in a hundred is taken for one.
+    ceiling_auc, ceiling_tpr : what no attack can exceed; 1 where nothing is promised.
+    confidence : of each interval; where the promise is kept, ``violation`` has a chance of 1 - confidence at most.
+    """
+
+    statistic: str
+    trials: tuple[int, int]
+    auc: float
+    auc_interval: tuple[float, float]
+    tpr_at_1_percent: float
+    tpr_interval: tuple[float, float]
+    ceiling_auc: float
+    ceiling_tpr: float
+    confidence: float
+
+    @property
+    def violation(self) -> bool:
+        """Whether an interval lies wholly above its ceiling."""
+        return self.auc_interval[0] > self.ceiling_auc or self.tpr_interval[0] > self.ceiling_tpr
+
+    def __str__(self) -> str:
+        found = "the ceiling is broken" if self.violation else "no violation found"
+        return (
+            f"{self.statistic}: AUC {self.auc:.3f} [{self.auc_interval[0]:.3f}, {self.auc_interval[1]:.3f}], at most "
+            f"{self.ceiling_auc:.3f} allowed; true positives at 1 % false ones {self.tpr_at_1_percent:.3f} "
+            f"[{self.tpr_interval[0]:.3f}, {self.tpr_interval[1]:.3f}], at most {self.ceiling_tpr:.3f} allowed; "
+            f"{found} in {self.trials[0]:,} members and {self.trials[1]:,} non-members."
+        )
+
+
+def judge(
+    members: ArrayLike,
+    non_members: ArrayLike,
+    *,
+    ceiling: Any = None,
+    confidence: float = 0.95,
+    statistic: str = "statistic",
+) -> MembershipResult:
+    """The curve of one statistic, by its area and its height at 1 % false positives, with intervals and the ceiling."""
+    function = "judge"
+    confidence = _checks.probability(confidence, "confidence", function, zero=False)
+    inside = finite(members, "members", function, "a vector of finite numbers", 1)
+    outside = finite(non_members, "non_members", function, "a vector of finite numbers", 1)
+    profile = None if ceiling is None else profile_of(ceiling, function)
+    m, n = len(inside), len(outside)
+    ranks = rankdata(np.concatenate([inside, outside]))
+    area = float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
+    tpr, tpr_interval = _true_positives(inside, outside, 1 - confidence)
+    return MembershipResult(
+        statistic=statistic,
+        trials=(m, n),
+        auc=area,
+        auc_interval=_chernoff(area, min(m, n), 1 - confidence),
+        tpr_at_1_percent=tpr,
+        tpr_interval=tpr_interval,
+        ceiling_auc=1.0 if profile is None else float(profile.auc),
+        ceiling_tpr=1.0 if profile is None else float(profile.tpr_at(FALSE_POSITIVES)),
+        confidence=confidence,
+    )
+
+
+def _chernoff(value: float, pairs: int, alpha: float) -> tuple[float, float]:
+    """All theta with ``pairs`` KL(value || theta) <= ln(2 / alpha), by bisection on either side."""
+    bound = math.log(2 / alpha) / pairs
+    entropy = float(xlogy(value, value) + xlogy(1 - value, 1 - value))
+
+    def end(inner: float, outer: float) -> float:
+        for _ in range(60):
+            middle = (inner + outer) / 2
+            distance = entropy - float(xlogy(value, middle) + xlogy(1 - value, 1 - middle))
+            inner, outer = (middle, outer) if distance <= bound else (inner, middle)
+        return outer  # the side that covers more
+
+    return (0.0 if value == 0 else end(value, 0.0)), (1.0 if value == 1 else end(value, 1.0))
+
+
+def _true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float, tuple[float, float]]:
+    """The share of members above the threshold with 1 % of non-members above it; four errors of alpha / 4 each.
+
+    The chance that a fresh non-member exceeds the k-th largest of n is Beta(k, n - k + 1), so that one k is surely low
+    enough and another surely high enough. Ties are broken at random.
+    """
+    m, n = len(inside), len(outside)
+    pooled = np.concatenate([inside, outside])
+    order = np.lexsort((np.random.default_rng(_TIES).random(m + n), pooled))[::-1]
+    is_member = order < m
+    hits_above = np.cumsum(is_member)[~is_member]  # the members above each non-member, from the largest down
+    k = np.arange(1, n + 1)
+    chance_low = betainc(k, n - k + 1, FALSE_POSITIVES)  # that the k-th threshold has at most 1 % above it
+    sure, enough = np.flatnonzero(chance_low >= 1 - alpha / 4), np.flatnonzero(chance_low <= alpha / 4)
+    low, high = 0.0, 1.0
+    if len(sure) and (hits := int(hits_above[sure[-1]])):
+        low = float(betaincinv(hits, m - hits + 1, alpha / 4))
+    if len(enough) and (hits := int(hits_above[enough[0]])) < m:
+        high = float(betaincinv(hits + 1, m - hits, 1 - alpha / 4))
+    return float(hits_above[int(FALSE_POSITIVES * n)] / m), (low, high)
+
+
+def finite(values: Any, name: str, function: str, must: str, dimensions: int, length: int | None = None) -> Float:
+    """A float64 array of this many dimensions, not empty and without NaN or infinities, or a refusal."""
+    array = _checks.array(values, name, function, must)
+    fits = array.ndim == dimensions and array.size and array.dtype.kind in "fiu" and length in (None, len(array))
+    if not fits or not np.isfinite(array).all():
+        _checks.reject(name, function, must, values)
+    return array.astype(np.float64)

@@ -1,0 +1,338 @@
+r"""Membership inference from scores: is this record in the collection? As people try it, and how far they can get.
+
+The attacker asks the private index about a record z: with its own embedding, or with a probe such as another picture
+of the same person. From the answer they compute a statistic, and say "member" where it is large. Published attacks,
+reduced to what scores alone allow (docs/membership.md says what each was and what is left out):
+
+* ``best``, ``gap``, ``total``: the largest score, its lead on the next one, and the sum of all;
+* ``calibrated``: the largest score less the largest with public records, so that a common topic is no sign (offline
+  calibration, Watson et al. 2022; Carlini et al. 2022);
+* ``position``, ``rank``: the score at the place where z would stand, and how few scores lie above that;
+* ``likelihood at position``, ``likelihood``: the likelihood-ratio test (Neyman & Pearson) with public reference scores
+  for the two populations and the public noise law, with the place known, or unknown and averaged over.
+
+The ceiling is the guarantee's own trade-off curve f. In :func:`game` the in and out worlds of each target are mixtures
+of neighbouring collections, and f is concave, so that the pooled curve of any statistic lies below it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield import embeddings as _embeddings
+from scoreshield.attack.distinguishing import MembershipResult, finite, judge
+from scoreshield.errors import InvalidInput, ScoreShieldError
+from scoreshield.privacy.accounting import compose
+from scoreshield.privacy.profile import Profile
+from scoreshield.results import MatchRelease, ScoreRelease, TopKRelease
+
+Float = NDArray[np.float64]
+Whole = NDArray[np.intp]
+#: From one public query to what the service answers: a release, or an array of n scores.
+Answer = Callable[[Float], Any]
+
+STATISTICS = ("best", "gap", "total", "calibrated", "position", "rank", "likelihood at position", "likelihood")
+
+_NEEDS_POSITION = ("position", "rank", "likelihood at position")
+_NEEDS_OTHERS = ("calibrated", "likelihood at position", "likelihood")
+_RATIOS = ("likelihood at position", "likelihood")
+_NODES = 32  # quantiles that stand for a population of reference scores
+_CELLS, _REACH = 1 << 15, 40.0  # of a tabled density, in standard deviations
+_LEAST = 1e-300  # a density below this is as good as none
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Records that an attacker asks about.
+
+    Attributes
+    ----------
+    queries : (m, d) what is asked, one row a target.
+    positions : (m,) where in the collection each target would stand; None if the attacker does not know.
+    own : public scores of such queries with the record they are about, (k,); [1] where the query is the record itself.
+    others : (m, r) public scores of each query with records of the same kind that it is not about.
+    """
+
+    queries: Float
+    positions: Whole | None = None
+    own: Float | None = None
+    others: Float | None = None
+
+    def __post_init__(self) -> None:
+        rows = finite(self.queries, "queries", "Targets", "a matrix of finite numbers, one row a target", 2)
+        object.__setattr__(self, "queries", rows)
+        if self.positions is not None:
+            must = f"{len(rows)} whole numbers from 0 on, one a query"
+            places = _checks.array(self.positions, "positions", "Targets", must)
+            if places.shape != (len(rows),) or places.dtype.kind not in "iu" or (places < 0).any():
+                _checks.reject("positions", "Targets", must, self.positions)
+            object.__setattr__(self, "positions", places.astype(np.intp))
+        for name, dimensions, length in (("own", 1, None), ("others", 2, len(rows))):
+            if getattr(self, name) is not None:
+                shape = "a vector of public scores" if length is None else f"a matrix of public scores, {length} rows"
+                object.__setattr__(self, name, finite(getattr(self, name), name, "Targets", shape, dimensions, length))
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+class Game(NamedTuple):
+    """A private collection and two kinds of targets, one of which is in it."""
+
+    collection: NDArray[Any]
+    members: Targets
+    non_members: Targets
+
+
+class Observed(NamedTuple):
+    """One value a target for each statistic, and the promise that covers a target's answers together, if any."""
+
+    values: dict[str, Float]
+    profile: Profile | None
+
+
+def game(
+    records: ArrayLike, *, rng: int | np.random.Generator, probes: ArrayLike | None = None, reference: float = 0.1
+) -> Game:
+    """Enrol a random half of public or synthetic records; the others are the non-members.
+
+    Parameters
+    ----------
+    records : (n, d), n >= 8, not of a kind that must stay private: this is an experiment.
+    rng : a seed or a numpy Generator.
+    probes : (n, d) what is asked about each record, such as another picture; None asks with the record itself.
+    reference : the share of the records, in (0, 0.4], that is neither, but known to the attacker. They give ``own`` and
+        ``others``. Non-members claim a random position each, so that both worlds are neighbours of each other.
+    """
+    function = "game"
+    rows = _embeddings.unit_rows(_embeddings.as_rows(records, function, "records"), function, "records")
+    asked = rows
+    if probes is not None:
+        asked = _embeddings.unit_rows(_embeddings.as_rows(probes, function, "probes"), function, "probes")
+        if asked.shape != rows.shape:
+            _checks.reject("probes", function, f"an array of shape {rows.shape}, as the records are", asked)
+    share = _checks.real(reference, "reference", function, "a share in (0, 0.4]")
+    if not 0 < share <= 0.4:
+        _checks.reject("reference", function, "a share in (0, 0.4]", reference)
+    if len(rows) < 8:
+        _checks.reject("records", function, "at least 8 records", rows)
+    generator = _generator(rng, function)
+    order = generator.permutation(len(rows))
+    half, public = len(rows) // 2, math.ceil(share * len(rows))
+    enrolled, known, rest = order[:half], order[half : half + public], order[half + public :]
+    own = np.ones(1) if probes is None else np.vecdot(rows[known], asked[known])
+
+    def targets(chosen: Whole, positions: Whole) -> Targets:
+        return Targets(asked[chosen], positions, own, asked[chosen] @ rows[known].T)
+
+    claimed = generator.integers(half, size=len(rest))
+    return Game(rows[enrolled], targets(enrolled, np.arange(half)), targets(rest, claimed))
+
+
+def score_attack(
+    release: Answer,
+    members: Targets | ArrayLike,
+    non_members: Targets | ArrayLike,
+    *,
+    statistics: str | Iterable[str] = "best",
+    rounds: int = 1,
+    ceiling: Any = None,
+    confidence: float = 0.95,
+) -> dict[str, MembershipResult]:
+    """Ask about every target, and judge each statistic of the same answers.
+
+    Parameters
+    ----------
+    release : from one query (d,) to a score, match or top-k release, or to an array of n scores (``index.scores``).
+    members, non_members : targets, or their queries alone.
+    statistics : of ``STATISTICS``, one or several.
+    rounds : how many times each target is asked about; scores are averaged, likelihoods multiplied.
+    ceiling : a guarantee, release or profile that covers a target's answers *together* (for an index: its guarantee).
+        None composes the answers' own guarantees, ``rounds`` times; plain arrays then have no ceiling but 1.
+
+    Returns
+    -------
+    One result a statistic, by name.
+    """
+    first = observe(release, members, statistics=statistics, rounds=rounds)
+    second = observe(release, non_members, statistics=statistics, rounds=rounds)
+    if first.profile != second.profile:
+        raise InvalidInput("The answers about members and non-members must come with one and the same guarantee.")
+    promise = first.profile if ceiling is None else ceiling
+    return {
+        name: judge(values, second.values[name], ceiling=promise, confidence=confidence, statistic=name)
+        for name, values in first.values.items()
+    }
+
+
+def observe(
+    release: Answer, targets: Targets | ArrayLike, *, statistics: str | Iterable[str] = "best", rounds: int = 1
+) -> Observed:
+    """The statistics of targets that are all in, or all out; the parameters are those of :func:`score_attack`."""
+    function = "observe"
+    if not callable(release):
+        _checks.reject("release", function, "a function from a query to a release or an array of scores", release)
+    if not isinstance(targets, Targets):
+        targets = Targets(targets)  # type: ignore[arg-type]
+    names = [statistics] if isinstance(statistics, str) else list(statistics)
+    if not names:
+        raise InvalidInput(f"{function} needs at least one statistic of {', '.join(STATISTICS)}; got none.")
+    for name in names:
+        _require(_checks.one_of(name, "statistics", function, STATISTICS), targets)
+    rounds = _checks.count(rounds, "rounds", function)
+    values = {name: np.empty(len(targets)) for name in names}
+    reader = _Reader(targets, rounds)
+    for place, query in enumerate(targets.queries):
+        reader.read([_ask(release, query) for _ in range(rounds)], place)
+        for name in names:
+            values[name][place] = reader.statistic(name)
+    guarantee = reader.guarantee
+    return Observed(values, None if guarantee is None else compose([guarantee] * rounds))
+
+
+class _Reader:
+    """What an attacker makes of the answers about one target."""
+
+    def __init__(self, targets: Targets, rounds: int) -> None:
+        self.targets, self.rounds = targets, rounds
+        self.guarantee: Any = None
+        self._density: _Density | None = None
+        self._nodes: tuple[Float, Float] | None = None
+
+    def read(self, answers: list[Any], place: int) -> None:
+        promises = [getattr(answer, "guarantee", None) for answer in answers]
+        if place == 0:
+            self.guarantee = promises[0]
+        if any(_profile(promise) != _profile(self.guarantee) for promise in promises):
+            raise InvalidInput("All answers of an attack must come with one and the same guarantee.")
+        self.place = place
+        read = [_scores_of(answer) for answer in answers]
+        if len({len(scores) for scores in read}) > 1:
+            raise InvalidInput("Answers to the same query must have one and the same number of scores.")
+        self.answers: Float = np.stack(read)
+        self.scores: Float = self.answers.mean(axis=0)
+        positions = self.targets.positions
+        self.position = 0 if positions is None else int(positions[place])
+        if self.position >= len(self.scores):
+            raise InvalidInput(
+                f"Target {place} would stand at position {self.position}, but the answer has {len(self.scores)} scores."
+            )
+
+    def statistic(self, name: str) -> float:
+        scores, position = self.scores, self.position
+        match name:
+            case "best":
+                return float(scores.max())
+            case "gap":
+                two = np.partition(scores, -2)[-2:] if len(scores) > 1 else np.repeat(scores, 2)
+                return float(two[1] - two[0])
+            case "total":
+                return float(scores.sum())
+            case "calibrated":
+                assert self.targets.others is not None
+                return float(scores.max() - self.targets.others[self.place].max())
+            case "position":
+                return float(scores[position])
+            case "rank":
+                return -float((scores > scores[position]).sum())
+            case "likelihood at position":
+                return float(self._ratios(self.answers[:, [position]])[0])
+        ratios = self._ratios(self.answers)
+        return float(np.logaddexp.reduce(ratios) - math.log(len(ratios)))
+
+    def _ratios(self, answers: Float) -> Float:
+        """For each column of (rounds, n) scores, the log likelihood of "it is the target" over "it is another"."""
+        if self._density is None or self._nodes is None:
+            self._density, self._nodes = self._prepare()
+        own, others = self._nodes
+        chances = [
+            np.logaddexp.reduce(self._density.log(answers[..., None] - nodes).sum(axis=0), axis=1)
+            - math.log(len(nodes))
+            for nodes in (own, others[self.place])
+        ]
+        ratio: Float = chances[0] - chances[1]
+        return ratio
+
+    def _prepare(self) -> tuple[_Density, tuple[Float, Float]]:
+        law = getattr(self.guarantee, "noise", None)
+        if not hasattr(law, "cdf") or hasattr(law, "exceed"):
+            raise InvalidInput("A likelihood needs releases of scores with additive noise, whose law is public.")
+        assert self.targets.own is not None
+        assert self.targets.others is not None
+        levels = (np.arange(_NODES) + 0.5) / _NODES
+        own = self.targets.own if len(self.targets.own) <= _NODES else np.quantile(self.targets.own, levels)
+        others = self.targets.others
+        if others.shape[1] > _NODES:
+            others = np.quantile(others, levels, axis=1).T
+        reach = self.guarantee.score_range  # clean scores were clamped to it before the noise
+        return _Density(law), (np.clip(own, *reach), np.clip(others, *reach))
+
+
+class _Density:
+    """The log density of symmetric noise, as a table of the chances of small cells."""
+
+    def __init__(self, law: Any) -> None:
+        self._step = _REACH * float(law.std) / _CELLS
+        tail = np.asarray(law.cdf(-self._step * np.arange(_CELLS + 1)))  # P[noise > x]: no digits are lost far out
+        self._table = np.log(np.maximum((tail[:-1] - tail[1:]) / self._step, _LEAST))
+
+    def log(self, noise: Float) -> Float:
+        cells = np.minimum(np.abs(noise) / self._step, _CELLS - 1).astype(np.intp)
+        found: Float = self._table[cells]
+        return found
+
+
+def _ask(release: Answer, query: Float) -> Any:
+    try:
+        return release(query)
+    except ScoreShieldError:
+        raise
+    except Exception as error:  # it is the caller's function, and may fail in any way at all
+        raise InvalidInput(f"The release function failed on a query: {type(error).__name__}: {error}") from error
+
+
+def _profile(guarantee: Any) -> Any:
+    return getattr(guarantee, "profile", None)
+
+
+def _scores_of(answer: Any) -> Float:
+    """An answer as one number a record, larger for nearer."""
+    if isinstance(answer, TopKRelease):
+        scores = np.zeros(answer.guarantee.details["records"])
+        scores[answer.indices] = np.arange(len(answer.indices), 0, -1)
+        return scores
+    if isinstance(answer, MatchRelease):
+        floor = 0.0 if not len(answer.noisy) else float(answer.noisy.min()) - 1
+        scores = np.full(answer.guarantee.shape[0], floor)
+        scores[answer.told] = answer.noisy if len(answer.noisy) else 1.0
+        return scores
+    found = answer.noisy if isinstance(answer, ScoreRelease) else answer
+    must = "a release of scores, matches or the k best for one query, or a vector of finite scores (index.scores)"
+    return finite(found, "release", "observe", f"a function whose answer is {must}", 1)
+
+
+def _require(name: str, targets: Targets) -> None:
+    missing = [
+        part
+        for part, needed, names in (
+            ("positions", targets.positions, _NEEDS_POSITION),
+            ("others", targets.others, _NEEDS_OTHERS),
+            ("own", targets.own, _RATIOS),
+        )
+        if name in names and needed is None
+    ]
+    if missing:
+        raise InvalidInput(f"The statistic {name!r} needs targets with {' and '.join(missing)}; these have none.")
+
+
+def _generator(rng: Any, function: str) -> np.random.Generator:
+    if isinstance(rng, np.random.Generator):
+        return rng
+    return np.random.default_rng(_checks.count(rng, "rng", function, least=0))

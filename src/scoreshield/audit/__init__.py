@@ -1,0 +1,10 @@
+"""Attack a release, ours or anyone's, and bound from below what it really leaks."""
+
+from scoreshield.audit import bounds
+from scoreshield.audit.claim import Claim
+from scoreshield.audit.engine import audit, audit_outputs
+from scoreshield.audit.neighbours import Pair
+from scoreshield.audit.one_run import audit_one_run
+from scoreshield.audit.result import AuditResult, Check
+
+__all__ = ["AuditResult", "Check", "Claim", "Pair", "audit", "audit_one_run", "audit_outputs", "bounds"]

@@ -1,0 +1,278 @@
+"""The audit: find two neighbours that a release tells apart, draw outputs on both, and judge them.
+
+Of several pairs of neighbours, a pilot picks the one that is told apart best; its outputs are not used again. Outputs
+are then drawn on both sides in turns, and `judging` learns a test on the first half and bounds epsilon from the
+second.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.audit import bounds
+from scoreshield.audit.claim import Claim
+from scoreshield.audit.judging import MAIN, fixed, judged
+from scoreshield.audit.neighbours import Pair, climb, random_pair, worst_pairs
+from scoreshield.audit.outputs import Source, kind_of, law_of
+from scoreshield.audit.result import AuditResult
+from scoreshield.audit.statistics import (
+    STATISTICS,
+    Setting,
+    candidates,
+    low_bits,
+    quick_advantage,
+)
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.results import Release
+
+Float = NDArray[np.float64]
+#: Called with (releases done on each side, releases in all, the bound so far).
+Progress = Callable[[int, int, float], None]
+
+#: Entries of an output that are kept where there are more, and releases on each side that choose them.
+_ENTRIES, _SCREEN = 256, 64
+#: Releases between two reports of progress.
+_CHUNK = 1 << 16
+_FEWEST = 40
+
+
+def audit(
+    release: Callable[..., Any],
+    claim: Claim,
+    *,
+    neighbours: Pair | Sequence[Pair] | None = None,
+    releases: int = 2000,
+    confidence: float = 0.95,
+    statistic: str = "auto",
+    seed: int | None = 0,
+    progress: Progress | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    shape: tuple[int, int] = (8, 8),
+    query: ArrayLike | None = None,
+) -> AuditResult:
+    """Try to contradict a privacy claim about a release.
+
+    Parameters
+    ----------
+    release : a callable from an (n, d) float32 array to an output: a ScoreShield release, numbers, an array of them, a
+        set of positions, or a tuple of these. With a parameter ``rng`` it is handed a numpy Generator; with ``repeats``
+        it returns so many independent outputs at once, one a row. ``functools.partial(scoreshield.release_scores,
+        query=q, epsilon=1.0, delta=1e-6)``, and the like for matches and an index, is drawn in bulk by itself.
+    claim : what is claimed; ``Claim.of(guarantee)`` for our own.
+    neighbours : a pair, or several of which the most telling is audited, or None for the worst cases of ``shape``.
+    releases : outputs on each side.
+    confidence : that everything the result states holds together.
+    statistic : "auto", or one of "likelihood", "linear", "table", "membership", "classifier".
+    seed : of the generators; None leaves a release that takes ``rng`` to its own, which for ours is the secure one.
+    progress : called with (done, total, bound so far).
+    timeout : seconds that one call may take; None does not watch.
+    shape, query : for ``neighbours=None``: how many records of which length, and the public query, where one is known.
+        Without it the pair is searched for by climbing.
+    """
+    start = time.perf_counter()
+    claim, confidence, statistic = _settings(claim, confidence, statistic)
+    releases = _checks.count(releases, "releases", "audit")
+    _enough(releases, claim, confidence)
+    if seed is not None:
+        seed = _checks.count(seed, "seed", "audit", least=0)
+    source = Source(release, seed=seed, timeout=timeout)
+    pairs = _pairs(source, release, neighbours, shape, query, seed or 0)
+    pair, example = _most_telling(source, pairs, releases)
+    law, covered = law_of(example)
+    opaque = not isinstance(example, Release)
+    setting = Setting(law, covered, pair.index, opaque, seed or 0)
+    entries = _screened(source, pair)
+    if entries is not None:
+        setting = Setting(None, 0, None, opaque, seed or 0)
+    first, second = _drawn(source, pair, releases, entries, claim, confidence, progress)
+    called = name if name is not None else _name(release)
+    return judged(first, second, claim, confidence, statistic, setting, called, pair.description, start)
+
+
+def audit_outputs(
+    first: ArrayLike,
+    second: ArrayLike,
+    claim: Claim,
+    *,
+    confidence: float = 0.95,
+    statistic: str = "auto",
+    seed: int = 0,
+    name: str = "outputs",
+    neighbours: str = "as given",
+) -> AuditResult:
+    """The same on outputs that were drawn before: one row a release, from one collection and from its neighbour.
+
+    Rows must be independent and in the order they were drawn in, or shuffled; sides of unequal length are cut.
+    """
+    start = time.perf_counter()
+    claim, confidence, statistic = _settings(claim, confidence, statistic, "audit_outputs")
+    sides = [_as_outputs(side, called) for side, called in ((first, "first"), (second, "second"))]
+    if sides[0].shape[1] != sides[1].shape[1]:
+        _checks.reject(
+            "second", "audit_outputs", f"rows of {sides[0].shape[1]} numbers, as the first side has", sides[1]
+        )
+    releases = min(map(len, sides))
+    _enough(releases, claim, confidence)
+    rows = [side[:releases] for side in sides]
+    setting = Setting(opaque=True, seed=_checks.count(seed, "seed", "audit_outputs", least=0))
+    return judged(rows[0], rows[1], claim, confidence, statistic, setting, name, neighbours, start)
+
+
+def _settings(claim: Any, confidence: Any, statistic: Any, function: str = "audit") -> tuple[Claim, float, str]:
+    if not isinstance(claim, Claim):
+        _checks.reject("claim", function, "a Claim, such as Claim(1.0, 1e-6) or Claim.of(release)", claim)
+    confidence = _checks.probability(confidence, "confidence", function, zero=False)
+    return claim, confidence, _checks.one_of(statistic, "statistic", function, STATISTICS)
+
+
+def _enough(releases: int, claim: Claim, confidence: float) -> None:
+    """Refuse so few releases that no leak at all could contradict the claim."""
+    share = 1 - (1 - confidence) * MAIN / (1 if claim.profile is None else 2)
+    asked = 0.0 if isinstance(claim.profile, GaussianProfile) else claim.epsilon
+    needed = max(_FEWEST, 2 * bounds.releases_needed(asked, claim.delta, share) + 2)
+    if releases < needed:
+        raise InvalidInput(
+            f"{releases:,} releases are too few to contradict an epsilon of {claim.epsilon:g} at confidence "
+            f"{confidence:.10g}, even if everything leaks: at least {needed:,.0f} on each side are needed."
+        )
+
+
+def _pairs(source: Source, release: Any, neighbours: Any, shape: Any, query: ArrayLike | None, seed: int) -> list[Pair]:
+    if isinstance(neighbours, Pair):
+        return [neighbours]
+    if neighbours is not None:
+        if not isinstance(neighbours, Sequence) or not neighbours or not all(isinstance(p, Pair) for p in neighbours):
+            _checks.reject("neighbours", "audit", "a Pair, a non-empty list of Pairs or None", neighbours)
+        return list(neighbours)
+    if query is None and isinstance(release, partial):
+        query = release.keywords.get("query")
+    n, d = _shape(shape, query)
+    start = random_pair(n, d, seed)
+    kind = kind_of(source.one(start.first), n)
+    if query is None and kind not in ("gram", "index"):
+        return [climb(source, start, seed=seed)]
+    public = None if query is None else np.atleast_2d(np.asarray(query))[0]
+    return worst_pairs(n, d, kind, public)
+
+
+def _shape(shape: Any, query: Any) -> tuple[int, int]:
+    if not isinstance(shape, tuple | list) or len(shape) != 2:
+        _checks.reject("shape", "audit", "two whole numbers, records and dimensions", shape)
+    n, d = (_checks.count(size, "shape", "audit") for size in shape)
+    return n, d if query is None else int(np.shape(query)[-1])
+
+
+def _most_telling(source: Source, pairs: list[Pair], releases: int) -> tuple[Pair, Any]:
+    """The pair whose outputs a pilot tells apart best, and one output of it.
+
+    A release may refuse rows that are not unit vectors; such a pair is then left out.
+    """
+    pilot = min(max(64, releases // 10), 4096)
+    margin = 1 / math.sqrt(pilot)  # of two pairs that do about as well, the one that was named first
+    best: tuple[float, Pair, Any] | None = None
+    for pair in pairs:
+        try:
+            example = source.one(pair.first)
+            gain = 0.0 if len(pairs) == 1 else _gain(source.draw(pair.first, pilot), source.draw(pair.second, pilot))
+        except InvalidInput:
+            if pair.has_unit_rows or len(pairs) == 1:
+                raise
+            continue
+        if best is None or gain > best[0] + margin:
+            best = gain, pair, example
+    if best is None:
+        raise InvalidInput("The release under audit refused every pair of neighbours it was given.")
+    return best[1], best[2]
+
+
+def _gain(first: Float, second: Float) -> float:
+    """What a pilot ranks pairs by: the advantage of a quick test, or the log ratio that low bits give, if larger."""
+    half = len(first) // 2
+    bits = low_bits(first[:half], second[:half])
+    odds = 0.0
+    if bits is not None:
+        inside, outside = bits(first[half:]), bits(second[half:])
+        cuts = np.unique(np.concatenate([inside, outside]))
+        hits = [len(side) - np.searchsorted(np.sort(side), cuts, "left") for side in (inside, outside)]
+        odds = float(np.max(bounds.epsilon_lower(hits[0], len(inside), hits[1], len(outside), 0.0, 0.99)))
+    return max(quick_advantage(first, second), math.tanh(odds / 2) / 2)
+
+
+def _screened(source: Source, pair: Pair) -> NDArray[np.intp] | None:
+    """Which entries to keep where an output holds many: those that move most in a few releases of their own."""
+    few = source.draw(pair.first, 1)
+    if few.shape[1] <= _ENTRIES:
+        return None
+    first, second = source.draw(pair.first, _SCREEN), source.draw(pair.second, _SCREEN)
+    spread = np.sqrt(first.var(axis=0) + second.var(axis=0))
+    moves = np.abs(first.mean(axis=0) - second.mean(axis=0)) / np.maximum(spread, 1e-12)
+    return np.sort(np.argsort(-moves, kind="stable")[:_ENTRIES])
+
+
+def _drawn(
+    source: Source,
+    pair: Pair,
+    releases: int,
+    entries: NDArray[np.intp] | None,
+    claim: Claim,
+    confidence: float,
+    progress: Progress | None,
+) -> tuple[Float, Float]:
+    """Outputs on both sides, in turns."""
+    sides: tuple[list[Float], list[Float]] = ([], [])
+    chunk = _CHUNK if progress is None else min(_CHUNK, max(50, releases // 40))
+    done = 0
+    while done < releases:
+        count = min(chunk, releases - done)
+        for rows, side in zip((pair.first, pair.second), sides, strict=True):
+            drawn = source.draw(rows, count)
+            side.append(drawn if entries is None else drawn[:, entries])
+        if done and sides[0][-1].shape[1] != sides[0][0].shape[1]:
+            raise InvalidInput("The release under audit changed the shape of its outputs between calls.")
+        done += count
+        if progress is not None:
+            progress(done, releases, _so_far(sides, claim, confidence))
+    first, second = (np.concatenate(side) for side in sides)
+    if first.shape != second.shape:
+        raise InvalidInput(
+            f"The release under audit returned {first.shape[1]} numbers for one collection and {second.shape[1]} for "
+            "its neighbour; outputs of one shape are needed, and a shape that depends on the records tells about them."
+        )
+    return first, second
+
+
+def _so_far(sides: tuple[list[Float], list[Float]], claim: Claim, confidence: float) -> float:
+    """A rough bound for the progress line: a linear or table test, learnt on the first half."""
+    first, second = (np.concatenate(side)[-20_000:] for side in sides)
+    if len(first) < _FEWEST or first.shape != second.shape:
+        return 0.0
+    half, quarter = len(first) // 2, len(first) // 4
+    parts = [(first[a:b], second[a:b]) for a, b in ((0, quarter), (quarter, half), (half, len(first)))]
+    evidence = fixed(candidates("auto", *parts[0], Setting()), parts[1], parts[2], claim, 1 - confidence)
+    return 0.0 if evidence is None else evidence.bound(claim)
+
+
+def _as_outputs(side: ArrayLike, name: str) -> Float:
+    must = "an array of finite numbers, one row a release"
+    array = _checks.array(side, name, "audit_outputs", must)
+    if array.ndim < 1 or not array.size or array.dtype.kind not in "fiub":
+        _checks.reject(name, "audit_outputs", must, side)
+    rows = array.reshape(len(array), -1).astype(np.float64)
+    if not np.isfinite(rows).all():
+        _checks.reject(name, "audit_outputs", must, "NaN or infinities")
+    return rows
+
+
+def _name(release: Any) -> str:
+    inner = release.func if isinstance(release, partial) else release
+    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -1,0 +1,96 @@
+"""The ceiling that a claim puts on every test, and what is no claim."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.audit import Claim
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.profile import GaussianProfile, PureProfile
+
+
+def test_the_ceiling_by_hand() -> None:
+    claim = Claim(math.log(3), 0.1)
+    # 3 a + 0.1 up to the corner at a = 0.9/4, then 1 - (0.9 - a)/3, then 1.
+    fpr = [0.0, 0.1, 0.225, 0.5, 0.9, 0.95, 1.0]
+    np.testing.assert_allclose(claim.tpr_at(fpr), [0.1, 0.4, 0.775, 1 - 0.4 / 3, 1.0, 1.0, 1.0], rtol=1e-12)
+    assert isinstance(claim.tpr_at(0.1), float)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 800.0, 1e9])
+def test_without_delta_the_ceiling_is_that_of_randomised_response(epsilon: float) -> None:
+    fpr = np.concatenate([[0.0, 1.0], np.geomspace(1e-12, 1, 50)])
+    np.testing.assert_allclose(Claim(epsilon).tpr_at(fpr), PureProfile(epsilon).tpr_at(fpr), rtol=1e-12)
+
+
+def test_a_profile_lowers_the_ceiling() -> None:
+    profile = GaussianProfile(0.5)
+    pair = Claim(profile.epsilon_at(1e-5), 1e-5)
+    whole = Claim(pair.epsilon, 1e-5, profile=profile)
+    fpr = np.linspace(0, 1, 101)
+    np.testing.assert_allclose(whole.tpr_at(fpr), profile.tpr_at(fpr))
+    assert np.all(whole.tpr_at(fpr) <= pair.tpr_at(fpr) + 1e-12)
+    assert whole.tpr_at(0.3) < pair.tpr_at(0.3) - 0.1
+
+
+def test_a_profile_that_is_weaker_than_the_pair_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"'profile' .* at least as strong"):
+        Claim(1.0, 1e-5, profile=GaussianProfile(3.0))
+    with pytest.raises(InvalidInput, match=r"'profile' .* at least as strong"):
+        Claim(1.0, profile=PureProfile(1.01))
+    assert Claim(1.0, profile=PureProfile(1.0)).tpr_at(0.0) == 0
+
+
+def test_the_claim_of_a_release_and_of_its_guarantee(collection: np.ndarray, query: np.ndarray) -> None:
+    release = ss.release_scores(collection, query, epsilon=2.0, delta=1e-6, rng=1)
+    claim = Claim.of(release)
+    assert claim == Claim.of(release.guarantee)
+    assert (claim.epsilon, claim.delta, claim.adjacency) == (2.0, 1e-6, "replace one record")
+    np.testing.assert_allclose(claim.tpr_at([0.01, 0.5]), release.guarantee.tpr_at([0.01, 0.5]))
+
+
+def test_other_adjacencies_are_put_into_words(collection: np.ndarray) -> None:
+    release = ss.release_gram(
+        collection, epsilon=1.0, delta=1e-5, adjacency=ss.GramRadius(0.5), projection="none", rng=1
+    )
+    assert "Gram matrix by at most 0.5" in Claim.of(release).adjacency
+    assert Claim(1.0, adjacency=ss.Replacement()).adjacency == "replace one record"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("profile", [None, GaussianProfile(0.2), PureProfile(0.9)])
+def test_a_claim_survives_json(profile) -> None:
+    claim = Claim(1.0, 1e-3, "replace one identity", profile)
+    assert Claim.from_dict(json.loads(json.dumps(claim.to_dict()))) == claim
+    assert str(claim) == "(1, 0.001)-differential privacy, adjacency: replace one identity"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Claim(-1.0), "'epsilon'"),
+        (lambda: Claim(math.inf), "'epsilon'"),
+        (lambda: Claim("1"), "'epsilon'"),
+        (lambda: Claim(1.0, 1.0), "'delta'"),
+        (lambda: Claim(1.0, math.nan), "'delta'"),
+        (lambda: Claim(1.0, adjacency=None), "'adjacency' .* says nothing"),
+        (lambda: Claim(1.0, adjacency="  "), "'adjacency'"),
+        (lambda: Claim(1.0, profile="gaussian"), "'profile'"),
+        (lambda: Claim.of(3), "'source'"),
+        (lambda: Claim(1.0).tpr_at(1.5), "'fpr'"),
+        (lambda: Claim(1.0).tpr_at([0.1, math.nan]), "'fpr'"),
+        (lambda: Claim(1.0).tpr_at("a"), "'fpr'"),
+        (lambda: Claim.from_dict({"epsilon": 1.0}), "not complete"),
+        (lambda: Claim.from_dict(None), "not complete"),
+        (
+            lambda: Claim.from_dict({"epsilon": 1.0, "delta": 0.0, "adjacency": "x", "profile": {"kind": "?"}}),
+            "profile",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(call, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

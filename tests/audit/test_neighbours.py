@@ -1,0 +1,123 @@
+"""Pairs of neighbours: that they are neighbours, and that they move a release as far as the sensitivity says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.audit.neighbours import KINDS, Pair, climb, from_canaries, random_pair, replaced, worst_pairs
+from scoreshield.errors import InvalidInput
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "d"), [(1, 2), (2, 2), (5, 3), (3, 1)])
+def test_all_worst_pairs_are_neighbours(kind: str, n: int, d: int) -> None:
+    for pair in worst_pairs(n, d, kind):
+        assert pair.first.shape == pair.second.shape == (n, d)
+        assert np.flatnonzero((pair.first != pair.second).any(axis=1)).tolist() == [pair.index]
+        assert pair.has_unit_rows == ("too long" not in pair.description)
+
+
+def test_scores_move_by_the_whole_sensitivity() -> None:
+    query = np.array([3.0, 4.0, 0.0])
+    pair = worst_pairs(4, 3, "scores", query)[0]
+    moved = (unit(pair.first) - unit(pair.second)) @ (query / 5)
+    assert np.linalg.norm(moved) == pytest.approx(ss.Replacement().sensitivity("scores", 4).l2, rel=1e-6)
+    assert (pair.first @ (query / 5))[1:] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_rows_and_matrices_move_by_the_whole_sensitivity(n: int) -> None:
+    row, gram = worst_pairs(n, 3, "row")[0], worst_pairs(n, 3, "gram")[0]
+    rows = [side @ side[0] for side in (row.first, row.second)]
+    assert np.linalg.norm(rows[0] - rows[1]) == pytest.approx(ss.Replacement().sensitivity("row", n).l2)
+    matrices = [side @ side.T for side in (gram.first, gram.second)]
+    assert np.linalg.norm(matrices[0] - matrices[1]) == pytest.approx(ss.Replacement().sensitivity("gram", n).l2)
+
+
+def test_vectors_move_by_two() -> None:
+    pair = worst_pairs(3, 4, "index")[0]
+    assert np.linalg.norm(pair.first - pair.second) == pytest.approx(2)
+
+
+def test_a_score_of_one_against_zero_is_among_the_pairs() -> None:
+    scores = [
+        (float(p.first[0] @ np.eye(3)[0]), float(p.second[0] @ np.eye(3)[0])) for p in worst_pairs(4, 3, "scores")
+    ]
+    assert scores == [(1, -1), (1, 0), (3, -3)]
+
+
+def test_top_k_pairs_tie_for_the_first_place() -> None:
+    tied = worst_pairs(4, 3, "top-k")[0]
+    assert np.all(tied.first[:, 0] == 1)
+    assert tied.second[:, 0].tolist() == [-1, 1, 1, 1]
+
+
+def test_canaries_take_slots_in_turn() -> None:
+    rows, canaries = np.eye(3), -np.eye(3)[[0, 1, 2, 0]]
+    pairs = from_canaries(rows, canaries)
+    assert [pair.index for pair in pairs] == [0, 1, 2, 0]
+    assert np.array_equal(pairs[1].first[1], canaries[1])
+    assert np.array_equal(pairs[1].second, rows)
+
+
+def test_a_pair_is_frozen_and_its_own() -> None:
+    rows = np.eye(3)
+    pair = replaced(rows, 1, rows[0], rows[2], "x")
+    rows[0] = 9.0
+    assert pair.first[0, 0] == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        pair.first[0] = 0.0
+    assert np.array_equal(pair.swapped().first, pair.second)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Pair(np.eye(2), np.eye(3), 0, ""), "first collection's shape"),
+        (lambda: Pair(np.eye(2), -np.eye(2), 0, ""), "neighbours differ in one record"),
+        (lambda: replaced(np.eye(2), 0, [0.0, 1.0], [0.0, math.nan], ""), "finite numbers"),
+        (lambda: Pair(np.eye(2), np.eye(2), 2, ""), "position below 2"),
+        (lambda: Pair(np.eye(2), np.eye(2), 0.5, ""), "whole number"),  # type: ignore[arg-type]
+        (lambda: Pair(np.ones(3), np.ones(3), 0, ""), "finite numbers"),
+        (lambda: worst_pairs(0, 2, "scores"), "at least 1"),
+        (lambda: worst_pairs(2, 2, "cosines"), "one of 'scores'"),
+        (lambda: worst_pairs(2, 2, "scores", [1.0, 2.0, 3.0]), "vector of 2 finite numbers"),
+        (lambda: worst_pairs(2, 2, "scores", [0.0, 0.0]), "not zero"),
+        (lambda: from_canaries(np.eye(3), np.eye(2)), "rows of length 3"),
+        (lambda: from_canaries(np.eye(3), np.empty((0, 3))), "finite numbers"),
+        (lambda: climb(len, random_pair(2, 2, 0), rounds=0), "at least 1"),
+    ],
+)
+def test_bad_input_is_one_sentence(make: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        make()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_climbing_finds_a_pair_that_leaks_more() -> None:
+    """The release leaks along one direction only; a random start in eight dimensions misses most of it."""
+    secret = np.eye(8)[3]
+
+    def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return rows @ secret + 0.5 * rng.standard_normal(len(rows))
+
+    start = random_pair(3, 8, seed=5)
+    found = climb(release, start, rounds=60, releases=256, seed=1)
+    gaps = [abs(float((pair.first - pair.second)[pair.index] @ secret)) for pair in (start, found)]
+    assert gaps[1] > gaps[0] + 0.5
+    assert "climbing" in found.description
+    assert found.has_unit_rows
+
+
+def test_climbing_stays_where_nothing_leaks() -> None:
+    start = random_pair(2, 3, seed=0)
+    found = climb(lambda rows: np.zeros(len(rows)), start, rounds=5, releases=32)
+    assert found is start

@@ -1,0 +1,370 @@
+"""Targets of an audit: functions by name, files of outputs, and a real HTTP server that misbehaves on request."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scoreshield.audit import targets
+from scoreshield.errors import FileError, InvalidInput
+
+ROWS = np.eye(3, 4, dtype=np.float32)
+QUERY = np.array([0.5, 0.5, 0.5, 0.5], dtype=np.float32)
+
+
+# ---- Functions by name.
+
+SERVICE = """
+import numpy as np
+def release(embeddings): return embeddings.sum()
+def asked(embeddings, query): return embeddings @ query
+def settled(embeddings, query=np.eye(1, 4, 1)[0]): return embeddings @ query
+class Store:
+    @staticmethod
+    def scores(embeddings): return embeddings[:, 0]
+constant = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [entry for entry in __import__("sys").path if entry])
+    (tmp_path / "audited_service.py").write_text(SERVICE)
+    (tmp_path / "audited_broken.py").write_text("1 / 0\n")
+    (tmp_path / "audited_exit.py").write_text("raise SystemExit('bye')\n")
+    (tmp_path / "audited_needy.py").write_text("import no_such_package_at_all\n")
+    yield tmp_path
+    for name in ("service", "broken", "exit", "needy"):
+        __import__("sys").modules.pop(f"audited_{name}", None)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_by_name_from_the_working_folder() -> None:
+    assert targets.entry_point("audited_service:release")(ROWS) == 3
+    assert targets.entry_point("audited_service:Store.scores")(ROWS).tolist() == [1, 0, 0]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_that_wants_the_query_gets_it() -> None:
+    release = targets.entry_point("audited_service:asked", query=QUERY)
+    assert release(ROWS).tolist() == [0.5, 0.5, 0.5]
+    assert targets.entry_point("audited_service:asked", dimensions=4)(ROWS).tolist() == [1, 0, 0]  # the first axis
+    assert targets.entry_point("audited_service:settled")(ROWS).tolist() == [0, 1, 0]  # it has one of its own
+    assert targets.entry_point("audited_service:settled", query=QUERY)(ROWS).tolist() == [0.5, 0.5, 0.5]
+    with pytest.raises(InvalidInput, match="The 'query' parameter of entry_point must be a vector"):
+        targets.entry_point("audited_service:asked", query=[np.nan])
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("audited_service", "must be of the form module:function. Got 'audited_service' instead."),
+        ("audited_service:", "must be of the form module:function"),
+        ("audited service:f", "must be of the form module:function"),
+        ("a:b:c", "must be of the form module:function"),
+        (7, "must be of the form module:function. Got 7 instead."),
+        ("audited_service:nothing", "The module audited_service holds no function 'nothing'."),
+        ("audited_service:Store.nothing", "holds no function 'Store.nothing'"),
+        ("audited_service:constant", "must be a function from an (n, d) array to an output. Got a int."),
+        ("audited_nowhere:f", "There is no module 'audited_nowhere'"),
+        ("audited_broken:f", "The module audited_broken cannot be imported: ZeroDivisionError: division by zero"),
+        ("audited_exit:f", "The module audited_exit cannot be imported: SystemExit: bye"),
+        (
+            "audited_needy:f",
+            "The module audited_needy cannot be imported: ModuleNotFoundError: No module named 'no_such",
+        ),
+    ],
+)
+def test_a_name_that_names_no_function_is_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)) as caught:
+        targets.entry_point(text)
+    assert "\n" not in str(caught.value)
+
+
+# ---- Files of outputs.
+
+
+def test_two_files_of_outputs(tmp_path: Path) -> None:
+    np.save(tmp_path / "with.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
+    np.save(tmp_path / "without.npy", np.ones((4, 2), dtype=np.int64))
+    first, second = targets.saved_outputs(tmp_path / "with.npy", tmp_path / "without.npy")
+    assert first.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert second.tolist() == [[1, 1]] * 4
+    assert first.dtype == second.dtype == np.float64
+
+
+def test_one_file_with_both_and_outputs_of_any_shape(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", **{"with": np.arange(5.0), "without": np.zeros(3)})
+    first, second = targets.saved_outputs(tmp_path / "both.npz")
+    assert first.tolist() == [[0], [1], [2], [3], [4]]
+    assert second.shape == (3, 1)
+    np.savez(tmp_path / "matrices.npz", **{"with": np.zeros((5, 2, 2)), "without": np.ones((5, 2, 2))})
+    assert targets.saved_outputs(tmp_path / "matrices.npz")[0].shape == (5, 4)
+
+
+def test_files_that_hold_no_outputs_are_one_sentence(tmp_path: Path) -> None:
+    good = tmp_path / "good.npy"
+    np.save(good, np.ones((4, 2)))
+    cases: dict[str, tuple[np.ndarray, str]] = {
+        "nan": (np.array([[1.0, np.nan], [0, 0], [np.inf, 0]]), "Got NaN or infinities in 2 of 3 rows."),
+        "text": (np.array(["a", "b"]), "must hold numbers, one row a release"),
+        "empty": (np.empty((0, 2)), r"must hold numbers, one row a release. Got shape (0, 2)"),
+        "single": (np.float64(3.0), "one row a release. Got shape ()"),
+        "wide": (np.ones((4, 3)), "Got (3,) with the record and (2,) without it."),
+    }
+    for name, (array, words) in cases.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        with pytest.raises(InvalidInput, match=re.escape(words)):
+            targets.saved_outputs(tmp_path / f"{name}.npy", good)
+    with pytest.raises(InvalidInput, match="a second file must hold those without it"):
+        targets.saved_outputs(good)
+    with pytest.raises(FileError, match="There is no file"):
+        targets.saved_outputs(tmp_path / "none.npy", good)
+    np.savez(tmp_path / "half.npz", **{"with": np.ones(3)})
+    with pytest.raises(InvalidInput, match="holds no array 'without'"):
+        targets.saved_outputs(tmp_path / "half.npz")
+
+
+# ---- An endpoint.
+
+
+class Service:
+    """A server that answers as ``script`` says, step by step, and then with the scores of what it was sent."""
+
+    def __init__(self) -> None:
+        self.script: list[Any] = []
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.connections = 0
+        self.closing = threading.Event()
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                service.connections += 1
+                super().setup()
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                service.requests.append((dict(self.headers), body))
+                step = service.script.pop(0) if service.script else None
+                if step == "hang":
+                    service.closing.wait(10)
+                elif step == "drop":
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                elif step == "drip":
+                    self._drip(pause=0.05)
+                elif step == "stall":
+                    self._drip(pause=0.8, most=1)
+                elif isinstance(step, bytes):
+                    self._answer(200, step)
+                elif isinstance(step, tuple):
+                    self._answer(step[0], b"{}", step[1])
+                else:
+                    scores = np.array(body["embeddings"]) @ np.array(body["query"])
+                    self._answer(200, json.dumps({"scores": scores.tolist()}).encode())
+
+            def _drip(self, pause: float, most: int = 100) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                for _ in range(most):
+                    if service.closing.wait(pause):
+                        return
+                    try:
+                        self.wfile.write(b" ")
+                        self.wfile.flush()
+                    except OSError:
+                        return
+                service.closing.wait(10)
+
+            def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # clients that hang up are part of the test
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/scores"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield made
+    made.closing.set()
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    taken: list[float] = []
+    monkeypatch.setattr(targets.time, "sleep", taken.append)
+    return taken
+
+
+def test_an_endpoint_is_sent_the_collection_and_the_query_and_nothing_else(service: Service) -> None:
+    endpoint = targets.Endpoint(service.url, QUERY)
+    assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]
+    headers, body = service.requests[0]
+    assert body == {"embeddings": ROWS.tolist(), "query": QUERY.tolist()}
+    assert set(headers) == {"Host", "Accept-Encoding", "Content-Length", "Content-Type", "Accept"}
+    endpoint.close()
+
+
+def test_one_connection_serves_many_releases(service: Service) -> None:
+    endpoint = targets.Endpoint(service.url, QUERY)
+    for _ in range(20):
+        endpoint(ROWS)
+    assert service.connections == 1
+    assert endpoint.retried == 0
+    endpoint.close()
+    endpoint(ROWS)
+    assert service.connections == 2
+    endpoint.close()
+
+
+def test_fields_of_other_names_a_key_and_no_query(service: Service) -> None:
+    service.script = [b'{"result": {"values": [[1, 2], [3, 4]]}}']
+    endpoint = targets.Endpoint(
+        service.url + "?k=3", embeddings_field="vectors", output_field="result.values", bearer="abc"
+    )
+    assert endpoint(ROWS).tolist() == [[1, 2], [3, 4]]
+    headers, body = service.requests[0]
+    assert body == {"vectors": ROWS.tolist()}
+    assert headers["Authorization"] == "Bearer abc"
+    endpoint.close()
+
+
+def test_a_passing_trouble_is_tried_again_and_counted(service: Service, pauses: list[float]) -> None:
+    service.script = [(503, {}), "drop", (429, {"Retry-After": "7"})]
+    endpoint = targets.Endpoint(service.url, QUERY, retries=3)
+    assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]
+    assert endpoint.retried == 3
+    assert pauses == [0.25, 0.5, 7.0]
+    assert [body for _, body in service.requests] == [service.requests[0][1]] * 4
+    endpoint.close()
+
+
+def test_a_pause_that_a_server_asks_for_is_at_most_a_minute(service: Service, pauses: list[float]) -> None:
+    service.script = [(503, {"Retry-After": "86400"}), (503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})]
+    endpoint = targets.Endpoint(service.url, QUERY)
+    endpoint(ROWS)
+    endpoint.close()
+    assert pauses == [60.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ((401, {}), "refuses the request for want of a key (status 401)."),
+        ((404, {}), "knows no such path (status 404)."),
+        ((302, {"Location": "http://127.0.0.1:9/"}), "sends requests elsewhere (status 302), which an audit does not"),
+        ((418, {}), "answered with status 418."),
+        (b"<html>", "answered with something that is no JSON."),
+        (b"[" * 100_000, "answered with something that is no JSON."),
+        (b'{"values": [1]}', "answered without the field 'scores'; name its field of outputs."),
+        (b"[1, 2]", "answered without the field 'scores'"),
+        (b'{"scores": [1, NaN]}', "a field 'scores' that holds no array of finite numbers."),
+        (b'{"scores": [1, null]}', "holds no array of finite numbers."),
+        (b'{"scores": [[1], [2, 3]]}', "holds no array of finite numbers."),
+        (b'{"scores": "high"}', "holds no array of finite numbers."),
+        (b'{"scores": 1e999}', "holds no array of finite numbers."),
+    ],
+)
+def test_what_no_retry_can_mend_fails_at_once_in_one_sentence(service: Service, step: Any, words: str) -> None:
+    service.script = [step]
+    endpoint = targets.Endpoint(service.url, QUERY)
+    with pytest.raises(targets.TargetError, match=re.escape(words)) as caught:
+        endpoint(ROWS)
+    assert str(caught.value).startswith(f"The endpoint at {service.url} ")
+    assert "\n" not in str(caught.value)
+    assert len(service.requests) == 1
+    endpoint.close()
+
+
+@pytest.mark.parametrize(("step", "timeout"), [("hang", 0.3), ("drip", 0.3), ("stall", 1.0)])
+def test_a_server_that_keeps_silent_drips_or_stalls_is_left_in_time(
+    service: Service, step: str, timeout: float
+) -> None:
+    service.script = [step]
+    endpoint = targets.Endpoint(service.url, QUERY, timeout=timeout, retries=0)
+    start = time.monotonic()
+    with pytest.raises(targets.TargetError, match=re.escape(f"did not answer within {timeout:g} seconds (1 try).")):
+        endpoint(ROWS)
+    assert timeout <= time.monotonic() - start < timeout + 0.6
+
+
+def test_nobody_there(service: Service) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = targets.Endpoint(f"http://127.0.0.1:{free.getsockname()[1]}/", QUERY, retries=1)
+        with pytest.raises(
+            targets.TargetError, match=re.escape("cannot be reached, or broke the connection off (2 tri")
+        ):
+            endpoint(ROWS)
+    with pytest.raises(targets.TargetError, match="cannot be reached"):
+        targets.Endpoint("https" + service.url[4:], QUERY, retries=0)(ROWS)  # no TLS there
+
+
+def test_an_answer_without_end_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "_LARGEST", 2**20)
+    service.script = [b'{"scores": [' + b"1," * 2**20 + b"1]}"]
+    endpoint = targets.Endpoint(service.url, QUERY)
+    with pytest.raises(targets.TargetError, match="sent more than 1 MiB for one release"):
+        endpoint(ROWS)
+    endpoint.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"url": "ftp://host/"}, "must be an address that begins with http://"),
+        ({"url": "http://"}, "must be an address"),
+        ({"url": "http://user:secret@host/"}, "without a user's name"),
+        ({"url": "http://host:99999/"}, "must be an address"),
+        ({"url": "http://host/ path"}, "must be an address"),
+        ({"url": 3}, "must be an address"),
+        ({"query": [[1.0]]}, "The 'query' parameter of Endpoint must be a vector of finite numbers."),
+        ({"query": [1.0, np.nan]}, "must be a vector of finite numbers."),
+        ({"timeout": 0}, "The 'timeout' parameter of Endpoint must be a positive finite number. Got 0 instead."),
+        ({"retries": -1}, "The 'retries' parameter of Endpoint must be a whole number, at least 0"),
+        ({"output_field": ""}, "The 'output_field' parameter of Endpoint must be the name of a JSON field."),
+        ({"query_field": "embeddings"}, "must be another name than embeddings_field"),
+        ({"bearer": "a b"}, "must be printable ASCII without spaces"),
+        ({"bearer": "abc"}, "A key to host would go over plain http, for anyone on the way to read: use https."),
+    ],
+)
+def test_settings_of_an_endpoint_that_make_no_sense(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)) as caught:
+        targets.Endpoint(**{"url": "http://host/", **settings})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [np.ones(3), np.full((2, 2), np.nan), np.empty((0, 2)), [["a"]], [[1], [1, 2]]])
+def test_collections_that_cannot_be_sent(rows: Any) -> None:
+    with pytest.raises(InvalidInput, match="The 'embeddings' parameter of Endpoint must be"):
+        targets.Endpoint("http://127.0.0.1:9/", retries=0)(rows)

@@ -1,0 +1,392 @@
+"""`scoreshield audit` as people type it: on functions, files and a service; killed and resumed; mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scoreshield import cli
+from scoreshield.audit import neighbours
+from scoreshield.audit.result import AuditResult
+
+# Laplace noise of scale 2 on scores with sensitivity 2 is 1-private; the bad one adds a fifth of that. Both count their
+# calls, and draw the noise of a call from its number: a second run goes on as the first would have.
+SERVICE = """
+import numpy as np
+import scoreshield as ss
+calls, stop_after = 0, None
+
+def _noisy(embeddings, query, scale):
+    global calls
+    if stop_after is not None and calls >= stop_after:
+        raise RuntimeError("the disk is full")
+    calls += 1
+    rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    noise = np.random.default_rng([calls, 7]).laplace(size=len(rows)) * scale
+    return np.round((rows @ query + noise) * 2**20) / 2**20
+
+def sound(embeddings, query): return _noisy(embeddings, query, 2.0)
+def leaky(embeddings, query): return _noisy(embeddings, query, 0.4)
+def ours(embeddings, query): return ss.release_scores(embeddings, query, epsilon=1.0, mechanism="laplace")
+def bulk(embeddings, query, repeats):
+    global calls
+    calls += 1
+    noise = np.random.default_rng([calls, 3]).laplace(size=(repeats, 8)) * 2
+    return np.round((embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True) @ query + noise) * 2**20) / 2**20
+
+def same(embeddings): return embeddings[:, 0]
+def nan(embeddings): return np.full(3, np.nan)
+def text(embeddings): return "high"
+def slow(embeddings, query):
+    import time
+    time.sleep(30)
+"""
+SLOWLY = """
+import audited, os, time
+def release(embeddings, query):
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+    return audited.leaky(embeddings, query)
+"""
+CLAIM = ["--epsilon", "1", "--adjacency", "replace"]
+SURE = ["--confidence", "0.9999999"]  # where the outputs of a sound mechanism differ from run to run
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs the command line in this process, in a folder with a module to audit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "audited.py").write_text(SERVICE)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["scoreshield", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    yield call
+    sys.modules.pop("audited", None)
+
+
+def audited() -> Any:
+    return sys.modules["audited"]
+
+
+def test_a_broken_claim_is_exit_code_1_with_the_evidence_in_a_folder(run: Run) -> None:
+    code, out, err = run("audit", "audited:leaky", *CLAIM, "--releases", "600", "--out", "audit")
+    assert code == 1
+    assert err == ""
+    assert "The claim is broken: at 95 % confidence the true epsilon is at least" in out
+    told = json.loads(Path("audit/report.json").read_text())
+    result = AuditResult.from_dict(told["result"])
+    assert told["broken"] is True
+    assert 1 < result.epsilon_lower < 5  # the true one is 2 / 0.4
+    assert result.releases == 600
+    assert result.name == told["facts"]["Target"] == "audited:leaky"
+    assert "a record equal to the query against its opposite" in result.neighbours
+    assert result.verdict in out
+    assert "Claim broken" in Path("audit/report.html").read_text()
+
+
+def test_a_sound_mechanism_is_exit_code_0_and_no_proof(run: Run) -> None:
+    code, out, _ = run("audit", "audited:sound", *CLAIM, "--releases", "600", "--out", "audit", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["broken"] is False
+    assert told["verdict"].startswith("No violation found: with 600 releases")
+    assert told["verdict"].endswith("this is evidence, not proof.")
+    assert told["files"] == ["audit/report.html", "audit/report.json"]
+
+
+def test_without_a_folder_nothing_is_written(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("audit", "audited:bulk", *CLAIM, "--releases", "600")
+    assert code == 0
+    assert "Audit of audited:bulk" in out
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["audited.py"]
+
+
+# ---- Going on.
+
+
+def test_an_audit_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(run: Run) -> None:
+    arguments = ("audit", "audited:leaky", *CLAIM, "--releases", "400", "--json")
+    _, whole, _ = run(*arguments, "--out", "whole")
+    drawn, audited().calls, audited().stop_after = audited().calls, 0, 500
+    code, out, err = run(*arguments, "--out", "parts")
+    assert (code, out) == (2, "")
+    assert "The release under audit raised RuntimeError (the disk is full)" in err
+    assert Path("parts/releases.jsonl").read_bytes().count(b"\n") == 500
+    assert not Path("parts/report.json").exists()
+    audited().stop_after = None
+    code, out, _ = run(*arguments, "--out", "parts")
+    assert code == 1
+    assert audited().calls == drawn  # none was drawn twice
+    resumed, once = json.loads(out), json.loads(whole)
+    assert resumed["facts"].pop("Resumed") == "500 releases were there before"
+    for different in ("files", "seconds"):
+        resumed.pop(different), once.pop(different)
+    assert resumed == once
+
+
+def test_a_release_of_ours_is_known_for_what_it_is_after_a_stop(run: Run) -> None:
+    arguments = ("audit", "audited:ours", *CLAIM, *SURE, "--releases", "400", "--out", "audit", "--json")
+    _, first, _ = run(*arguments)
+    path = Path("audit/releases.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:300]))
+    code, second, _ = run(*arguments)
+    assert code == 0
+    assert json.loads(second)["facts"]["Resumed"] == "300 releases were there before"
+    assert json.loads(first)["broken"] is json.loads(second)["broken"] is False
+
+
+def test_a_killed_audit_goes_on(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "slowly.py").write_text(SLOWLY)
+    arguments = ["audit", "slowly:release", *CLAIM, "--releases", "300", "--out", "audit"]
+    pausing = os.environ | {"PAUSE": "0.004"}
+    process = subprocess.Popen([sys.executable, "-m", "scoreshield.cli", *arguments], cwd=tmp_path, env=pausing)
+    kept = tmp_path / "audit" / "releases.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (kept.exists() and kept.read_bytes().count(b"\n") >= 100):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = kept.read_bytes().count(b"\n")
+    assert 100 <= before < 900
+    code, out, _ = run(*arguments, "--json")
+    sys.modules.pop("slowly", None)
+    assert code == 1
+    assert json.loads(out)["facts"]["Resumed"] == f"{before:,} releases were there before"
+
+
+def test_other_settings_are_refused_and_the_audit_is_left_alone(run: Run) -> None:
+    arguments = ("audit", "audited:leaky", "--adjacency", "replace", "--releases", "400", "--out", "audit")
+    assert run(*arguments, "--epsilon", "1")[0] == 1
+    before = {path.name: path.read_bytes() for path in Path("audit").iterdir()}
+    code, _, err = run(*arguments, "--epsilon", "2")
+    assert code == 2
+    assert "was begun with other settings (claim); name another folder" in err
+    assert {path.name: path.read_bytes() for path in Path("audit").iterdir()} == before
+
+
+def test_minutes_become_releases_once(run: Run) -> None:
+    arguments = ("audit", "audited:sound", *CLAIM, *SURE, "--minutes", "0.02", "--out", "audit", "--json")
+    start = time.monotonic()
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    assert time.monotonic() - start < 12  # 1.2 seconds of releases, and statistics
+    planned = json.loads(Path("audit/settings.json").read_text())["releases"]
+    assert json.loads(out)["releases"] == planned > 100
+    _, again, _ = run(*arguments)
+    assert json.loads(again)["releases"] == planned
+
+
+# ---- Files of outputs.
+
+
+def test_outputs_in_files(run: Run) -> None:
+    rng = np.random.default_rng(5)
+    outputs = rng.laplace(size=(2, 3000, 2)) * 2
+    outputs[0, :, 0] += 2.0  # one entry moves by 2: epsilon 1
+    outputs = np.round(outputs * 2**20) / 2**20  # or the low bits would tell
+    np.save("with.npy", outputs[0])
+    np.save("without.npy", outputs[1])
+    command = ("audit", "with.npy", "--without", "without.npy", "--adjacency", "add or remove one document", "--json")
+    code, out, _ = run(*command, "--epsilon", "1", "--out", "fair")
+    assert code == 0
+    told = json.loads(out)
+    assert told["claim"]["adjacency"] == "add or remove one document"
+    assert told["releases"] == 3000
+    assert 0.5 < told["epsilon_lower"] < 1
+    code, out, _ = run(*command, "--epsilon", "0.3")
+    assert code == 1
+    np.savez("both.npz", **{"with": outputs[0], "without": outputs[1]})
+    code, out, _ = run(
+        "audit", "both.npz", "--adjacency", "replace", "--epsilon", "0.3", "--releases", "2000", "--json"
+    )
+    assert code == 1
+    assert json.loads(out)["releases"] == 2000
+    code, _, err = run(*command, "--epsilon", "2", "--out", "fair")
+    assert (code, "other settings (claim)" in err) == (2, True)
+
+
+def test_gaussian_claims_show_smaller_violations(run: Run) -> None:
+    from scoreshield import calibrate
+
+    scale = calibrate(4.0, 1e-6, 2.0)
+    noise = np.random.default_rng(6).standard_normal((2, 4000, 1)) * scale * 0.8
+    noise = np.round(noise * 2**20) / 2**20  # or the low bits would tell
+    np.savez("both.npz", **{"with": noise[0] + 2.0, "without": noise[1]})
+    command = ("audit", "both.npz", "--adjacency", "replace", "--epsilon", "4", "--delta", "1e-6", "--json")
+    assert run(*command)[0] == 0
+    code, out, _ = run(*command, "--noise", "gaussian")
+    assert code == 1
+    assert "noise scale" in json.loads(out)["verdict"]
+
+
+# ---- A service.
+
+
+class Service(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    scale, seen = 2.0, []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).seen.append(body)
+        rows = np.array(body["embeddings"])
+        if np.abs(np.linalg.norm(rows, axis=1) - 1).max() > 1e-3:
+            return self._answer(422, {})
+        scores = rows @ np.array(body["query"]) + np.random.default_rng(len(self.seen)).laplace(size=8) * self.scale
+        return self._answer(200, {"result": {"scores": np.round(scores, 6).tolist()}})
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        head = f"HTTP/1.1 {status} .\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        self.wfile.write(head + body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    Service.seen = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1/scores"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_service_that_leaks_and_one_that_does_not(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (
+        "audit",
+        service + "?key=secret",
+        *CLAIM,
+        "--releases",
+        "300",
+        "--output-field",
+        "result.scores",
+        "--json",
+    )
+    code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["name"] == service  # what follows the path may be a secret
+    assert "secret" not in out
+    query = np.eye(1, 8)[0].tolist()
+    assert all(set(body) == {"embeddings", "query"} and body["query"] == query for body in Service.seen)
+    assert all(np.shape(body["embeddings"]) == (8, 8) for body in Service.seen)
+    monkeypatch.setattr(Service, "scale", 0.3)
+    code, out, _ = run(*command)
+    assert code == 1
+
+
+def test_canaries_are_what_is_put_in_and_taken_out(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "scale", 0.1)
+    there = neighbours.random_pair(8, 5, seed=0).first[0]  # the first canary is the record that it replaces
+    planted = np.stack([there, np.eye(1, 5)[0]])
+    np.save("canaries.npy", planted)
+    command = ("audit", service, *CLAIM, "--releases", "200", "--output-field", "result.scores", "--json")
+    code, out, err = run(*command, "--canaries", "canaries.npy")
+    assert code == 1, err
+    assert json.loads(out)["neighbours"] == "canary 1 in place of record 1"
+    sent = {tuple(row) for body in Service.seen for row in body["embeddings"]}
+    assert {tuple(row) for row in planted.astype(np.float32).tolist()} <= sent
+    assert len(Service.seen[0]["query"]) == 5
+
+
+# ---- Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["audit"], "Say what to audit: module:function, an address, a file of outputs, or --own."),
+        (["audit", "audited:sound"], "--epsilon must say what is claimed"),
+        (["audit", "audited:sound", "--epsilon", "1"], "--adjacency must say who counts as a neighbour"),
+        (["audit", "audited:sound", "--epsilon", "1", "--adjacency", "zero-out"], "--adjacency must be 'replace'"),
+        (["audit", "audited:sound", "--epsilon", "-1", "--adjacency", "replace"], "The 'epsilon' parameter of Claim"),
+        (["audit", "audited:sound", *CLAIM, "--noise", "gaussian"], "--noise gaussian needs --epsilon and --delta"),
+        (["audit", "audited:sound", *CLAIM, "--releases", "9", "--minutes", "1"], "both set the budget"),
+        (["audit", "audited:sound", *CLAIM, "--minutes", "-1"], "--minutes must be a positive number"),
+        (["audit", "audited:sound", *CLAIM, "--releases", "20"], "20 releases are too few to contradict"),
+        (["audit", "audited:sound", *CLAIM, "--confidence", "2"], "The 'confidence' parameter of audit"),
+        (["audit", "audited:sound", *CLAIM, "--statistic", "best"], "The 'statistic' parameter of audit"),
+        (["audit", "audited:sound", *CLAIM, "--without", "x.npy"], "--without is for outputs in files"),
+        (["audit", "audited:sound", *CLAIM, "--query", "none.npy"], "There is no file none.npy."),
+        (["audit", "audited:nothing", *CLAIM], "The module audited holds no function 'nothing'."),
+        (["audit", "nowhere:f", *CLAIM], "There is no module 'nowhere'"),
+        (["audit", "service", *CLAIM], "must be of the form module:function"),
+        (["audit", "audited:same", *CLAIM], "The release under audit is not random"),
+        (["audit", "audited:nan", *CLAIM], "returned a NaN or an infinity"),
+        (["audit", "audited:text", *CLAIM], "The release under audit must return numbers"),
+        (["audit", "audited:slow", *CLAIM, "--timeout", "0.1"], "did not return within 0.1 seconds"),
+        (["audit", "with.npy", *CLAIM], "a second file must hold those without it"),
+        (["audit", "with.npy", *CLAIM, "--minutes", "3"], "--minutes is for targets that can be asked"),
+        (["audit", "with.npy", "--without", "with.npy", *CLAIM, "--releases", "9"], "must be at most the 2 outputs"),
+        (["audit", "http://127.0.0.1:9/", *CLAIM, "--retries", "0"], "cannot be reached, or broke the connection off"),
+        (["audit", "http://127.0.0.1:9/", *CLAIM, "--key-from", "NO_SUCH_KEY"], "'NO_SUCH_KEY', which is not set"),
+        (["audit", "--own", "--epsilon", "1"], "--own has its own claims and budgets; leave --epsilon out."),
+        (["audit", "audited:sound", *CLAIM, "--quick"], "--quick is the short form of --own"),
+        (["audit", "audited:sound", "--own"], "--own audits ScoreShield itself; leave 'audited:sound' out."),
+        (["audit", "audited:sound", *CLAIM, "--out", "audited.py"], "Cannot use the folder audited.py"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_leaves_nothing(run: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
+    np.save("with.npy", np.zeros((2, 2)))
+    code, out, err = run(*arguments, *([] if "--out" in arguments else ["--out", "audit"]))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    left = {path.name for path in tmp_path.iterdir()} - {"audited.py", "with.npy", "__pycache__"}
+    assert left <= ({"audit"} if words.startswith(("returned a NaN", "The release under audit is")) else set())
+
+
+def test_a_folder_of_other_files_is_refused(run: Run) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("x")
+    code, _, err = run("audit", "audited:sound", *CLAIM, "--out", "mine")
+    assert code == 2
+    assert "holds other files and no audit" in err
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_person_at_a_terminal_sees_the_bound_so_far(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    code, _, err = run("audit", "audited:leaky", *CLAIM, "--releases", "400")
+    assert code == 1
+    assert "epsilon at least" in err
+
+
+def test_our_own_releases_are_audited_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scoreshield.audit import own
+
+    kept = own.own_releases((2.0,))[:2]
+    monkeypatch.setattr(own, "own_releases", lambda *_: kept)
+    monkeypatch.setattr(own, "_QUICK_RELEASES", dict.fromkeys(own._QUICK_RELEASES, 2000))
+    code, out, _ = run("audit", "--own", "--quick")
+    assert code == 0
+    assert [line.split(",")[0] for line in out.splitlines()[1:]] == ["scores", "scores"]
+    bad = own.Own("bad", kept[1].release, type(kept[1].claim)(0.1), kept[1].pair, kept[1].pace)
+    monkeypatch.setattr(own, "own_releases", lambda *_: [bad])
+    code, out, _ = run("audit", "--own", "--quick", "--json")
+    assert code == 1
+    assert json.loads(out)[0]["broken"] is True
