@@ -1,6 +1,8 @@
 """ScoreShield: differentially private release of similarity scores."""
 
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
+from typing import Any as _Any
 
 from scoreshield import attack, tasks
 from scoreshield.errors import (
@@ -69,6 +71,7 @@ __all__ = [
     "StaircaseNoise",
     "TopKRelease",
     "attack",
+    "audit",
     "calibrate",
     "compose",
     "decisions",
@@ -91,3 +94,9 @@ __all__ = [
     "risk",
     "tasks",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "audit":  # imported when it is asked for: it brings tests that few need
+        return _import_module("scoreshield.audit")
+    raise AttributeError(f"module 'scoreshield' has no attribute {name!r}")

@@ -94,3 +94,14 @@ def test_bad_input_is_one_sentence(call, message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_the_module_is_imported_when_asked_for() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, scoreshield as ss; assert 'scoreshield.audit' not in sys.modules; "
+        "assert ss.audit.Claim(1.0).epsilon == 1.0"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
