@@ -3,8 +3,20 @@
 from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.engine import audit, audit_outputs
-from scoreshield.audit.neighbours import Pair
+from scoreshield.audit.neighbours import Pair, climb, from_canaries, worst_pairs
 from scoreshield.audit.one_run import audit_one_run
 from scoreshield.audit.result import AuditResult, Check
 
-__all__ = ["AuditResult", "Check", "Claim", "Pair", "audit", "audit_one_run", "audit_outputs", "bounds"]
+__all__ = [
+    "AuditResult",
+    "Check",
+    "Claim",
+    "Pair",
+    "audit",
+    "audit_one_run",
+    "audit_outputs",
+    "bounds",
+    "climb",
+    "from_canaries",
+    "worst_pairs",
+]
