@@ -40,6 +40,17 @@ def test_a_run_a_table_a_picture_and_a_page(folder: Path) -> None:
     assert (folder / "images" / "results" / "noise-std.png").is_file()
 
 
+def test_the_scope_is_said_with_every_result_of_retrieval(folder: Path, shared_data: Path) -> None:
+    (folder / "one.yaml").write_text(
+        "datasets: [frames]\nepsilon: [20]\nadvantage: []\nmechanism: [staircase]\nrepeats: 1\noptions: {queries: 2}\n"
+    )
+    asked = ("bench", "dp-rag", "--grid", "one.yaml", "--data-dir", str(shared_data), "--out", "rag")
+    said = bench(folder, *asked)
+    assert said.returncode == 0, said.stderr
+    assert "does not cover the texts of retrieved records" in said.stdout
+    assert "does not cover the texts" in json.loads(bench(folder, *asked, "--json").stdout)["scope"]
+
+
 def test_json_for_machines(folder: Path) -> None:
     done = bench(folder, "bench", "noise", "--grid", "grid.yaml", "--out", "here", "--json")
     told = json.loads(done.stdout)

@@ -50,9 +50,13 @@ def bench(
     pictures = draw(name, rows, folder / "figures", left_out=left_out.append)
     if as_json:
         told = {"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}
-        typer.echo(json.dumps(told | {"left_out": left_out}))
+        typer.echo(
+            json.dumps(told | {"left_out": left_out} | ({"scope": experiment.scope} if experiment.scope else {}))
+        )
         return
     typer.echo(f"{len(rows):,} values in {folder / 'results.csv'}, each with its guarantee.")
+    if experiment.scope:
+        typer.echo(experiment.scope)
     for path in pictures:
         typer.echo(f"picture  {path}")
     for line in left_out or (["Nothing of this run can be drawn."] if not pictures else []):

@@ -108,6 +108,7 @@ class Experiment(ABC):
     title: ClassVar[str]
     metrics: ClassVar[Mapping[str, Metric]]
     files: ClassVar[tuple[str, ...]] = ()  #: of the data folder
+    scope: ClassVar[str] = ""  #: what the guarantee covers and what not, said with every result
     serial: ClassVar[bool] = False  #: whether cells must not run side by side, because they are timed
 
     def base(self) -> dict[str, Any]:

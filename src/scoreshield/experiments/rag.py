@@ -22,6 +22,7 @@ from scoreshield.experiments import mechanisms
 from scoreshield.experiments.cells import Cell, Experiment, Metric, Outcome
 from scoreshield.experiments.grid import Choices, Grid
 from scoreshield.experiments.mechanisms import Public
+from scoreshield.tasks.rag_retrieval import SCOPE
 
 _READERS = {"scifact": compact.scifact, "frames": compact.frames}
 _OTHER = {"scifact": "frames", "frames": "scifact"}
@@ -46,6 +47,7 @@ class RetrievalForGeneration(Experiment):
 
     name = "dp-rag"
     title = "Retrieval for generation from private scores"
+    scope = SCOPE
     metrics: ClassVar[Mapping[str, Metric]] = {
         "recall@10": Metric("retrieval"),
         "ndcg@10": Metric("retrieval"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scoreshield.errors import FileError, InvalidInput
+from scoreshield.experiments.mechanisms import MECHANISMS
 from scoreshield.report import plots
 from scoreshield.report.bands import advantage_chart, band_grid, bars
 from scoreshield.report.sheet import AMBER, BLUE, INK, RED, VIOLET, finish, legend_key, power_of_ten, sheet
@@ -24,19 +25,7 @@ _HOLLOW = "Hollow marks: the claimed ε is not what the replacement of one whole
 _EQUAL = (
     "All methods are as easy to attack: the best membership test against one release has the advantage on the x axis."
 )
-_SCORES = (
-    "gaussian (paper)",
-    "gaussian",
-    "gaussian, clamped",
-    "laplace",
-    "staircase",
-    "staircase, clamped",
-    "optimal",
-    "levels",
-    "screening",
-    "screen and refine",
-    "index",
-)
+_SCORES = ("gaussian (paper)", *(name for name in MECHANISMS if name != "selection"))  # which names ten at any cost
 _COLOURS = (BLUE, RED, AMBER, VIOLET, "#11866f", "#7eb2e6", "#737306", "#4c173f")
 _MARKERS = "osD^vPX"
 _PAPER = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")

@@ -13,6 +13,7 @@ from typing import Any
 
 from scoreshield.data import compact
 from scoreshield.experiments import EXPERIMENTS, table
+from scoreshield.experiments.mechanisms import MECHANISMS
 from scoreshield.report import experiments as pictures
 from scoreshield.report import figures, plots
 from scoreshield.report.result_runs import Run, best_method, sentence
@@ -23,10 +24,6 @@ from scoreshield.utility.synthetic import ScoreSet
 
 Row = dict[str, Any]
 
-_SCORE_METHODS = (
-    "gaussian", "gaussian, clamped", "laplace", "staircase", "staircase, clamped", "optimal", "levels", "screening",
-    "screen and refine", "selection", "index",
-)  # fmt: skip
 _FIGURE_SETS = ("faceres_centred", "dlib_centred", "mobileface")
 _OPTIMAL = (
     "“optimal” is the table of least mean squared error among all pure ones on 21 levels over [−1, 1], for scores "
@@ -168,11 +165,11 @@ def _tables(
     for metric in metrics:
         rows = run.where(dataset=dataset, metric=metric)
         tables += score_table(
-            rows, _SCORE_METHODS, caption=f"{dataset}: {metric} at equal (ε, δ), {run.promise}", command=run.command,
+            rows, MECHANISMS, caption=f"{dataset}: {metric} at equal (ε, δ), {run.promise}", command=run.command,
             ceiling=ceilings.get(metric), folded=bool(tables) or not shown,
         )  # fmt: skip
         caption = f"{dataset}: {metric} at equal attack"
-        tables += attack_table(rows, _SCORE_METHODS, caption=caption, command=run.command)
+        tables += attack_table(rows, MECHANISMS, caption=caption, command=run.command)
     return tables
 
 
