@@ -86,23 +86,27 @@ def kill_at_every_statement(url: str) -> dict[str, Any]:
 
 
 def kill_at_random(url: str, rounds: int) -> dict[str, Any]:
-    """A process charges without pause and says what it was told; it is killed at a random moment."""
+    """A process charges without pause and says what it was told; it is killed at a random moment.
+
+    Every second time not before it was told twice, so that a busy machine sees kills between charges as well.
+    """
     ledger = Ledger(url, epsilon=1e6, delta=0.0)
     chance = random.Random(5)
     acknowledged, kills_with_journal = [], 0
-    for _ in range(rounds):
+    for round_number in range(rounds):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             while True:
                 os.write(writer, f"{ledger.spend(pure(0.5)).hash}\n".encode())
         os.close(writer)
-        time.sleep(chance.uniform(0.002, 0.03))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        kills_with_journal += Path(url.removeprefix("sqlite:///") + "-journal").exists()
         with os.fdopen(reader) as pipe:
-            acknowledged += [line.strip() for line in pipe if line.endswith("\n")]
+            told = [pipe.readline() for _ in range(2 * (round_number % 2))]
+            time.sleep(chance.uniform(0.002, 0.03))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            kills_with_journal += Path(url.removeprefix("sqlite:///") + "-journal").exists()
+            acknowledged += [line.strip() for line in [*told, *pipe] if line.endswith("\n")]
     hashes = [entry.hash for entry in ledger.entries()]
     return {
         "rounds": rounds,

@@ -59,3 +59,10 @@ def _rebuild(message: str, spent: float, asked: float, limit: float) -> BudgetEx
 
 class LedgerError(ScoreShieldError):
     """A ledger cannot be read or written, or is not what it was; nothing was released on its account."""
+
+
+class StoreError(ScoreShieldError):
+    """A store of embeddings is empty, changed under way, cannot be reached or is not what it was said to be.
+
+    Nothing was released or charged. The message holds no score, no vector and no text of the store's own errors.
+    """

@@ -432,3 +432,16 @@ def test_postgres_without_its_driver_is_one_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ss.InvalidInput, match="needs the 'postgres' extra"):
         Ledger("postgresql://ada:secret@localhost/x", epsilon=1.0, delta=0.0)
+
+
+def test_several_charges_are_made_together_or_not_at_all(url: str) -> None:
+    ledger = Ledger(url, epsilon=1.0, delta=0.0)
+    entries = ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
+    assert [entry.id for entry in entries] == [1, 2]
+    assert ledger.spent_on("files") == pytest.approx(0.6)
+    with pytest.raises(BudgetExceeded):
+        ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
+    assert len(ledger.entries()) == 2, "the first of the two would have fitted"
+    assert ledger.on("files").spend_all([]) == []
+    assert ledger.on("files").spend_all([pure(0.3)])[0].dataset == "files"
+    assert ledger.verify()

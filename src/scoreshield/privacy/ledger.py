@@ -17,7 +17,7 @@ import io as text_io
 import json
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,27 +142,38 @@ class Ledger:
         LedgerError
             if the ledger cannot be read or written, or has been altered. Then nothing may be released.
         """
+        return self.spend_all([item], dataset=dataset, who=who, why=why)[0]
+
+    def spend_all(
+        self, items: Iterable[Any], *, dataset: Any = None, who: str | None = None, why: str = ""
+    ) -> list[Entry]:
+        """Charge several guarantees or releases at once, an entry each: all of them, or none."""
         function = "Ledger.spend"
-        guarantee = getattr(item, "guarantee", item)
-        profile, unit, promise = charge_of(guarantee, function)
+        charges = [charge_of(getattr(item, "guarantee", item), function) for item in items]
         where = self._dataset(dataset, function)
         who = _default_who() if who is None else check_text(who, "who", function)
         why = check_text(why, "why", function)
 
-        def work(session: Session) -> Entry:
+        def work(session: Session) -> list[Entry]:
             previous, above = self._head(session)
             books = Books.read(session, self.epsilon, self.delta)
-            books.check_unit(where, unit)
-            for budget in books.filters(where):
-                if not budget.would_fit(profile):
-                    raise budget.refusal(profile)
-            time, note = _stamp(above)
-            number = 1 if above is None else above.id + 1
-            text = canonical(profile.to_dict())
-            entry = Entry(number, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous).sealed()
-            session.append(entry)
-            session.advance(entry)
-            return entry
+            written: list[Entry] = []
+            for profile, unit, promise in charges:
+                books.check_unit(where, unit)
+                for budget in books.filters(where):
+                    if not budget.would_fit(profile):
+                        raise budget.refusal(profile)
+                books.add(where, unit, profile)
+                time, note = _stamp(above)
+                number = 1 if above is None else above.id + 1
+                text = canonical(profile.to_dict())
+                fields = (number, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous)
+                entry = Entry(*fields).sealed()
+                session.append(entry)
+                session.advance(entry)
+                previous, above = entry.hash, entry
+                written.append(entry)
+            return written
 
         return self._store.write(work)
 
@@ -314,6 +325,9 @@ class Account:
 
     def spend(self, item: Any) -> Entry:
         return self.ledger.spend(item, dataset=self.dataset, who=self.who, why=self.why)
+
+    def spend_all(self, items: Iterable[Any]) -> list[Entry]:
+        return self.ledger.spend_all(items, dataset=self.dataset, who=self.who, why=self.why)
 
     def charge(self, guarantee: Any, collection: Any) -> Entry:  # noqa: ARG002
         """As :meth:`Ledger.charge`; which dataset the collection belongs to has been said already."""

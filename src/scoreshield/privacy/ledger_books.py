@@ -36,6 +36,11 @@ class Books:
             books._units.setdefault(dataset, set()).add(unit)
         return books
 
+    def add(self, dataset: str | None, unit: str, profile: Profile) -> None:
+        """One more entry, as if it had been read."""
+        self._charged.setdefault(dataset, Counter())[profile] += 1
+        self._units.setdefault(dataset, set()).add(unit)
+
     @property
     def names(self) -> list[str]:
         return sorted(name for name in self._charged if name is not None)
