@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from scipy.stats import chi2
 from support import STRICT
 
 import scoreshield as ss
+from scoreshield import selection
+from scoreshield.privacy import exact
 from scoreshield.privacy.profile import LaplaceProfile, StepProfile
+from scoreshield.privacy.stream import Stream, stream_from
 
 PURE = ("laplace", "staircase")
 
@@ -483,3 +487,18 @@ def test_all_pairs_cost_more() -> None:
 def test_bad_histograms(change: dict[str, object], says: str, collection: np.ndarray, query: np.ndarray) -> None:
     with pytest.raises(ss.InvalidInput, match=says):
         ss.release_histogram(collection, query, **{"epsilon": 1, **change})  # type: ignore[arg-type]
+
+
+def test_a_random_order_is_uniform_even_where_keys_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, close = 24_000, 6 * math.sqrt(24_000 * 5 / 36)  # six deviations of each of six counts
+    monkeypatch.setattr(selection, "_KEYS", 4)
+    stream = stream_from(3, "test")
+    found = Counter(tuple(selection._random_order(stream, 3).tolist()) for _ in range(draws))
+    assert len(found) == 6
+    assert max(abs(number - draws / 6) for number in found.values()) < close
+
+    def kept(stream: Stream) -> tuple[int, ...]:
+        return tuple(np.argsort(exact.below(stream, np.full(3, 4)), kind="stable").tolist())
+
+    near = Counter(kept(stream) for _ in range(draws))
+    assert abs(near[0, 1, 2] - draws / 6) > 2 * close, "equal keys that keep the records' order must show"

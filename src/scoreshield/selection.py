@@ -34,6 +34,7 @@ from scoreshield.results import MatchRelease, TopKRelease
 
 Selection = Literal["permute-and-flip", "gumbel"]
 SELECTIONS: tuple[str, ...] = get_args(Selection)
+_KEYS = 2**62  # so many that two of a million agree once in ten million orders
 _REASONS = {
     "permute-and-flip": "its error is never larger than the exponential mechanism's at the same epsilon",
     "gumbel": "asked for; the law of one draw of Gumbel noise for all selections",
@@ -236,7 +237,16 @@ def _permute_and_flip(stream: Stream, steps: NDArray[np.float64], scale: float) 
     Gaps are whole numbers of steps, so a coin is whether a geometric variable reaches the gap: all coins are drawn at
     once, exactly, and nothing about their number depends on the scores.
     """
-    order = np.argsort(exact.below(stream, np.full(len(steps), 2**62)), kind="stable")
+    order = _random_order(stream, len(steps))
     gap = steps.max() - steps[order]
     heads = exact.geometric(stream, 1.0 / scale, len(steps))[0] >= gap  # P[G >= j] = e^(-j / scale)
     return int(order[int(np.argmax(heads))])
+
+
+def _random_order(stream: Stream, count: int) -> NDArray[np.intp]:
+    """A uniform permutation: that of random keys, all drawn again while two agree (equal keys have no random order)."""
+    while True:
+        keys = exact.below(stream, np.full(count, _KEYS))
+        order = np.argsort(keys, kind="stable")
+        if np.diff(keys[order]).all():
+            return order

@@ -89,7 +89,7 @@ def _value(weights: NDArray[np.uint64], table: Float, loss: float) -> float:
     x = Fraction(math.exp(loss)) * (1 - Fraction(1, 2**50)) if loss else Fraction(1)
     values = np.maximum(table[:, None, :] - float(x) * table[None, :, :], 0.0).sum(axis=2)
     best = Fraction(0)
-    for i, k in np.argwhere(values >= values.max() - 1e-12)[:64]:
+    for i, k in np.argwhere(values >= values.max() - 1e-12):
         pairs = zip(weights[i].tolist(), weights[k].tolist(), strict=True)
         best = max(best, sum((max(Fraction(0), p - x * q) for p, q in pairs), Fraction(0)))
     share = best / WHOLE

@@ -44,7 +44,8 @@ SMALLEST_EPSILON, LARGEST_EPSILON = 1e-3, 500.0
 LARGEST_DIMENSION = 65_536
 #: No cap is narrower than this (an angle of about 2e-5); what budget is left goes to the coin.
 _LARGEST_GAMMA = 1 - 2.0**-32
-#: Steps of the grid to one standard deviation of a released entry: rounding adds less than 1e-7 to the variance.
+#: Steps of the grid to one standard deviation of a released entry: rounding adds less than 1e-4 of the variance, mostly
+#: far less.
 _GRID_BITS = 10
 #: A released entry is a whole number of steps below this, exact in single precision.
 _LARGEST_STEPS = 2.0**23
