@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint audit bench bench-quick clean
+.PHONY: demo test lint docs audit bench bench-quick clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -16,6 +16,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site, in site/; a dead link or a page without a place stops it. (--quiet would hide that.)
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Every mechanism and regime at three budgets, attacked: claimed epsilon, lower bound found, what would have been found.
 audit: $(VENV)/.installed-dev
@@ -43,7 +47,7 @@ bench-quick: $(VENV)/.installed-results
 	  --images docs/images/results --html runs/results.html
 
 clean:
-	rm -rf $(VENV) runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,22 @@ def bulk(embeddings, query, repeats):
     noise = np.random.default_rng([calls, 3]).laplace(size=(repeats, 8)) * 2
     return np.round((embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True) @ query + noise) * 2**20) / 2**20
 
+def chatty(embeddings, query):
+    import os
+    print("hello")
+    if calls < 2: os.system("echo past Python")
+    return sound(embeddings, query)
+def seldom(embeddings, query):
+    global trouble
+    found = sound(embeddings, query)
+    if calls < 300 or trouble is None or abs(np.linalg.norm(embeddings, axis=1) - 1).max() > 1e-3: return found
+    found, trouble = np.append(found[1:], trouble), None
+    return found
+trouble = None
+async def waits(embeddings): return embeddings
+def hands_on(embeddings): return waits(embeddings)
+def rude(embeddings): raise ValueError("\\x1b[31mred\\x07")
+def enormous(embeddings): return [10**400, 0.5]
 def same(embeddings): return embeddings[:, 0]
 def nan(embeddings): return np.full(3, np.nan)
 def text(embeddings): return "high"
@@ -84,6 +102,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def audited() -> Any:
     return sys.modules["audited"]
+
+
+def not_finished(folder: str = "audit") -> None:
+    """As if the audit had been killed while it wrote its report."""
+    for name in ("report.html", "report.json"):
+        Path(folder, name).unlink()
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def test_a_broken_claim_is_exit_code_1_with_the_evidence_in_a_folder(run: Run) -> None:
@@ -136,7 +164,9 @@ def test_an_audit_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(run: R
     assert code == 1
     assert audited().calls == drawn  # none was drawn twice
     resumed, once = json.loads(out), json.loads(whole)
-    assert resumed["facts"].pop("Resumed") == "500 releases were there before"
+    found = resumed["facts"].pop("Resumed")
+    assert re.fullmatch(r"500 releases were there before; the audit was begun at \S+ \S+ UTC, less than .* ago", found)
+    assert resumed.pop("verdict") == f"{once.pop('verdict')} Resumed: {found}."
     for different in ("files", "seconds"):
         resumed.pop(different), once.pop(different)
     assert resumed == once
@@ -147,9 +177,10 @@ def test_a_release_of_ours_is_known_for_what_it_is_after_a_stop(run: Run) -> Non
     _, first, _ = run(*arguments)
     path = Path("audit/releases.jsonl")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:300]))
+    not_finished()
     code, second, _ = run(*arguments)
     assert code == 0
-    assert json.loads(second)["facts"]["Resumed"] == "300 releases were there before"
+    assert json.loads(second)["facts"]["Resumed"].startswith("300 releases were there before; the audit was begun at ")
     assert json.loads(first)["broken"] is json.loads(second)["broken"] is False
 
 
@@ -169,7 +200,7 @@ def test_a_killed_audit_goes_on(run: Run, tmp_path: Path) -> None:
     code, out, _ = run(*arguments, "--json")
     sys.modules.pop("slowly", None)
     assert code == 1
-    assert json.loads(out)["facts"]["Resumed"] == f"{before:,} releases were there before"
+    assert json.loads(out)["facts"]["Resumed"].startswith(f"{before:,} releases were there before; ")
 
 
 def test_other_settings_are_refused_and_the_audit_is_left_alone(run: Run) -> None:
@@ -190,8 +221,67 @@ def test_minutes_become_releases_once(run: Run) -> None:
     assert time.monotonic() - start < 12  # 1.2 seconds of releases, and statistics
     planned = json.loads(Path("audit/settings.json").read_text())["releases"]
     assert json.loads(out)["releases"] == planned > 100
+    not_finished()
     _, again, _ = run(*arguments)
     assert json.loads(again)["releases"] == planned
+
+
+def test_a_finished_audit_does_not_answer_for_the_target_of_today(run: Run) -> None:
+    arguments = ("audit", "audited:sound", *CLAIM, *SURE, "--releases", "400", "--out", "audit")
+    assert run(*arguments)[0] == 0
+    before = contents("audit")
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("scoreshield: The audit in audit is finished")
+    assert "name a new folder, or begin afresh there with --again." in err
+    assert contents("audit") == before
+    audited().stop_after = 0  # a target that is dead
+    code, _, err = run(*arguments, "--again")
+    assert code == 2
+    assert "raised RuntimeError" in err
+    assert contents("audit") == before  # nothing new: nothing is lost
+    audited().stop_after, audited().sound = None, audited().leaky
+    code, out, _ = run(*arguments, "--again", "--json")
+    assert code == 1
+    assert "Resumed" not in json.loads(out)["facts"]
+    assert set(contents("audit")) == {"settings.json", "releases.jsonl", "report.html", "report.json", ".lock"}
+    assert json.loads(Path("audit/report.json").read_text())["broken"] is True
+    code, _, err = run(*arguments[:-2], "--again")
+    assert (code, "name it with --out" in err) == (2, True)
+    code, _, err = run("audit", "--own", "--again")
+    assert (code, "leave --again out" in err) == (2, True)
+
+
+def test_a_resumed_audit_says_so_and_how_old_its_releases_are(run: Run) -> None:
+    arguments = ("audit", "audited:sound", *CLAIM, *SURE, "--releases", "400", "--out", "audit")
+    assert "Resumed" not in run(*arguments)[1]
+    not_finished()
+    path = Path("audit/settings.json")
+    settings = json.loads(path.read_text())
+    old = datetime.now(UTC) - timedelta(hours=75)
+    path.write_text(json.dumps(settings | {"begun": old.isoformat()}))
+    known = Path("audit/releases.jsonl").read_bytes().count(b"\n")
+    code, out, _ = run(*arguments)
+    assert code == 0
+    said = f"{known:,} releases were there before; the audit was begun at {old:%Y-%m-%d %H:%M} UTC, 3 days ago"
+    assert re.search(f"^Resumed +{re.escape(said)}$", out, re.MULTILINE)
+    assert json.loads(Path("audit/report.json").read_text())["verdict"].endswith(f" Resumed: {said}.")
+    assert said in Path("audit/report.html").read_text()
+
+
+def test_an_audit_does_not_go_on_with_other_code(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "slowly.py").write_text(SLOWLY)
+    arguments = ("audit", "slowly:release", *CLAIM, "--releases", "300", "--out", "audit")
+    for changed in ("slowly.py", "audited.py"):  # its own file, and one that it imports from the same folder
+        assert run(*arguments, "--again")[0] == 1
+        not_finished()
+        (tmp_path / changed).write_text((tmp_path / changed).read_text() + "# mended\n")
+        for name in ("slowly", "audited"):
+            sys.modules.pop(name)
+        code, _, err = run(*arguments)
+        assert code == 2
+        assert "was begun with other settings (code)" in err
+    sys.modules.pop("slowly", None)
 
 
 # ---- Files of outputs.
@@ -223,6 +313,19 @@ def test_outputs_in_files(run: Run) -> None:
     assert (code, "other settings (claim)" in err) == (2, True)
 
 
+def test_the_order_of_rows_in_files_hides_nothing(run: Run) -> None:
+    outputs = np.random.default_rng(7).laplace(size=(2, 2000, 2)) * 2
+    outputs[0, 1000:, 1] += 30.0  # gross, but only in the rows that come last, as in a file that was sorted
+    outputs = np.round(outputs * 2**20) / 2**20
+    np.savez("both.npz", **{"with": outputs[0], "without": outputs[1]})
+    code, out, _ = run("audit", "both.npz", "--adjacency", "replace", "--epsilon", "1", "--json")
+    assert code == 1
+    assert json.loads(out)["epsilon_lower"] > 3
+    code, out, _ = run("audit", "both.npz", "--adjacency", "replace", "--epsilon", "1", "--releases", "900", "--json")
+    assert code == 1  # nor may the first 900 rows be taken for all
+    assert json.loads(out)["epsilon_lower"] > 3
+
+
 def test_gaussian_claims_show_smaller_violations(run: Run) -> None:
     from scoreshield import calibrate
 
@@ -242,11 +345,13 @@ def test_gaussian_claims_show_smaller_violations(run: Run) -> None:
 
 class Service(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    scale, seen = 2.0, []
+    scale, seen, fail = 2.0, [], ()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         type(self).seen.append(body)
+        if len(self.seen) in self.fail:
+            return self._answer(503, {})
         rows = np.array(body["embeddings"])
         if np.abs(np.linalg.norm(rows, axis=1) - 1).max() > 1e-3:
             return self._answer(422, {})
@@ -298,6 +403,42 @@ def test_a_service_that_leaks_and_one_that_does_not(run: Run, service: str, monk
     assert code == 1
 
 
+def test_another_query_string_is_another_target_and_is_not_written_down(run: Run, service: str) -> None:
+    fields = ("--releases", "200", "--output-field", "result.scores", "--out", "audit")
+    assert run("audit", f"{service}?index=a&key=secret", *CLAIM, *SURE, *fields)[0] == 0
+    assert not any(b"secret" in content for content in contents("audit").values())
+    not_finished()
+    code, _, err = run("audit", f"{service}?index=b&key=secret", *CLAIM, *SURE, *fields)
+    assert code == 2
+    assert "was begun with other settings (what follows the address)" in err
+    assert "secret" not in err
+    asked = len(Service.seen)
+    assert run("audit", f"{service}?index=a&key=secret", *CLAIM, *SURE, *fields)[0] == 0
+    assert len(Service.seen) - asked < asked
+
+
+def test_requests_repeated_before_a_stop_are_counted(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scoreshield.audit import targets
+
+    monkeypatch.setattr(targets.time, "sleep", lambda _: None)
+    monkeypatch.setattr(Service, "fail", (7, 9, 60, 61))  # two troubles that pass, and one that does not
+    arguments = ("audit", service, *CLAIM, *SURE, "--releases", "200", "--output-field", "result.scores")
+    arguments += ("--retries", "1", "--out", "audit", "--json")
+    assert run(*arguments)[0] == 2
+    monkeypatch.setattr(Service, "fail", (100,))
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    assert json.loads(out)["facts"]["Requests repeated"] == "4"
+
+
+def test_an_endpoint_without_scores_leaves_nothing(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "do_POST", lambda self: self._answer(200, {"scores": []}))
+    code, _, err = run("audit", service, *CLAIM, "--out", "audit")
+    assert code == 2
+    assert "holds no array of finite numbers" in err
+    assert not Path("audit").exists()
+
+
 def test_canaries_are_what_is_put_in_and_taken_out(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Service, "scale", 0.1)
     there = neighbours.random_pair(8, 5, seed=0).first[0]  # the first canary is the record that it replaces
@@ -337,6 +478,11 @@ def test_canaries_are_what_is_put_in_and_taken_out(run: Run, service: str, monke
         (["audit", "audited:same", *CLAIM], "The release under audit is not random"),
         (["audit", "audited:nan", *CLAIM], "returned a NaN or an infinity"),
         (["audit", "audited:text", *CLAIM], "The release under audit must return numbers"),
+        (["audit", "audited:waits", *CLAIM], "audited:waits is asynchronous (async def); wrap it in a plain function"),
+        (["audit", "audited:hands_on", *CLAIM], "The release under audit is asynchronous; wrap it in a function"),
+        (["audit", "audited:rude", *CLAIM], "The release under audit raised ValueError (?[31mred?)"),
+        (["audit", "audited:enormous", *CLAIM], "The release under audit must return numbers"),
+        (["audit", "audited:sound", *CLAIM, "--timeout", "1e300"], "'--timeout'"),
         (["audit", "audited:slow", *CLAIM, "--timeout", "0.1"], "did not return within 0.1 seconds"),
         (["audit", "with.npy", *CLAIM], "a second file must hold those without it"),
         (["audit", "with.npy", *CLAIM, "--minutes", "3"], "--minutes is for targets that can be asked"),
@@ -356,7 +502,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run: Run, tmp_path: Path, argu
     assert words in err
     assert err.count("\n") == 1
     left = {path.name for path in tmp_path.iterdir()} - {"audited.py", "with.npy", "__pycache__"}
-    assert left <= ({"audit"} if words.startswith(("returned a NaN", "The release under audit is")) else set())
+    assert left <= ({"audit"} if words.startswith("The release under audit is not") else set())
 
 
 def test_a_folder_of_other_files_is_refused(run: Run) -> None:
@@ -366,6 +512,80 @@ def test_a_folder_of_other_files_is_refused(run: Run) -> None:
     assert code == 2
     assert "holds other files and no audit" in err
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("trouble", [np.nan, np.inf, [1.0, 2.0]], ids=str)
+def test_one_bad_release_does_not_spoil_the_folder(run: Run, trouble: Any) -> None:
+    arguments = ("audit", "audited:seldom", *CLAIM, *SURE, "--releases", "400", "--out", "audit", "--json")
+    assert run("audit", "audited:seldom", *CLAIM, "--releases", "20")[0] == 2  # which imports the module
+    audited().trouble = trouble
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "returned a NaN or an infinity" in err or "returned 9 numbers after 8 before" in err
+    kept = Path("audit/releases.jsonl").read_bytes()
+    assert kept.count(b"\n") == audited().calls - 1 >= 299
+    assert b"NaN" not in kept
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    assert json.loads(out)["facts"]["Resumed"].startswith(f"{kept.count(b'{'):,} releases")
+
+
+@pytest.mark.usefixtures("run")
+def test_what_a_target_prints_does_not_spoil_the_outcome(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scoreshield.cli", "audit", "audited:chatty", *CLAIM, *SURE]
+    done = subprocess.run([*command, "--releases", "200", "--json"], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["broken"] is False
+    assert b"hello" in done.stderr
+    assert b"past Python" in done.stderr
+
+
+def test_a_fault_of_ours_never_reads_as_a_broken_claim(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scoreshield.audit import engine
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OverflowError("too large\x1b[2J\nfor us")
+
+    monkeypatch.setattr(engine, "audit", fail)
+    code, out, err = run("audit", "audited:sound", *CLAIM)
+    assert (code, out) == (70, "")
+    assert err == "scoreshield: Unforeseen OverflowError (too large?[2J); SCORESHIELD_DEBUG=1 shows where.\n"
+    monkeypatch.setenv("SCORESHIELD_DEBUG", "1")
+    code, _, err = run("audit", "audited:sound", *CLAIM)
+    assert code == 70
+    assert "in fail" in err
+
+
+def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    from scoreshield.cli import audit_progress
+
+    now = [1000.0]
+    lines = audit_progress.Lines(lambda: now[0])
+    release = lines.counting(lambda rows: rows)
+    for _ in range(100):  # one a second
+        now[0] += 1
+        assert release("rows") == "rows"
+    lines.progress(50, 2000, 0.0)
+    now[0] += 44
+    lines.progress(100, 2000, 0.12345)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "scoreshield: 45 outputs; choosing neighbours",
+        "scoreshield: 90 outputs; choosing neighbours",
+        "scoreshield: 100 outputs; 100 of 2,000 releases on each side, epsilon at least 0.123 so far",
+    ]
+
+
+def test_an_audit_tells_a_log_of_its_progress(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scoreshield.cli import audit_progress
+
+    monkeypatch.setattr(audit_progress, "EVERY", 0.0)
+    for target in ("audited:sound", "audited:bulk"):
+        code, out, err = run("audit", target, *CLAIM, *SURE, "--releases", "400", "--json")
+        assert code == 0
+        assert json.loads(out)["broken"] is False
+        assert re.search(r"^scoreshield: .*400 of 400 releases on each side, epsilon at least", err, re.MULTILINE)
 
 
 def test_a_person_at_a_terminal_sees_the_bound_so_far(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from scoreshield.errors import (
     InvalidInput,
     LedgerError,
     ScoreShieldError,
+    StoreError,
 )
 from scoreshield.geometry.elliptope import Projection, project_elliptope
 from scoreshield.histograms import release_histogram
@@ -61,6 +62,7 @@ __all__ = [
     "LedgerError",
     "LevelChannel",
     "MatchRelease",
+    "PrivateSearch",
     "Projection",
     "Release",
     "Replacement",
@@ -69,6 +71,7 @@ __all__ = [
     "ScoreShieldError",
     "Sensitivity",
     "StaircaseNoise",
+    "StoreError",
     "TopKRelease",
     "attack",
     "audit",
@@ -92,11 +95,22 @@ __all__ = [
     "release_top_k",
     "retrieval_cuts",
     "risk",
+    "stores",
     "tasks",
 ]
 
 
+#: Imported when asked for: what few need, or what brings more.
+_LATER = {
+    "PrivateSearch": ("scoreshield.search", "PrivateSearch"),
+    "audit": ("scoreshield.audit", None),
+    "stores": ("scoreshield.stores", None),
+}
+
+
 def __getattr__(name: str) -> _Any:
-    if name == "audit":  # imported when it is asked for: it brings tests that few need
-        return _import_module("scoreshield.audit")
+    if name in _LATER:
+        module, attribute = _LATER[name]
+        found = _import_module(module)
+        return found if attribute is None else getattr(found, attribute)
     raise AttributeError(f"module 'scoreshield' has no attribute {name!r}")

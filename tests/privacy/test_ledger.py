@@ -439,8 +439,9 @@ def test_several_charges_are_made_together_or_not_at_all(url: str) -> None:
     entries = ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
     assert [entry.id for entry in entries] == [1, 2]
     assert ledger.spent_on("files") == pytest.approx(0.6)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded, match=r"asks for epsilon 0\.3, 2 times, where 0\.6 of 1 is spent") as refused:
         ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
+    assert refused.value.spent == pytest.approx(0.6)
     assert len(ledger.entries()) == 2, "the first of the two would have fitted"
     assert ledger.on("files").spend_all([]) == []
     assert ledger.on("files").spend_all([pure(0.3)])[0].dataset == "files"

@@ -291,3 +291,16 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         audit_page.render(3)  # type: ignore[arg-type]
     with pytest.raises(FileError, match="Cannot write"):
         audit_page.save(result(), tmp_path / "nowhere")
+
+
+def test_a_resumed_audit_says_so_in_its_verdict(tmp_path: Path) -> None:
+    outcome = result()
+    told = "7 releases were there before; the audit was begun at 2026-11-12 09:00 UTC, 3 days ago"
+    assert audit_page.verdict(outcome) == audit_page.verdict(outcome, {"Target": "x"}) == outcome.verdict
+    assert audit_page.verdict(outcome, {"Resumed": told}) == f"{outcome.verdict} Resumed: {told}."
+    page, data = audit_page.save(outcome, tmp_path, facts={"Resumed": told})
+    answer = re.search(r'<div class="answer.*?</div>', page.read_text(), re.DOTALL)
+    assert answer is not None
+    assert f"Resumed: {told}." in answer.group()
+    assert json.loads(data.read_text())["verdict"].endswith(f"Resumed: {told}.")
+    assert "Resumed" not in audit_page.render(outcome)

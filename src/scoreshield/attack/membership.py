@@ -9,7 +9,9 @@ reduced to what scores alone allow (docs/membership.md says what each was and wh
   calibration, Watson et al. 2022; Carlini et al. 2022);
 * ``position``, ``rank``: the score at the place where z would stand, and how few scores lie above that;
 * ``likelihood at position``, ``likelihood``: the likelihood-ratio test (Neyman & Pearson) with public reference scores
-  for the two populations and the public noise law, with the place known, or unknown and averaged over.
+  for the two populations and the public noise law, with the place known, or unknown and averaged over. Only for scores
+  with additive noise: of screening and of a PrivUnit index there is no likelihood attack here, so that with the place
+  unknown the simpler statistics are all that was tried on them.
 
 The ceiling is the guarantee's own trade-off curve f. In :func:`game` the in and out worlds of each target are mixtures
 of neighbouring collections, and f is concave, so that the pooled curve of any statistic lies below it.

@@ -1,7 +1,9 @@
 """The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `ledger`.
 
 A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130.
-Neither leaves a half-written file. Progress bars go to standard error, and only to a person's terminal.
+Neither leaves a half-written file. A failure that nobody foresaw is one line too and exit code 70, never 1, which says
+that an audit broke a claim; with SCORESHIELD_DEBUG=1 in the environment its traceback comes first. Progress bars go to
+standard error, and only to a person's terminal.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +22,10 @@ from rich.console import Console
 import scoreshield as ss
 from scoreshield.cli import audit, bench, ledger, plan, rag, report, select
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
+from scoreshield.cli.text import printable
 from scoreshield.privacy import calibration as gaussian
+
+_UNFORESEEN = 70  # as EX_SOFTWARE in sysexits.h
 
 app = typer.Typer(
     help="Release cosine similarities under differential privacy, with a certificate.",
@@ -111,11 +117,16 @@ def main() -> None:
         _stop(f"Cannot print the answer: {error.strerror}.")
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
+    except Exception as error:  # a fault of ours: to end with 1 would read as a broken claim
+        if os.environ.get("SCORESHIELD_DEBUG") == "1":
+            traceback.print_exc()
+        said = (str(error).splitlines() or [""])[0][:200]
+        _stop(f"Unforeseen {type(error).__name__} ({said}); SCORESHIELD_DEBUG=1 shows where.", _UNFORESEEN)
     if code == 130:  # how Typer reports an interrupt
         _stop("Interrupted; no file was left half-written.", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _stop(message: str, code: int = 2) -> None:
-    print("scoreshield: " + " ".join(message.split()), file=sys.stderr)
+    print("scoreshield: " + printable(" ".join(message.split())), file=sys.stderr)
     sys.exit(code)

@@ -1,6 +1,7 @@
 """`scoreshield audit TARGET`: try to contradict a privacy claim, and write the evidence down.
 
-Exit code 1 when the claim is broken, 0 when no violation was found, 2 for bad input: it can gate a pipeline.
+Exit code 1 when the claim is broken, 0 when no violation was found, 2 for bad input, 70 for a failure that nobody
+foresaw: it can gate a pipeline.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ def audit(
     key_from: Annotated[
         str | None, typer.Option(help="For endpoints: environment variable that holds a bearer key to send.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one release may take.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds that one release may take.", max=86_400)] = 60.0,
     retries: Annotated[int, typer.Option(help="For endpoints: how often a failed request is repeated.", min=0)] = 3,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the releases and the report. A killed audit goes on there.")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="With --out: begin afresh where an audit was before, which is removed.")
+    ] = False,
     own: Annotated[bool, typer.Option("--own", help="Audit ScoreShield's own mechanisms instead of a target.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --own: the short form.")] = False,
     as_json: Json = False,
@@ -64,23 +68,33 @@ def audit(
     Exit code 1 means that the claim is broken, 0 that no violation was found: evidence, never proof.
     """
     if own:
-        _own(target, quick, as_json, {"epsilon": epsilon, "releases": releases, "minutes": minutes, "out": out})
+        given: dict[str, object] = {
+            "epsilon": epsilon,
+            "releases": releases,
+            "minutes": minutes,
+            "out": out,
+            "again": again or None,
+        }
+        _own(target, quick, as_json, given)
         return
     if target is None:
         raise InvalidInput("Say what to audit: module:function, an address, a file of outputs, or --own.")
     if quick:
         raise InvalidInput("--quick is the short form of --own; for a target, --releases or --minutes set the budget.")
+    if again and out is None:
+        raise InvalidInput("--again begins afresh in the folder of an earlier audit; name it with --out.")
     from scoreshield.cli import audit_run
 
+    folder = audit_run.Folder(out, again)
     web = target.lower().startswith(("http://", "https://"))
     files = not web and Path(target).suffix.lower() in (".npy", ".npz", ".parquet")
     claim = audit_run.claimed(epsilon, delta, adjacency, noise, files=files)
     budget = audit_run.Budget(releases, minutes, confidence, statistic)
     if files:
-        given = {"--minutes": minutes, "--query": query, "--canaries": canaries}
-        if unfit := [name for name, value in given.items() if value is not None]:
+        unasked = {"--minutes": minutes, "--query": query, "--canaries": canaries}
+        if unfit := [name for name, value in unasked.items() if value is not None]:
             raise InvalidInput(f"{unfit[0]} is for targets that can be asked; outputs in files were made before.")
-        audit_run.of_files(target, without, claim, budget, out).tell(as_json)
+        audit_run.of_files(target, without, claim, budget, folder).tell(as_json)
         return
     if without is not None:
         raise InvalidInput("--without is for outputs in files; this target makes its outputs itself.")
@@ -92,7 +106,7 @@ def audit(
         )
     else:
         subject = audit_run.function(target, inputs, timeout)
-    audit_run.of_subject(subject, claim, budget, inputs, out, quiet=as_json).tell(as_json)
+    audit_run.of_subject(subject, claim, budget, inputs, folder, quiet=as_json).tell(as_json)
 
 
 def _own(target: str | None, quick: bool, as_json: bool, others: dict[str, object]) -> None:

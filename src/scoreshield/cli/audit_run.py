@@ -11,7 +11,8 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,21 +22,25 @@ from urllib.parse import urlsplit
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scoreshield import io
 from scoreshield.audit import engine, journal, neighbours, targets
 from scoreshield.audit.claim import REPLACE, Claim
 from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
+from scoreshield.cli.audit_progress import prints_aside, shown
 from scoreshield.cli.output import one_or_many
+from scoreshield.cli.text import printable
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
 from scoreshield.privacy.profile import GaussianProfile
 from scoreshield.report import audit_page
 
 RELEASES, MOST = 2000, 1_000_000
+#: Of the order that outputs in files are taken in.
+_SEED = 0
+#: Facts that are printed, apart from being in the report.
+_TOLD = (audit_page.RESUMED, "Requests repeated")
 #: Releases that the search for telling neighbours takes where no query is known: 31 pairs, 128 on either side.
 _SEARCH = 31 * 2 * 128
 #: Releases in all for one on each side, with the pilots that choose among three pairs.
@@ -81,13 +86,17 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited: something that releases, under a name, with its query where one is known."""
+    """What is audited: something that releases, under a name, with its query where one is known.
+
+    ``settings`` and ``secret`` tell it from others when an audit goes on; the secret is never written down.
+    """
 
     release: Any
     name: str
     query: Any
     settings: dict[str, Any]
     timeout: float | None = None
+    secret: str | None = None
 
     @property
     def bulk(self) -> bool:
@@ -121,9 +130,12 @@ def claimed(epsilon: float | None, delta: float, adjacency: str | None, noise: s
 
 def function(target: str, inputs: Inputs, timeout: float) -> Subject:
     """A function by its name; it may have a query of its own, bound by `functools.partial`."""
-    release = targets.entry_point(target, query=inputs.query, dimensions=inputs.dimensions)
+    with prints_aside():
+        release = targets.entry_point(target, query=inputs.query, dimensions=inputs.dimensions)
     known = release.keywords.get("query") if isinstance(release, partial) else None
-    return Subject(release, target, inputs.query if known is None else known, {}, timeout)
+    query, settings = inputs.query if known is None else known, {"code": targets.code_digest(target)}
+    subject = Subject(release, target, query, settings, timeout)
+    return subject if subject.bulk else replace(subject, release=targets.waited_for(release))
 
 
 def endpoint(
@@ -144,15 +156,42 @@ def endpoint(
     chosen = None if no_query else query
     service = targets.Endpoint(target, chosen, timeout=timeout, retries=retries, bearer=key, **fields)
     parts = urlsplit(target)  # its query string may hold a key
-    return Subject(service, f"{parts.scheme}://{parts.netloc}{parts.path}", chosen, {"no_query": no_query, **fields})
+    name, settings = f"{parts.scheme}://{parts.netloc}{parts.path}", {"no_query": no_query, **fields}
+    return Subject(service, name, chosen, settings, secret=target)
 
 
 # ---- Running.
 
 
-def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, out: Path | None) -> Outcome:
-    """Audit outputs that were made before."""
-    first, second = targets.saved_outputs(target, without)
+@dataclass(frozen=True)
+class Folder:
+    """Where the audit is kept, if it is; ``again`` begins afresh where one was before."""
+
+    path: Path | None
+    again: bool = False
+
+    @contextlib.contextmanager
+    def opened(self, asked: dict[str, Any], plan: Any, secret: str | None = None) -> Iterator[tuple[Any, int]]:
+        """The journal, if there is a folder, and how many releases the audit takes."""
+        if self.path is None:
+            yield None, plan()
+            return
+        stated = {"version": version("scoreshield"), **asked}
+        with journal.opened(self.path, stated, plan, secret=secret, again=self.again) as opened:
+            yield opened
+
+    def save(self, result: AuditResult, facts: dict[str, str]) -> list[str]:
+        """Write the reports, and say where they are."""
+        return [] if self.path is None else [str(path) for path in audit_page.save(result, self.path, facts=facts)]
+
+
+def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, folder: Folder) -> Outcome:
+    """Audit outputs that were made before.
+
+    Both sides are shuffled: in a sorted file the half that teaches the test would differ from the half that judges it.
+    """
+    rng = np.random.default_rng(_SEED)
+    first, second = (rng.permutation(side) for side in targets.saved_outputs(target, without))
     most = min(len(first), len(second))
     if budget.releases is not None and budget.releases > most:
         raise InvalidInput(f"--releases must be at most the {most:,} outputs that there are on each side.")
@@ -161,13 +200,13 @@ def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, ou
     settings: dict[str, Any] = {"confidence": budget.confidence, "statistic": budget.statistic}
     asked = {"target": named, "claim": claim.to_dict(), **settings, "with": _digest(first), "without": _digest(second)}
     facts = {"Target": f"outputs in {named}, made before"}
-    with _folder(out, asked, lambda: len(first)):
-        result = engine.audit_outputs(first, second, claim, name=named, **settings)
-        return Outcome(result, facts, _saved(result, facts, out))
+    with folder.opened(asked, lambda: len(first)):
+        result = engine.audit_outputs(first, second, claim, seed=_SEED, name=named, **settings)
+        return Outcome(result, facts, folder.save(result, facts))
 
 
 def of_subject(
-    subject: Subject, claim: Claim, budget: Budget, inputs: Inputs, out: Path | None, *, quiet: bool
+    subject: Subject, claim: Claim, budget: Budget, inputs: Inputs, folder: Folder, *, quiet: bool
 ) -> Outcome:
     """Audit something that can be asked, going on where an audit in the folder was stopped."""
     length = inputs.dimensions if subject.query is None else int(np.shape(subject.query)[-1])
@@ -181,18 +220,25 @@ def of_subject(
     made_up = f"{shape[0]:,} records of {shape[1]:,} dimensions, made up by the auditor"
     facts = {"Target": subject.name, "Collections": made_up + (", and the canaries" if pairs else "")}
     plan = partial(_planned, subject, budget, shape, searching=subject.query is None and pairs is None)
-    with _closed_after(subject), _folder(out, asked, plan) as (kept, releases), _progress(quiet) as progress:
-        release = subject.release if kept is None or subject.bulk else kept.recording(subject.release)
+    with (
+        _closed_after(subject), prints_aside(), folder.opened(asked, plan, subject.secret) as (kept, releases),
+        shown(quiet) as (progress, counting),
+    ):  # fmt: skip
+        if kept is not None:
+            kept.note_repeated(_repeated(subject))  # while the pace was measured
+        release = subject.release
+        if not subject.bulk:
+            release = counting(release if kept is None else kept.recording(release))
         result = engine.audit(
             release, claim, neighbours=pairs, releases=releases, confidence=budget.confidence,
             statistic=budget.statistic, seed=None, progress=progress, timeout=subject.timeout, name=subject.name,
             shape=shape, query=subject.query,
         )  # fmt: skip
         if kept is not None and kept.known:
-            facts["Resumed"] = f"{kept.known:,} releases were there before"
-        if repeated := getattr(subject.release, "retried", 0):
+            facts[audit_page.RESUMED] = f"{kept.known:,} releases were there before; {_begun(kept.begun)}"
+        if repeated := _repeated(subject) + (0 if kept is None else kept.repeated):
             facts["Requests repeated"] = f"{repeated:,}"
-        return Outcome(result, facts, _saved(result, facts, out))
+        return Outcome(result, facts, folder.save(result, facts))
 
 
 @dataclass(frozen=True)
@@ -206,17 +252,27 @@ class Outcome:
     def tell(self, as_json: bool) -> None:
         """Print it, and end with exit code 1 where the claim is broken."""
         if as_json:
-            typer.echo(json.dumps({"files": self.files, "facts": self.facts, **self.result.to_dict()}))
+            told = self.result.to_dict() | {"verdict": audit_page.verdict(self.result, self.facts)}
+            typer.echo(json.dumps({"files": self.files, "facts": self.facts, **told}))
         else:
-            typer.echo(str(self.result))
-            if self.files:
-                typer.echo("Written        " + ", ".join(self.files))
+            lines = str(self.result).splitlines()
+            lines += [f"{name:<17} {self.facts[name]}" for name in _TOLD if name in self.facts]
+            lines += [f"{'Written':<17} {', '.join(self.files)}"] if self.files else []
+            typer.echo("\n".join(map(printable, lines)))
         if self.result.broken:
             raise typer.Exit(1)
 
 
-def _saved(result: AuditResult, facts: dict[str, str], out: Path | None) -> list[str]:
-    return [] if out is None else [str(path) for path in audit_page.save(result, out, facts=facts)]
+def _repeated(subject: Subject) -> int:
+    return int(getattr(subject.release, "retried", 0))
+
+
+def _begun(moment: datetime) -> str:
+    """When an audit was begun, and how long ago."""
+    minutes = (datetime.now(UTC) - moment).total_seconds() / 60
+    units = (("days", 1440), ("hours", 60), ("minutes", 1))
+    ago = next((f"{minutes / size:.0f} {unit}" for unit, size in units if minutes >= 2 * size), "less than 2 minutes")
+    return f"the audit was begun at {moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC, {ago} ago"
 
 
 @contextlib.contextmanager
@@ -226,15 +282,6 @@ def _closed_after(subject: Subject) -> Iterator[None]:
     finally:
         if isinstance(subject.release, targets.Endpoint):
             subject.release.close()
-
-
-@contextlib.contextmanager
-def _folder(out: Path | None, asked: dict[str, Any], plan: Any) -> Iterator[tuple[journal.Journal | None, int]]:
-    if out is None:
-        yield None, plan()
-        return
-    with journal.opened(out, {"version": version("scoreshield"), **asked}, plan) as (kept, releases):
-        yield kept, releases
 
 
 def _planned(subject: Subject, budget: Budget, shape: tuple[int, int], *, searching: bool) -> int:
@@ -259,18 +306,3 @@ def _planned(subject: Subject, budget: Budget, shape: tuple[int, int], *, search
 
 def _digest(array: Any) -> str | None:
     return None if array is None else hashlib.sha256(np.ascontiguousarray(array, np.float64).tobytes()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[engine.Progress | None]:
-    """A bar with the bound so far on standard error, if a person is there to see it."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("choosing neighbours", total=None)
-        yield lambda done, total, bound: bar.update(
-            task, description=f"epsilon at least {bound:.3f}", completed=done, total=total
-        )

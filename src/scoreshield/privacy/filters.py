@@ -130,13 +130,14 @@ class Filter:
         alone = next(iter(self._charged)) if self._charged.total() == 1 else None
         return not self._charged or self._fits(self._total(), alone)
 
-    def refusal(self, item: Any) -> BudgetExceeded:
-        """The error that says why this does not fit and what would."""
+    def refusal(self, item: Any, number: int = 1) -> BudgetExceeded:
+        """The error that says why this, or a batch of so many that ends with it, does not fit, and what would."""
         asked = self.asked(item)
         spent, room = self.spent, self.room()
+        times = f", {number:,} times," if number > 1 else ""
         kind = ", and a delta of 0 takes only pure ones" if math.isinf(asked) and not self.delta else ""
         return BudgetExceeded(
-            f"The privacy budget does not cover this: it asks for epsilon {asked:.6g} where {spent:.6g} of "
+            f"The privacy budget does not cover this: it asks for epsilon {asked:.6g}{times} where {spent:.6g} of "
             f"{self.epsilon:.6g} is spent at delta {self.delta:g}{kind}; {room}.",
             spent=spent,
             asked=asked,

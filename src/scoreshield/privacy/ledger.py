@@ -157,12 +157,13 @@ class Ledger:
         def work(session: Session) -> list[Entry]:
             previous, above = self._head(session)
             books = Books.read(session, self.epsilon, self.delta)
+            before = books.filters(where)
             written: list[Entry] = []
             for profile, unit, promise in charges:
                 books.check_unit(where, unit)
-                for budget in books.filters(where):
+                for charged, budget in zip(before, books.filters(where), strict=True):
                     if not budget.would_fit(profile):
-                        raise budget.refusal(profile)
+                        raise charged.refusal(profile, len(charges))
                 books.add(where, unit, profile)
                 time, note = _stamp(above)
                 number = 1 if above is None else above.id + 1

@@ -25,6 +25,8 @@ from scoreshield.report.svg import plain
 from scoreshield.report.text import attack_rate, number, percent, power, prose
 
 PAGE, DATA = "report.html", "report.json"
+#: The fact that says how many releases an audit that went on found there, and how old they are.
+RESUMED = "Resumed"
 
 
 class Control(NamedTuple):
@@ -77,7 +79,7 @@ def render(result: AuditResult, *, facts: Mapping[str, Any] | None = None, now: 
             f'<header><p class="brand">ScoreShield</p><h1>Privacy audit: {escape(result.name)}</h1>'
             f'<p class="source">{escape(_effort(result))}</p></header>',
             "<main>",
-            _answer(result),
+            _answer(result, facts or {}),
             section("key", "Key figures", key_figures(_key_figures(result))),
             section("pictures", "The evidence in pictures", picture_grid(charts)),
             section("checks", "Checks", _checks_table(result)),
@@ -100,7 +102,7 @@ def save(
     told = {
         "scoreshield": version("scoreshield"),
         "time": moment.astimezone(UTC).isoformat(timespec="seconds"),
-        "verdict": result.verdict,
+        "verdict": verdict(result, facts),
         "broken": result.broken,
         "control": CONTROL._asdict(),
         "facts": dict(facts or {}),
@@ -113,6 +115,12 @@ def save(
 
 
 # ---- The verdict, and the figures under it.
+
+
+def verdict(result: AuditResult, facts: Mapping[str, Any] | None = None) -> str:
+    """The outcome in one sentence; where an audit went on after a stop, a second one says what it found there."""
+    resumed = (facts or {}).get(RESUMED)
+    return result.verdict if resumed is None else f"{result.verdict} {RESUMED}: {resumed}."
 
 
 def _effort(result: AuditResult) -> str:
@@ -130,12 +138,12 @@ def status(result: AuditResult) -> tuple[str, str, str]:
     return "met", "✓", "No violation found"
 
 
-def _answer(result: AuditResult) -> str:
+def _answer(result: AuditResult, facts: Mapping[str, Any]) -> str:
     kind, sign, words = status(result)
+    says, more = prose(verdict(result, facts)), prose(_meaning(result))
     return (
         f'<div class="answer {kind}"><p class="status"><span class="sign" aria-hidden="true">{sign}</span>'
-        f'{words}</p>\n<p class="says">{prose(result.verdict)} <span class="more">{prose(_meaning(result))}</span></p>'
-        "</div>"
+        f'{words}</p>\n<p class="says">{says} <span class="more">{more}</span></p></div>'
     )
 
 

@@ -1,0 +1,177 @@
+"""From a store's records to what a search answers: one query's release, and the choice of what is shown of it.
+
+Everything here that ranks, cuts or filters reads released values over all n records: post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import InvalidInput
+from scoreshield.indexing import IndexRelease
+from scoreshield.privacy.adjacency import Adjacency, Replacement
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.releases import release_scores
+from scoreshield.selection import release_matches
+
+Float = NDArray[np.float64]
+Names = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What a query found, best first.
+
+    Attributes
+    ----------
+    ids : of the records, as the store names them (of the identities, with centroids).
+    scores : released cosines within the public range, for showing; None where only names were released.
+    noisy : the same before they were clipped to it, which is what they are ranked by; None likewise.
+    guarantee : of this query's release, or of the index that answered it.
+    version : of the collection.
+    """
+
+    ids: Names
+    scores: Float | None
+    noisy: Float | None
+    guarantee: Guarantee
+    version: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Made(NamedTuple):
+    """A private index and what its rows are called, exchanged as a whole: another thread may be answering from it."""
+
+    release: IndexRelease
+    ids: Names
+    version: int
+
+
+class Wanted(NamedTuple):
+    """What a caller wants to see of a ranking."""
+
+    k: int
+    threshold: float | None
+    where: Callable[[Any], bool] | None
+    hidden: frozenset[Any]
+
+    @property
+    def all_pass(self) -> bool:
+        return self.where is None and not self.hidden
+
+    def passes(self, name: Any) -> bool:
+        return name not in self.hidden and (self.where is None or bool(self.where(name)))
+
+
+class Released(NamedTuple):
+    """One query's release: scores by record, None where names only; what ranks them; the guarantee."""
+
+    noisy: Float | None
+    ranked: Callable[[int, float | None], NDArray[np.intp]]
+    guarantee: Guarantee
+
+
+class Held:
+    """Stands where a release expects a ledger and keeps what is to be charged; what was drawn is held until it is."""
+
+    def __init__(self) -> None:
+        self.guarantees: list[Guarantee] = []
+
+    def charge(self, guarantee: Guarantee, collection: Any) -> None:  # noqa: ARG002
+        self.guarantees.append(guarantee)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How each query is released, settled once: all scores (``threshold`` None), or who passes a public threshold."""
+
+    epsilon: float
+    delta: float
+    mechanism: Any
+    threshold: float | None
+    refine: float
+    score_range: tuple[float, float]
+    rng: Any
+
+    def rehearse(self) -> None:
+        """Release two public records, so that a contract that cannot be kept is refused before a store is read."""
+        self._release(np.eye(2), np.array([1.0, 0.0]), Replacement(), 0, None)
+
+    def release(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, held: Held) -> Released:
+        return self._release(rows, query, adjacency, self.rng, held)
+
+    def _release(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Any, held: Held | None) -> Released:
+        common: dict[str, Any] = {"adjacency": adjacency, "score_range": self.score_range, "rng": rng, "ledger": held}
+        if self.threshold is None:
+            scores = release_scores(
+                rows, query, epsilon=self.epsilon, delta=self.delta, mechanism=self.mechanism, **common
+            )
+            return Released(scores.noisy, scores.top_k, scores.guarantee)
+        told = release_matches(rows, query, self.threshold, epsilon=self.epsilon, refine=self.refine, **common)
+        named = told.indices
+        if not self.refine:
+            return Released(None, lambda k, _: named[:k], told.guarantee)
+        noisy = np.full(told.guarantee.shape[0], -np.inf)
+        noisy[told.told] = told.noisy
+
+        def ranked(k: int, threshold: float | None) -> NDArray[np.intp]:
+            return named[:k] if threshold is None else named[noisy[named] >= threshold][:k]
+
+        return Released(noisy, ranked, told.guarantee)
+
+
+class Chooser:
+    """What is shown of each ranking of a batch.
+
+    The ids are asked about beforehand, in their public order: a ``where`` that fails costs nothing, and none sees a
+    ranking that has not been paid for.
+    """
+
+    def __init__(self, names: Names, wanted: Wanted, *, scored: bool) -> None:
+        if wanted.threshold is not None and not scored:
+            raise InvalidInput("Screening without 'refine' releases no scores that a threshold could cut.")
+        self._names, self._wanted = names, wanted
+        self._shown = None if wanted.all_pass else np.array([wanted.passes(name) for name in names], dtype=bool)
+
+    def hits(self, released: Released, version: int) -> Hits:
+        k, threshold = self._wanted.k, self._wanted.threshold
+        if self._shown is None:
+            chosen = released.ranked(k, threshold)
+        else:
+            chosen = released.ranked(len(self._names), threshold)
+            chosen = chosen[self._shown[chosen]][:k]
+        return _hits(self._names, chosen, released.noisy, released.guarantee, version)
+
+
+def from_index(made: Made, queries: Float, wanted: Wanted) -> list[Hits]:
+    """The hits of each query, from private vectors: a ``where`` may see their ranking, which is free."""
+    index, names, version = made
+    if wanted.threshold is None and wanted.all_pass:
+        found = index.search(queries, wanted.k)
+        return [
+            Hits(tuple(names[i] for i in best), np.clip(noisy, -1, 1), noisy, index.guarantee, version)
+            for noisy, best in zip(found.scores, found.indices, strict=True)
+        ]
+    hits = []
+    for noisy in index.scores(queries):
+        ranked = np.argsort(-noisy, kind="stable")
+        if wanted.threshold is not None:
+            ranked = ranked[noisy[ranked] >= wanted.threshold]
+        shown = (place for place in ranked.tolist() if wanted.passes(names[place]))
+        chosen = np.fromiter(islice(shown, wanted.k), dtype=np.intp)
+        hits.append(_hits(names, chosen, noisy, index.guarantee, version))
+    return hits
+
+
+def _hits(names: Names, chosen: NDArray[np.intp], noisy: Float | None, guarantee: Guarantee, version: int) -> Hits:
+    values = None if noisy is None else noisy[chosen]
+    shown = None if values is None else np.clip(values, *guarantee.score_range)
+    return Hits(tuple(names[i] for i in chosen), shown, values, guarantee, version)

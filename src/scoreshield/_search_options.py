@@ -1,0 +1,76 @@
+"""What a private search may be asked for: the options that go together, the ledger, whose records, the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
+from scoreshield.privacy.ledger import Account, Ledger
+from scoreshield.stores.arrays import ArrayStore
+from scoreshield.stores.pinned import Pinned
+from scoreshield.stores.protocol import Store
+
+Mode = Literal["index", "query", "screening"]
+MODES: tuple[str, ...] = get_args(Mode)
+FUNCTION = "PrivateSearch"
+
+
+def check_options(
+    mode: str, delta: Any, threshold: Any, refine: Any, mechanism: Any, score_range: Any, components: Any, file: Any
+) -> None:
+    if (threshold is not None) != (mode == "screening"):
+        raise InvalidInput("A 'threshold' is given for mode='screening', and for no other; search() takes one too.")
+    if refine and mode != "screening":
+        raise InvalidInput("'refine' is for mode='screening'.")
+    if delta and mode == "screening":
+        _checks.reject("delta", FUNCTION, "0 (left out) for screening, which is private without it", delta)
+    if mechanism is not None and mode == "screening":
+        raise InvalidInput("Screening has one mechanism, randomised response; leave 'mechanism' out.")
+    if mode == "index" and check_score_range(score_range, FUNCTION) != FULL_RANGE:
+        raise InvalidInput("An index has no score range: its vectors are released, not scores.")
+    if mode != "index" and (components is not None or file is not None):
+        raise InvalidInput("'components' and 'file' are for mode='index'.")
+
+
+def check_identities(identity_of: Any, centroids: Any, pin: str) -> None:
+    if identity_of is not None and not isinstance(identity_of, Mapping) and not callable(identity_of):
+        _checks.reject("identity_of", FUNCTION, "a mapping or a function from ids to identities", identity_of)
+    if not isinstance(centroids, bool):
+        _checks.reject("centroids", FUNCTION, "True or False", centroids)
+    if centroids and identity_of is None:
+        raise InvalidInput("Centroids are of identities: say whose record an id is with 'identity_of'.")
+    if centroids and pin == "scores":
+        raise InvalidInput("Centroids are made of vectors, and pin='scores' has none; use pin='copy'.")
+
+
+def pinned(store: Any, pin: str, check_every: float) -> Pinned:
+    if isinstance(store, Pinned):
+        if pin != "auto" or check_every:
+            raise InvalidInput("A pinned store has its own 'pin' and 'check_every': leave them out.")
+        return store
+    if not isinstance(store, Store):
+        if not isinstance(store, str | Path | list | tuple) and not hasattr(store, "__array__"):
+            must = "a store of scoreshield.stores, or what keeps its protocol, or an (n, d) array"
+            _checks.reject("store", FUNCTION, must, store)
+        store = ArrayStore(store)
+    return Pinned(store, pin=pin, check_every=check_every)
+
+
+def check_ledger(ledger: Any, mode: str, rng: Any) -> Account | None:
+    if ledger is None and (mode == "index" or rng is not None):
+        return None  # research mode is not private, and no ledger takes it
+    must = "ledger.on(name), with the name of the collection"
+    if ledger is None:
+        raise InvalidInput(f"In mode {mode!r} every query spends: the 'ledger' of {FUNCTION} must be {must}.")
+    if isinstance(ledger, Ledger) or not isinstance(ledger, Account) or not ledger.dataset:
+        _checks.reject("ledger", FUNCTION, must, ledger)
+    if ledger.dataset.startswith("hmac-sha256:"):
+        raise InvalidInput(
+            "A ledger for a store needs a name, ledger.on('name'): a fingerprint is another one after every insert, "
+            "and the budget of the records that stay would start anew."
+        )
+    return ledger

@@ -1,0 +1,45 @@
+"""Where scores come from: adapters for the stores people use, each imported only when asked for."""
+
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
+from scoreshield.errors import StoreError
+from scoreshield.stores.arrays import ArrayStore
+from scoreshield.stores.pinned import Pinned, Snapshot
+from scoreshield.stores.protocol import Convention, Records, Scored, Store
+
+_ADAPTERS = {
+    "ChromaStore": "chroma",
+    "DuckDBStore": "duck",
+    "FaissStore": "faiss",
+    "LanceStore": "lance",
+    "ParquetStore": "duck",
+    "PgVectorStore": "pgvector",
+    "QdrantStore": "qdrant",
+    "UsearchStore": "usearch",
+}
+
+__all__ = [
+    "ArrayStore",
+    "ChromaStore",
+    "Convention",
+    "DuckDBStore",
+    "FaissStore",
+    "LanceStore",
+    "ParquetStore",
+    "PgVectorStore",
+    "Pinned",
+    "QdrantStore",
+    "Records",
+    "Scored",
+    "Snapshot",
+    "Store",
+    "StoreError",
+    "UsearchStore",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _ADAPTERS:
+        return getattr(_import_module(f"scoreshield.stores.{_ADAPTERS[name]}"), name)
+    raise AttributeError(f"module 'scoreshield.stores' has no attribute {name!r}")

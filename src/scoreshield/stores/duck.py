@@ -1,0 +1,239 @@
+"""DuckDB tables and Parquet files as stores, both read by DuckDB.
+
+Scores come from ``SELECT id, array_cosine_similarity(vector, query)``, a full scan. A Parquet file is read by the same
+statements, rather than by PyArrow: only its two columns are read, a block at a time, and the scores are the engine's
+own and not recomputed from the vectors they are checked against.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+
+T = TypeVar("T")
+
+
+class _DuckStore:
+    """What a table and a file have in common; ``_relation`` is what stands after FROM."""
+
+    zero_copy = False
+    convention = Convention.COSINE
+    name: str
+
+    def __init__(self, relation: str, id_column: str, vector_column: str) -> None:
+        for parameter, column in (("id_column", id_column), ("vector_column", vector_column)):
+            if not isinstance(column, str) or not column:
+                _checks.reject(parameter, type(self).__name__, "the name of a column", column)
+        self._relation = relation
+        self._id, self._column = _quoted(id_column), _quoted(vector_column)
+        self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def state(self) -> Hashable:
+        raise NotImplementedError
+
+    def scores(self, query: NDArray[np.float32]) -> Scored:
+        array = f"FLOAT[{self._dimension}]"
+        statement = (
+            f"SELECT {self._id} AS id, array_cosine_similarity({self._column}::{array}, ?::{array}) AS score "
+            f"FROM {self._relation}"
+        )
+        ids, order, values = self._columns(statement, [query.tolist()])
+        return Scored(ids, values.astype(np.float32)[order])
+
+    def records(self) -> Records:
+        ids, order, lists = self._columns(
+            f"SELECT {self._id} AS id, {self._column} AS vector FROM {self._relation}", []
+        )
+        if any(isinstance(row, np.ma.MaskedArray) for row in lists):
+            raise StoreError(f"{self.name} has vectors with missing numbers; nothing was released.")
+        if any(len(row) != self._dimension for row in lists):
+            raise self._mixed()
+        return Records(ids, np.stack([lists[i] for i in order]) if order else np.empty((0, self._dimension)))
+
+    def _columns(self, statement: str, values: list[Any]) -> tuple[list[Any], list[int], NDArray[Any]]:
+        """The ids in their own order, where each stands in the second column, and that column."""
+        import duckdb
+
+        def work(cursor: Any) -> Any:
+            try:
+                return cursor.execute(statement, values).fetchnumpy()
+            except duckdb.ConversionException:
+                raise self._mixed() from None
+
+        first, second = self._read(work).values()
+        if not len(first):
+            raise StoreError(f"{self.name} holds no records.")
+        if np.ma.getmaskarray(first).any() or np.ma.getmaskarray(second).any():
+            raise StoreError(f"{self.name} has rows without an id or a vector; nothing was released.")
+        ids = first.tolist()
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        return [ids[i] for i in order], order, np.ma.getdata(second)
+
+    def _mixed(self) -> StoreError:
+        return StoreError(f"{self.name} mixes vectors of different lengths, or holds some that are no finite numbers.")
+
+    def _measure(self, cursor: Any) -> int:
+        """The vectors' length, from the column's type or else from a row."""
+        import duckdb
+
+        try:
+            types = cursor.execute(f"SELECT {self._id}, {self._column} FROM {self._relation} LIMIT 0").description
+        except duckdb.BinderException:
+            raise InvalidInput(f"{self.name} has no columns {self._id} and {self._column}.") from None
+        except duckdb.CatalogException:
+            raise StoreError(f"{self.name} does not exist.") from None
+        kind = types[1][1]
+        children = dict(kind.children) if kind.id in ("array", "list") else {}
+        if str(children.get("child")) not in ("FLOAT", "DOUBLE"):
+            raise InvalidInput(f"{self.name}: the column {self._column} must hold FLOAT or DOUBLE arrays, not {kind}.")
+        if kind.id == "array":
+            return int(children["size"])
+        length = f"SELECT len({self._column}) FROM {self._relation} WHERE {self._column} IS NOT NULL LIMIT 1"
+        row = cursor.execute(length).fetchone()
+        if row is None:
+            raise StoreError(f"{self.name} holds no records.")
+        return int(row[0])
+
+    def _read(self, work: Callable[[Any], T]) -> T:
+        with self._cursor() as cursor:
+            return work(cursor)
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        raise NotImplementedError
+        yield
+
+
+class DuckDBStore(_DuckStore):
+    """One table of a DuckDB database.
+
+    Parameters
+    ----------
+    database : an open connection, or the path of a file, which is opened for each reading and for reading only, so that
+        others may write to it in between. While this process itself writes to the file, give its connection.
+    table, schema : of the records.
+    id_column, vector_column : the latter holds FLOAT or DOUBLE arrays, or lists of one length.
+
+    ``state`` sees every insert, update and delete. Through a connection it sees them by DuckDB's row numbers: a row
+    gets a new one when its array is replaced. By a path it sees them by the file and its log, which change with any
+    table.
+    """
+
+    def __init__(
+        self,
+        database: Any,
+        table: str,
+        id_column: str = "id",
+        vector_column: str = "embedding",
+        *,
+        schema: str | None = None,
+    ) -> None:
+        duckdb = _duckdb("DuckDBStore")
+        self._connection = database if isinstance(database, duckdb.DuckDBPyConnection) else None
+        self._path = Path(database) if isinstance(database, str | Path) else None
+        if self._connection is None and self._path is None:
+            _checks.reject("database", "DuckDBStore", "a duckdb connection or the path of a file", type(database))
+        if not isinstance(table, str) or not table:
+            _checks.reject("table", "DuckDBStore", "the name of a table", table)
+        parts = [part for part in (schema, table) if part]
+        self.name = "The DuckDB table " + ".".join(parts)
+        super().__init__(".".join(map(_quoted, parts)), id_column, vector_column)
+        reading(self, "being opened", self.state)
+
+    def state(self) -> Hashable:
+        if self._path is not None:
+            log = self._path.with_name(self._path.name + ".wal")
+            return _facts(self._path, self.name), _facts(log, self.name) if log.exists() else None
+        import duckdb
+
+        def work(cursor: Any) -> Hashable:
+            try:
+                seen = f"SELECT count(*), bit_xor(hash(rowid, {self._id})) FROM {self._relation}"
+                return tuple(cursor.execute(seen).fetchone())
+            except duckdb.BinderException:
+                raise InvalidInput(f"{self.name} must be a table; a view does not tell when it changes.") from None
+
+        return self._read(work)
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        if self._path is None:
+            assert self._connection is not None
+            # A connection serves one thread at a time; each of its cursors is one of its own.
+            with contextlib.closing(self._connection.cursor()) as cursor:
+                yield cursor
+            return
+        import duckdb
+
+        if not self._path.is_file():
+            raise StoreError(f"{self.name} is gone: there is no file {self._path.name}.")
+        with contextlib.closing(duckdb.connect(self._path, read_only=True)) as connection:
+            yield connection
+
+
+class ParquetStore(_DuckStore):
+    """One Parquet file.
+
+    Parameters
+    ----------
+    path : of the file.
+    id_column, vector_column : the latter holds lists of one length of single or double precision.
+
+    ``state`` sees the file's identity, size and time of change.
+    """
+
+    def __init__(self, path: str | Path, id_column: str = "id", vector_column: str = "embedding") -> None:
+        _duckdb("ParquetStore")
+        if not isinstance(path, str | Path):
+            _checks.reject("path", "ParquetStore", "the path of a file", path)
+        self._path = Path(path)
+        self.name = f"The Parquet file {self._path.name}"
+        if not self._path.is_file():
+            raise StoreError(f"{self.name} does not exist.")
+        name = glob.escape(str(self._path.absolute())).replace("'", "''")  # DuckDB takes patterns
+        super().__init__(f"read_parquet('{name}', hive_partitioning = false)", id_column, vector_column)
+
+    def state(self) -> Hashable:
+        return _facts(self._path, self.name)
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        import duckdb
+
+        _facts(self._path, self.name)
+        with contextlib.closing(duckdb.connect()) as connection:
+            yield connection
+
+
+def _duckdb(what: str) -> Any:
+    try:
+        import duckdb
+    except ImportError:
+        raise need("duckdb", what) from None
+    return duckdb
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _facts(path: Path, name: str) -> tuple[int, int, int]:
+    try:
+        facts = path.stat()
+    except OSError:
+        raise StoreError(f"{name} is gone.") from None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -1,0 +1,105 @@
+"""LanceDB tables as a store.
+
+Scores are LanceDB's own cosine distances, by a flat search that bypasses any vector index and asks for more records
+than there are, so that none is chosen by its score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+
+
+class LanceStore:
+    """One LanceDB table.
+
+    Parameters
+    ----------
+    table : as ``open_table`` gives it.
+    id_column, vector_column : the latter holds lists of one fixed size, of half, single or double precision.
+
+    ``state`` is the table's version, which every change makes anew. The table object sees what is written through it at
+    once, and what others write as its connection's ``read_consistency_interval`` says: with
+    ``lancedb.connect(uri, read_consistency_interval=timedelta(0))`` at once too, without it never.
+    """
+
+    zero_copy = False
+    convention = Convention.COSINE_DISTANCE
+
+    def __init__(self, table: Any, id_column: str = "id", vector_column: str = "vector") -> None:
+        try:
+            import pyarrow as pa
+            from lancedb.table import Table
+        except ImportError:
+            raise need("lance", "LanceStore") from None
+        if not isinstance(table, Table):
+            _checks.reject("table", "LanceStore", "a table of lancedb, opened and not asynchronous", type(table))
+        self.name = f"The LanceDB table {table.name!r}"
+        self._table: Any = table
+        self._id, self._column = id_column, vector_column
+        schema = reading(self, "being opened", lambda: table.schema)
+        for column in (id_column, vector_column):
+            if column not in schema.names:
+                raise InvalidInput(f"{self.name} has no column {column!r}.")
+        kind = schema.field(vector_column).type
+        if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
+            must = "must hold lists of one fixed size of floating-point numbers"
+            raise InvalidInput(f"{self.name}: the column {vector_column!r} {must}, not {kind}.")
+        self._dimension = int(kind.list_size)
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def state(self) -> Hashable:
+        return int(self._table.version)
+
+    def scores(self, query: NDArray[np.float32]) -> Scored:
+        n = self._count()
+        found = (
+            self._table.search(query, vector_column_name=self._column)
+            .distance_type("cosine")
+            .bypass_vector_index()
+            .select([self._id, "_distance"])
+            .limit(n + 1)  # of n + 1 records, the n best would be a choice by true score
+            .to_arrow()
+        )
+        if len(found) != n:  # a zero vector or none at all has no distance, and is left out
+            raise StoreError(f"{self.name} gave {len(found):,} scores for {n:,} records; nothing was released.")
+        ids, order = self._sorted(found)
+        values = found.column("_distance").to_numpy().astype(np.float32)
+        return Scored(ids, values[order])
+
+    def records(self) -> Records:
+        n = self._count()
+        found = self._table.search().select([self._id, self._column]).limit(n + 1).to_arrow()
+        if len(found) != n:
+            raise StoreError(f"{self.name} gave {len(found):,} vectors for {n:,} records; nothing was released.")
+        ids, order = self._sorted(found)
+        vectors = found.column(self._column).combine_chunks()
+        flat = vectors.flatten()
+        if vectors.null_count or flat.null_count:
+            raise StoreError(f"{self.name} has rows without a whole vector; nothing was released.")
+        rows = flat.to_numpy(zero_copy_only=False).reshape(n, self._dimension)
+        return Records(ids, rows[order])
+
+    def _count(self) -> int:
+        n = int(self._table.count_rows())
+        if not n:
+            raise StoreError(f"{self.name} holds no records.")
+        return n
+
+    def _sorted(self, found: Any) -> tuple[list[Any], list[int]]:
+        """The ids in their own order, and where each stands in what was found."""
+        ids = found.column(self._id).to_pylist()
+        if any(one is None for one in ids):
+            raise StoreError(f"{self.name} has rows without an id; nothing was released.")
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        return [ids[i] for i in order], order

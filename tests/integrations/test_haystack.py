@@ -1,0 +1,426 @@
+"""The Haystack component: what it returns, where each thing stands, what it refuses, writes down and charges."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+pytest.importorskip("haystack")
+
+from haystack import Document, Pipeline, component
+from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+from haystack.dataclasses import ByteStream, SparseEmbedding
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.document_stores.types import DuplicatePolicy, FilterPolicy
+from haystack.utils.filters import document_matches_filter
+
+from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, StoreError
+from scoreshield.integrations.haystack import PrivateRetriever
+from scoreshield.privacy.ledger import Ledger
+
+N, D = 30, 6
+ROWS = np.random.default_rng(5).standard_normal((N, D))
+UNITS = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+QUERY = UNITS[7]
+COSINES = UNITS @ QUERY
+BEST = np.argsort(-COSINES).tolist()
+#: So much budget that the noise is below the gaps between scores: the released order is then the clean one.
+PLENTY = 500.0
+MODULE = "scoreshield.integrations.haystack"
+
+
+def documents(rows: np.ndarray = ROWS) -> list[Document]:
+    return [
+        Document(
+            id=str(number),
+            content=f"text {number}",
+            meta={"parity": number % 2, "number": number},
+            embedding=row.tolist(),
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def store_of(written: list[Document] | None = None, **kwargs: Any) -> InMemoryDocumentStore:
+    store = InMemoryDocumentStore(embedding_similarity_function="cosine", **kwargs)
+    store.write_documents(documents() if written is None else written)
+    return store
+
+
+class Elsewhere:
+    """A document store with the protocol's methods and no more, as a client of a server would be."""
+
+    def __init__(self, written: list[Document]) -> None:
+        self.written = {one.id: one for one in written}
+        self.reads: list[Any] = []
+        self.broken = False
+
+    def count_documents(self) -> int:
+        return len(self.written)
+
+    def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
+        if self.broken:
+            raise ConnectionError("password=secret")
+        self.reads.append(filters)
+        return [one for one in self.written.values() if not filters or document_matches_filter(filters, one)]
+
+    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
+        del policy
+        self.written |= {one.id: one for one in documents}
+        return len(documents)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        for one in document_ids:
+            del self.written[one]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": f"{__name__}.Elsewhere", "init_parameters": {}}
+
+
+@component
+class Embedder:
+    """Embeds every text as the query."""
+
+    @component.output_types(embedding=list[float])
+    def run(self, text: str) -> dict[str, list[float]]:
+        del text
+        return {"embedding": QUERY.tolist()}
+
+
+def pipeline(retriever: Any) -> Pipeline:
+    made = Pipeline()
+    made.add_component("embedder", Embedder())
+    made.add_component("retriever", retriever)
+    made.connect("embedder.embedding", "retriever.query_embedding")
+    return made
+
+
+def names(found: dict[str, list[Document]]) -> list[int]:
+    return [int(one.id) for one in found["documents"]]
+
+
+def ledger(folder: Path, epsilon: float = 10.0) -> Any:
+    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).on("notes")
+
+
+# ---- One line of a working pipeline.
+
+
+def test_with_budget_in_plenty_it_finds_what_the_plain_retriever_finds() -> None:
+    store = store_of()
+    question = {"embedder": {"text": "what?"}, "retriever": {"top_k": 5}}
+    plain = pipeline(InMemoryEmbeddingRetriever(store)).run(question)["retriever"]
+    private = pipeline(PrivateRetriever(store, epsilon=PLENTY)).run(question)["retriever"]
+    assert names(private) == names(plain) == BEST[:5]
+    np.testing.assert_allclose([one.score for one in private["documents"]], COSINES[BEST[:5]], atol=0.02)
+    assert [one.content for one in private["documents"]] == [one.content for one in plain["documents"]]
+
+
+def test_scores_are_clipped_or_scaled_and_the_guarantee_is_in_meta() -> None:
+    retriever = PrivateRetriever(store_of(), epsilon=1, top_k=N)
+    found = retriever.run(QUERY.tolist())["documents"]
+    noisy = np.array([one.meta["scoreshield"]["noisy_score"] for one in found])
+    assert len(found) == N
+    assert (np.diff(noisy) <= 0).all()
+    assert np.abs(noisy).max() > 1
+    assert [one.score for one in found] == np.clip(noisy, -1, 1).tolist()
+    scaled = retriever.run(QUERY.tolist(), scale_score=True)["documents"]
+    np.testing.assert_allclose([one.score for one in scaled], (1 + np.clip(noisy, -1, 1)) / 2)
+    always = PrivateRetriever(store_of(), epsilon=1, scale_score=True).run(QUERY.tolist())["documents"]
+    assert all(0 <= (one.score or 0) <= 1 for one in always)
+    facts = found[0].meta["scoreshield"]
+    assert (facts["epsilon"], facts["delta"], facts["mode"], facts["sampler"]) == (1.0, 0.0, "index", "exact")
+    assert found[0].meta["parity"] in (0, 1)
+
+
+def test_documents_are_copies_without_vectors() -> None:
+    sparse = SparseEmbedding([0], [0.25])
+    blob = ByteStream(b"bytes", meta={"embedding": [0.5], "page": 3})
+    store = store_of([replace(one, sparse_embedding=sparse, blob=blob, score=0.75) for one in documents()])
+    found = PrivateRetriever(store, epsilon=8, top_k=N).run(QUERY.tolist())["documents"]
+    for one in found:
+        assert one.embedding is None
+        assert one.sparse_embedding is None
+        assert one.blob is not None
+        assert (one.blob.data, one.blob.meta) == (b"bytes", {"page": 3})
+    found[0].meta["parity"] = "spoilt"
+    kept = store.storage[found[0].id]
+    assert kept.meta["parity"] in (0, 1)
+    assert "scoreshield" not in kept.meta
+    assert kept.embedding is not None
+
+
+@pytest.mark.parametrize("mode", ["index", "query", "screening"])
+def test_the_three_modes_answer_alone_and_in_batches_and_asynchronously(mode: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {} if mode == "index" else {"ledger": ledger(tmp_path), "mode": mode}
+    options |= {"threshold": 0.2} if mode == "screening" else {}
+    retriever = PrivateRetriever(store_of(), epsilon=1, top_k=3, **options)
+    spent = lambda: options["ledger"].spent if options.get("ledger") else 0  # noqa: E731
+    retriever.warm_up()
+    assert spent() == 0  # reading is not releasing
+    found = retriever.run(QUERY.tolist())["documents"]
+    assert len(found) == 3
+    assert all(one.score is None for one in found) == (mode == "screening")
+    assert spent() == pytest.approx(0 if mode == "index" else 1)
+    assert len(asyncio.run(retriever.run_async(QUERY.tolist()))["documents"]) == 3
+    assert [len(one) for one in retriever.run_batch(UNITS[:2].tolist())["documents"]] == [3, 3]
+    assert spent() == pytest.approx(0 if mode == "index" else 4)
+
+
+def test_a_pipeline_that_is_run_asynchronously() -> None:
+    made = pipeline(PrivateRetriever(store_of(), epsilon=PLENTY, top_k=2))
+    found = asyncio.run(made.run_async({"embedder": {"text": "what?"}}))
+    assert names(found["retriever"]) == BEST[:2]
+    retriever = PrivateRetriever(store_of(), epsilon=PLENTY)
+    asyncio.run(retriever.warm_up_async())
+    assert retriever.search.version == 1
+
+
+def test_a_batch_is_charged_whole_or_not_at_all(tmp_path: Path) -> None:
+    account = ledger(tmp_path, epsilon=2.5)
+    retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account)
+    with pytest.raises(BudgetExceeded):
+        retriever.run_batch(UNITS[:3])  # type: ignore[arg-type]
+    assert account.spent == 0
+    retriever.run_batch(UNITS[:2])  # type: ignore[arg-type]
+    assert account.spent == pytest.approx(2)
+
+
+# ---- When it reads, and what it sees of changes.
+
+
+def test_nothing_is_read_or_paid_before_the_warm_up_and_once_after(tmp_path: Path) -> None:
+    store, account = Elsewhere([]), ledger(tmp_path)
+    retriever = PrivateRetriever(store, epsilon=3, ledger=account)
+    with pytest.raises(InvalidInput, match="has not read its documents yet"):
+        _ = retriever.search
+    with pytest.raises(StoreError, match="The Elsewhere holds no records"):
+        retriever.warm_up()
+    assert account.spent == 0
+    store.write_documents(documents())
+    for _ in range(2):
+        retriever.warm_up()
+        retriever.run(QUERY.tolist())
+    assert account.spent == pytest.approx(3)
+    assert store.reads.count(None) == 2  # the empty one and the full one, and never all documents again
+
+
+def test_changes_of_the_store_in_index_mode() -> None:
+    for store in (store_of(), Elsewhere(documents())):
+        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=3)
+        assert names(retriever.run(QUERY.tolist())) == BEST[:3]
+        store.delete_documents([str(one) for one in BEST[:2]])  # not named again, at once; others move up
+        assert names(retriever.run(QUERY.tolist())) == BEST[2:5]
+        new = Document(id="99", content="new", meta={"parity": 1}, embedding=QUERY.tolist())
+        store.write_documents([new])
+        assert 99 not in names(retriever.run(QUERY.tolist()))
+        assert retriever.search.stale
+        retriever.search.refresh()
+        assert names(retriever.run(QUERY.tolist()))[0] == 99
+        # What is shown of a document is what the store holds now, and filters look at that too.
+        store.write_documents([replace(new, content="newer", meta={"parity": 5})], policy=DuplicatePolicy.OVERWRITE)
+        assert retriever.run(QUERY.tolist())["documents"][0].content == "newer"
+        odd = {"field": "meta.parity", "operator": "==", "value": 1}
+        assert 99 not in names(retriever.run(QUERY.tolist(), filters=odd))
+
+
+def test_a_change_in_query_mode_is_a_new_version_on_the_same_account(tmp_path: Path) -> None:
+    for place, store in enumerate((store_of(), Elsewhere(documents()))):
+        (tmp_path / str(place)).mkdir()
+        account = ledger(tmp_path / str(place))
+        retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account, top_k=N + 1)
+        assert len(retriever.run(QUERY.tolist())["documents"]) == N
+        store.write_documents([Document(id="99", content="new", embedding=QUERY.tolist())])
+        assert len(retriever.run(QUERY.tolist())["documents"]) == N + 1
+        store.delete_documents(["99"])
+        found = retriever.run(QUERY.tolist())["documents"]
+        assert len(found) == N
+        assert found[0].meta["scoreshield"]["version"] == 3
+        assert account.spent == pytest.approx(3)
+
+
+def test_a_document_written_over_in_memory_is_a_new_version(tmp_path: Path) -> None:
+    store = store_of()
+    retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=ledger(tmp_path), top_k=1)
+    assert retriever.run(QUERY.tolist())["documents"][0].meta["scoreshield"]["version"] == 1
+    store.write_documents([replace(documents()[0], embedding=[1.0] * D)], policy=DuplicatePolicy.OVERWRITE)
+    assert retriever.run(QUERY.tolist())["documents"][0].meta["scoreshield"]["version"] == 2
+
+
+def test_what_a_store_does_not_tell_can_be_said(tmp_path: Path) -> None:
+    store = Elsewhere(documents())
+    retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=ledger(tmp_path), top_k=1)
+    version = lambda: retriever.run(QUERY.tolist())["documents"][0].meta["scoreshield"]["version"]  # noqa: E731
+    assert version() == 1
+    store.write_documents([replace(documents()[0], embedding=[1.0] * D)])
+    assert version() == 1
+    retriever.changed()
+    assert version() == 2
+
+
+def test_a_store_that_breaks_costs_nothing_and_says_nothing(tmp_path: Path) -> None:
+    store, account = Elsewhere(documents()), ledger(tmp_path)
+    retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
+    store.broken = True
+    with pytest.raises(StoreError, match=r"The Elsewhere failed while .* \(ConnectionError\)") as caught:
+        retriever.run(QUERY.tolist())
+    assert "secret" not in str(caught.value)
+    assert account.spent == 0
+    store.broken = False
+    index = PrivateRetriever(store, epsilon=1)
+    index.warm_up()
+    store.broken = True
+    with pytest.raises(StoreError, match="failed while giving documents by their ids"):
+        index.run(QUERY.tolist())
+
+
+def test_documents_without_embeddings_are_told_in_one_sentence() -> None:
+    some = [replace(one, embedding=None) if one.id in ("1", "2") else one for one in documents()]
+    with pytest.raises(StoreError, match=r"The InMemoryDocumentStore has 2 of 30 documents without an embedding"):
+        PrivateRetriever(store_of(some), epsilon=1).warm_up()
+    with pytest.raises(StoreError, match="mixes vectors of different lengths"):
+        PrivateRetriever(store_of([*documents(), Document(id="x", embedding=[1.0])]), epsilon=1).warm_up()
+    for bad in ([0.0] * D, [float("nan")] * D):
+        with pytest.raises(StoreError, match="zero or not finite"):
+            PrivateRetriever(store_of([*documents(), Document(id="x", embedding=bad)]), epsilon=1).warm_up()
+    # A store that keeps embeddings to itself when asked for documents is read all the same.
+    kept = PrivateRetriever(store_of(return_embedding=False), epsilon=PLENTY, top_k=2)
+    assert names(kept.run(QUERY.tolist())) == BEST[:2]
+
+
+# ---- Filters act on the released ranking.
+
+
+def test_filters_choose_among_the_released_ranking() -> None:
+    even = {"field": "meta.parity", "operator": "==", "value": 0}
+    large = {"field": "meta.number", "operator": ">=", "value": 10}
+    for store in (store_of(), Elsewhere(documents())):
+        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, filters=even)
+        assert names(retriever.run(QUERY.tolist())) == [one for one in BEST if one % 2 == 0][:4]
+        assert names(retriever.run(QUERY.tolist(), filters=large)) == [one for one in BEST if one >= 10][:4]
+        merging = PrivateRetriever(store, epsilon=PLENTY, top_k=4, filters=even, filter_policy=FilterPolicy.MERGE)
+        both = names(merging.run(QUERY.tolist(), filters=large))
+        assert both == [one for one in BEST if one >= 10 and one % 2 == 0][:4]
+
+
+def test_filters_that_do_not_fit_cost_nothing(tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account)
+    with pytest.raises(InvalidInput, match="The filters are not well formed"):
+        retriever.run(QUERY.tolist(), filters={"operator": "AND"})
+    with pytest.raises(InvalidInput, match=r"Filters must be a dictionary\. Got list"):
+        retriever.run(QUERY.tolist(), filters=[1])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"The filters do not fit the documents' metadata"):
+        retriever.run(QUERY.tolist(), filters={"field": "meta.number", "operator": ">", "value": "2024-01-01"})
+    assert account.spent == 0
+
+
+# ---- On paper.
+
+
+def again(made: Pipeline) -> Pipeline:
+    return Pipeline.loads(made.dumps(), allowed_modules=[MODULE, "haystack.*", __name__])
+
+
+def test_a_pipeline_is_written_and_read_without_vectors_and_says_when_it_pays_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    account = ledger(tmp_path)
+    options: dict[str, Any] = {
+        "epsilon": 4,
+        "ledger": account,
+        "top_k": 3,
+        "delta": 0.0,
+        "filters": {"field": "meta.parity", "operator": "==", "value": 1},
+        "filter_policy": FilterPolicy.MERGE,
+        "scale_score": True,
+        "file": tmp_path / "index.npz",
+    }
+    made = Pipeline()
+    made.add_component("retriever", PrivateRetriever(store_of(index="written"), **options))
+    question = {"retriever": {"query_embedding": QUERY.tolist()}}
+    first = made.run(question)
+    text = made.dumps()
+    assert str(ROWS[0, 0])[:8] not in text
+    assert f"sqlite:///{tmp_path / 'ledger.db'}" in text
+    with caplog.at_level(logging.WARNING, logger=MODULE):
+        assert again(made).run(question) == first  # the saved index
+    assert not [one for one in caplog.records if one.name == MODULE]
+    assert account.spent == pytest.approx(4)
+    (tmp_path / "index.npz").unlink()
+    with caplog.at_level(logging.WARNING, logger=MODULE):
+        again(made).run(question)
+    assert "makes a new release, at the full price again" in caplog.text
+    assert account.spent == pytest.approx(8)
+    others = [replace(one, id=f"other {one.id}") for one in documents()]
+    with pytest.raises(InvalidInput, match="names none of these documents"):
+        PrivateRetriever(store_of(others), epsilon=4, file=tmp_path / "index.npz").warm_up()
+
+
+def test_every_parameter_survives() -> None:
+    retriever = PrivateRetriever(
+        store_of(), epsilon=2, mechanism="gaussian", delta=1e-6, components=4, check_every=2.5, top_k=7, pin="copy"
+    )
+    data = retriever.to_dict()
+    assert data["init_parameters"]["mechanism"] == "gaussian"
+    back = PrivateRetriever.from_dict(data)
+    assert back.to_dict() == data
+    ranged = PrivateRetriever(store_of(), epsilon=2, mode="query", rng=3, score_range=(0.0, 1.0))
+    assert PrivateRetriever.from_dict(ranged.to_dict()).run(QUERY.tolist())["documents"]
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="'identity_of' given as a dict is not serialised"):
+        PrivateRetriever(store_of(), epsilon=1, identity_of={"0": "a"}).to_dict()
+    with pytest.raises(InvalidInput, match="'rng' given as a Generator is not serialised"):
+        PrivateRetriever(store_of(), epsilon=1, rng=np.random.default_rng(1)).to_dict()
+
+    class Server:
+        name = "postgresql://host/db"
+
+    account = ledger(tmp_path)
+    elsewhere = replace(account, ledger=Server())
+    with pytest.raises(InvalidInput, match="a ledger on a server is not serialised"):
+        PrivateRetriever(store_of(), epsilon=1, ledger=elsewhere).to_dict()
+    data = PrivateRetriever(store_of(), epsilon=1, ledger=account).to_dict()
+    (tmp_path / "ledger.db").unlink()
+    with pytest.raises(LedgerError, match="There is no ledger"):
+        PrivateRetriever.from_dict(data)
+
+
+# ---- Bad input.
+
+
+def test_bad_input_is_one_sentence() -> None:
+    store = store_of()
+    with pytest.raises(TypeError, match="epsilon"):
+        PrivateRetriever(store)  # type: ignore[call-arg]
+    for bad in (0, -1, float("nan"), "8", None):
+        with pytest.raises(InvalidInput, match="epsilon"):
+            PrivateRetriever(store, epsilon=bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"takes a document store\. Got list"):
+        PrivateRetriever([], epsilon=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="has no option 'fetch_k'"):
+        PrivateRetriever(store, epsilon=1, fetch_k=3)
+    with pytest.raises(InvalidInput, match="has no option 'centroids'"):
+        PrivateRetriever(store, epsilon=1, identity_of=str, centroids=True)
+    with pytest.raises(InvalidInput, match="'mode'"):
+        PrivateRetriever(store, epsilon=1, mode="free")
+    with pytest.raises(InvalidInput, match="'ledger'"):
+        PrivateRetriever(store, epsilon=1, mode="query")
+    with pytest.raises(InvalidInput, match="'top_k'"):
+        PrivateRetriever(store, epsilon=1, top_k=0)
+    retriever = PrivateRetriever(store, epsilon=1)
+    with pytest.raises(InvalidInput, match="'top_k'"):
+        retriever.run(QUERY.tolist(), top_k=-1)
+    for query in ([1.0], [[1.0] * D], [float("nan")] * D, [0.0] * D, None, "text", []):
+        with pytest.raises(InvalidInput, match="query"):
+            retriever.run(query)  # type: ignore[arg-type]

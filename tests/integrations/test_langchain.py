@@ -1,0 +1,706 @@
+"""LangChain: what the private store and retriever return, against PrivateSearch and NumPy on the same vectors."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("langchain_core")
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import FakeListLLM
+from langchain_core.prompts import PromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+
+import scoreshield as ss
+from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
+from scoreshield.integrations.langchain import PrivateRetriever, PrivateVectorStore
+from scoreshield.integrations.langchain_stores import InMemoryStore
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import ArrayStore
+
+N, D = 30, 12
+IDS = [f"id-{i}" for i in range(N)]
+TEXTS = [f"text {i}" for i in range(N)]
+COSINES = np.random.default_rng(7).permutation(np.linspace(-0.9, 0.9, N))
+QUERY = np.random.default_rng(9).standard_normal(D)
+
+
+def at_cosines(cosines: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Rows of several lengths at these cosines to the query, otherwise in random directions."""
+    unit = query / np.linalg.norm(query)
+    others = np.random.default_rng(8).standard_normal((len(cosines), len(query)))
+    others -= np.outer(others @ unit, unit)
+    others /= np.linalg.norm(others, axis=1, keepdims=True)
+    rows = cosines[:, None] * unit + np.sqrt(1 - cosines[:, None] ** 2) * others
+    return rows * np.linspace(0.5, 2, len(cosines))[:, None]
+
+
+ROWS = at_cosines(COSINES, QUERY)
+BEST = [IDS[i] for i in np.argsort(-COSINES)]
+#: So much that what comes back is known: two neighbours in the order of merit, 0.062 apart, change places with a
+#: probability below 1e-7 in an index, and far below that where scores are asked for.
+CLEAR: dict[str, Any] = {"epsilon": 3e4, "delta": 1e-6, "mechanism": "gaussian"}
+ASKED: dict[str, Any] = {"epsilon": 1e7, "mode": "query", "mechanism": "laplace"}
+
+
+class Model(Embeddings):
+    """Texts by a table; other texts are far from everything, at random but the same each time."""
+
+    def __init__(self, only_async: bool = False) -> None:
+        self.table = {text: row.tolist() for text, row in zip(TEXTS, ROWS, strict=True)} | {"query": QUERY.tolist()}
+        self.only_async = only_async
+
+    def embed_query(self, text: str) -> list[float]:
+        if self.only_async:
+            raise AssertionError("the sync call of the model was used")
+        if text not in self.table:
+            seed = int.from_bytes(text.encode()[-8:], "little")
+            self.table[text] = np.random.default_rng(seed).standard_normal(D).tolist()
+        return self.table[text]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return self.table[text]
+
+
+def filled(make: Callable[[Embeddings], VectorStore], ids: Sequence[str] = IDS) -> VectorStore:
+    store = make(Model())
+    store.add_texts(TEXTS, [{"part": i % 3, "score": float(COSINES[i])} for i in range(N)], ids=list(ids))
+    return store
+
+
+@pytest.fixture
+def clean() -> InMemoryVectorStore:
+    return filled(InMemoryVectorStore)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> ss.Ledger:
+    return ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0)
+
+
+def ids_of(documents: Sequence[Document]) -> list[Any]:
+    return [document.id for document in documents]
+
+
+def noisy(document: Document) -> float:
+    return float(document.metadata["scoreshield"]["noisy_score"])
+
+
+# ---- What comes back.
+
+
+def test_one_line_changes_and_the_pipeline_goes_on(clean: InMemoryVectorStore) -> None:
+    before = clean.as_retriever(search_kwargs={"k": 4})
+    after = PrivateRetriever.from_vectorstore(clean, **CLEAR, k=4)
+    assert isinstance(after, BaseRetriever)
+    prompt, model = PromptTemplate.from_template("{context}\n{question}"), FakeListLLM(responses=["so it is"])
+    for retriever in (before, after):
+        texts = RunnableLambda(lambda found: [document.page_content for document in found])
+        chain = {"context": retriever | texts, "question": RunnablePassthrough()} | prompt | model
+        assert chain.invoke("query") == "so it is"
+        assert ids_of(retriever.invoke("query")) == BEST[:4]
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "query"}, {"mode": "query", "mechanism": "laplace"}])
+def test_the_answers_are_those_of_the_search(clean: InMemoryVectorStore, options: dict[str, Any]) -> None:
+    """In research mode with one seed, the same noise is drawn on both ways."""
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=2, rng=5, **options)
+    search = PrivateSearch(ArrayStore(ROWS.astype(np.float32), ids=IDS), epsilon=2, rng=5, **options)
+    hits = search.search(QUERY, 6)
+    found = store.similarity_search_with_score("query", k=6)
+    assert ids_of([document for document, _ in found]) == list(hits.ids)
+    np.testing.assert_allclose([score for _, score in found], hits.scores, atol=1e-6)
+    np.testing.assert_allclose([noisy(document) for document, _ in found], hits.noisy, atol=1e-6)
+    assert np.array_equal(np.clip([noisy(document) for document, _ in found], -1, 1), [score for _, score in found])
+
+
+def test_documents_carry_the_guarantee_and_nothing_clean(clean: InMemoryVectorStore) -> None:
+    (document,) = PrivateRetriever.from_vectorstore(clean, **CLEAR, k=1).invoke("query")
+    number = IDS.index(BEST[0])
+    assert (document.id, document.page_content) == (BEST[0], TEXTS[number])
+    told = document.metadata.pop("scoreshield")
+    assert document.metadata == {"part": number % 3}  # and not the score that the store kept beside it
+    assert abs(told.pop("noisy_score") - COSINES[number]) < 0.05
+    assert told == {
+        "mode": "index",
+        "covers": "every query to this index",
+        "epsilon": 3e4,
+        "delta": 1e-6,
+        "mechanism": "gaussian",
+        "adjacency": "replacement",
+        "sampler": "exact",
+        "version": 1,
+    }
+    assert clean.store[BEST[0]]["metadata"]["score"] == COSINES[number]  # what is returned is a copy
+
+
+def test_relevance_is_half_of_one_plus_the_released_cosine(clean: InMemoryVectorStore) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3)
+    relevant = store.similarity_search_with_relevance_scores("query", k=N)
+    scored = store.similarity_search_with_score("query", k=N)
+    assert [(one.id, score) for one, score in relevant] == [(one.id, (1 + score) / 2) for one, score in scored]
+    assert 0 <= min(score for _, score in relevant) <= max(score for _, score in relevant) <= 1
+    assert store._select_relevance_score_fn()(-1.0) == 0
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.5, 0.75, 1.0])
+def test_a_threshold_cuts_released_scores(clean: InMemoryVectorStore, threshold: float) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3)
+    everything = store.similarity_search_with_relevance_scores("query", k=N)
+    passing = [document.id for document, score in everything if score >= threshold]
+    search_kwargs = {"k": 5, "score_threshold": threshold}
+    retriever = store.as_retriever(search_type="similarity_score_threshold", search_kwargs=search_kwargs)
+    assert ids_of(retriever.invoke("query")) == passing[:5]
+    assert ids_of(asyncio.run(retriever.ainvoke("query"))) == passing[:5]
+    assert ids_of(store.search("query", "similarity_score_threshold", **search_kwargs)) == passing[:5]
+
+
+def test_filters_cut_the_released_ranking(clean: InMemoryVectorStore) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3)
+    everything = store.similarity_search("query", k=N)
+    wanted = [document.id for document in everything if document.metadata["part"] == 1][:4]
+    seen: list[Document] = []
+
+    def keep(document: Document) -> bool:
+        seen.append(document)
+        return bool(document.metadata["part"] == 1)
+
+    assert ids_of(store.similarity_search("query", k=4, filter=keep)) == wanted
+    assert ids_of(store.similarity_search("query", k=4, filter={"part": 1})) == wanted
+    assert ids_of(store.similarity_search_by_vector(QUERY.tolist(), k=4, filter={"part": 1})) == wanted
+    assert store.similarity_search("query", filter={"part": 9}) == []
+    assert all(set(document.metadata) == {"part"} for document in seen)  # a filter sees no score
+
+
+def test_a_filter_over_many_pages_reads_each_document_once() -> None:
+    asked: list[str] = []
+    calls: list[int] = []
+
+    def documents(ids: Sequence[str]) -> list[Document]:
+        asked.extend(ids)
+        calls.append(len(ids))
+        return [Document(id=one, page_content="", metadata={"last": one == "id-2999"}) for one in ids]
+
+    rows = np.random.default_rng(3).standard_normal((3000, D))
+    store = ArrayStore(rows, ids=[f"id-{i}" for i in range(3000)])
+    for mode in ("index", "query"):
+        asked.clear()
+        calls.clear()
+        search = PrivateSearch(store, epsilon=3, mode=mode, rng=1)
+        found = PrivateVectorStore(search, Model(), documents).similarity_search("query", filter={"last": True})
+        assert ids_of(found) == ["id-2999"]
+        assert len(asked) == len(set(asked)) <= 3000
+        assert len(calls) < 20  # 1, 2, 4, ... 512, 512
+
+
+def test_async_uses_the_models_own_calls(clean: InMemoryVectorStore) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, **CLEAR, embedding=Model(only_async=True))
+
+    async def all_of_them() -> list[list[Any]]:
+        scored = await store.asimilarity_search_with_score("query", k=3)
+        relevant = await store.asimilarity_search_with_relevance_scores("query", k=3, score_threshold=0.0)
+        return [
+            ids_of(await store.asimilarity_search("query", k=3)),
+            ids_of(await store.asimilarity_search_by_vector(QUERY.tolist(), k=3)),
+            ids_of(await store.as_retriever(search_kwargs={"k": 3}).ainvoke("query")),
+            ids_of((await store.as_retriever(search_kwargs={"k": 3}).abatch(["query"]))[0]),
+            ids_of([document for document, _ in scored]),
+            ids_of([document for document, _ in relevant]),
+        ]
+
+    assert asyncio.run(all_of_them()) == [BEST[:3]] * 6
+
+
+def test_arguments_of_a_call_go_before_those_of_the_retriever(clean: InMemoryVectorStore) -> None:
+    retriever = PrivateRetriever.from_vectorstore(clean, **CLEAR, search_kwargs={"k": 2, "filter": {"part": 0}})
+    of_part = [one for one in BEST if IDS.index(one) % 3 == 0]
+    assert ids_of(retriever.invoke("query")) == of_part[:2]
+    assert ids_of(retriever.invoke("query", k=5, verbose=True)) == of_part[:5]
+    assert ids_of(retriever.invoke("query", k=100)) == of_part
+
+
+def test_get_by_ids_gives_documents_without_scores(clean: InMemoryVectorStore) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=1)
+    found = store.get_by_ids(["id-7", "nobody", "id-3", "id-7"])
+    assert found == [Document(id=f"id-{i}", page_content=f"text {i}", metadata={"part": i % 3}) for i in (7, 3)]
+    assert asyncio.run(store.aget_by_ids(["id-7"])) == found[:1]
+
+
+# ---- Modes and budgets.
+
+
+def test_a_query_is_charged_and_refused_when_the_budget_is_spent(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    account = ledger.on("papers")
+    retriever = PrivateRetriever.from_vectorstore(clean, epsilon=4, mode="query", ledger=account)
+    assert account.spent == 0
+    first, second = retriever.invoke("query"), retriever.invoke("query")
+    assert account.spent == 8
+    assert [noisy(document) for document in first] != [noisy(document) for document in second]
+    assert first[0].metadata["scoreshield"]["covers"] == "this query"
+    with pytest.raises(BudgetExceeded):
+        retriever.invoke("query")
+    assert account.spent == 8
+
+
+class Recorder(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def on_retriever_start(self, serialized: Any, query: str, **kwargs: Any) -> None:  # noqa: ARG002
+        self.events.append(("start", query))
+
+    def on_retriever_end(self, documents: Sequence[Document], **kwargs: Any) -> None:  # noqa: ARG002
+        self.events.append(("end", ids_of(documents)))
+
+    def on_retriever_error(self, error: BaseException, **kwargs: Any) -> None:  # noqa: ARG002
+        self.events.append(("error", type(error).__name__))
+
+
+def both_ways(retriever: Any) -> list[Callable[..., Any]]:
+    return [retriever.batch, lambda *args, **kwargs: asyncio.run(retriever.abatch(*args, **kwargs))]
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_a_batch_is_charged_whole_or_not_at_all(clean: InMemoryVectorStore, ledger: ss.Ledger, way: int) -> None:
+    account = ledger.on("papers")
+    retriever = PrivateRetriever.from_vectorstore(clean, epsilon=3, k=2, mode="query", ledger=account)
+    batch = both_ways(retriever)[way]
+    recorder = Recorder()
+    with pytest.raises(BudgetExceeded):
+        batch(["query", "text 1", "text 2", "text 3"])
+    refused = batch(["query"] * 4, {"callbacks": [recorder]}, return_exceptions=True)
+    assert [type(one) for one in refused] == [BudgetExceeded] * 4
+    assert sorted(recorder.events) == [("error", "BudgetExceeded")] * 4 + [("start", "query")] * 4
+    assert account.spent == 0
+
+    recorder = Recorder()
+    answers = batch(["query", "text 1", "query"], {"callbacks": [recorder]})
+    assert account.spent == 9
+    assert [len(found) for found in answers] == [2, 2, 2]
+    assert noisy(answers[0][0]) != noisy(answers[2][0])  # the same question twice is two releases
+    assert sorted(query for event, query in recorder.events if event == "start") == ["query", "query", "text 1"]
+    ended = [found for event, found in recorder.events if event == "end"]
+    assert sorted(ended) == sorted(map(ids_of, answers))
+    assert batch([]) == []
+
+
+def test_a_chain_batches_its_retriever_whole(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    account = ledger.on("papers")
+    retriever = PrivateRetriever.from_vectorstore(clean, epsilon=3, mode="query", ledger=account)
+    chain = RunnableLambda(str.lower) | retriever | RunnableLambda(len)
+    with pytest.raises(BudgetExceeded):
+        chain.batch(["QUERY"] * 4)
+    assert account.spent == 0
+    assert chain.batch(["QUERY"] * 3) == [4, 4, 4]
+    assert account.spent == 9
+
+
+def test_batches_of_an_index_and_with_thresholds(clean: InMemoryVectorStore) -> None:
+    index = PrivateRetriever.from_vectorstore(clean, **CLEAR, k=2)
+    assert list(map(ids_of, index.batch(["query", "text 4"]))) == [BEST[:2], ids_of(index.invoke("text 4"))]
+    asked = PrivateVectorStore.from_vectorstore(clean, **ASKED, rng=1)
+    retriever = asked.as_retriever(
+        search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.85, "k": 9}
+    )
+    expected = [one for one in BEST if (1 + COSINES[IDS.index(one)]) / 2 >= 0.85]
+    assert 0 < len(expected) < 9
+    assert [ids_of(found) for way in both_ways(retriever) for found in way(["query", "query"])] == [expected] * 4
+
+
+def test_screening_names_documents_and_has_scores_only_if_refined(
+    clean: InMemoryVectorStore, ledger: ss.Ledger
+) -> None:
+    account = ledger.on("papers")
+    options = {"mode": "screening", "threshold": 0.3, "ledger": account}
+    bare = PrivateVectorStore.from_vectorstore(clean, epsilon=2, **options)
+    for ask in (bare.similarity_search_with_score, bare.similarity_search_with_relevance_scores):
+        with pytest.raises(InvalidInput, match="screening without 'refine' releases names alone"):
+            ask("query")
+    with pytest.raises(InvalidInput, match="releases names alone"):
+        bare.as_retriever(search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.5}).batch(
+            ["query"]
+        )
+    assert account.spent == 0
+    found = bare.similarity_search("query", k=N)
+    assert account.spent == 2
+    assert all("noisy_score" not in document.metadata["scoreshield"] for document in found)
+    refined = PrivateVectorStore.from_vectorstore(clean, epsilon=6, refine=0.5, **options)
+    scores = [score for _, score in refined.similarity_search_with_score("query", k=N)]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_an_index_is_charged_once_and_kept_in_a_file(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, tmp_path: Path
+) -> None:
+    account = ledger.on("papers")
+    options = {"epsilon": 6, "ledger": account, "file": tmp_path / "index.npz"}
+    first = PrivateRetriever.from_vectorstore(clean, **options)  # type: ignore[arg-type]
+    again = PrivateRetriever.from_vectorstore(clean, **options)  # type: ignore[arg-type]
+    assert again.invoke("query") == first.invoke("query")
+    assert account.spent == 6
+    assert first.vectorstore.guarantee.epsilon == 6
+    first.vectorstore.save(tmp_path / "copy.npz")
+    loaded = PrivateSearch.load(tmp_path / "copy.npz")
+    alone = PrivateRetriever.from_search(loaded, Model(), clean.get_by_ids)
+    assert ids_of(alone.invoke("query")) == ids_of(first.invoke("query"))
+
+
+def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = ledger.on("papers")
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=account)
+    with monkeypatch.context() as broken:
+        broken.setattr(InMemoryVectorStore, "get", None, raising=False)
+        broken.setattr(clean, "store", _Unreadable(clean.store))
+        for _ in range(3):
+            with pytest.raises(StoreError, match=r"read \(ConnectionError\); the query was charged, and asking"):
+                store.similarity_search("query")
+    assert account.spent == 5
+    assert len(store.similarity_search("query")) == 4
+    assert account.spent == 5
+    assert len(store.similarity_search("query")) == 4  # and a new one is a new release
+    assert account.spent == 10
+
+
+class _Unreadable(dict[str, Any]):
+    """Entries that can be listed, as for a reading of vectors, but not looked up."""
+
+    def get(self, *_: Any) -> Any:
+        raise ConnectionError("text of the store")
+
+
+def test_a_filter_that_fails_costs_nothing(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=ledger.on("papers"))
+    with pytest.raises(KeyError):
+        store.similarity_search("query", filter=lambda document: document.metadata["nothing"])
+    assert ledger.on("papers").spent == 0
+
+
+# ---- Changes.
+
+
+def test_an_index_answers_from_its_version_until_it_is_refreshed(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    account = ledger.on("papers")
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, ledger=account)
+    assert store.stale is False
+    with pytest.warns(UserWarning, match=r"until refresh\(\), which pays its epsilon again"):
+        assert store.add_texts(["new"], ids=["new"]) == ["new"]
+    assert store.stale is True
+    assert "new" not in ids_of(store.similarity_search("query", k=N + 1))
+    store.refresh()
+    assert account.spent == 10
+    found = store.similarity_search("query", k=N + 1)
+    assert "new" in ids_of(found)
+    assert found[0].metadata["scoreshield"]["version"] == 2
+
+
+def test_deleted_documents_are_left_out_at_once(clean: InMemoryVectorStore) -> None:
+    store = PrivateVectorStore.from_vectorstore(clean, **CLEAR)
+    store.delete(BEST[:2])
+    assert ids_of(store.similarity_search("query", k=3)) == BEST[2:5]
+    asyncio.run(store.adelete([BEST[2]]))
+    clean.delete([BEST[3]])  # not through the private store
+    assert ids_of(store.similarity_search("query", k=3)) == BEST[4:7]
+    assert list(map(ids_of, store.as_retriever(search_kwargs={"k": 1}).batch(["query", "query"]))) == [[BEST[4]]] * 2
+    store.hide([BEST[4]])
+    assert ids_of(store.similarity_search("query", k=1)) == [BEST[5]]
+    with pytest.warns(UserWarning, match="refresh"):
+        asyncio.run(store.aadd_documents([Document(id=BEST[0], page_content="query")]))
+    store.refresh()
+    assert ids_of(store.similarity_search("query", k=1)) == [BEST[0]]  # back, as someone new
+
+
+def test_modes_that_charge_see_the_new_version(clean: InMemoryVectorStore) -> None:
+    options = {**ASKED, "rng": 1}
+    store = PrivateVectorStore.from_vectorstore(clean, **options)  # type: ignore[arg-type]
+    assert store.similarity_search("query")[0].metadata["scoreshield"]["version"] == 1
+    store.add_documents([Document(id="new", page_content="query")])
+    store.delete([BEST[0]])
+    found = store.similarity_search("query", k=2)
+    assert ids_of(found) == ["new", BEST[1]]
+    assert found[0].metadata["scoreshield"]["version"] == 2
+    lazy = PrivateVectorStore.from_vectorstore(clean, check_every=1000.0, **options)  # type: ignore[arg-type]
+    lazy.similarity_search("query")
+    clean.delete(["new"])
+    assert ids_of(lazy.similarity_search("query", k=2)) == BEST[1:3]  # the old version, less who is gone
+
+
+def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore) -> None:
+    store = InMemoryStore(clean)
+    states = [store.state()]
+    assert store.state() == states[0]
+    clean.add_texts(["another"], ids=["id-3"])
+    states.append(store.state())
+    clean.delete(["id-3"])
+    states.append(store.state())
+    clean.add_texts(["a third"], ids=["id-3"])
+    states.append(store.state())
+    clean.delete(["id-3"])  # the last, and back at once: the new entry may lie where the old one did
+    clean.add_texts(["a fourth"], ids=["id-3"])
+    states.append(store.state())
+    assert len(set(states)) == len(states)
+
+
+def test_the_in_memory_store_gives_everything_in_the_order_of_its_records(clean: InMemoryVectorStore) -> None:
+    store = InMemoryStore(clean)
+    ids, values = store.scores((QUERY / np.linalg.norm(QUERY)).astype(np.float32))
+    assert list(ids) == IDS  # and in no order of merit
+    np.testing.assert_allclose(values, COSINES, atol=1e-6)
+    records = store.records()
+    assert list(records.ids) == IDS
+    np.testing.assert_allclose(records.vectors, ROWS, rtol=1e-6)
+    assert store.dimension == D
+
+
+# ---- Other stores.
+
+
+def in_faiss(model: Embeddings) -> VectorStore:
+    faiss = pytest.importorskip("faiss")
+    pytest.importorskip("langchain_core")
+    with warnings.catch_warnings():
+        # The package says on import that it is no longer maintained; people still use its FAISS.
+        warnings.filterwarnings("ignore", "`langchain-community` is being sunset", DeprecationWarning)
+        community = pytest.importorskip("langchain_community.vectorstores")
+        docstore = pytest.importorskip("langchain_community.docstore.in_memory")
+    return community.FAISS(model, faiss.IndexFlatL2(D), docstore.InMemoryDocstore(), {})  # type: ignore[no-any-return]
+
+
+def in_qdrant(model: Embeddings) -> VectorStore:
+    qdrant = pytest.importorskip("langchain_qdrant")
+    client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+    models = pytest.importorskip("qdrant_client.models")
+    client.create_collection("papers", models.VectorParams(size=D, distance=models.Distance.COSINE))
+    return qdrant.QdrantVectorStore(client, "papers", model)  # type: ignore[no-any-return]
+
+
+def in_chroma(model: Embeddings, space: str = "cosine") -> VectorStore:
+    chroma = pytest.importorskip("langchain_chroma")
+    chromadb = pytest.importorskip("chromadb")
+    client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False, allow_reset=True))
+    client.reset()
+    configuration = {"hnsw": {"space": space}}
+    return chroma.Chroma("papers", model, client=client, collection_configuration=configuration)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", [InMemoryVectorStore, in_faiss, in_qdrant, in_chroma])
+def test_every_vector_store_is_read_and_its_documents_found(make: Callable[[Embeddings], VectorStore]) -> None:
+    uuids = [f"00000000-0000-0000-0000-{i:012d}" for i in range(N)]  # Qdrant takes no other strings
+    wrapped = filled(make, uuids)
+    store = PrivateVectorStore.from_vectorstore(wrapped, **CLEAR)
+    best = [uuids[IDS.index(one)] for one in BEST]
+    found = store.similarity_search_with_score("query", k=N)
+    assert ids_of([document for document, _ in found]) == best
+    np.testing.assert_allclose([score for _, score in found], np.sort(COSINES)[::-1], atol=0.05)
+    assert [document.page_content for document, _ in found] == [TEXTS[uuids.index(one)] for one in best]
+    assert all("score" not in document.metadata and "part" in document.metadata for document, _ in found)
+    assert (
+        ids_of(store.similarity_search("query", k=2, filter={"part": IDS.index(BEST[5]) % 3}))
+        == [one for one in best if uuids.index(one) % 3 == IDS.index(BEST[5]) % 3][:2]
+    )
+    assert ids_of(store.get_by_ids(uuids[:2])) == uuids[:2]
+    store.delete(best[:1])
+    assert ids_of(store.similarity_search("query", k=2)) == best[1:3]
+    store.refresh()
+    assert ids_of(store.similarity_search("query", k=N)) == best[1:]
+
+    asked = PrivateVectorStore.from_vectorstore(wrapped, **ASKED, rng=2)
+    assert ids_of(asked.similarity_search("query", k=3)) == best[1:4]
+    asked.delete([uuids[-1]] if uuids[-1] != best[1] else [best[1]])
+    asked.add_texts(["query"], [{"part": 0}], ids=[uuids[-1]])  # as many as before, and another vector
+    assert ids_of(asked.similarity_search("query", k=1)) == [uuids[-1]]
+
+
+def test_distances_of_vectors_that_are_not_of_unit_length_are_refused() -> None:
+    """Chroma's default: such a distance says more of a vector than its cosine."""
+    with pytest.raises(StoreError, match="its vectors may not be of unit length"):
+        PrivateVectorStore.from_vectorstore(filled(lambda model: in_chroma(model, "l2")), epsilon=1)
+
+
+def test_a_store_with_numbers_for_ids() -> None:
+    """Qdrant's own; LangChain's ids are strings."""
+    wrapped = in_qdrant(Model())
+    models = pytest.importorskip("qdrant_client.models")
+    points = [
+        models.PointStruct(id=i, vector=ROWS[i].tolist(), payload={"page_content": TEXTS[i], "metadata": {}})
+        for i in range(N)
+    ]
+    wrapped.client.upsert("papers", points)  # type: ignore[attr-defined]
+    (document,) = PrivateRetriever.from_vectorstore(wrapped, **CLEAR, k=1).invoke("query")
+    number = IDS.index(BEST[0])
+    assert (document.id, document.page_content) == (str(number), TEXTS[number])
+
+
+def test_sparse_retrieval_is_refused() -> None:
+    wrapped = in_qdrant(Model())
+    wrapped.retrieval_mode = pytest.importorskip("langchain_qdrant").RetrievalMode.HYBRID  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match="retrieval_mode='dense'"):
+        PrivateVectorStore.from_vectorstore(wrapped, epsilon=1)
+
+
+class Unknown(InMemoryVectorStore):
+    """A vector store of nobody's: its vectors are elsewhere."""
+
+
+class Stranger(VectorStore):
+    embeddings = Model()  # type: ignore[assignment]
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        raise AssertionError((query, k, kwargs))
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        return [Document(id=one, page_content=TEXTS[IDS.index(one)]) for one in ids]
+
+    @classmethod
+    def from_texts(cls, *args: Any, **kwargs: Any) -> Stranger:
+        raise AssertionError((args, kwargs))
+
+
+def test_a_vector_store_that_is_not_known_needs_a_store() -> None:
+    with pytest.raises(InvalidInput, match=r"no adapter for a Stranger: say where its vectors are with 'store'"):
+        PrivateVectorStore.from_vectorstore(Stranger(), epsilon=1)
+    store = ArrayStore(ROWS.astype(np.float32), ids=IDS)
+    private = PrivateVectorStore.from_vectorstore(Stranger(), **CLEAR, store=store)
+    assert ids_of(private.similarity_search("query", k=3)) == BEST[:3]
+    assert ids_of(PrivateVectorStore.from_vectorstore(filled(Unknown), **CLEAR).similarity_search("query"))
+
+
+# ---- Other ways to make one.
+
+
+def test_from_a_search_and_documents() -> None:
+    search = PrivateSearch(ROWS.astype(np.float32), **CLEAR)  # ids are row numbers
+    documents = {i: Document(page_content=TEXTS[i]) for i in range(N)}
+    best = [str(IDS.index(one)) for one in BEST]
+    assert ids_of(PrivateRetriever.from_search(search, Model(), documents, k=3).invoke("query")) == best[:3]
+    store = PrivateVectorStore(search, Model(), lambda ids: [Document(id=str(i), page_content="") for i in ids if i])
+    assert ids_of(store.similarity_search("query", k=3)) == [one for one in best if one != "0"][:3]
+    for change in (lambda: store.add_texts(["new"]), lambda: store.delete(["1"])):
+        with pytest.raises(InvalidInput, match="needs a vector store"):
+            change()
+
+
+def test_from_texts_and_documents() -> None:
+    made = [
+        PrivateVectorStore.from_texts(TEXTS, Model(), ids=IDS, **CLEAR),
+        PrivateVectorStore.from_documents(
+            [Document(id=one, page_content=text) for one, text in zip(IDS, TEXTS, strict=True)], Model(), **CLEAR
+        ),
+        asyncio.run(PrivateVectorStore.afrom_texts(TEXTS, Model(), ids=IDS, **CLEAR)),
+    ]
+    assert [ids_of(store.similarity_search("query", k=3)) for store in made] == [BEST[:3]] * 3
+
+
+# ---- Bad input.
+
+Make = Callable[[InMemoryVectorStore], Any]
+WRONG: list[tuple[Make, str]] = [
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=0), "'epsilon' parameter"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, k=0), "'k' parameter"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, fetch_k=9), "'fetch_k' parameter of from_vectorstore"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_kwargs={"fetch_k": 9}), "'fetch_k'"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_type="mmr"), "marginal relevance is refused"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_type="best"), "'search_type' parameter"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, mode="query"), "every query spends"),
+    (lambda vs: private(vs).as_retriever(search_type="similarity_score_threshold"), "must be a relevance in"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, identity_of={}, centroids=True), "people and not"),
+    (lambda _: PrivateRetriever.from_vectorstore([[1.0]], epsilon=1), "a LangChain VectorStore"),  # type: ignore[arg-type]
+    (lambda vs: PrivateRetriever(vectorstore=vs), "a PrivateVectorStore"),
+    (lambda vs: PrivateVectorStore.from_vectorstore(vs, epsilon=1, embedding="model"), "LangChain Embeddings"),  # type: ignore[arg-type]
+    (lambda vs: PrivateVectorStore(vs, Model(), {}), "a scoreshield.search.PrivateSearch"),  # type: ignore[arg-type]
+    (lambda vs: PrivateVectorStore(private(vs)._search, Model(), 3), "like get_by_ids"),  # type: ignore[arg-type]
+    (lambda vs: PrivateVectorStore.from_vectorstore(private(vs), epsilon=1), "private already"),
+    (lambda vs: private(vs).similarity_search(3), "'query' parameter"),
+    (lambda vs: private(vs).similarity_search("query", k=-1), "'k' parameter of similarity_search"),
+    (lambda vs: private(vs).similarity_search("query", score_threshold=0.5), "'score_threshold' parameter"),
+    (lambda vs: private(vs).similarity_search("query", return_embedding=True), "'return_embedding' parameter"),
+    (lambda vs: private(vs).similarity_search("query", filter=3), "'filter' parameter"),
+    (lambda vs: private(vs).similarity_search("query", filter={"$or": []}), "operators"),
+    (lambda vs: private(vs).similarity_search("query", filter={"part": {"$gt": 1}}), "operators"),
+    (lambda vs: private(vs).similarity_search_by_vector([1.0, 2.0]), "a vector of 12 real numbers"),
+    (lambda vs: private(vs).similarity_search_by_vector([float("nan")] * D), "finite"),
+    (lambda vs: private(vs).similarity_search_with_relevance_scores("query", score_threshold=7), "'score_threshold'"),
+    (lambda vs: private(vs).as_retriever(search_type="mmr"), "marginal relevance is refused"),
+    (lambda vs: private(vs).as_retriever(search_kwargs={"lambda_mult": 1}), "'lambda_mult'"),
+    (lambda vs: private(vs).delete(), "'ids' parameter of delete"),
+    (lambda vs: private(vs).delete(["id-1"], where={}), "'where' parameter of delete"),
+    (lambda vs: private(vs, mode="query", rng=1).guarantee, "a guarantee of its own"),
+    (lambda vs: private(vs, mode="query", rng=1).as_retriever().batch(["query"], fetch_k=3), "'fetch_k'"),
+]  # fmt: skip
+
+
+def private(vectorstore: InMemoryVectorStore, **options: Any) -> PrivateVectorStore:
+    return PrivateVectorStore.from_vectorstore(vectorstore, epsilon=1, **options)
+
+
+@pytest.mark.parametrize(("make", "told"), WRONG, ids=[told for _, told in WRONG])
+def test_bad_input_is_one_clear_sentence(clean: InMemoryVectorStore, make: Make, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told) as caught:
+        make(clean)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_an_option_that_is_wrong_is_found_before_an_index_is_paid_for(
+    clean: InMemoryVectorStore, ledger: ss.Ledger
+) -> None:
+    for wrong in ({"search_kwargs": {"fetch_k": 3}}, {"k": 0}, {"search_type": "mmr"}, {"colour": 1}):
+        with pytest.raises(InvalidInput):
+            PrivateRetriever.from_vectorstore(clean, epsilon=1, ledger=ledger.on("papers"), **wrong)  # type: ignore[arg-type]
+    assert ledger.on("papers").spent == 0
+
+
+def _vector(number: int, value: Any) -> Callable[[InMemoryVectorStore], None]:
+    return lambda store: store.store[f"id-{number}"].__setitem__("vector", value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda store: store.store.clear(), "holds no records"),
+        (_vector(3, [1.0] * (D - 1)), "mixes vectors of different lengths"),
+        (_vector(3, [float("nan")] * D), "zero or not finite"),
+        (_vector(3, [0.0] * D), "zero or not finite"),
+        (_vector(3, ["many"] * D), r"failed while giving its vectors \(ValueError\)"),
+        (_vector(3, None), r"failed while .* \(TypeError\)"),
+    ],
+)
+def test_a_store_that_cannot_be_read_is_told_and_costs_nothing(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, spoil: Callable[[InMemoryVectorStore], None], told: str
+) -> None:
+    account = ledger.on("papers")
+    asked = PrivateVectorStore.from_vectorstore(clean, epsilon=1, mode="query", ledger=account)
+    spoil(clean)
+    with pytest.raises(StoreError, match=told):
+        PrivateVectorStore.from_vectorstore(clean, epsilon=1, ledger=account)
+    with pytest.raises(StoreError, match=told):
+        asked.similarity_search("query")
+    assert account.spent == 0
+
+
+def test_a_vector_store_without_a_model_needs_one(clean: InMemoryVectorStore) -> None:
+    clean.embedding = None  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="give one as 'embedding'"):
+        PrivateVectorStore.from_vectorstore(clean, epsilon=1)
+
+
+def test_without_the_package_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['langchain_core'] = None; import scoreshield.integrations.langchain"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "needs the 'langchain' extra: pip install 'scoreshield[langchain]'" in done.stderr

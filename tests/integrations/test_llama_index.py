@@ -1,0 +1,527 @@
+"""The LlamaIndex adapter: what it returns, where each thing stands, what it refuses, and what it charges."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
+from llama_index.core.schema import (
+    ImageNode,
+    IndexNode,
+    MediaResource,
+    MetadataMode,
+    Node,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+)
+
+from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
+from scoreshield.integrations.llama_index import PrivateRetriever, PrivateVectorStore
+from scoreshield.privacy.ledger import Ledger
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import ArrayStore
+
+N, D = 30, 6
+ROWS = np.random.default_rng(5).standard_normal((N, D))
+UNITS = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+QUERY = UNITS[7]
+COSINES = UNITS @ QUERY
+NAMES = [str(uuid.UUID(int=number)) for number in range(N)]
+#: So much budget that the noise is below the gaps between scores: the released order is then the clean one.
+PLENTY = 500.0
+
+
+class Fixed(BaseEmbedding):
+    """Embeds a text that is a row's number as that row, and any other as the query."""
+
+    calls: int = 0
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        self.calls += 1
+        return (UNITS[int(text)] if text.isdigit() else QUERY).tolist()
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+
+def nodes(rows: np.ndarray = ROWS) -> list[TextNode]:
+    return [
+        TextNode(
+            id_=NAMES[number],
+            text=f"text {number}",
+            metadata={"parity": number % 2, "number": number},
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"doc {number // 10}")},
+            embedding=row.tolist(),
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def index_of(rows: np.ndarray = ROWS, **kwargs: Any) -> VectorStoreIndex:
+    return VectorStoreIndex(nodes(rows), embed_model=Fixed(), **kwargs)
+
+
+def names(found: list[NodeWithScore]) -> list[int]:
+    return [NAMES.index(one.node.node_id) for one in found]
+
+
+def ledger(folder: Path, epsilon: float = 10.0) -> Any:
+    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).on("notes")
+
+
+BEST = np.argsort(-COSINES).tolist()
+
+
+# ---- One line of a working pipeline.
+
+
+def test_with_budget_in_plenty_it_finds_what_the_plain_retriever_finds() -> None:
+    index = index_of()
+    plain = index.as_retriever(similarity_top_k=5).retrieve("what?")
+    private = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=5).retrieve("what?")
+    assert names(private) == names(plain) == BEST[:5]
+    np.testing.assert_allclose([one.score for one in private], COSINES[BEST[:5]], atol=0.02)
+    assert [one.node.get_content() for one in private] == [one.node.get_content() for one in plain]
+
+
+def test_the_score_is_clipped_and_the_guarantee_is_in_the_metadata_alone() -> None:
+    found = PrivateRetriever.from_index(index_of(), epsilon=1, similarity_top_k=N).retrieve("what?")
+    assert sorted(names(found)) == list(range(N))
+    noisy = np.array([one.node.metadata["scoreshield"]["noisy_score"] for one in found])
+    assert (np.diff(noisy) <= 0).all()
+    assert np.abs(noisy).max() > 1
+    assert [one.score for one in found] == np.clip(noisy, -1, 1).tolist()
+    facts = found[0].node.metadata["scoreshield"]
+    assert (facts["epsilon"], facts["delta"], facts["mode"]) == (1.0, 0.0, "index")
+    assert facts["sampler"] == "exact"
+    for mode in (MetadataMode.LLM, MetadataMode.EMBED, MetadataMode.NONE):
+        assert "scoreshield" not in found[0].node.get_content(metadata_mode=mode)
+    assert "parity" in found[0].node.get_content(metadata_mode=MetadataMode.LLM)
+
+
+def test_nodes_are_copies_without_vectors() -> None:
+    index = index_of()
+    retriever = PrivateRetriever.from_index(index, epsilon=8, similarity_top_k=N)
+    found = retriever.retrieve("what?")
+    found[0].node.metadata["parity"] = "spoilt"
+    found[0].node.excluded_llm_metadata_keys.append("parity")
+    kept = index.docstore.get_node(found[0].node.node_id)
+    assert kept.metadata["parity"] in (0, 1)
+    assert kept.excluded_llm_metadata_keys == []
+    assert "scoreshield" not in kept.metadata
+    assert all(one.node.embedding is None for one in found)
+    assert found[0].node.ref_doc_id == kept.ref_doc_id
+
+
+def test_every_kind_of_node_loses_every_vector() -> None:
+    vector = [0.5] * D
+    kinds = {
+        "image": ImageNode(id_="image", text="a", embedding=vector, text_embedding=vector, image_url="file:///x.png"),
+        "media": Node(
+            id_="media", embedding=vector, text_resource=MediaResource(text="b", embeddings={"dense": vector})
+        ),
+        "index": IndexNode(id_="index", text="c", index_id="i", obj=TextNode(id_="inner", text="d", embedding=vector)),
+    }
+    search = PrivateSearch(ArrayStore(UNITS[:3], list(kinds)), epsilon=8)
+    retriever = PrivateRetriever(search, kinds, Fixed(), similarity_top_k=3)
+    found = {one.node.node_id: one.node for one in retriever.retrieve("what?")}
+    assert found.keys() == {"image", "media", "inner"}  # an index node stands for the node in it
+    assert found["image"].text_embedding is None
+    assert found["media"].text_resource.embeddings is None
+    assert found["media"].text_resource.text == "b"
+    for node in found.values():
+        assert node.embedding is None
+        assert "0.5, 0.5" not in str(node.to_dict())
+        assert node.metadata["scoreshield"]["epsilon"] == 8.0
+
+
+def test_an_index_node_is_not_followed_to_where_there_is_no_guarantee() -> None:
+    index = index_of()
+    clean, private = (index.as_retriever(), PrivateRetriever.from_index(index, epsilon=8, similarity_top_k=1))
+    inner = {"a": clean, "b": private, "c": NodeWithScore(node=nodes()[0], score=0.123)}
+    outer = {name: IndexNode(id_=name, text=name, index_id=name, obj=obj) for name, obj in inner.items()}
+    search = PrivateSearch(ArrayStore(UNITS[:3], list(outer)), epsilon=8)
+    found = PrivateRetriever(search, outer, Fixed(), similarity_top_k=3).retrieve("what?")
+    by_name = {one.node.node_id: one for one in found}
+    assert {"a", "c"} < by_name.keys()
+    assert by_name["a"].node.obj is None
+    assert by_name["c"].node.obj is None
+    assert "b" not in by_name  # it was followed: its retriever gave a node of its own
+    assert len(by_name) == 3
+    # An index keeps such objects beside its nodes.
+    objects = VectorStoreIndex(objects=[IndexNode(text="1", index_id="x", obj=clean)], embed_model=Fixed())
+    assert names(objects.as_retriever().retrieve("what?")) == BEST[:2]
+    (one,) = PrivateRetriever.from_index(objects, epsilon=8).retrieve("what?")
+    assert one.node.get_content() == "1"
+
+
+@pytest.mark.parametrize("mode", ["index", "query", "screening"])
+def test_the_three_modes_answer_alone_and_in_batches_and_asynchronously(mode: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {} if mode == "index" else {"ledger": ledger(tmp_path), "mode": mode}
+    options |= {"threshold": 0.2} if mode == "screening" else {}
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=1, similarity_top_k=3, **options)
+    spent = lambda: options["ledger"].spent if options.get("ledger") else 0  # noqa: E731
+    assert len(retriever.retrieve("what?")) == 3
+    assert spent() == pytest.approx(0 if mode == "index" else 1)
+    assert len(asyncio.run(retriever.aretrieve(QueryBundle("x", embedding=QUERY.tolist())))) == 3
+    assert [len(one) for one in retriever.retrieve_batch(["a", QueryBundle("b")])] == [3, 3]
+    assert [len(one) for one in asyncio.run(retriever.aretrieve_batch(["a", "b"]))] == [3, 3]
+    assert spent() == pytest.approx(0 if mode == "index" else 6)
+    scored = [one.score for one in retriever.retrieve("what?")]
+    assert all(score is None for score in scored) == (mode == "screening")
+
+
+def test_a_batch_is_charged_whole_or_not_at_all(tmp_path: Path) -> None:
+    account = ledger(tmp_path, epsilon=2.5)
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=1, mode="query", ledger=account)
+    with pytest.raises(BudgetExceeded):
+        retriever.retrieve_batch(["a", "b", "c"])
+    assert account.spent == 0
+    assert len(retriever.retrieve_batch(["a", "b"])) == 2
+    assert account.spent == pytest.approx(2)
+
+
+def test_a_node_that_cannot_be_fetched_costs_nothing(tmp_path: Path) -> None:
+    def broken(one: Any) -> Any:
+        raise ConnectionError(f"secret of {one}")
+
+    account = ledger(tmp_path)
+    search = PrivateSearch(UNITS, epsilon=1, mode="query", ledger=account)
+    with pytest.raises(StoreError, match=r"could not be fetched \(ConnectionError\); nothing was released") as caught:
+        PrivateRetriever(search, broken, Fixed()).retrieve("what?")
+    assert "secret" not in str(caught.value)
+    assert account.spent == 0
+
+
+def test_a_query_engine_answers_from_it() -> None:
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=PLENTY, similarity_top_k=2)
+    engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM())
+    response = engine.query("what?")
+    assert names(response.source_nodes) == BEST[:2]
+    assert f"text {BEST[0]}" in str(response)
+    assert "scoreshield" not in str(response)
+    assert names(asyncio.run(engine.aquery("what?")).source_nodes) == BEST[:2]
+
+
+def test_a_postprocessor_cuts_by_released_scores() -> None:
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=2, similarity_top_k=N)
+    found = retriever.retrieve("what?")
+    kept = SimilarityPostprocessor(similarity_cutoff=0.5).postprocess_nodes(found)
+    assert names(kept) == [name for name, one in zip(names(found), found, strict=True) if (one.score or 0) >= 0.5]
+    assert 0 < len(kept) < N
+
+
+def test_a_query_transformation_changes_the_embedded_text() -> None:
+    class ToRow(BaseQueryTransform):
+        def _get_prompts(self) -> dict[str, Any]:
+            return {}
+
+        def _update_prompts(self, prompts: dict[str, Any]) -> None:
+            del prompts
+
+        def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
+            del metadata
+            return QueryBundle(query_bundle.query_str, custom_embedding_strs=["3"])
+
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=PLENTY, similarity_top_k=1)
+    engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM())
+    assert names(TransformQueryEngine(engine, ToRow()).query("what?").source_nodes) == [3]
+
+
+# ---- Filters act on the released ranking.
+
+
+def test_filters_and_restrictions_choose_among_the_released_ranking() -> None:
+    index = index_of()
+    even = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
+
+    def best(keep: Any, **kwargs: Any) -> None:
+        retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=4, **kwargs)
+        assert names(retriever.retrieve("what?")) == [one for one in BEST if keep(one)][:4]
+
+    best(lambda one: one % 2 == 0, filters=even)
+    best(lambda one: one in (1, 2, 3), node_ids=NAMES[1:4])
+    best(lambda one: one < 10, doc_ids=["doc 0"])
+    best(lambda one: one < 10 and one % 2 == 0, doc_ids=["doc 0"], filters=even)
+    best(
+        lambda one: one % 2 == 1 or one > 25,
+        filters=MetadataFilters(
+            filters=[
+                MetadataFilters(filters=[even], condition=FilterCondition.NOT),
+                MetadataFilter(key="number", value=25, operator=FilterOperator.GT),
+            ],
+            condition=FilterCondition.OR,
+        ),
+    )
+    best(lambda one: one >= 20, filters=MetadataFilters(filters=[MetadataFilter(key="ref_doc_id", value="doc 2")]))
+
+
+def test_filters_that_do_not_fit_are_told_in_one_sentence_and_cost_nothing(tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    wrong = MetadataFilters(filters=[MetadataFilter(key="number", value="x", operator=FilterOperator.GT)])
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=1, mode="query", ledger=account, filters=wrong)
+    with pytest.raises(InvalidInput, match=r"The filters do not fit the nodes' metadata \(TypeError\)\."):
+        retriever.retrieve("what?")
+    assert account.spent == 0
+    with pytest.raises(InvalidInput, match="Filters must be MetadataFilters"):
+        PrivateRetriever.from_index(index_of(), epsilon=1, filters={"parity": 0})  # type: ignore[arg-type]
+
+
+# ---- The vector store.
+
+
+def test_an_index_over_the_private_store_works_as_over_any_other() -> None:
+    store = PrivateVectorStore.from_index(index_of(), epsilon=PLENTY)
+    index = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
+    assert names(index.as_retriever(similarity_top_k=4).retrieve("what?")) == BEST[:4]
+    assert names(asyncio.run(index.as_retriever(similarity_top_k=4).aretrieve("what?"))) == BEST[:4]
+    filters = MetadataFilters(filters=[MetadataFilter(key="parity", value=1)])
+    found = index.as_retriever(similarity_top_k=3, filters=filters).retrieve("what?")
+    assert names(found) == [one for one in BEST if one % 2][:3]
+    assert found[0].node.metadata["scoreshield"]["epsilon"] == PLENTY
+    assert index.as_query_engine(llm=MockLLM()).query("what?").source_nodes
+    result = store.query(VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=2, doc_ids=["doc 1"]))
+    assert result.ids == [NAMES[one] for one in BEST if 10 <= one < 20][:2]
+    assert result.similarities == sorted(result.similarities or [], reverse=True)
+
+
+def test_screening_without_scores_gives_no_similarities(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mode": "screening", "threshold": 0.0, "ledger": ledger(tmp_path)}
+    store = PrivateVectorStore.from_index(index_of(), epsilon=1, **options)
+    result = store.query(VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=3))
+    assert result.similarities is None
+    assert len(result.nodes or []) == 3
+
+
+@pytest.mark.parametrize("mode", [mode for mode in VectorStoreQueryMode if mode != VectorStoreQueryMode.DEFAULT])
+def test_every_other_query_mode_is_refused(mode: VectorStoreQueryMode) -> None:
+    store = PrivateVectorStore.from_index(index_of(), epsilon=8)
+    query = VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=2, mode=mode)
+    with pytest.raises(InvalidInput, match=f"The query mode '{mode.value}' is refused"):
+        store.query(query)
+    with pytest.raises(InvalidInput, match="is refused"):
+        asyncio.run(store.aquery(query))
+
+
+def test_what_changes_the_collection_goes_to_the_wrapped_index() -> None:
+    wrapped = index_of()
+    store = PrivateVectorStore.from_index(wrapped, epsilon=PLENTY)
+    index = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
+    new = TextNode(id_="new", text="new")
+    index.insert_nodes([new])  # its embedding is the query's own
+    assert "new" in wrapped.vector_store.data.embedding_dict  # type: ignore[attr-defined]
+    top = lambda: [one.node.node_id for one in index.as_retriever(similarity_top_k=3).retrieve("what?")]  # noqa: E731
+    assert store.search.stale
+    assert "new" not in top()  # the old version answers
+    store.search.refresh()
+    assert "new" in top()[:2]
+    assert store.search.version == 2
+    index.delete_nodes(["new"])
+    assert "new" not in top()  # at once
+    index.delete_ref_doc("doc 0")
+    assert all(number >= 10 for number in map(NAMES.index, top()))
+    wrapped.delete_nodes([top()[0]])  # behind its back
+    assert len(top()) == 3
+    with pytest.raises(InvalidInput, match="Deleting nodes by filters is refused"):
+        store.delete_nodes(filters=MetadataFilters(filters=[]))
+    with pytest.raises(InvalidInput, match="cannot change"):
+        PrivateVectorStore(PrivateSearch(UNITS, epsilon=1), {}).add([new])
+
+
+def test_in_query_mode_a_change_is_a_new_version_on_the_same_account(tmp_path: Path) -> None:
+    index, account = index_of(), ledger(tmp_path)
+    retriever = PrivateRetriever.from_index(index, epsilon=1, mode="query", ledger=account, similarity_top_k=N + 1)
+    assert len(retriever.retrieve("what?")) == N
+    index.insert_nodes([TextNode(id_="new", text="new")])
+    assert len(retriever.retrieve("what?")) == N + 1
+    index.delete_nodes(["new"])
+    found = retriever.retrieve("what?")
+    assert len(found) == N
+    assert found[0].node.metadata["scoreshield"]["version"] == 3
+    vectors: Any = index.vector_store
+    vectors.data.embedding_dict[NAMES[0]] = [1.0] * D
+    assert retriever.retrieve("what?")[0].node.metadata["scoreshield"]["version"] == 4
+    assert account.spent == pytest.approx(4)
+
+
+def test_nodes_are_listed_without_scores_and_vectors() -> None:
+    store = PrivateVectorStore.from_index(index_of(), epsilon=8)
+    assert [one.node_id for one in store.get_nodes()] == NAMES
+    (one,) = store.get_nodes([NAMES[4]])
+    assert one.get_content() == "text 4"
+    assert one.embedding is None
+    assert "scoreshield" not in one.metadata
+    filters = MetadataFilters(filters=[MetadataFilter(key="number", value=3, operator=FilterOperator.LT)])
+    assert [one.node_id for one in asyncio.run(store.aget_nodes(None, filters))] == NAMES[:3]
+
+
+def test_an_index_is_kept_in_a_file_and_paid_for_once(tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "index.npz", "similarity_top_k": N}
+    first = PrivateRetriever.from_index(index_of(), **options).retrieve("what?")
+    again = PrivateRetriever.from_index(index_of(), **options).retrieve("what?")
+    assert [(one.node.node_id, one.score) for one in first] == [(one.node.node_id, one.score) for one in again]
+    assert account.spent == pytest.approx(4)
+    anew = [TextNode(text=str(number)) for number in range(N)]  # with ids at random
+    with pytest.raises(InvalidInput, match="names none of these nodes"):
+        PrivateRetriever.from_index(VectorStoreIndex(anew, embed_model=Fixed()), **options)
+
+
+# ---- Other vector stores.
+
+
+def test_a_faiss_vector_store() -> None:
+    faiss = pytest.importorskip("faiss")
+    module = pytest.importorskip("llama_index.vector_stores.faiss")
+    for kind in (faiss.IndexFlatL2, faiss.IndexFlatIP):
+        context = StorageContext.from_defaults(vector_store=module.FaissVectorStore(faiss_index=kind(D)))
+        index = index_of(storage_context=context)
+        retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=5)
+        assert names(retriever.retrieve("what?")) == BEST[:5]
+
+
+# LlamaIndex makes payload indexes, and the client says that they do nothing in local mode.
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant:UserWarning")
+def test_a_qdrant_vector_store() -> None:
+    client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+    module = pytest.importorskip("llama_index.vector_stores.qdrant")
+    store = module.QdrantVectorStore("notes", client=client)
+    index = index_of(storage_context=StorageContext.from_defaults(vector_store=store))
+    retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=5)
+    found = retriever.retrieve("what?")
+    assert names(found) == BEST[:5]
+    assert all(one.node.embedding is None for one in found)
+    index.delete_nodes([NAMES[BEST[1]]])
+    assert BEST[1] not in names(retriever.retrieve("what?"))
+
+
+def test_a_chroma_vector_store() -> None:
+    chromadb = pytest.importorskip("chromadb")
+    module = pytest.importorskip("llama_index.vector_stores.chroma")
+    pytest.importorskip("scoreshield.stores.chroma")
+    client = chromadb.EphemeralClient(chromadb.config.Settings(anonymized_telemetry=False))
+    collection = client.create_collection(uuid.uuid4().hex, configuration={"hnsw": {"space": "cosine"}})
+    index = index_of(storage_context=StorageContext.from_defaults(vector_store=module.ChromaVectorStore(collection)))
+    retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=5)
+    assert names(retriever.retrieve("what?")) == BEST[:5]
+    index.delete_nodes([NAMES[BEST[1]]])
+    assert BEST[1] not in names(retriever.retrieve("what?"))
+
+
+def test_an_unknown_vector_store_needs_a_store() -> None:
+    class Other(SimpleVectorStore):
+        pass
+
+    assert len(PrivateRetriever.from_index(index_of(), epsilon=8).retrieve("what?")) == 2
+    vectors = Other()
+    own = VectorStoreIndex(
+        nodes(), embed_model=Fixed(), storage_context=StorageContext.from_defaults(vector_store=vectors)
+    )
+    assert names(PrivateRetriever.from_index(own, epsilon=PLENTY).retrieve("what?")) == BEST[:2]
+    wrapped = VectorStoreIndex.from_vector_store(PrivateVectorStore.from_index(own, epsilon=8), embed_model=Fixed())
+    with pytest.raises(InvalidInput, match="A private store within a private store is refused"):
+        PrivateRetriever.from_index(wrapped, epsilon=8)
+
+    class Elsewhere(BasePydanticVectorStore):
+        stores_text: bool = False
+
+        @property
+        def client(self) -> None:
+            return
+
+        def add(self, nodes: Any, **kwargs: Any) -> list[str]:
+            del kwargs
+            return [one.node_id for one in nodes]
+
+        def delete(self, ref_doc_id: str, **kwargs: Any) -> None:
+            del ref_doc_id, kwargs
+
+        def query(self, query: Any, **kwargs: Any) -> Any:
+            del query, kwargs
+
+    index = index_of(storage_context=StorageContext.from_defaults(vector_store=Elsewhere()))
+    with pytest.raises(InvalidInput, match="Where a Elsewhere keeps its vectors is not known: give a 'store'"):
+        PrivateRetriever.from_index(index, epsilon=8)
+    given = ArrayStore(UNITS, NAMES)
+    assert names(PrivateRetriever.from_index(index, store=given, epsilon=PLENTY).retrieve("what?")) == BEST[:2]
+
+
+# ---- Bad input.
+
+
+def test_bad_input_is_one_sentence() -> None:
+    index = index_of()
+    with pytest.raises(TypeError, match="epsilon"):
+        PrivateRetriever.from_index(index)  # type: ignore[call-arg]
+    for bad in (0, -1, float("nan"), "8", None):
+        with pytest.raises(InvalidInput, match="epsilon"):
+            PrivateRetriever.from_index(index, epsilon=bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"takes a VectorStoreIndex\. Got SimpleVectorStore"):
+        PrivateRetriever.from_index(index.vector_store, epsilon=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="takes a PrivateSearch"):
+        PrivateRetriever(index, {}, Fixed())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="must be a mapping or a function"):
+        PrivateRetriever(PrivateSearch(UNITS, epsilon=1), 3, Fixed())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="similarity_top_k"):
+        PrivateRetriever.from_index(index, epsilon=1, similarity_top_k=0)
+    with pytest.raises(InvalidInput, match="'centroids' for a retriever is refused"):
+        PrivateRetriever.from_index(index, epsilon=1, identity_of=str, centroids=True)
+    with pytest.raises(InvalidInput, match="'ledger'"):
+        PrivateRetriever.from_index(index, epsilon=1, mode="query")
+    retriever = PrivateRetriever.from_index(index, epsilon=1)
+    for embedding in ([1.0], [[1.0] * D], [float("nan")] * D, [0.0] * D):
+        with pytest.raises(InvalidInput, match="query"):
+            retriever.retrieve(QueryBundle("x", embedding=embedding))  # type: ignore[arg-type]
+    for batch in ([], "text"):
+        with pytest.raises(InvalidInput, match="A batch is a list"):
+            retriever.retrieve_batch(batch)  # type: ignore[arg-type]
+    without = PrivateRetriever(retriever.search, {})
+    with pytest.raises(InvalidInput, match="no embedding"):
+        without.retrieve("what?")
+    with pytest.raises(InvalidInput, match="The query has no embedding"):
+        PrivateVectorStore(retriever.search, {}).query(VectorStoreQuery())
+
+
+@pytest.mark.parametrize(
+    ("vectors", "told"),
+    [
+        ({}, "holds no records"),
+        ({"a": [1.0, 2.0], "b": [1.0]}, "mixes vectors of different lengths"),
+        ({"a": [1.0, float("nan")], "b": [1.0, 0.0]}, "zero or not finite"),
+        ({"a": [0.0, 0.0], "b": [1.0, 0.0]}, "zero or not finite"),
+    ],
+)
+def test_a_bad_store_is_told_in_one_sentence(vectors: dict[str, list[float]], told: str) -> None:
+    index = VectorStoreIndex([], embed_model=Fixed())
+    index.vector_store.data.embedding_dict.update(vectors)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match=told):
+        PrivateRetriever.from_index(index, epsilon=1)

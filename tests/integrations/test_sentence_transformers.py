@@ -1,0 +1,285 @@
+"""The sentence-transformers helper: the shape is the package's own, scores are released, and it pays when it says."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scoreshield.audit import Claim, audit
+from scoreshield.audit.neighbours import worst_pairs
+from scoreshield.errors import BudgetExceeded, InvalidInput, ScoreShieldError, StoreError
+from scoreshield.integrations.sentence_transformers import PrivateCorpus, semantic_search
+from scoreshield.privacy.ledger import Ledger
+
+N, D = 30, 6
+ROWS = np.random.default_rng(5).standard_normal((N, D)).astype(np.float32)
+UNITS = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+QUERIES = UNITS[[7, 3]]
+BEST = np.argsort(-(UNITS @ QUERIES.T), axis=0).T.tolist()
+#: So much budget that the noise is below the gaps between scores: the released order is then the clean one.
+PLENTY = 500.0
+TEXTS = [f"row {number}" for number in range(N)]
+
+
+class Model:
+    """Embeds the text "row i" as row i; counts what it encodes."""
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode(self, sentences: list[str], normalize_embeddings: bool = False) -> np.ndarray:
+        assert isinstance(sentences, list)
+        self.encoded += len(sentences)
+        rows = ROWS[[int(text.split()[-1]) for text in sentences]]
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize_embeddings else rows
+
+
+class Prompted(Model):
+    """A model with prompts: queries are encoded another way than documents."""
+
+    def encode_document(self, sentences: list[str], normalize_embeddings: bool = False) -> np.ndarray:
+        return self.encode(sentences, normalize_embeddings)
+
+    def encode_query(self, sentences: list[str], normalize_embeddings: bool = False) -> np.ndarray:
+        return -self.encode(sentences, normalize_embeddings)
+
+
+def ledger(folder: Path, epsilon: float = 10.0) -> Any:
+    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).on("notes")
+
+
+def ids(found: Any) -> list[int]:
+    return [one["corpus_id"] for one in found]
+
+
+# ---- semantic_search.
+
+
+def test_its_shape_and_with_budget_in_plenty_its_answers_are_the_packages_own() -> None:
+    util = pytest.importorskip("sentence_transformers.util")
+    torch = pytest.importorskip("torch")
+    plain = util.semantic_search(torch.tensor(QUERIES), torch.tensor(ROWS), top_k=4)
+    found = semantic_search(torch.tensor(QUERIES), torch.tensor(ROWS), epsilon=PLENTY, top_k=4)
+    assert isinstance(found, list)
+    assert [ids(one) for one in found] == [ids(one) for one in plain] == [best[:4] for best in BEST]
+    for ours, theirs in zip(found, plain, strict=True):
+        assert [one.keys() for one in ours] == [one.keys() for one in theirs]
+        assert {type(one["corpus_id"]) for one in ours} == {int}
+        np.testing.assert_allclose([one["score"] for one in ours], [one["score"] for one in theirs], atol=0.02)
+
+
+def test_tensors_arrays_and_lists_are_read_alike() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor(ROWS, requires_grad=True)
+    corpora = (ROWS, tensor, tensor.double(), ROWS.tolist(), list(tensor), tensor.to_sparse(), tensor.half())
+    for corpus in corpora:
+        assert ids(semantic_search(QUERIES[0], corpus, epsilon=PLENTY, top_k=3)[0]) == BEST[0][:3]
+    for queries in (
+        QUERIES,
+        torch.tensor(QUERIES),
+        QUERIES.tolist(),
+        list(torch.tensor(QUERIES)),
+        torch.tensor(QUERIES).bfloat16(),
+    ):
+        found = semantic_search(queries, ROWS, epsilon=PLENTY, top_k=1)
+        assert [ids(one) for one in found] == [[7], [3]]
+
+
+def test_scores_are_clipped_in_order_and_carry_the_guarantee() -> None:
+    (found,) = semantic_search(QUERIES[0], ROWS, epsilon=1, top_k=100)
+    scores = [one["score"] for one in found]
+    assert len(found) == N
+    assert scores == sorted(scores, reverse=True)
+    assert max(map(abs, scores)) == 1.0
+    assert (found.guarantee.epsilon, found.guarantee.delta, found.guarantee.sampler) == (1.0, 0.0, "exact")
+
+
+def test_each_call_is_a_release_and_charged(tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    for _ in range(2):
+        semantic_search(QUERIES, ROWS, epsilon=2, ledger=account)
+    assert account.spent == pytest.approx(4)  # an index for both queries of a call
+    semantic_search(QUERIES, ROWS, epsilon=1, mode="query", ledger=account)
+    assert account.spent == pytest.approx(6)
+    with pytest.raises(BudgetExceeded):
+        semantic_search(QUERIES, ROWS, epsilon=2.5, mode="query", ledger=account)
+    assert account.spent == pytest.approx(6)
+
+
+@pytest.mark.parametrize("name", ["score_function", "query_chunk_size", "corpus_chunk_size"])
+def test_what_the_package_takes_besides_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"'{name}' in a private semantic_search is refused"):
+        semantic_search(QUERIES, ROWS, epsilon=1, **{name: 3})
+
+
+def test_bad_input_is_one_sentence() -> None:
+    with pytest.raises(TypeError, match="epsilon"):
+        semantic_search(QUERIES, ROWS)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="nonsense"):
+        semantic_search(QUERIES, ROWS, epsilon=1, nonsense=1)
+    for corpus in ([], np.zeros((3, 0)), ROWS[0], None, "text", [[1.0], [1.0, 2.0]], np.array([["a"]])):
+        with pytest.raises(InvalidInput, match="embeddings"):
+            semantic_search(QUERIES, corpus, epsilon=1)
+    for corpus in (ROWS * 0, np.where(np.eye(N, D), np.nan, ROWS)):
+        with pytest.raises(StoreError, match="zero or not finite"):
+            semantic_search(QUERIES, corpus, epsilon=1)
+    for query in ([1.0], QUERIES * np.nan, QUERIES * 0, None, np.zeros((0, D))):
+        with pytest.raises(InvalidInput, match="query"):
+            semantic_search(query, ROWS, epsilon=1)
+    for bad in (0, 1.5, True, None):
+        with pytest.raises(InvalidInput, match="top_k"):
+            semantic_search(QUERIES, ROWS, epsilon=1, top_k=bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'centroids' here is refused"):
+        semantic_search(QUERIES, ROWS, epsilon=1, identity_of=str, centroids=True)
+
+
+# ---- PrivateCorpus.
+
+
+def test_a_corpus_is_searched_by_text_alone_in_lists_and_asynchronously() -> None:
+    corpus = PrivateCorpus(Model(), TEXTS, epsilon=PLENTY)
+    found = corpus.search("row 7", 4)
+    assert ids(found) == BEST[0][:4]
+    assert [one["text"] for one in found] == [TEXTS[one] for one in BEST[0][:4]]
+    assert [ids(one) for one in corpus.search(["row 7", "row 3"], 4)] == [best[:4] for best in BEST]
+    assert ids(asyncio.run(corpus.asearch("row 3", 4))) == BEST[1][:4]
+    above = corpus.search("row 7", N, threshold=0.5)
+    assert ids(above) == [one for one in BEST[0] if UNITS[one] @ UNITS[7] >= 0.5]
+    assert found.guarantee.epsilon == corpus.private_search.guarantee.epsilon == PLENTY
+    assert (len(corpus), repr(corpus)) == (N, "<PrivateCorpus of 30 sentences, 'index'>")
+
+
+def test_a_model_with_prompts_gets_them() -> None:
+    corpus = PrivateCorpus(Prompted(), TEXTS, epsilon=PLENTY)
+    assert ids(corpus.search("row 7", 3)) == BEST[0][::-1][:3]
+
+
+def test_it_pays_once_encodes_once_and_keeps_no_clean_vector(tmp_path: Path) -> None:
+    account, model = ledger(tmp_path), Model()
+    options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "corpus.npz"}
+    corpus = PrivateCorpus(model, TEXTS, **options)
+    assert model.encoded == N + 1  # one sentence tells the dimension
+    first = corpus.search("row 7")
+    assert corpus.search("row 7") == first
+    assert account.spent == pytest.approx(4)
+    assert corpus.private_search._source.store._fresh is None  # type: ignore[attr-defined]
+    model = Model()
+    again = PrivateCorpus(model, TEXTS, **options)
+    assert model.encoded == 1
+    assert again.search("row 7") == first
+    assert account.spent == pytest.approx(4)
+    with pytest.raises(InvalidInput, match="of 30 records, and there are 29 sentences: it was made of another corpus"):
+        PrivateCorpus(model, TEXTS[1:], **options)
+
+
+@pytest.mark.parametrize("mode", ["query", "screening"])
+def test_queries_that_are_charged_are_charged_together(mode: str, tmp_path: Path) -> None:
+    account = ledger(tmp_path, epsilon=2.5)
+    options: dict[str, Any] = {"threshold": 0.0} if mode == "screening" else {}
+    corpus = PrivateCorpus(Model(), TEXTS, epsilon=1, mode=mode, ledger=account, **options)
+    with pytest.raises(BudgetExceeded):
+        corpus.search(["row 1", "row 2", "row 3"])
+    assert account.spent == 0
+    assert len(corpus.search(["row 1", "row 2"], 3)) == 2
+    assert account.spent == pytest.approx(2)
+
+
+def test_a_real_model_of_the_package() -> None:
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    model = SentenceTransformer(modules=[BoW(vocab=["cat", "dog", "fish", "garden", "house", "sea"])], device="cpu")
+    corpus = PrivateCorpus(model, ["dog house", "fish sea", "cat garden"], epsilon=PLENTY)
+    assert [one["text"] for one in corpus.search("fish", 1)] == ["fish sea"]
+    assert [ids(one) for one in corpus.search(["dog", "cat"], 1)] == [[0], [2]]
+
+
+def test_bad_corpora_are_told_in_one_sentence() -> None:
+    class Wrong(Model):
+        def encode(self, sentences: list[str], normalize_embeddings: bool = False) -> Any:
+            return super().encode(sentences, normalize_embeddings)[0]
+
+    class Broken(Model):
+        def encode(self, sentences: list[str], normalize_embeddings: bool = False) -> Any:
+            raise RuntimeError(f"secret {sentences} {normalize_embeddings}")
+
+    for sentences in ([], "text", None, [1, 2], ["a", None]):
+        with pytest.raises(InvalidInput, match="'sentences' parameter of PrivateCorpus must be a list"):
+            PrivateCorpus(Model(), sentences, epsilon=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="takes a model with an 'encode' method"):
+        PrivateCorpus(None, TEXTS, epsilon=1)
+    with pytest.raises(InvalidInput, match="must encode 1 texts as so many rows"):
+        PrivateCorpus(Wrong(), TEXTS, epsilon=1)
+    with pytest.raises(StoreError, match=r"The corpus failed while being encoded \(RuntimeError\)") as caught:
+        PrivateCorpus(Broken(), TEXTS, epsilon=1)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InvalidInput, match="pin='scores' for a PrivateCorpus is refused"):
+        PrivateCorpus(Model(), TEXTS, epsilon=1, mode="query", rng=1, pin="scores")
+    corpus = PrivateCorpus(Model(), TEXTS, epsilon=1)
+    for query in ([], None, [3]):
+        with pytest.raises(InvalidInput, match=r"'query' parameter of PrivateCorpus\.search"):
+            corpus.search(query)  # type: ignore[arg-type]
+
+
+# ---- Nothing around the noise.
+
+
+def test_copies_logs_and_errors_hold_nothing(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level(logging.DEBUG)
+    clean = {f"{value:.5f}" for value in np.concatenate([ROWS.ravel(), UNITS.ravel(), (UNITS @ UNITS.T).ravel()])}
+
+    def tells(text: str) -> bool:
+        return any(value in text for value in clean)
+
+    assert tells(str([f"{value:.7f}" for value in UNITS[3]]))
+    corpus = PrivateCorpus(Model(), TEXTS, epsilon=2, mode="query", ledger=ledger(tmp_path, epsilon=1))
+    for spread in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(InvalidInput, match="not pickled"):
+            spread(corpus)
+    account = ledger(tmp_path, epsilon=1)
+    for work in (
+        lambda: corpus.search("row 7"),
+        lambda: semantic_search(QUERIES, ROWS, epsilon=2, mode="query", ledger=account),
+        lambda: semantic_search(QUERIES, ROWS, epsilon=2, ledger=account),
+        lambda: semantic_search(QUERIES, ROWS * np.nan, epsilon=2),
+    ):
+        with pytest.raises(ScoreShieldError) as caught:
+            work()
+        assert caught.value.__context__ is None
+        assert not tells(str(caught.value))
+        trace = caught.tb
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename != __file__:
+                values = list(trace.tb_frame.f_locals.values())
+                assert not [one for one in values if isinstance(one, np.ndarray) and len(one) == N]
+                assert not tells(repr([one for one in values if isinstance(one, list | tuple | dict)]))
+            trace = trace.tb_next
+    assert not tells(repr(corpus) + repr(vars(corpus)["_search"]) + caplog.text)
+
+
+def test_the_audit_finds_no_leak_and_breaks_noise_on_the_true_best() -> None:
+    """1,000 releases of each side; the false-alarm rate is one in a million."""
+    axis = np.eye(4)[0]
+
+    def through_ours(rows: np.ndarray) -> np.ndarray:
+        (found,) = semantic_search(axis, rows, epsilon=1.0, top_k=3)
+        scores = {one["corpus_id"]: one["score"] for one in found}
+        return np.array([scores[place] for place in range(3)])
+
+    def near_miss(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        out = np.zeros(3)
+        best = np.argsort(-(rows @ axis))[:2]
+        out[best] = rows[best] @ axis + rng.laplace(0, 2, 2)
+        return out
+
+    options: dict[str, Any] = {"neighbours": worst_pairs(3, 4, "scores", axis)[0], "confidence": 1 - 1e-6}
+    assert not audit(through_ours, Claim(1.0), releases=1000, **options).broken
+    assert audit(near_miss, Claim(1.0), releases=1000, **options).broken

@@ -1,0 +1,171 @@
+"""NumPy arrays and files as a store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scoreshield.errors import FileError, InvalidInput, StoreError
+from scoreshield.stores import ArrayStore, Pinned
+
+N, DIMENSION = 30, 6
+ROWS = np.random.default_rng(8).standard_normal((N, DIMENSION)) * 3
+QUERY = np.random.default_rng(9).standard_normal(DIMENSION)
+QUERY /= np.linalg.norm(QUERY)
+COSINES = np.array([row @ QUERY / np.sqrt(row @ row) for row in ROWS])
+
+
+def released(pinned: Pinned) -> Any:
+    rows, asked = pinned.current().problem(QUERY)
+    return rows @ asked / np.linalg.norm(rows, axis=1)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", ">f4"])
+@pytest.mark.parametrize("kind", ["array", "npy", "npz", "mapped"])
+def test_ids_scores_vectors(tmp_path: Path, kind: str, dtype: str) -> None:
+    rows = ROWS.astype(dtype)
+    path = tmp_path / f"rows.{'npz' if kind == 'npz' else 'npy'}"
+    np.savez(path, rows) if kind == "npz" else np.save(path, rows)
+    source: Any = {"array": rows, "mapped": np.load(tmp_path / "rows.npy", mmap_mode="r")}[kind] if kind in (
+        "array", "mapped") else path  # fmt: skip
+    store = ArrayStore(source)
+    records, scored = store.records(), store.scores(QUERY.astype(np.float32))
+    atol = 2e-3 if dtype == "f2" else 1e-6
+    assert list(records.ids) == list(scored.ids) == list(range(N))
+    np.testing.assert_allclose(records.vectors, ROWS, atol=1e-2 if dtype == "f2" else 1e-5)
+    np.testing.assert_allclose(scored.values, COSINES, atol=atol)
+    np.testing.assert_allclose(released(Pinned(store)), COSINES, atol=atol)
+    assert store.zero_copy == (kind in ("npy", "mapped") and dtype in ("f4", "f8"))
+    assert store.dimension == DIMENSION
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(pa.table({"embedding": ROWS.tolist()}), tmp_path / "rows.parquet")
+    np.testing.assert_allclose(released(Pinned(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
+
+
+def test_an_array_is_copied_and_a_mapped_file_is_viewed(tmp_path: Path) -> None:
+    rows = ROWS.astype(np.float32)
+    snapshot = Pinned(ArrayStore(rows)).current()
+    rows[:] = 1
+    np.testing.assert_allclose(np.linalg.norm(snapshot.rows, axis=1), 1, atol=1e-6)
+    np.save(tmp_path / "rows.npy", ROWS)
+    snapshot = Pinned(ArrayStore(str(tmp_path / "rows.npy"))).current()
+    assert isinstance(snapshot.rows, np.ndarray)
+    assert isinstance(snapshot.rows.base, np.memmap)
+
+
+def test_an_array_that_is_written_to_in_place() -> None:
+    rows = ROWS.copy()
+    store = ArrayStore(rows)
+    pinned = Pinned(store)
+    pinned.current()
+    rows *= -1
+    np.testing.assert_allclose(released(pinned), COSINES, atol=1e-6)  # not seen
+    store.changed()
+    assert pinned.stale()
+    np.testing.assert_allclose(released(pinned), -COSINES, atol=1e-6)
+    assert pinned.version == 2
+
+
+@pytest.mark.parametrize("ids", [[f"p{i}" for i in range(N)], tuple(range(N, 0, -1)), np.arange(N) * 2])
+def test_ids(ids: Any) -> None:
+    snapshot = Pinned(ArrayStore(ROWS, ids)).current()
+    assert snapshot.ids == tuple(ids)
+    assert type(snapshot.ids[0]) in (int, str)
+
+
+def test_a_file_that_is_replaced_is_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, ROWS)
+    pinned = Pinned(ArrayStore(path))
+    assert (pinned.current().version, pinned.current().version) == (1, 1)
+    np.save(tmp_path / "next.npy", -ROWS)
+    (tmp_path / "next.npy").rename(path)
+    assert pinned.stale()
+    np.testing.assert_allclose(released(pinned), -COSINES, atol=1e-6)
+    assert pinned.version == 2
+    np.save(tmp_path / "next.npy", ROWS[:5])
+    (tmp_path / "next.npy").rename(path)
+    assert (len(pinned.current()), pinned.version) == (5, 3)
+
+
+def test_a_file_of_the_same_size_and_time_is_seen_by_its_inode(tmp_path: Path) -> None:
+    path, other = tmp_path / "rows.npy", tmp_path / "next.npy"
+    np.save(path, ROWS)
+    before = ArrayStore(path)
+    token, facts = before.state(), path.stat()
+    np.save(other, -ROWS)
+    os.utime(other, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    other.rename(path)
+    assert before.state() != token
+
+
+def test_a_file_that_goes(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, ROWS)
+    pinned = Pinned(ArrayStore(path))
+    pinned.current()
+    path.unlink()
+    with pytest.raises(StoreError, match=r"The array in rows\.npy is gone"):
+        pinned.current()
+
+
+def test_one_row_is_a_collection() -> None:
+    assert len(Pinned(ArrayStore(ROWS[:1])).current()) == 1
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "ids", "says"),
+    [
+        ([], None, "'embeddings' parameter of ArrayStore must be a two-dimensional array"),
+        (np.empty((0, 4)), None, "'embeddings' parameter"),
+        (np.ones(4), None, "'embeddings' parameter"),
+        (np.ones((2, 2, 2)), None, "'embeddings' parameter"),
+        ([[1.0], [1.0, 2.0]], None, "'embeddings' parameter"),
+        ([["a"]], None, "'embeddings' parameter"),
+        (object(), None, "'embeddings' parameter"),
+        (np.ones((2, 2), dtype=complex), None, "'embeddings' parameter"),
+        (ROWS, ["a"], "one id a row, 30 of them; got 1"),
+        (ROWS, "abc", "'ids' parameter of ArrayStore must be a sequence"),
+        (ROWS, 5, "'ids' parameter"),
+        (ROWS, np.ones((N, 2)), "'ids' parameter"),
+        (ROWS, {1, 2}, "'ids' parameter"),
+    ],
+)
+def test_bad_arguments(embeddings: Any, ids: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        ArrayStore(embeddings, ids)
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="There is no file"):
+        ArrayStore(tmp_path / "none.npy")
+    (tmp_path / "rows.npy").write_bytes(b"\x93NUMPY garbage")
+    with pytest.raises(InvalidInput, match="corrupt, truncated or of another kind"):
+        ArrayStore(tmp_path / "rows.npy")
+    with pytest.raises(InvalidInput, match=r"must be a \.npy, \.npz or \.parquet file"):
+        ArrayStore("rows.csv")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0])
+@pytest.mark.parametrize("file", [True, False])
+def test_bad_rows(tmp_path: Path, bad: float, file: bool) -> None:
+    rows = ROWS.copy()
+    rows[4] = bad
+    np.save(tmp_path / "rows.npy", rows)
+    with pytest.raises(StoreError, match="zero or not finite numbers; nothing was released"):
+        Pinned(ArrayStore(tmp_path / "rows.npy" if file else rows)).current()
+
+
+@pytest.mark.parametrize(("ids", "says"), [([1] * N, "same id more than once"), ([[1]] * N, "cannot be told apart")])
+def test_bad_ids(ids: Any, says: str) -> None:
+    with pytest.raises(StoreError, match=says):
+        Pinned(ArrayStore(ROWS, ids)).current()

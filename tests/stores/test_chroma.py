@@ -1,0 +1,261 @@
+"""Chroma: in memory, in a folder, and a real server that these tests start."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, raising, the_query, unit
+
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import ChromaStore, Convention, Pinned
+from scoreshield.stores import chroma as adapter
+
+chromadb = pytest.importorskip("chromadb", reason="chromadb is not installed")
+
+TOKEN = "t0ken-of-the-server"
+_names = itertools.count()
+
+
+def settings() -> Any:
+    return chromadb.config.Settings(anonymized_telemetry=False)
+
+
+class ChromaChecks(StoreChecks):
+    ids: ClassVar[Sequence[Any]] = [f"p{i}" for i in np.random.default_rng(1).permutation(N)]
+    new: ClassVar[Any] = "new"
+    space: ClassVar[str] = "cosine"
+    sees_updates: ClassVar[bool] = False
+    client: Any
+
+    def collection(self) -> Any:
+        if not hasattr(self, "made"):
+            configuration = {"hnsw": {"space": self.space}}
+            name = f"people{next(_names)}"
+            self.made = self.client.create_collection(name, configuration=configuration, embedding_function=None)
+        return self.made
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        self.collection().add(ids=list(ids), embeddings=[np.asarray(v, dtype=np.float32) for v in vectors])
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.collection().update(ids=[one], embeddings=[np.asarray(vector, dtype=np.float32)])
+
+    def remove(self, one: Any) -> None:
+        self.collection().delete(ids=[one])
+
+    def empty(self) -> None:
+        self.collection().delete(ids=list(self.ids))
+
+    def open(self) -> ChromaStore:
+        return ChromaStore(self.collection())
+
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
+        error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
+        return raising(patch, self.collection(), "count", "get", error=error)
+
+
+class TestMemory(ChromaChecks):
+    @pytest.fixture(autouse=True)
+    def _client(self) -> None:
+        self.client = chromadb.EphemeralClient(settings=settings())
+
+
+class TestFolder(ChromaChecks):
+    """On disk, inner product."""
+
+    space: ClassVar[str] = "ip"
+    any_length: ClassVar[bool] = False
+    scores_zero: ClassVar[bool] = True
+
+    @pytest.fixture(autouse=True)
+    def _client(self, tmp_path: Path) -> None:
+        self.client = chromadb.PersistentClient(tmp_path / "chroma", settings=settings())
+
+
+class Server:
+    """A real one, on a free port, that forgets everything."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("chroma", path=str(Path(sys.executable).parent))
+        if program is None:
+            pytest.skip("the program 'chroma' is not beside the interpreter")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [program, "run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        patience = time.monotonic() + 30
+        while time.monotonic() < patience and self.process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(0.05)
+        self.stop()
+        pytest.skip("the Chroma server does not start here")
+
+    def client(self) -> Any:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return chromadb.HttpClient("127.0.0.1", self.port, headers=headers, settings=settings())
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(tmp_path_factory.mktemp("chroma"))
+    yield started
+    started.stop()
+
+
+class TestServer(ChromaChecks):
+    """Euclidean distance, which is Chroma's default."""
+
+    space: ClassVar[str] = "l2"
+    any_length: ClassVar[bool] = False
+    failures: ClassVar[tuple[str, ...]] = ("dropped", "late", "refused")
+    secrets: ClassVar[tuple[str, ...]] = (TOKEN,)
+
+    @pytest.fixture(autouse=True)
+    def _client(self, server: Server) -> None:
+        self.client = server.client()
+
+    @contextlib.contextmanager
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
+        """At the socket's level: every answer of the server is cut, late or refused."""
+        httpx = pytest.importorskip("httpx")
+
+        def handle(_: Any, request: Any) -> Any:
+            if kind == "refused":
+                return httpx.Response(500, json={"error": "InternalError", "message": f"{MARKER} 0.123456789"})
+            raise {"dropped": httpx.RemoteProtocolError, "late": httpx.ReadTimeout}[kind](MARKER, request=request)
+
+        patch.setattr(httpx.HTTPTransport, "handle_request", handle)
+        yield
+
+
+def test_a_server_that_dies_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "_PAGE", 10)
+    server = Server(tmp_path / "chroma")
+    checks = TestServer()
+    try:
+        checks.client = server.client()
+        store = checks.filled()
+        account = checks.account(tmp_path)
+        search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores")
+        search.search(the_query())
+        usual, pages = store._rows, []
+
+        def rows(page: Any) -> Any:
+            pages.append(len(page["ids"]))
+            if len(pages) == 2:
+                server.stop()
+            return usual(page)
+
+        monkeypatch.setattr(store, "_rows", rows)
+        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while scoring a query \(\w+\)")
+        assert pages == [10, 10]
+        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while telling its state \(\w+\)")
+        assert account.spent == 1.0
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("space", "convention"),
+    [
+        ("cosine", Convention.COSINE_DISTANCE),
+        ("ip", Convention.COSINE_DISTANCE),
+        ("l2", Convention.SQUARED_L2),
+        (None, Convention.SQUARED_L2),
+    ],
+)
+def test_distances_are_chromas_own(space: str | None, convention: Convention) -> None:
+    """Few enough records for the index to find them all."""
+    client = chromadb.EphemeralClient(settings=settings())
+    configuration = None if space is None else {"hnsw": {"space": space}}
+    collection = client.create_collection(f"people{next(_names)}", configuration=configuration, embedding_function=None)
+    rows = unit(np.random.default_rng(0).standard_normal((20, DIMENSION))).astype(np.float32)
+    collection.add(ids=[f"p{i:02}" for i in range(20)], embeddings=rows)
+    store = ChromaStore(collection)
+    assert store.convention is convention
+    answer = collection.query(query_embeddings=[the_query()], n_results=20, include=["distances"])
+    theirs = dict(zip(answer["ids"][0], answer["distances"][0], strict=True))
+    scored = store.scores(the_query())
+    assert len(theirs) == 20
+    np.testing.assert_allclose(scored.values, [theirs[one] for one in scored.ids], atol=2e-6)
+    np.testing.assert_allclose(convention.to_cosine(scored.values), cosines(rows, the_query()), atol=2e-6)
+
+
+def test_space_in_the_metadata_and_vectors_of_any_length() -> None:
+    client = chromadb.EphemeralClient(settings=settings())
+    rows = np.random.default_rng(0).standard_normal((20, DIMENSION)).astype(np.float32)
+    for space in ("cosine", "l2"):
+        collection = client.create_collection(
+            f"people{next(_names)}", metadata={"hnsw:space": space}, embedding_function=None
+        )
+        collection.add(ids=[f"p{i:02}" for i in range(20)], embeddings=rows)
+        if space == "cosine":
+            assert len(Pinned(ChromaStore(collection)).current()) == 20
+        else:
+            with pytest.raises(StoreError, match="may not be of unit length"):
+                Pinned(ChromaStore(collection)).current()
+
+
+@pytest.mark.parametrize("what", ["come", "go"])
+def test_records_that_come_and_go_between_pages(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "_PAGE", 10)
+    checks = TestMemory()
+    checks.client = chromadb.EphemeralClient(settings=settings())
+    store = checks.filled()
+    assert len(store.records().ids) == N
+    usual, pages = store._rows, []
+
+    def rows(page: Any) -> Any:
+        pages.append(len(page["ids"]))
+        if len(pages) == 2 and what == "go":
+            checks.remove(checks.ids[0])
+        elif len(pages) == 2:
+            checks.put([checks.new], unit(np.ones((1, DIMENSION))))
+        return usual(page)
+
+    monkeypatch.setattr(store, "_rows", rows)
+    with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
+        store.records()
+
+
+def test_a_collection_of_old_without_a_configuration() -> None:
+    for configuration in (None, {}, {"hnsw": None, "spann": None}):
+        old = SimpleNamespace(configuration_json=configuration, metadata=None)
+        assert adapter._space(old) == "l2"  # Chroma's default
+        assert adapter._space(SimpleNamespace(configuration_json={}, metadata={"hnsw:space": "ip"})) == "ip"
+    cloud = SimpleNamespace(configuration_json={"hnsw": None, "spann": {"space": "cosine"}}, metadata=None)
+    assert adapter._space(cloud) == "cosine"
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(InvalidInput, match="a collection of chromadb, not asynchronous"):
+        ChromaStore("people")
+    client = chromadb.EphemeralClient(settings=settings())
+    name = f"people{next(_names)}"
+    collection = client.create_collection(name, embedding_function=None)
+    with pytest.raises(StoreError, match=f"The Chroma collection '{name}' holds no records"):
+        ChromaStore(collection)
+    collection.add(ids=["a"], embeddings=[[1.0, 0.0]])
+    store = ChromaStore(collection)
+    client.delete_collection(name)
+    with pytest.raises(StoreError, match=r"failed while telling its state \(NotFoundError\)"):
+        Pinned(store).current()

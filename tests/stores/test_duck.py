@@ -1,0 +1,261 @@
+"""DuckDB tables, in memory and in files, and Parquet files."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from stores.store_checks import DIMENSION, N, StoreChecks, raising, the_query, unit
+
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.stores import DuckDBStore, ParquetStore, Pinned
+
+duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+
+
+def listed(vector: Any) -> Any:
+    return None if vector is None else np.asarray(vector, dtype=np.float64).tolist()
+
+
+class TableChecks(StoreChecks):
+    column: ClassVar[str] = f"FLOAT[{DIMENSION}]"
+    id_type: ClassVar[str] = "BIGINT PRIMARY KEY"
+    holds: ClassVar[frozenset[str]] = frozenset({"zero", "nan"})
+    connection: Any
+
+    def run(self, statement: str, values: Any = None, *, many: bool = False) -> None:
+        (self.connection.executemany if many else self.connection.execute)(statement, values)
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        self.run(f"CREATE TABLE IF NOT EXISTS people (id {self.id_type}, embedding {self.column})")
+        rows = [(one, listed(v)) for one, v in zip(ids, vectors, strict=True)]
+        self.run("INSERT INTO people VALUES (?, ?)", rows, many=True)
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.run("UPDATE people SET embedding = ? WHERE id = ?", [listed(vector), one])
+
+    def remove(self, one: Any) -> None:
+        self.run("DELETE FROM people WHERE id = ?", [one])
+
+    def empty(self) -> None:
+        self.run("DELETE FROM people")
+
+    def open(self) -> Any:
+        return DuckDBStore(self.connection, "people")
+
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
+        error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
+        return raising(patch, store, "_cursor", error=error)
+
+
+class TestMemory(TableChecks):
+    @pytest.fixture(autouse=True)
+    def _connection(self) -> Any:
+        self.connection = duckdb.connect()
+        yield
+        self.connection.close()
+
+
+class TestLists(TestMemory):
+    """Lists of double precision, and ids that are text and not unique by themselves."""
+
+    ids: ClassVar[Sequence[Any]] = [f"p{i}" for i in np.random.default_rng(1).permutation(N)]
+    new: ClassVar[Any] = "new"
+    column: ClassVar[str] = "DOUBLE[]"
+    id_type: ClassVar[str] = "VARCHAR"
+    holds: ClassVar[frozenset[str]] = frozenset({"zero", "nan", "twice", "lengths"})
+
+
+class TestFile(TableChecks):
+    """By its path: opened for each reading, so that writers come in between."""
+
+    failures: ClassVar[tuple[str, ...]] = ("dropped", "late", "gone")
+
+    @pytest.fixture(autouse=True)
+    def _path(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "people.duckdb"
+
+    def run(self, statement: str, values: Any = None, *, many: bool = False) -> None:
+        with contextlib.closing(duckdb.connect(self.path)) as self.connection:
+            super().run(statement, values, many=many)
+
+    def open(self) -> Any:
+        return DuckDBStore(str(self.path), "people")
+
+    @contextlib.contextmanager
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Any:
+        away = self.path.with_suffix(".away")
+        if kind == "gone":
+            self.path.rename(away)
+            yield
+            away.rename(self.path)
+            return
+        error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
+        with raising(patch, store, "state", "_cursor", error=error):
+            yield
+
+
+class TestParquet(StoreChecks):
+    holds: ClassVar[frozenset[str]] = frozenset({"zero", "nan", "twice", "lengths"})
+    failures: ClassVar[tuple[str, ...]] = ("dropped", "late", "gone")
+
+    @pytest.fixture(autouse=True)
+    def _path(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "it's * people.parquet"  # a name, and no pattern that fits the other file
+        self.rows: list[tuple[Any, Any]] = []
+        with contextlib.closing(duckdb.connect()) as connection:
+            other = str(tmp_path / "it's 2 people.parquet").replace("'", "''")
+            connection.execute(f"COPY (SELECT 77 AS id, [1.0::FLOAT] AS embedding) TO '{other}' (FORMAT parquet)")
+
+    def write(self) -> None:
+        with contextlib.closing(duckdb.connect()) as connection:
+            connection.execute("CREATE TABLE t (id BIGINT, embedding FLOAT[])")
+            if self.rows:
+                connection.executemany("INSERT INTO t VALUES (?, ?)", self.rows)
+            fresh = self.path.with_name("fresh.parquet")
+            connection.execute(f"COPY t TO '{fresh}' (FORMAT parquet)")
+            fresh.replace(self.path)
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        self.rows += [(one, listed(v)) for one, v in zip(ids, vectors, strict=True)]
+        self.write()
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.rows = [(i, listed(vector) if i == one else v) for i, v in self.rows]
+        self.write()
+
+    def remove(self, one: Any) -> None:
+        self.rows = [(i, v) for i, v in self.rows if i != one]
+        self.write()
+
+    def empty(self) -> None:
+        self.rows = []
+        self.write()
+
+    def open(self) -> Any:
+        return ParquetStore(self.path)
+
+    failing = TestFile.failing
+
+
+@pytest.mark.parametrize("pin", ["copy", "scores"])
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ("(1, [1, 0]), (2, NULL)", "rows without an id or a vector"),
+        ("(1, [1, 0]), (NULL, [0, 1])", "rows without an id or a vector"),
+        ("(1, [1, 0]), (2, [NULL, 1])", "vectors with missing numbers|failed while"),
+        ("(1, [1, 0]), (2, ['inf'::FLOAT, 1])", "not finite|failed while"),
+    ],
+)
+def test_missing_and_infinite(values: str, match: str, pin: str) -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE t (id INT, embedding FLOAT[2])")
+        connection.execute(f"INSERT INTO t VALUES {values}")
+        with pytest.raises(StoreError, match=match):
+            Pinned(DuckDBStore(connection, "t"), pin=pin).current()
+
+
+def test_missing_numbers() -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS id, [NULL, 1]::FLOAT[2] AS embedding")
+        with pytest.raises(StoreError, match="has vectors with missing numbers"):
+            DuckDBStore(connection, "t").records()
+
+
+def test_by_hand() -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute('CREATE SCHEMA s; CREATE TABLE s."my ""t""" ("Id" INT, "v v" DOUBLE[2])')
+        connection.execute('INSERT INTO s."my ""t""" VALUES (2, [3, 4]), (1, [-2, 0])')
+        store = DuckDBStore(connection, 'my "t"', "Id", "v v", schema="s")
+        scored = store.scores(np.array([1, 0], dtype=np.float32))
+        assert list(scored.ids) == [1, 2]
+        np.testing.assert_allclose(scored.values, [-1, 0.6], atol=1e-7)
+        assert store.records().vectors.tolist() == [[-2, 0], [3, 4]]
+
+
+def test_a_renamed_record_is_a_change() -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS id, [1, 0]::FLOAT[2] AS embedding")
+        store = DuckDBStore(connection, "t")
+        before = store.state()
+        connection.execute("UPDATE t SET id = 7")
+        assert store.state() != before
+
+
+def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
+    path = tmp_path / "people.duckdb"
+    with contextlib.closing(duckdb.connect(path)) as connection:
+        connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0]::FLOAT[2] AS embedding")
+    store = DuckDBStore(path, "people")
+    assert Pinned(store).current().ids == (1,)
+    code = f"import duckdb; c = duckdb.connect({str(path)!r}); print('open', flush=True); input()"
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match=r"failed while giving its vectors \(IOException\)"):
+            Pinned(store).current()
+    finally:
+        other.communicate("\n")
+    assert Pinned(store).current().ids == (1,)
+
+
+def test_a_database_closed_under_way() -> None:
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0, 0, 0, 0, 0, 0, 1]::FLOAT[8] AS embedding")
+    pinned = Pinned(DuckDBStore(connection, "people"))
+    pinned.current()
+    connection.close()
+    with pytest.raises(StoreError, match=r"failed while telling its state \(ConnectionException\)"):
+        pinned.current()
+
+
+def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "people.parquet"
+    path.write_bytes(b"PAR1 and what follows is nothing")
+    with pytest.raises(StoreError, match=r"The Parquet file people.parquet failed while being opened \(\w+\)"):
+        ParquetStore(path)
+
+
+def test_parquet_written_by_pyarrow(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    rows = unit(np.random.default_rng(0).standard_normal((9, DIMENSION)))
+    for kind in (pa.list_(pa.float64()), pa.list_(pa.float32(), DIMENSION)):
+        table = pa.table({"id": [f"p{i}" for i in range(9)], "embedding": pa.array(rows.tolist(), kind)})
+        pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "p.parquet", row_group_size=4)
+        snapshot = Pinned(ParquetStore(tmp_path / "p.parquet")).current()
+        np.testing.assert_allclose(snapshot.rows, rows, atol=1e-6)
+        scored = ParquetStore(tmp_path / "p.parquet").scores(the_query())
+        np.testing.assert_allclose(scored.values, rows @ the_query(), atol=1e-6)
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE t (id INT, embedding FLOAT[2], numbers INT[2], name VARCHAR)")
+        connection.execute("CREATE VIEW v AS FROM t")
+        for match, arguments in (
+            ("must be a table; a view", (connection, "v")),
+            ('has no columns "key" and "embedding"', (connection, "t", "key")),
+            ('"numbers" must hold FLOAT or DOUBLE arrays', (connection, "t", "id", "numbers")),
+            ('"name" must hold FLOAT or DOUBLE arrays, not VARCHAR', (connection, "t", "id", "name")),
+            ("the name of a table", (connection, "")),
+            ("the name of a column", (connection, "t", "")),
+            ("a duckdb connection or the path of a file", (3, "t")),
+        ):
+            with pytest.raises(InvalidInput, match=match):
+                DuckDBStore(*arguments)
+        with pytest.raises(StoreError, match="The DuckDB table nobody does not exist"):
+            DuckDBStore(connection, "nobody")
+    with pytest.raises(StoreError, match=r"there is no file none\.duckdb"):
+        DuckDBStore(tmp_path / "none.duckdb", "t")
+    with pytest.raises(StoreError, match=r"The Parquet file none\.parquet does not exist"):
+        ParquetStore(tmp_path / "none.parquet")
+    with pytest.raises(InvalidInput, match="the path of a file"):
+        ParquetStore(3)  # type: ignore[arg-type]

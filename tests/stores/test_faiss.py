@@ -1,0 +1,352 @@
+"""FAISS: the indexes whose exact vectors are read, those that are refused, and what a view may not do."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+faiss = pytest.importorskip("faiss")
+
+from stores.store_checks import DIMENSION, StoreChecks, cosines, raising, the_query, unit  # noqa: E402
+
+from scoreshield.errors import InvalidInput, StoreError  # noqa: E402
+from scoreshield.privacy.ledger import Ledger  # noqa: E402
+from scoreshield.search import PrivateSearch  # noqa: E402
+from scoreshield.stores import Convention, FaissStore, Pinned  # noqa: E402
+
+RNG = np.random.default_rng(21)
+D = 16
+ROWS = (RNG.standard_normal((400, D)) * RNG.uniform(0.5, 20, (400, 1))).astype(np.float32)
+QUERY = the_query(D)
+#: Factory strings, how far their cosines may be from the true ones, and whether they are read in place.
+READ = {
+    "Flat": (1e-6, True),
+    "IDMap,Flat": (1e-6, True),
+    "IDMap2,Flat": (1e-6, True),
+    "IVF8,Flat": (1e-6, False),
+    "IDMap,IVF8,Flat": (1e-6, False),
+    "HNSW8": (1e-6, True),
+    "IDMap2,HNSW8": (1e-6, True),
+    "NSG8,Flat": (1e-6, True),
+    "PQ4x4,RFlat": (1e-6, True),
+    "SQfp16": (5e-4, False),
+    "SQbf16": (5e-3, False),
+    "HNSW8_SQfp16": (5e-4, False),
+}
+REFUSED = {
+    "PQ4x4": "codes in place of vectors",
+    "SQ8": "codes in place of vectors",
+    "HNSW8_SQ8": "codes in place of vectors",
+    "HNSW8_PQ4x4": "codes in place of vectors",
+    "IVF8,PQ4x4": "codes in place of vectors",
+    "IVF8,SQfp16": "codes in place of vectors",  # of what a trained centroid leaves over
+    "LSH": "codes in place of vectors",
+    "RaBitQ": "codes in place of vectors",
+    "PCA8,Flat": "changes vectors before it keeps them",
+    "OPQ4,PQ4x4": "changes vectors before it keeps them",
+    "IDMap,PQ4x4": "codes in place of vectors",
+    "IVF8,FlatDedup": "is not an index whose exact vectors FaissStore can read",
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    faiss.omp_set_num_threads(1)
+
+
+def built(factory: str, metric: int = faiss.METRIC_INNER_PRODUCT, rows: Any = ROWS) -> Any:
+    index = faiss.index_factory(D, factory, metric)
+    lists = faiss.try_extract_index_ivf(index)
+    if lists is not None:
+        lists.cp.min_points_per_centroid = 1
+    if not index.is_trained:
+        index.train(ROWS)
+    if factory.startswith("IDMap"):
+        index.add_with_ids(rows, 7 * np.arange(len(rows))[::-1].copy())
+    else:
+        index.add(rows)
+    return index
+
+
+class FaissChecks(StoreChecks):
+    holds = frozenset({"nan", "zero", "twice"})
+    metric: ClassVar[int] = faiss.METRIC_INNER_PRODUCT
+
+    def new_index(self) -> Any:
+        raise NotImplementedError
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        if not hasattr(self, "index"):
+            self.index = self.new_index()
+        self.index.add_with_ids(np.array(vectors, dtype=np.float32), np.array(ids, dtype=np.int64))
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.remove(one)
+        self.put([one], [vector])
+
+    def remove(self, one: Any) -> None:
+        assert self.index.remove_ids(np.array([one])) == 1
+
+    def open(self) -> Any:
+        return FaissStore(self.index)
+
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
+        error = {"dropped": RuntimeError, "late": MemoryError}[kind]
+        return raising(patch, store._vectors, "all", "numbers", "state", "distances", error=error)
+
+
+class TestFlat(FaissChecks):
+    def new_index(self) -> Any:
+        return faiss.IndexIDMap2(faiss.IndexFlat(DIMENSION, self.metric))
+
+    def in_order(self) -> tuple[list[Any], Any]:
+        return list(self.ids), self.vectors()  # as they lie
+
+
+class TestFlatByL2(TestFlat):
+    metric = faiss.METRIC_L2
+    tolerance = 1e-5
+
+
+class TestLists(FaissChecks):
+    def new_index(self) -> Any:
+        index = faiss.index_factory(DIMENSION, "IVF4,Flat", self.metric)
+        index.cp.min_points_per_centroid = 1
+        index.train(self.vectors().astype(np.float32))
+        return index
+
+
+class TestEveryIndex:
+    @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2], ids=["ip", "l2"])
+    @pytest.mark.parametrize("factory", READ)
+    def test_ids_vectors_and_scores(self, factory: str, metric: int) -> None:
+        atol, in_place = READ[factory]
+        index = built(factory, metric)
+        store = FaissStore(index)
+        ids = 7 * np.arange(400)[::-1] if factory.startswith("IDMap") else np.arange(400)
+        truth = dict(zip(ids.tolist(), cosines(ROWS, QUERY), strict=True))
+        records, scored = store.records(), store.scores(QUERY)
+        assert sorted(records.ids) == sorted(truth)
+        assert list(scored.ids) == list(records.ids)
+        assert store.convention is (Convention.INNER_PRODUCT if metric == 0 else Convention.SQUARED_L2)
+        expected = [truth[one] for one in records.ids]
+        np.testing.assert_allclose(unit(records.vectors) @ QUERY, expected, atol=atol)
+        np.testing.assert_allclose(store.convention.to_cosine(scored.values), expected, atol=atol + 1e-4 * metric)
+        assert store.zero_copy is in_place
+        snapshot = Pinned(store).current()
+        assert all(type(one) is int for one in snapshot.ids)
+        rows, asked = snapshot.problem(QUERY.astype(np.float64))
+        np.testing.assert_allclose(unit(rows) @ asked, expected, atol=atol)
+
+    @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF8,Flat", "SQfp16"])
+    def test_given_ids(self, factory: str) -> None:
+        names = [f"doc {i}" for i in range(400)]
+        snapshot = Pinned(FaissStore(built(factory), ids=names)).current()
+        assert snapshot.ids == tuple(names)
+        with pytest.raises(StoreError, match="holds 400 records, and 399 ids were given"):
+            Pinned(FaissStore(built(factory), ids=names[1:])).current()
+        with pytest.raises(InvalidInput, match="has ids of its own; leave 'ids' out"):
+            FaissStore(built("IDMap,Flat"), ids=names)
+
+    @pytest.mark.parametrize("factory", READ)
+    def test_reading_leaves_the_index_as_it_was(self, factory: str) -> None:
+        index = built(factory)
+        before = faiss.serialize_index(index).tobytes()
+        FaissStore(index).records()
+        FaissStore(index).scores(QUERY)
+        FaissStore(index).state()
+        assert faiss.serialize_index(index).tobytes() == before
+
+    @pytest.mark.parametrize("factory", ["HNSW8", "IVF8,Flat"])
+    def test_what_an_approximate_search_would_miss_is_there(self, factory: str) -> None:
+        index = built(factory)
+        missed = 400 - len(set(index.search(QUERY[None], 400)[1][0].tolist()) - {-1})
+        if factory == "IVF8,Flat":
+            assert missed > 100  # one list of eight is searched
+        assert len(FaissStore(index).scores(QUERY).ids) == 400
+
+    def test_lists_with_any_ids(self) -> None:
+        index = built("IVF8,Flat", rows=ROWS[:0])
+        index.add_with_ids(ROWS[:50], np.arange(50) * 10**12)
+        assert Pinned(FaissStore(index)).current().ids == tuple(range(0, 50 * 10**12, 10**12))
+
+    def test_from_a_file_mapped(self, tmp_path: Path) -> None:
+        faiss.write_index(built("Flat"), str(tmp_path / "index"))
+        index = faiss.read_index(str(tmp_path / "index"), faiss.IO_FLAG_MMAP_IFC)
+        rows, asked = Pinned(FaissStore(index)).current().problem(QUERY.astype(np.float64))
+        np.testing.assert_allclose(unit(rows) @ asked, cosines(ROWS, QUERY), atol=1e-6)
+
+
+class TestView:
+    def test_it_is_faiss_s_own_memory_and_cannot_be_written(self) -> None:
+        index = built("Flat")
+        view = Pinned(FaissStore(index)).current().rows
+        own = faiss.rev_swig_ptr(index.get_xb(), 400 * D)
+        assert np.shares_memory(view, own)
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 1  # type: ignore[index]
+
+    def test_memory_that_moves_is_viewed_anew(self) -> None:
+        index = built("Flat")
+        pinned = Pinned(FaissStore(index), check_every=3600)
+        pinned.current()
+        index.add(np.repeat(ROWS, 50, axis=0))  # moves everything
+        gc.collect()
+        snapshot = pinned.current()
+        assert (len(snapshot), snapshot.version) == (400 * 51, 2)
+        np.testing.assert_array_equal(snapshot.rows[:400], ROWS)  # type: ignore[index]
+
+    def test_the_index_outlives_its_user(self) -> None:
+        index = built("IDMap2,Flat")
+        pinned = Pinned(FaissStore(index))
+        snapshot = pinned.current()
+        del index
+        gc.collect()
+        np.testing.assert_array_equal(snapshot.rows, ROWS)
+        assert len(pinned.current()) == 400
+
+
+class TestState:
+    @pytest.mark.parametrize("factory", [name for name in READ if name != "NSG8,Flat"])  # which takes no more
+    def test_the_same_until_something_changes(self, factory: str) -> None:
+        index = built(factory)
+        store = FaissStore(index)
+        token = store.state()
+        store.scores(QUERY)
+        assert store.state() == token
+        if factory.startswith("IDMap"):
+            index.add_with_ids(ROWS[:1], np.array([10**6]))
+        else:
+            index.add(ROWS[:1])
+        assert store.state() != token
+
+    @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "IDMap2,Flat", "SQfp16"])
+    @pytest.mark.parametrize("gone", [0, 200, 399])
+    def test_one_goes_and_one_comes(self, factory: str, gone: int) -> None:
+        index = built(factory)
+        store = FaissStore(index)
+        token = store.state()
+        if factory.startswith(("IDMap", "IVF")):
+            one = np.array([7 * gone if factory.startswith("IDMap") else gone])
+            index.remove_ids(one)
+            index.add_with_ids(-ROWS[:1], one)
+        else:
+            index.remove_ids(np.array([gone]))
+            index.add(-ROWS[:1])
+        assert index.ntotal == 400
+        assert store.state() != token
+
+    def test_the_last_of_a_list_is_replaced_under_its_own_number(self) -> None:
+        index = built("IVF8,Flat")
+        store = FaissStore(index)
+        token, number = store.state(), index.quantizer.search(ROWS[:1], 1)[1][0, 0]
+        size = index.invlists.list_size(int(number))
+        last = faiss.rev_swig_ptr(index.invlists.get_ids(int(number)), size)[-1:].copy()
+        before = store.records().ids.tolist()
+        index.remove_ids(last)
+        index.add_with_ids(1.5 * ROWS[last], last)  # by inner product it falls into the same list
+        assert store.records().ids.tolist() == before
+        assert store.state() != token
+
+    def test_ids_alone(self) -> None:
+        index = built("IDMap2,Flat")
+        store = FaissStore(index)
+        token = store.state()
+        faiss.copy_array_to_vector(np.arange(400, dtype=np.int64), index.id_map)
+        assert store.state() != token
+
+    def test_written_over_in_place_is_said_by_the_user(self) -> None:
+        index = built("Flat")
+        store = FaissStore(index)
+        token = store.state()
+        faiss.rev_swig_ptr(index.get_xb(), 400 * D).reshape(400, D)[5] = 1
+        assert store.state() == token  # as the documentation says
+        store.changed()
+        assert store.state() != token
+
+
+class TestRefused:
+    @pytest.mark.parametrize("factory", REFUSED)
+    def test_by_its_kind_and_saying_why(self, factory: str) -> None:
+        with pytest.raises(InvalidInput, match=f"An Index.* {REFUSED[factory]}.*; use one that keeps the vectors"):
+            FaissStore(faiss.index_factory(D, factory))
+
+    def test_codes_do_let_one_record_move_the_others(self) -> None:
+        """Why: the same records but one, trained and added as a user would, and another's vector comes out changed."""
+        found = []
+        for first in (ROWS[0], 50 * ROWS[0]):
+            rows = np.vstack([first, ROWS[1:]])
+            index = faiss.index_factory(D, "SQ8")
+            index.train(rows)
+            index.add(rows)
+            found.append(index.reconstruct(7))
+        assert np.abs(found[0] - found[1]).max() > 1e-3
+
+    @pytest.mark.parametrize("metric", [faiss.METRIC_L1, faiss.METRIC_Linf, faiss.METRIC_Canberra])
+    def test_other_metrics(self, metric: int) -> None:
+        with pytest.raises(InvalidInput, match="by another metric than inner product or L2"):
+            FaissStore(faiss.IndexFlat(D, metric))
+
+    def test_on_a_gpu(self) -> None:
+        class GpuIndexFlatIP(faiss.IndexFlatIP):
+            pass
+
+        with pytest.raises(InvalidInput, match=r"keeps its vectors on a GPU; .* faiss.index_gpu_to_cpu\(index\)"):
+            FaissStore(GpuIndexFlatIP(D))
+
+    @pytest.mark.parametrize("index", [None, "index.faiss", np.ones((2, 2)), faiss.IndexBinaryFlat(16), faiss])
+    def test_other_objects(self, index: Any) -> None:
+        with pytest.raises(
+            InvalidInput, match="'index' parameter of FaissStore must be a FAISS index of float vectors"
+        ):
+            FaissStore(index)
+
+    def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "faiss", None)
+        with pytest.raises(InvalidInput, match=r"pip install 'scoreshield\[faiss\]'"):
+            FaissStore(None)
+
+
+class TestBadIndexes:
+    @pytest.mark.parametrize("pin", ["auto", "copy", "scores"])
+    @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8", "SQfp16", "IDMap,Flat"])
+    def test_empty_or_untrained(self, factory: str, pin: str) -> None:
+        with pytest.raises(StoreError, match="holds no records"):
+            Pinned(FaissStore(faiss.index_factory(D, factory)), pin=pin).current()
+
+    @pytest.mark.parametrize("pin", ["auto", "copy", "scores"])
+    @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQfp16"])
+    @pytest.mark.parametrize("bad", [np.nan, 0.0])
+    def test_rows_that_cannot_be_scored(self, factory: str, bad: float, pin: str) -> None:
+        index = built(factory)
+        index.add(np.full((1, D), bad, dtype=np.float32))
+        with pytest.raises(StoreError, match="not finite numbers"):
+            Pinned(FaissStore(index), pin=pin).current()
+
+    def test_numbers_that_lists_give_twice(self) -> None:
+        index = built("IVF8,Flat")
+        index.remove_ids(np.array([5]))
+        index.add(ROWS[:1])  # FAISS numbers it 399, which is there
+        for pin in ("copy", "scores"):
+            with pytest.raises(StoreError, match="same id more than once"):
+                Pinned(FaissStore(index), pin=pin).current()
+
+
+@pytest.mark.parametrize("factory", READ)
+def test_private_search(factory: str, tmp_path: Path) -> None:
+    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).on("people")
+    index = built(factory)
+    search = PrivateSearch(FaissStore(index), epsilon=40, mode="query", ledger=account)
+    best = int(np.argmax(cosines(ROWS, QUERY)))
+    names = 7 * np.arange(400)[::-1] if factory.startswith("IDMap") else np.arange(400)
+    assert search.search(QUERY, 3).ids[0] == names[best]
+    assert account.spent == pytest.approx(40)
+    paid_once = PrivateSearch(FaissStore(index), epsilon=400)
+    assert names[best] in paid_once.search(QUERY, 3).ids

@@ -1,0 +1,143 @@
+"""LanceDB: real tables on disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from stores.store_checks import DIMENSION, N, StoreChecks, cosines, raising, the_query, unit
+
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.stores import LanceStore, Pinned
+
+lancedb = pytest.importorskip("lancedb", reason="lancedb is not installed")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+
+def table_of(ids: Sequence[Any], vectors: Any, kind: Any = None) -> Any:
+    width = len(vectors[0])
+    array = pa.array(
+        [None if v is None else np.asarray(v).tolist() for v in vectors], pa.list_(kind or pa.float32(), width)
+    )
+    return pa.table({"id": ids, "vector": array, "text": ["t"] * len(ids)})
+
+
+class TestLance(StoreChecks):
+    holds: ClassVar[frozenset[str]] = frozenset({"zero", "twice"})
+    kind: ClassVar[Any] = pa.float32()
+
+    @pytest.fixture(autouse=True)
+    def _database(self, tmp_path: Path) -> None:
+        self.database = lancedb.connect(tmp_path / "lance")
+        self.table: Any = None
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        records = table_of(ids, vectors, self.kind)
+        if self.table is None:
+            self.table = self.database.create_table("people", records)
+        else:
+            self.table.add(records)
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.table.update(where=f"id = {one!r}", values={"vector": np.asarray(vector).tolist()})
+
+    def remove(self, one: Any) -> None:
+        self.table.delete(f"id = {one!r}")
+
+    def empty(self) -> None:
+        self.table.delete("true")
+
+    def open(self) -> LanceStore:
+        return LanceStore(self.table)
+
+    @contextlib.contextmanager
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
+        error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
+        broken = property(lambda _: (_ for _ in ()).throw(error("text-of-the-store 0.123456789")))
+        patch.setattr(type(self.table), "version", broken)
+        with raising(patch, type(self.table), "count_rows", "search", error=error):
+            yield
+
+
+class TestHalf(TestLance):
+    """Text for ids, half precision."""
+
+    ids: ClassVar[Sequence[Any]] = [f"p{i}" for i in np.random.default_rng(1).permutation(N)]
+    new: ClassVar[Any] = "new"
+    kind: ClassVar[Any] = pa.float16()
+    tolerance: ClassVar[float] = 2e-3
+
+
+@pytest.mark.parametrize("kind", ["IvfPq", "HnswSq"])
+def test_no_index_answers(tmp_path: Path, kind: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((2000, DIMENSION))
+    table = lancedb.connect(tmp_path).create_table("people", table_of(range(2000), rows))
+    options = {"num_sub_vectors": 2} if kind == "IvfPq" else {}
+    config = getattr(lancedb.index, kind)(distance_type="cosine", num_partitions=4, **options)
+    table.create_index("vector", config=config)
+    assert "ANN" in table.search(the_query()).distance_type("cosine").limit(9).explain_plan()
+    store, plans = LanceStore(table), []
+    usual = type(table.search(the_query())).to_arrow
+
+    def to_arrow(builder: Any) -> Any:
+        plans.append(builder.explain_plan())
+        return usual(builder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(table.search(the_query())), "to_arrow", to_arrow)
+        scored = store.scores(the_query())
+    assert len(plans) == 1
+    assert "KNNVectorDistance: metric=cosine" in plans[0]
+    assert "ANN" not in plans[0]
+    assert list(scored.ids) == list(range(2000))
+    np.testing.assert_allclose(1 - scored.values, cosines(rows, the_query()), atol=2e-6)
+
+
+def test_other_processes_writes(tmp_path: Path) -> None:
+    rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
+    writer = lancedb.connect(tmp_path).create_table("people", table_of(range(5), rows))
+    late = Pinned(LanceStore(lancedb.connect(tmp_path).open_table("people")))
+    soon = Pinned(LanceStore(lancedb.connect(tmp_path, read_consistency_interval=timedelta(0)).open_table("people")))
+    assert len(late.current()) == len(soon.current()) == 5
+    writer.delete("id = 3")
+    assert len(late.current()) == 5  # as the documentation says
+    assert soon.current().ids == (0, 1, 2, 4)
+    assert soon.version == 2
+
+
+def test_missing_vectors_and_ids(tmp_path: Path) -> None:
+    database = lancedb.connect(tmp_path)
+    rows = unit(np.random.default_rng(0).standard_normal((3, DIMENSION))).tolist()
+    for name, odd in (("vectors", {"id": 3, "vector": None, "text": "t"}), ("ids", {"id": None, "vector": rows[2]})):
+        table = database.create_table(name, table_of([1, 2], rows[:2]))
+        table.add([odd])
+        for pin in ("copy", "scores"):
+            with pytest.raises(StoreError, match=r"has rows without|gave 2 scores for 3 records"):
+                Pinned(LanceStore(table), pin=pin).current()
+
+
+def test_a_record_that_comes_between_counting_and_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = unit(np.random.default_rng(0).standard_normal((6, DIMENSION)))
+    table = lancedb.connect(tmp_path).create_table("people", table_of(range(6), rows))
+    store = LanceStore(table)
+    monkeypatch.setattr(store, "_count", lambda: 5)
+    for read in (store.records, lambda: store.scores(the_query())):
+        with pytest.raises(StoreError, match=r"gave 6 .* for 5 records"):
+            read()
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    table = lancedb.connect(tmp_path).create_table("people", table_of([1], [[1.0, 0.0]]))
+    for match, arguments in (
+        ("has no column 'key'", (table, "key")),
+        ("has no column 'face'", (table, "id", "face")),
+        ("must hold lists of one fixed size", (table, "id", "text")),
+        ("a table of lancedb, opened", (str(tmp_path),)),
+    ):
+        with pytest.raises(InvalidInput, match=match):
+            LanceStore(*arguments)

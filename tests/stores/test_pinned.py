@@ -1,0 +1,395 @@
+"""The pinned copy: versions, checks, pin modes, and every way in which a store can be wrong."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import traceback
+from collections.abc import Hashable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from stores.store_checks import arrays_behind
+
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.stores import Convention, Pinned, Records, Scored
+
+N, DIMENSION = 60, 5
+
+
+class Memory:
+    """A store whose every answer can be set."""
+
+    def __init__(self, rows: Any = None, **facts: Any) -> None:
+        rng = np.random.default_rng(3)
+        self.rows = rng.standard_normal((N, DIMENSION)).astype(np.float32) if rows is None else np.asarray(rows)
+        self.name, self.convention, self.zero_copy = "The memory", Convention.COSINE, False
+        self.ids: Any = [f"r{number}" for number in range(len(self.rows))]
+        self.token: Hashable = 1
+        self.reads = self.scorings = self.looks = 0
+        self.convert = lambda cosines: cosines
+        self.order = slice(None)
+        vars(self).update(facts)
+
+    @property
+    def dimension(self) -> int:
+        return DIMENSION
+
+    def state(self) -> Hashable:
+        self.looks += 1
+        return self.token
+
+    def scores(self, query: Any) -> Scored:
+        self.scorings += 1
+        rows = self.rows.astype(np.float64)
+        with np.errstate(all="ignore"):
+            cosines = rows @ query.astype(np.float64) / np.linalg.norm(rows, axis=1)
+        ids = list(self.ids)[self.order] if isinstance(self.order, slice) else [self.ids[i] for i in self.order]
+        return Scored(ids, self.convert(cosines[self.order]).astype(np.float32))
+
+    def records(self) -> Records | None:
+        self.reads += 1
+        return Records(self.ids, self.rows)
+
+
+QUERY = np.random.default_rng(4).standard_normal(DIMENSION)
+QUERY /= np.linalg.norm(QUERY)
+
+
+def cosines(rows: Any) -> Any:
+    return np.array([row @ QUERY / np.sqrt(row @ row) for row in np.asarray(rows, dtype=np.float64)])
+
+
+class TestSnapshot:
+    def test_copy_is_unit_float32_contiguous_frozen(self) -> None:
+        snapshot = Pinned(Memory(), pin="copy").current()
+        rows = snapshot.rows
+        assert rows is not None
+        assert (rows.dtype, rows.flags.c_contiguous, rows.flags.writeable) == (np.float32, True, False)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+        given, asked = snapshot.problem(QUERY)
+        np.testing.assert_allclose(given @ asked, cosines(Memory().rows), atol=1e-6)
+        assert (len(snapshot), snapshot.version, snapshot.ids[:2]) == (N, 1, ("r0", "r1"))
+
+    @pytest.mark.parametrize("convention", Convention)
+    def test_scores_become_unit_vectors_of_the_plane_at_their_cosines(self, convention: Convention) -> None:
+        convert = {
+            Convention.COSINE_DISTANCE: lambda c: 1 - c,
+            Convention.SQUARED_L2: lambda c: 2 - 2 * c,
+        }.get(convention, lambda c: c)
+        store = Memory(convention=convention, convert=convert)
+        snapshot = Pinned(store, pin="scores").current()
+        rows, asked = snapshot.problem(QUERY)
+        assert snapshot.rows is None
+        assert rows.shape == (N, 2)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-12)
+        np.testing.assert_allclose(rows @ asked, cosines(store.rows), atol=1e-6)
+        assert store.reads == 0
+
+    def test_scores_out_of_range_by_rounding_are_clipped(self) -> None:
+        store = Memory(np.tile(QUERY, (3, 1)), convert=lambda c: c * 1.0000004)
+        rows, asked = Pinned(store, pin="scores").current().problem(QUERY)
+        assert (rows @ asked).max() == 1.0
+        assert np.isfinite(rows).all()
+
+    def test_scores_in_another_order_are_put_back(self) -> None:
+        store = Memory()
+        snapshot = Pinned(store, pin="scores").current()
+        store.order = np.random.default_rng(1).permutation(N)
+        rows, asked = snapshot.problem(QUERY)
+        np.testing.assert_allclose(rows @ asked, cosines(store.rows), atol=1e-6)
+
+    def test_nothing_of_it_is_shown_or_pickled(self) -> None:
+        pinned = Pinned(Memory())
+        snapshot = pinned.current()
+        assert repr(snapshot) == "<Snapshot of The memory: 60 records, version 1>"
+        assert repr(pinned) == "<Pinned The memory, version 1>"
+        for thing in (snapshot, pinned):
+            with pytest.raises(InvalidInput, match="is not pickled"):
+                pickle.dumps(thing)
+
+
+class TestVersions:
+    def test_read_once_until_the_state_changes(self) -> None:
+        store = Memory()
+        pinned = Pinned(store)
+        assert (pinned.version, pinned.stale()) == (0, True)
+        first = pinned.current()
+        assert pinned.current() is first
+        assert (store.reads, store.scorings, pinned.stale()) == (1, 1, False)
+        store.rows, store.ids, store.token = store.rows[:10], store.ids[:10], 2
+        assert pinned.stale()
+        second = pinned.current()
+        assert (second.version, len(second), len(first), store.reads) == (2, 10, N, 2)
+        store.token = 1  # back to what it was before: another version all the same
+        assert pinned.current().version == 3
+
+    @pytest.mark.parametrize("token", [None, 0, "", ()])
+    def test_a_state_may_be_any_token(self, token: Hashable) -> None:
+        pinned = Pinned(Memory(token=token))
+        assert [pinned.current().version for _ in range(2)] == [1, 1]
+        assert not pinned.stale()
+
+    def test_check_every(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [100.0]
+        monkeypatch.setattr("scoreshield.stores.pinned.time.monotonic", lambda: now[0])
+        store = Memory()
+        pinned = Pinned(store, check_every=10)
+        pinned.current()
+        looked, store.token = store.looks, 2
+        now[0] = 109.9
+        assert (pinned.current().version, store.looks) == (1, looked)
+        now[0] = 110.1
+        assert pinned.current().version == 2
+
+    def test_forget_lets_go_and_keeps_the_version(self) -> None:
+        store = Memory()
+        pinned = Pinned(store)
+        pinned.current()
+        pinned.forget()
+        assert pinned.current().version == 1
+        assert store.reads == 2
+
+    def test_a_reading_that_fails_is_tried_again_and_the_old_version_is_not_answered_from(self) -> None:
+        store = Memory()
+        pinned = Pinned(store)
+        pinned.current()
+        good = store.rows
+        store.token, store.rows = 2, np.full((N, DIMENSION), np.nan, dtype=np.float32)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="zero or not finite"):
+                pinned.current()
+        store.rows = good
+        assert pinned.current().version == 2
+
+    def test_threads_read_a_version_once(self) -> None:
+        store = Memory()
+        pinned, found = Pinned(store), []
+        threads = [threading.Thread(target=lambda: found.append(pinned.current())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.reads == 1
+        assert len({id(snapshot) for snapshot in found}) == 1
+
+
+class TestViews:
+    def test_a_view_is_the_store_s_own_memory_taken_anew_each_time(self) -> None:
+        store = Memory(zero_copy=True)
+        pinned = Pinned(store, check_every=3600)
+        assert np.shares_memory(pinned.current().rows, store.rows)
+        store.rows = store.rows.copy()  # moved: what was viewed before may be gone, whatever check_every says
+        snapshot = pinned.current()
+        assert np.shares_memory(snapshot.rows, store.rows)
+        assert snapshot.version == 1
+
+    def test_rows_of_any_length_are_viewed_as_they_are(self) -> None:
+        store = Memory(zero_copy=True)
+        rows, asked = Pinned(store, pin="view").current().problem(QUERY)
+        assert rows is store.rows
+        assert asked is QUERY
+
+    def test_copy_on_request(self) -> None:
+        store = Memory(zero_copy=True)
+        assert not np.shares_memory(Pinned(store, pin="copy").current().rows, store.rows)
+
+    def test_size_changed_without_a_word(self) -> None:
+        store = Memory(zero_copy=True)
+        pinned = Pinned(store)
+        pinned.current()
+        store.rows = store.rows[:-1]
+        with pytest.raises(StoreError, match="changed while it was read"):
+            pinned.current()
+
+    def test_no_view_to_be_had(self) -> None:
+        with pytest.raises(InvalidInput, match="gives no view of its vectors; use pin='copy'"):
+            Pinned(Memory(), pin="view")
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0])
+    def test_bad_rows(self, bad: float) -> None:
+        store = Memory(zero_copy=True)
+        store.rows[N - 1] = bad
+        with pytest.raises(StoreError, match="zero or not finite"):
+            Pinned(store).current()
+
+
+def _set(store: Memory, **facts: Any) -> Memory:
+    vars(store).update(facts)
+    return store
+
+
+BAD = {
+    "empty": (lambda s: _set(s, rows=s.rows[:0], ids=[]), "holds no records"),
+    "no rows at all": (lambda s: _set(s, rows=np.empty(0), ids=[]), "holds no records"),
+    "nan": (lambda s: s.rows.__setitem__((3, 2), np.nan), "zero or not finite|not finite numbers"),
+    "infinite": (lambda s: s.rows.__setitem__((3, 2), np.inf), "zero or not finite|not finite numbers"),
+    "zero": (lambda s: s.rows.__setitem__(3, 0), "zero or not finite|not finite numbers"),
+    "the same id twice": (lambda s: s.ids.__setitem__(0, "r1"), "the same id more than once"),
+    "ids that cannot be told apart": (lambda s: s.ids.__setitem__(0, ["r0"]), "cannot be told apart"),
+    "too few ids": (lambda s: s.ids.pop(), "gave 59 ids and 60 vectors|one score a record"),
+}
+
+
+class TestBadStores:
+    @pytest.mark.parametrize("pin", ["copy", "scores"])
+    @pytest.mark.parametrize("fault", BAD)
+    def test_refused_in_one_sentence(self, fault: str, pin: str) -> None:
+        if fault == "no rows at all" and pin == "scores":
+            pytest.skip("this store then has no scores to give")
+        spoil, says = BAD[fault]
+        store = Memory()
+        spoil(store)
+        with pytest.raises(StoreError, match=says) as caught:
+            Pinned(store, pin=pin).current()
+        assert str(caught.value).startswith("The memory ")
+        assert "\n" not in str(caught.value)
+        assert arrays_behind(caught.value) == []
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            [[1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0]],
+            np.ones((4, DIMENSION + 1)),
+            np.ones((4, DIMENSION), dtype=np.int64),
+            np.array([["a"] * DIMENSION] * 4),
+            np.ones((4, DIMENSION), dtype=object),
+        ],
+    )
+    def test_vectors_of_another_kind(self, rows: Any) -> None:
+        store = Memory()
+        store.records = lambda: Records(["a", "b", "c", "d"][: len(rows)], rows)  # type: ignore[method-assign]
+        with pytest.raises(StoreError, match="mixes vectors of different lengths"):
+            Pinned(store).current()
+
+    @pytest.mark.parametrize("pin", ["copy", "scores"])
+    @pytest.mark.parametrize(
+        "values", [np.ones((N, 1), dtype=np.float32), np.ones(N - 1, dtype=np.float32), np.ones(N, dtype=np.int64)]
+    )
+    def test_scores_of_another_shape(self, values: Any, pin: str) -> None:
+        store = Memory()
+        store.scores = lambda _: Scored(store.ids, values)  # type: ignore[method-assign]
+        with pytest.raises(StoreError, match="did not give one score a record"):
+            Pinned(store, pin=pin).current()
+
+    def test_changed_while_it_was_read(self) -> None:
+        store = Memory()
+        tokens = iter(range(9))
+        store.state = lambda: next(tokens)  # type: ignore[method-assign]
+        with pytest.raises(StoreError, match="changed while it was read; nothing was released: try again"):
+            Pinned(store).current()
+
+    def test_scores_other_records_than_it_lists(self) -> None:
+        store = Memory()
+        store.scores = lambda _: Scored([f"s{i}" for i in range(N)], np.ones(N, dtype=np.float32))  # type: ignore[method-assign]
+        with pytest.raises(StoreError, match="scores other records than it lists"):
+            Pinned(store).current()
+
+    def test_two_probes_in_two_orders(self) -> None:
+        store, plain = Memory(), Memory.scores
+
+        def scores(query: Any) -> Scored:
+            store.order = np.random.default_rng(store.scorings).permutation(N)
+            return plain(store, query)
+
+        store.scores = scores  # type: ignore[method-assign]
+        with pytest.raises(StoreError, match="in different orders"):
+            Pinned(store, pin="scores").current()
+
+    @pytest.mark.parametrize("step", [-1, 1])
+    def test_size_changes_between_two_queries(self, step: int) -> None:
+        store = Memory()
+        snapshot = Pinned(store, pin="scores").current()
+        rows = np.vstack([store.rows, store.rows[:1]])[: N + step]
+        _set(store, rows=rows, ids=[f"r{i}" for i in range(N + step)])
+        with pytest.raises(StoreError, match=f"had 60 records and now scores {N + step}"):
+            snapshot.problem(QUERY)
+
+    @pytest.mark.parametrize("other", ["new", "r1"])
+    def test_other_records_between_two_queries(self, other: str) -> None:
+        store = Memory()
+        snapshot = Pinned(store, pin="scores").current()
+        store.ids = [other, *store.ids[1:]]
+        with pytest.raises(StoreError, match="scores other records than it listed"):
+            snapshot.problem(QUERY)
+
+    def test_nan_between_two_queries(self) -> None:
+        store = Memory()
+        snapshot = Pinned(store, pin="scores").current()
+        store.rows[3] = np.nan
+        with pytest.raises(StoreError, match="not finite numbers; nothing was released"):
+            snapshot.problem(QUERY)
+
+    def test_it_cannot_give_its_vectors(self) -> None:
+        store = Memory()
+        store.records = lambda: None  # type: ignore[method-assign]
+        with pytest.raises(InvalidInput, match="use pin='scores'"):
+            Pinned(store).current()
+        assert len(Pinned(store, pin="scores").current()) == N
+
+    @pytest.mark.parametrize("method", ["state", "records", "scores"])
+    def test_its_client_fails(self, method: str) -> None:
+        store = Memory()
+
+        def fail(*_: Any) -> Any:
+            raise TimeoutError(f"secret {store.rows[0, 0]}")
+
+        setattr(store, method, fail)
+        with pytest.raises(StoreError, match=r"failed while .* \(TimeoutError\); nothing was released") as caught:
+            Pinned(store).current()
+        assert "secret" not in "".join(traceback.format_exception(caught.value))
+        assert arrays_behind(caught.value) == []
+
+
+class TestConvention:
+    TRUE: ClassVar[dict[Convention, Any]] = {
+        Convention.COSINE: lambda c: c,
+        Convention.COSINE_DISTANCE: lambda c: 1 - c,
+        Convention.SQUARED_L2: lambda c: 2 - 2 * c,
+    }
+
+    @pytest.mark.parametrize("pin", ["copy", "scores"])
+    @pytest.mark.parametrize("real", TRUE)
+    @pytest.mark.parametrize("said", TRUE)
+    def test_a_wrong_one_is_found_on_a_probe(self, said: Convention, real: Convention, pin: str) -> None:
+        store = Memory(convention=said, convert=self.TRUE[real])
+        if said is real:
+            assert len(Pinned(store, pin=pin).current()) == N
+            return
+        with pytest.raises(StoreError, match=f"said to score by '{said.value}'") as caught:
+            Pinned(store, pin=pin).current()
+        if pin == "copy":
+            assert f"they are '{real.value}'" in str(caught.value)
+        assert arrays_behind(caught.value) == []
+
+    def test_raw_products_of_long_vectors_are_no_cosines(self) -> None:
+        store = Memory()
+        store.scores = lambda q: Scored(store.ids, (store.rows * 3) @ q)  # type: ignore[method-assign]
+        with pytest.raises(StoreError, match="may not be of unit length"):
+            Pinned(store).current()
+        with pytest.raises(StoreError, match="or its vectors are not of unit length"):
+            Pinned(store, pin="scores").current()
+
+    def test_a_tolerance_for_eight_bits_and_not_more(self) -> None:
+        noise = np.where(np.arange(N) % 2, 1.0, -1.0)
+        assert Pinned(Memory(convert=lambda c: c + 0.015 * noise)).current().version == 1
+        with pytest.raises(StoreError, match="said to score by"):
+            Pinned(Memory(convert=lambda c: c + 0.025 * noise)).current()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"pin": "all"}, "'pin' parameter of Pinned must be one of 'auto', 'copy', 'view', 'scores'"),
+        ({"pin": None}, "'pin' parameter"),
+        ({"check_every": -1}, "'check_every' parameter of Pinned must be a number of seconds, 0 or more"),
+        ({"check_every": float("nan")}, "'check_every' parameter"),
+        ({"check_every": "1"}, "'check_every' parameter"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        Pinned(Memory(), **arguments)
+    with pytest.raises(InvalidInput, match="'store' parameter of Pinned must be a store"):
+        Pinned(np.ones((2, 2)))  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""The protocol: what a number says, what a store must have, and what an error may carry."""
+
+from __future__ import annotations
+
+import traceback
+
+import numpy as np
+import pytest
+
+from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
+from scoreshield.stores import ArrayStore, Convention, Scored, Store
+from scoreshield.stores.protocol import bare, need, reading, scrubbed
+
+RNG = np.random.default_rng(11)
+ROWS = RNG.standard_normal((50, 6))
+ROWS /= np.linalg.norm(ROWS, axis=1, keepdims=True)
+QUERY = ROWS[7]
+
+
+@pytest.mark.parametrize(
+    ("convention", "values"),
+    [
+        (Convention.COSINE, ROWS @ QUERY),
+        (Convention.INNER_PRODUCT, np.einsum("ij,j", ROWS, QUERY)),
+        (Convention.COSINE_DISTANCE, [1 - sum(a * b for a, b in zip(row, QUERY, strict=True)) for row in ROWS]),
+        (Convention.SQUARED_L2, ((ROWS - QUERY) ** 2).sum(axis=1)),
+    ],
+)
+def test_conventions_are_lines_in_the_cosine(convention: Convention, values: object) -> None:
+    found = convention.to_cosine(np.asarray(values, dtype=np.float32))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, ROWS @ QUERY, atol=3e-7)
+
+
+def test_conversion_leaves_the_given_values_alone_and_does_not_clip() -> None:
+    values = np.array([2.5, -0.5], dtype=np.float32)
+    assert Convention.COSINE_DISTANCE.to_cosine(values).tolist() == [-1.5, 1.5]
+    assert Convention.SQUARED_L2.to_cosine(values).tolist() == [-0.25, 1.25]
+    assert values.tolist() == [2.5, -0.5]
+
+
+def test_every_convention_is_told_from_every_other_but_its_twin() -> None:
+    cosines = ROWS @ QUERY
+    found = {c: c.to_cosine(cosines).round(9).tobytes() for c in Convention}
+    assert found[Convention.COSINE] == found[Convention.INNER_PRODUCT]
+    assert len(set(found.values())) == 3
+
+
+def test_what_a_store_is() -> None:
+    assert isinstance(ArrayStore(ROWS), Store)
+    assert not isinstance(ROWS, Store)
+    assert not isinstance(Scored([], np.empty(0, dtype=np.float32)), Store)
+
+
+class TestReading:
+    def test_gives_what_was_read(self) -> None:
+        assert reading(ArrayStore(ROWS), "counting", lambda: 7) == 7
+
+    def test_a_client_s_error_is_told_by_its_type_alone(self) -> None:
+        def fail() -> None:
+            secret = ROWS @ QUERY
+            raise ConnectionResetError(f"password hunter2, scores {secret[:3]}")
+
+        with pytest.raises(StoreError) as caught:
+            reading(ArrayStore(ROWS), "scoring a query", fail)
+        told = "".join(traceback.format_exception(caught.value))
+        assert (
+            str(caught.value) == "The array failed while scoring a query (ConnectionResetError); nothing was released."
+        )
+        assert "hunter2" not in told
+        assert caught.value.__context__ is caught.value.__cause__ is None
+        assert "fail" not in {frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)}
+
+    def test_the_library_s_own_errors_pass_without_their_frames(self) -> None:
+        def fail() -> None:
+            raise InvalidInput("A clear sentence.")
+
+        with pytest.raises(InvalidInput, match="A clear sentence") as caught:
+            reading(ArrayStore(ROWS), "scoring a query", fail)
+        assert "fail" not in {frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)}
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_an_interruption_is_not_a_store_s_error(self, error: type[BaseException]) -> None:
+        def stop() -> None:
+            raise error
+
+        with pytest.raises(error):
+            reading(ArrayStore(ROWS), "scoring a query", stop)
+
+
+def test_scrubbed_lets_the_result_and_the_error_through_and_no_frame() -> None:
+    assert scrubbed(lambda: "result") == "result"
+    held = []
+
+    def fail() -> None:
+        clean = ROWS @ QUERY
+        try:
+            raise KeyError(len(clean))
+        except KeyError as error:
+            held.append(error.__traceback__)
+            raise BudgetExceeded("Too much.", spent=1.0, asked=2.0, limit=2.5) from error
+
+    with pytest.raises(BudgetExceeded) as caught:
+        scrubbed(fail)
+    assert (caught.value.spent, caught.value.asked, caught.value.limit) == (1.0, 2.0, 2.5)
+    assert caught.value.__context__ is caught.value.__cause__ is None
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert not any(isinstance(value, np.ndarray) for frame in frames[1:] for value in frame.f_locals.values())
+    (frame, _), *_ = traceback.walk_tb(held[0])
+    assert "clean" not in frame.f_locals  # cleared, wherever a reference to it was kept
+
+
+def test_bare_and_need() -> None:
+    error = ValueError("x")
+    error.__cause__ = KeyError("y")
+    assert bare(error) is error
+    assert error.__cause__ is None
+    said = str(need("faiss", "FaissStore"))
+    assert said == "FaissStore needs the 'faiss' extra: pip install 'scoreshield[faiss]'."

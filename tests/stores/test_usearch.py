@@ -1,0 +1,227 @@
+"""usearch: its metrics and precisions, in memory and viewed from a file; what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+# FAISS first, where it is there: loaded after usearch 2.26, faiss-cpu 1.15 crashes in index_factory.
+with contextlib.suppress(ImportError):
+    import faiss  # noqa: F401
+
+usearch = pytest.importorskip("usearch.index")
+
+from stores.store_checks import DIMENSION, StoreChecks, cosines, raising, the_query, unit  # noqa: E402
+
+from scoreshield.errors import InvalidInput, StoreError  # noqa: E402
+from scoreshield.privacy.ledger import Ledger  # noqa: E402
+from scoreshield.search import PrivateSearch  # noqa: E402
+from scoreshield.stores import Convention, Pinned, UsearchStore  # noqa: E402
+
+D = 16
+RNG = np.random.default_rng(22)
+ROWS = (RNG.standard_normal((200, D)) * RNG.uniform(0.5, 4, (200, 1))).astype(np.float32)
+KEYS = 3 * RNG.permutation(200)
+QUERY = the_query(D)
+#: How far cosines by each precision may be from the true ones.
+PRECISION = {"f64": 1e-6, "f32": 1e-6, "f16": 1e-3, "bf16": 6e-3, "i8": 2e-2}
+KINDS = [(metric, dtype) for metric in ("cos", "ip", "l2sq") for dtype in PRECISION if (metric, dtype) != ("ip", "i8")]
+KINDS.remove(("l2sq", "i8"))
+
+
+def built(metric: str = "cos", dtype: str = "f32", **options: Any) -> Any:
+    index = usearch.Index(ndim=D, metric=metric, dtype=dtype, **options)
+    index.add(KEYS, ROWS, threads=1)
+    return index
+
+
+class UsearchChecks(StoreChecks):
+    holds = frozenset({"nan", "zero"})
+    sees_updates = True
+    metric: ClassVar[str] = "cos"
+
+    def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
+        if not hasattr(self, "index"):
+            self.index = usearch.Index(ndim=DIMENSION, metric=self.metric, dtype="f32")
+        self.index.add(np.array(ids), np.array(vectors, dtype=np.float32), threads=1)
+
+    def change(self, one: Any, vector: Any) -> None:
+        self.remove(one)
+        self.put([one], [vector])
+
+    def remove(self, one: Any) -> None:
+        self.index.remove(one)
+
+    def open(self) -> Any:
+        return UsearchStore(self.index)
+
+    @contextlib.contextmanager
+    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        error = {"dropped": RuntimeError, "late": MemoryError}[kind]
+        with raising(patch, store._index, "search", "get", error=error), raising(patch, store, "_keys", error=error):
+            yield
+
+
+class TestCosine(UsearchChecks):
+    @pytest.mark.parametrize("pin", ["copy", "scores"])
+    @pytest.mark.parametrize("kind", ["nan", "zero", "twice", "lengths"])
+    def test_bad_records(self, kind: str, pin: str, tmp_path: Path) -> None:
+        if (kind, pin) != ("zero", "scores"):
+            super().test_bad_records(kind, pin, tmp_path)
+            return
+        self.put([5], np.zeros((1, DIMENSION)))  # usearch says that its cosine is 0, and no vector is read
+        rows, asked = Pinned(self.open(), pin=pin).current().problem(unit(the_query()))
+        assert (rows @ asked).tolist() == [0.0]
+
+
+class TestInnerProduct(UsearchChecks):
+    metric = "ip"
+
+
+class TestSquaredL2(UsearchChecks):
+    metric = "l2sq"
+
+
+class TestEveryIndex:
+    @pytest.mark.parametrize(("metric", "dtype"), KINDS)
+    def test_keys_vectors_and_scores(self, metric: str, dtype: str) -> None:
+        store, atol = UsearchStore(built(metric, dtype)), PRECISION[dtype]
+        order = np.argsort(KEYS)
+        truth = cosines(ROWS, QUERY)[order]
+        records, scored = store.records(), store.scores(QUERY)
+        assert records.ids == scored.ids == KEYS[order].tolist()
+        assert store.convention is (Convention.SQUARED_L2 if metric == "l2sq" else Convention.COSINE_DISTANCE)
+        np.testing.assert_allclose(unit(records.vectors) @ QUERY, truth, atol=atol)
+        np.testing.assert_allclose(store.convention.to_cosine(scored.values), truth, atol=atol)
+        assert records.vectors.dtype == (np.float64 if dtype == "f64" else np.float32)
+        assert Pinned(store).current().ids == tuple(KEYS[order])
+
+    def test_one_record_s_code_does_not_depend_on_the_others(self) -> None:
+        """Eight bits are by the vector: with other vectors beside it, a vector comes out the same."""
+        found = []
+        for factor in (1, 50):
+            index = usearch.Index(ndim=D, metric="cos", dtype="i8")
+            index.add(np.arange(200), np.vstack([ROWS[:1] * factor, ROWS[1:]]), threads=1)
+            found.append(UsearchStore(index).records().vectors[1:])
+        np.testing.assert_array_equal(*found)
+
+    @pytest.mark.parametrize("view", [True, False])
+    def test_from_a_file(self, tmp_path: Path, view: bool) -> None:
+        built("ip").save(tmp_path / "index.usearch")
+        index = usearch.Index.restore(tmp_path / "index.usearch", view=view)
+        snapshot = Pinned(UsearchStore(index)).current()
+        rows, asked = snapshot.problem(QUERY.astype(np.float64))
+        np.testing.assert_allclose(rows @ asked, cosines(ROWS, QUERY)[np.argsort(KEYS)], atol=1e-6)
+
+    def test_all_come_where_an_approximate_search_finds_fewer(self) -> None:
+        rng = np.random.default_rng(0)
+        index = usearch.Index(ndim=D, metric="cos", dtype="f32", connectivity=2, expansion_add=1, expansion_search=1)
+        rows = np.repeat(10 * rng.standard_normal((60, D)), 50, axis=0) + 0.01 * rng.standard_normal((3_000, D))
+        index.add(np.arange(3_000), rows.astype(np.float32), threads=1)
+        assert len(index.search(QUERY, 3_000)) < 2_000  # a graph in pieces
+        scored = UsearchStore(index).scores(QUERY)
+        assert scored.ids == list(range(3_000))
+        np.testing.assert_allclose(1 - scored.values, cosines(rows, QUERY), atol=1e-6)
+
+    def test_lengths_follow_the_records(self) -> None:
+        """By ip and l2sq lengths are kept between scorings, as long as nothing changes."""
+        for metric in ("ip", "l2sq"):
+            index = built(metric)
+            store = UsearchStore(index)
+            store.scores(QUERY)
+            index.remove(int(KEYS[0]))
+            index.add(int(KEYS[0]), 7 * ROWS[1])
+            index.add(10_000, 9 * ROWS[2])
+            scored = store.scores(QUERY)
+            found = dict(zip(scored.ids, store.convention.to_cosine(scored.values), strict=True))
+            assert found[int(KEYS[0])] == pytest.approx(found[int(KEYS[1])], abs=1e-5)
+            assert found[10_000] == pytest.approx(found[int(KEYS[2])], abs=1e-5)
+
+
+class TestState:
+    def test_what_it_sees(self) -> None:
+        index = built()
+        store = UsearchStore(index)
+        seen = [store.state()]
+        store.scores(QUERY)
+        assert store.state() == seen[0]
+        index.add(10_000, ROWS[0])
+        seen.append(store.state())
+        index.remove(10_000)
+        seen.append(store.state())
+        index.rename(int(KEYS[4]), 20_000)
+        seen.append(store.state())
+        store.changed()
+        seen.append(store.state())
+        assert len(set(seen)) == 5
+
+
+class TestRefused:
+    @pytest.mark.parametrize("metric", ["pearson", "divergence", "haversine"])
+    def test_other_metrics(self, metric: str) -> None:
+        index = usearch.Index(ndim=2 if metric == "haversine" else D, metric=metric, dtype="f32")
+        with pytest.raises(InvalidInput, match=f"by cos, ip or l2sq. Got one by {metric} instead"):
+            UsearchStore(index)
+
+    def test_bits(self) -> None:
+        with pytest.raises(InvalidInput, match="Got one by hamming instead"):
+            UsearchStore(usearch.Index(ndim=64, metric="hamming", dtype="b1"))
+
+    @pytest.mark.parametrize("metric", ["ip", "l2sq"])
+    def test_whole_numbers_that_are_scored_as_such(self, metric: str) -> None:
+        with pytest.raises(InvalidInput, match=f"Got i8 by {metric} instead"):
+            UsearchStore(usearch.Index(ndim=D, metric=metric, dtype="i8"))
+
+    def test_several_vectors_a_key(self) -> None:
+        with pytest.raises(InvalidInput, match="one vector a key; make the index with multi=False"):
+            UsearchStore(usearch.Index(ndim=D, multi=True, dtype="f32"))
+
+    @pytest.mark.parametrize("index", [None, "index.usearch", np.ones((2, 2)), usearch.Index, usearch.Indexes()])
+    def test_other_objects(self, index: Any) -> None:
+        with pytest.raises(InvalidInput, match=r"'index' parameter of UsearchStore must be a usearch\.index\.Index"):
+            UsearchStore(index)
+
+    def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "usearch.index", None)
+        with pytest.raises(InvalidInput, match=r"pip install 'scoreshield\[usearch\]'"):
+            UsearchStore(None)
+
+
+@pytest.mark.parametrize("pin", ["auto", "scores"])
+def test_empty(pin: str) -> None:
+    with pytest.raises(StoreError, match="The usearch index holds no records"):
+        Pinned(UsearchStore(usearch.Index(ndim=D)), pin=pin).current()
+
+
+@pytest.mark.parametrize("key", [0, 2**63 + 5])
+def test_keys_of_any_size_are_python_numbers(key: int) -> None:
+    index = built()
+    if key not in KEYS:
+        index.add(key, ROWS[0])
+    snapshot = Pinned(UsearchStore(index)).current()
+    assert key in snapshot.ids
+    assert all(type(one) is int for one in snapshot.ids)
+
+
+def test_a_record_that_goes_while_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = built()
+    get = index.get
+    monkeypatch.setattr(index, "get", lambda keys: (*get(keys)[:-1], None))
+    with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
+        Pinned(UsearchStore(index)).current()
+
+
+@pytest.mark.parametrize(("metric", "dtype"), KINDS)
+def test_private_search(metric: str, dtype: str, tmp_path: Path) -> None:
+    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).on("people")
+    store = UsearchStore(built(metric, dtype))
+    best = int(KEYS[np.argmax(cosines(ROWS, QUERY))])
+    assert best in PrivateSearch(store, epsilon=40, mode="query", ledger=account).search(QUERY, 3).ids
+    assert account.spent == pytest.approx(40)
+    assert best in PrivateSearch(store, epsilon=400).search(QUERY, 3).ids
