@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,3 +106,19 @@ def test_the_module_is_imported_when_asked_for() -> None:
         "assert ss.audit.Claim(1.0).epsilon == 1.0"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "replaces"),
+    [
+        ("replace one record", True),
+        ("Replace", True),
+        ("replace-one", True),
+        (ss.Replacement(), True),
+        (ss.GramRadius(1.0), False),
+        (ss.Identity([0, 0, 1]), False),
+        ("add or remove one record", False),
+    ],
+)
+def test_it_is_known_whether_one_record_is_replaced(words: Any, replaces: bool) -> None:
+    assert Claim(1.0, adjacency=words).replaces_one == replaces

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.audit.neighbours import KINDS, Pair, climb, from_canaries, random_pair, replaced, worst_pairs
+from scoreshield.audit.neighbours import (
+    KINDS,
+    Pair,
+    climb,
+    drift_pair,
+    from_canaries,
+    places,
+    random_pair,
+    replaced,
+    worst_pairs,
+)
 from scoreshield.errors import InvalidInput
 
 
@@ -54,6 +64,59 @@ def test_a_score_of_one_against_zero_is_among_the_pairs() -> None:
     assert scores == [(1, -1), (1, 0), (3, -3)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_may_stand_anywhere(kind: str) -> None:
+    for index in range(3):
+        for here, first in zip(worst_pairs(3, 4, kind, index=index), worst_pairs(3, 4, kind), strict=True):
+            assert np.flatnonzero((here.first != here.second).any(axis=1)).tolist() == [index]
+            assert np.array_equal(here.first[index], first.first[0])
+            assert np.array_equal(here.second[index], first.second[0])
+            assert f"record {index} of 3" in here.description
+    assert "record 2 of 5" in random_pair(5, 3, 0, index=2).description
+
+
+def test_places_are_everywhere_among_few_and_spread_among_many() -> None:
+    assert places(5, 0) == [0, 1, 2, 3, 4]
+    many = places(1_000, 0)
+    assert {0, 500, 999} <= set(many)
+    assert 6 <= len(many) == len(set(many)) <= 8
+    assert many != places(1_000, 1)
+
+
+def test_a_batch_is_attacked_along_all_of_its_queries() -> None:
+    queries = np.array([[1.0, 0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0, 0.0]])
+    q = unit(queries)
+    pairs = worst_pairs(3, 5, "scores", queries, index=1)
+    moves = [q @ (unit(pair.first) - unit(pair.second))[1] for pair in pairs]
+    # As far as the sensitivity allows, in the first.
+    assert np.linalg.norm(moves[0]) == pytest.approx(ss.Replacement().sensitivity("scores", 3, queries=queries).l2)
+    ends = [(pair.first[1], pair.second[1]) for pair in pairs]
+    for i in range(3):
+        assert any(np.allclose(a, q[i], atol=1e-6) and np.allclose(b, -q[i], atol=1e-6) for a, b in ends)
+        after = q[(i + 1) % 3]
+        assert any(np.allclose(a, q[i], atol=1e-6) and np.allclose(b, after, atol=1e-6) for a, b in ends)
+    assert np.allclose(pairs[0].first[[0, 2]] @ q.T, 0, atol=1e-6)  # the others score 0
+    assert all("record 1 of 3" in pair.description for pair in pairs)
+    # However many queries there are, the pairs are few, and every query moves in some.
+    large = np.random.default_rng(0).standard_normal((40, 50))
+    some = worst_pairs(2, 50, "scores", large)
+    assert len(some) <= 12
+    together = np.abs([unit(large) @ (unit(pair.first) - unit(pair.second))[0] for pair in some])
+    assert together.max(axis=0).min() > 0.01
+    # One query in a batch is one query.
+    assert [p.description for p in worst_pairs(2, 5, "scores", queries[:1])] == [
+        p.description for p in worst_pairs(2, 5, "scores", queries[0])
+    ]
+
+
+@pytest.mark.parametrize(("n", "radius"), [(2, 0.5), (4, 1.0), (6, 2 * math.sqrt(10))])
+def test_a_drift_moves_the_gram_matrix_by_the_radius(n: int, radius: float) -> None:
+    pair = drift_pair(n, 3, radius)
+    assert pair.has_unit_rows
+    rows = [side.astype(np.float64) for side in (pair.first, pair.second)]
+    assert np.linalg.norm(rows[0] @ rows[0].T - rows[1] @ rows[1].T) == pytest.approx(radius, rel=1e-5)
+
+
 def test_top_k_pairs_tie_for_the_first_place() -> None:
     tied = worst_pairs(4, 3, "top-k")[0]
     assert np.all(tied.first[:, 0] == 1)
@@ -91,6 +154,11 @@ def test_a_pair_is_frozen_and_its_own() -> None:
         (lambda: worst_pairs(2, 2, "cosines"), "one of 'scores'"),
         (lambda: worst_pairs(2, 2, "scores", [1.0, 2.0, 3.0]), "vector of 2 finite numbers"),
         (lambda: worst_pairs(2, 2, "scores", [0.0, 0.0]), "not zero"),
+        (lambda: worst_pairs(2, 2, "scores", index=2), "position below 2"),
+        (lambda: worst_pairs(2, 2, "scores", [[1.0, 2.0], [0.0, 0.0]]), "not zero"),
+        (lambda: worst_pairs(2, 2, "scores", [[1.0, math.inf]]), "finite numbers"),
+        (lambda: drift_pair(3, 3, 4.1), "at most 4, the replacement"),
+        (lambda: drift_pair(1, 3, 1.0), "at least 2"),
         (lambda: from_canaries(np.eye(3), np.eye(2)), "rows of length 3"),
         (lambda: from_canaries(np.eye(3), np.empty((0, 3))), "finite numbers"),
         (lambda: climb(len, random_pair(2, 2, 0), rounds=0), "at least 1"),
@@ -115,6 +183,17 @@ def test_climbing_finds_a_pair_that_leaks_more() -> None:
     assert gaps[1] > gaps[0] + 0.5
     assert "climbing" in found.description
     assert found.has_unit_rows
+
+
+def test_climbing_finds_the_record_that_leaks() -> None:
+    """Only the last of five records is released without much noise."""
+
+    def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return rows[:, 0] + rng.standard_normal(len(rows)) * [5, 5, 5, 5, 0.1]
+
+    found = climb(release, random_pair(5, 3, seed=2), rounds=100, releases=64, seed=4)
+    assert found.index == 4
+    assert "record 4 of 5" in found.description
 
 
 def test_climbing_stays_where_nothing_leaks() -> None:

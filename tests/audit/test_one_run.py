@@ -296,3 +296,14 @@ def test_canaries_that_leave_nothing_known_are_refused_where_it_matters(rows, qu
         audit_one_run(releases(query)["gram"], rows[:20], rows[:20], Claim(1.0))
     with pytest.raises(InvalidInput, match="sits at the row"):
         audit_one_run(lambda x: ss.release_row(x, 3, epsilon=1, delta=1e-5, rng=0), rows, rows[:20], Claim(1.0))
+
+
+def test_a_claim_about_other_neighbours_needs_alternatives(rows, canaries, query) -> None:
+    """A record and its opposite are no neighbours within a small Gram radius."""
+    release = told(query, 1.0, 0)
+    claim = Claim(1.0, 1e-6, ss.GramRadius(0.5))
+    with pytest.raises(InvalidInput, match=r"Gram matrix by at most 0\.5 .*give alternatives") as caught:
+        audit_one_run(release, rows, canaries, claim, query=query[:D])
+    assert "\n" not in str(caught.value)
+    near = canaries + 1e-3 * rows[:M]
+    assert audit_one_run(release, rows, canaries, claim, query=query[:D], alternatives=near).canaries == M

@@ -15,9 +15,10 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.audit.claim import Claim
-from scoreshield.audit.engine import audit
+from scoreshield.audit.engine import audit, audit_outputs
 from scoreshield.audit.neighbours import Pair, replaced, worst_pairs
 from scoreshield.audit.result import AuditResult
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.profile import GaussianProfile
 
@@ -34,14 +35,20 @@ def run(release: Mechanism, claim: Claim, pair: Pair, releases: int, **options: 
 
 
 def caught_and_mended(
-    broken: Mechanism, mended: Mechanism, claim: Claim, pair: Pair, releases: int, check: str | None = None
+    broken: Mechanism,
+    mended: Mechanism,
+    claim: Claim,
+    pair: Pair,
+    releases: int,
+    check: str | None = None,
+    **options: object,
 ) -> AuditResult:
     """The broken one is caught, by the named check where one is named; the mended one passes everything."""
-    found = run(broken, claim, pair, releases)
+    found = run(broken, claim, pair, releases, **options)
     assert found.broken, str(found)
     if check is not None:
         assert [c for c in found.checks if c.name == check and not c.passed], str(found)
-    passed = run(mended, claim, pair, releases)
+    passed = run(mended, claim, pair, releases, **options)
     assert not passed.broken, str(passed)
     assert "evidence, not proof" in passed.verdict
     return found
@@ -71,7 +78,13 @@ def test_sigma_ten_per_cent_low() -> None:
         return on_grid(clean(rows) + share * sigma * rng.standard_normal((repeats, len(rows))))
 
     found = caught_and_mended(
-        partial(draw, share=0.9), partial(draw, share=1.0), gaussian_claim(1.0, 1e-6), pair, 1_000_000, "noise scale"
+        partial(draw, share=0.9),
+        partial(draw, share=1.0),
+        gaussian_claim(1.0, 1e-6),
+        pair,
+        1_000_000,
+        "noise scale",
+        plain=True,  # the scale may be judged where outputs are nothing but clean scores and noise
     )
     # The counts alone, without assuming Gaussian noise, catch it too.
     assert not next(c for c in found.checks if c.name == "trade-off curve").passed
@@ -118,7 +131,8 @@ def test_no_clamping() -> None:
 
     broken, mended = partial(draw, clamp=False), partial(draw, clamp=True)
     claim = gaussian_claim(1.0, 1e-6)
-    caught_and_mended(broken, mended, claim, LONG, 20_000, "noise scale")
+    caught_and_mended(broken, mended, claim, LONG, 20_000, "noise scale", plain=True)
+    caught_and_mended(broken, mended, claim, LONG, 20_000, "trade-off curve")
     # Unit rows do not show it.
     assert not run(broken, claim, SCORES, 20_000).broken
 
@@ -228,3 +242,112 @@ def test_a_retry_that_draws_twice() -> None:
     caught_and_mended(
         partial(draw, tries=2), partial(draw, tries=1), gaussian_claim(1.0, 1e-6), SCORES, 100_000, "trade-off curve"
     )
+
+
+def test_no_noise_on_the_last_record() -> None:
+    """Where the audit chooses the neighbours, with a query and without. Cost: 1,000 releases, below a second."""
+
+    def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, last: float) -> np.ndarray:
+        return on_grid(clean(rows) + rng.laplace(0.0, [2.0] * (len(rows) - 1) + [last], (repeats, len(rows))))
+
+    for query in (Q, None):
+        options = {"neighbours": None, "query": query, "shape": (12, D), "releases": 1_000, "confidence": CONFIDENCE}
+        found = audit(partial(draw, last=0.0), Claim(1.0), **options)
+        assert found.broken, str(found)
+        assert "record 11 of 12" in found.neighbours
+        assert not audit(partial(draw, last=2.0), Claim(1.0), **options).broken
+
+
+@pytest.mark.parametrize("shared", [(0, 1), (1, 2), (0, 5)])
+def test_noise_shared_by_two_queries_of_a_batch(shared: tuple[int, int]) -> None:
+    """Whichever two of six. Cost: 600 releases, below a second."""
+    queries = np.eye(8)[:6]
+    sigma = ss.calibrate(1.0, 1e-6, 2.0)
+
+    def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, sharing: bool) -> np.ndarray:
+        noise = sigma * rng.standard_normal((repeats, len(queries), len(rows)))
+        if sharing:
+            noise[:, shared[1]] = noise[:, shared[0]]
+        return on_grid(np.stack([clean(rows, q) for q in queries]) + noise)
+
+    options = {"query": queries, "releases": 600, "confidence": CONFIDENCE, "shape": (4, 8)}
+    found = audit(partial(draw, sharing=True), gaussian_claim(1.0, 1e-6), **options)
+    assert not next(c for c in found.checks if c.name == "noise in every direction").passed, str(found)
+    assert not audit(partial(draw, sharing=False), gaussian_claim(1.0, 1e-6), **options).broken
+
+
+def test_shared_noise_among_more_entries_than_releases_can_search() -> None:
+    """60 records and three queries make 180 entries, and 500 releases teach. Cost: 2,000 releases, a second."""
+    queries = np.eye(64)[:3]
+    sigma = ss.calibrate(1.0, 1e-6, 2.0 * math.sqrt(3))
+
+    def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, sharing: bool) -> np.ndarray:
+        noise = sigma * rng.standard_normal((repeats, len(queries), len(rows)))
+        if sharing:
+            noise[:, 2] = noise[:, 0]
+        return on_grid(np.stack([clean(rows, q) for q in queries]) + noise)
+
+    pair = worst_pairs(60, 64, "scores", queries[0])[0]
+    claim = gaussian_claim(1.0, 1e-6)
+    found = caught_and_mended(
+        partial(draw, sharing=True), partial(draw, sharing=False), claim, pair, 2_000, "noise in every direction"
+    )
+    assert found.statistic == "noiseless"
+
+
+@pytest.mark.parametrize("epsilon", [10.0, 20.0])
+def test_bits_and_silent_directions_at_a_large_epsilon(epsilon: float) -> None:
+    """No bound on epsilon can reach these claims; the claimed curve can. Cost: 40,000 releases, below a second."""
+    other, sigma = np.eye(D)[1], ss.calibrate(epsilon, 1e-6, 2.0 * math.sqrt(2))
+    pair = replaced(np.tile(np.eye(D)[2], (4, 1)), 0, Q, other, "a record equal to one query against the other")
+
+    def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, shared: bool) -> np.ndarray:
+        noise = sigma * rng.standard_normal((repeats, 1 if shared else 2, len(rows)))
+        return on_grid(np.stack([clean(rows, Q), clean(rows, other)]) + noise)
+
+    claim = gaussian_claim(epsilon, 1e-6)
+    check = "noise in every direction"
+    found = caught_and_mended(partial(draw, shared=True), partial(draw, shared=False), claim, pair, 4_000, check)
+    assert found.epsilon_lower < epsilon
+
+
+def test_a_float_sampler_at_epsilon_ten() -> None:
+    """Cost: 40,000 releases, below a second."""
+    sigma = ss.calibrate(10.0, 1e-6, 2.0)
+
+    def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, step: float) -> np.ndarray:
+        noisy = clean(rows) + sigma * rng.standard_normal((repeats, len(rows)))
+        return np.rint(noisy / step) * step if step else noisy
+
+    claim = gaussian_claim(10.0, 1e-6)
+    caught_and_mended(partial(draw, step=0.0), partial(draw, step=2.0**-23), claim, ZERO, 40_000, "low bits")
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 100.0])
+def test_no_noise_at_all_under_a_large_gaussian_claim(epsilon: float) -> None:
+    """Cost: 200 releases. A bit that is made of Gaussian noise may well look constant, and passes."""
+    with pytest.raises(InvalidInput, match="is not random"):
+        audit(lambda rows: clean(rows), gaussian_claim(epsilon, 1e-4), query=Q, releases=200)
+    outputs = [np.tile(row, (200, 1)) for row in ([0.25, 0.5], [0.75, 0.5])]
+    with pytest.raises(InvalidInput, match="is not random"):
+        audit_outputs(*outputs, gaussian_claim(epsilon, 1e-4))
+    sigma = ss.calibrate(epsilon, 1e-4, 2.0)
+
+    def bits(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
+        return clean(rows) + sigma * rng.standard_normal((repeats, len(rows))) > 0.5
+
+    assert not audit(bits, gaussian_claim(epsilon, 1e-4), query=Q, releases=200, shape=(1, D)).broken
+
+
+def test_a_generator_with_few_states_for_its_use() -> None:
+    """Cost: 1,000,000 releases, some seconds: half a million outputs that came before meet half a million new ones."""
+
+    def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, bits: int) -> np.ndarray:
+        states = rng.integers(0, 2**bits, repeats).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        uniform = ((states >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        noise = np.where(uniform < 0.5, np.log(2 * uniform), -np.log(2 - 2 * uniform))
+        return clean(rows)[:1] + 2 * noise[:, None]
+
+    pair = worst_pairs(1, D, "scores", Q)[0]
+    found = audit(partial(draw, bits=31), Claim(1.0), neighbours=pair, releases=1_000_000, confidence=CONFIDENCE)
+    assert not next(c for c in found.checks if c.name == "fresh noise").passed, str(found)

@@ -40,8 +40,9 @@ def test_a_pass_says_what_would_have_been_found() -> None:
     assert not result().broken
     assert result().verdict == (
         "No violation found: with 2,000 releases a true epsilon of 1.235 or more would have been found with "
-        "probability 90 %; this is evidence, not proof."
+        "probability 90 % if the release shows it as plainly as randomised response does; this is evidence, not proof."
     )
+    assert "90 % if the noise is small; this" in result(assuming="the noise is small").verdict
     assert "with one release and 500 canaries" in result(releases=1, canaries=500).verdict
 
 
@@ -52,6 +53,19 @@ def test_a_pass_that_could_not_fail_says_so() -> None:
     # Enough in all, but the test was counted on too few of them: no number to give.
     assert "on each side" not in result(claim=Claim(10.0), releases=81_255, detectable=math.inf).verdict
     assert "on each side" not in result(claim=Claim(10.0), detectable=math.inf, canaries=5).verdict
+
+
+@pytest.mark.parametrize("epsilon", [100.0, 1000.0])
+def test_no_count_of_47_digits_is_printed(epsilon: float) -> None:
+    verdict = result(claim=Claim(epsilon), detectable=math.inf).verdict
+    assert "nor can any number of releases that can be drawn" in verdict
+    assert len(max(verdict.split(), key=len)) < 20
+
+
+def test_a_result_of_before_is_read() -> None:
+    data = result().to_dict()
+    del data["assuming"]
+    assert AuditResult.from_dict(data) == result()
 
 
 def test_a_bound_above_the_claim_breaks_it() -> None:
@@ -107,6 +121,7 @@ def test_the_text_holds_the_figures() -> None:
     ("changes", "message"),
     [
         ({"name": None}, "'name'"),
+        ({"assuming": None}, "'assuming'"),
         ({"claim": (1.0, 0.0)}, "'claim'"),
         ({"releases": 0}, "'releases'"),
         ({"confidence": 1.0}, "'confidence'"),

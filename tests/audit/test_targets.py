@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import socket
@@ -33,6 +34,12 @@ class Store:
     @staticmethod
     def scores(embeddings): return embeddings[:, 0]
 constant = 3
+async def waits(embeddings): return embeddings
+async def streams(embeddings): yield embeddings
+def hands_on(embeddings): return waits(embeddings)
+class Asked:
+    async def __call__(self, embeddings): return embeddings
+asked_object = Asked()
 """
 
 
@@ -43,9 +50,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "audited_service.py").write_text(SERVICE)
     (tmp_path / "audited_broken.py").write_text("1 / 0\n")
     (tmp_path / "audited_exit.py").write_text("raise SystemExit('bye')\n")
+    (tmp_path / "audited_rude.py").write_text("raise ValueError('\\x1b[2Jgone\\x07')\n")
     (tmp_path / "audited_needy.py").write_text("import no_such_package_at_all\n")
     yield tmp_path
-    for name in ("service", "broken", "exit", "needy"):
+    for name in ("service", "broken", "exit", "needy", "rude"):
         __import__("sys").modules.pop(f"audited_{name}", None)
 
 
@@ -81,6 +89,10 @@ def test_a_function_that_wants_the_query_gets_it() -> None:
         ("audited_nowhere:f", "There is no module 'audited_nowhere'"),
         ("audited_broken:f", "The module audited_broken cannot be imported: ZeroDivisionError: division by zero"),
         ("audited_exit:f", "The module audited_exit cannot be imported: SystemExit: bye"),
+        ("audited_rude:f", "The module audited_rude cannot be imported: ValueError: ?[2Jgone?"),
+        ("audited_service:waits", "audited_service:waits is asynchronous (async def); wrap it in a plain function"),
+        ("audited_service:streams", "audited_service:streams is asynchronous (async def)"),
+        ("audited_service:asked_object", "audited_service:asked_object is asynchronous (async def)"),
         (
             "audited_needy:f",
             "The module audited_needy cannot be imported: ModuleNotFoundError: No module named 'no_such",
@@ -91,6 +103,25 @@ def test_a_name_that_names_no_function_is_one_sentence(text: str, words: str) ->
     with pytest.raises(InvalidInput, match=re.escape(words)) as caught:
         targets.entry_point(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_nobody_waits_for_is_one_sentence_and_no_warning() -> None:
+    release = targets.waited_for(targets.entry_point("audited_service:hands_on"))
+    with pytest.raises(targets.TargetError, match="The release under audit is asynchronous; wrap it in a function"):
+        release(ROWS)
+    gc.collect()  # where a coroutine that was never awaited would warn
+    assert targets.waited_for(targets.entry_point("audited_service:release"))(ROWS) == 3
+
+
+def test_the_code_of_a_function_has_a_checksum(folder: Path) -> None:
+    targets.entry_point("audited_service:release")
+    before = targets.code_digest("audited_service:release")
+    assert targets.code_digest("audited_service:asked") == before  # one file
+    (folder / "audited_other.py").write_text("x = 1\n")  # which nothing imports
+    assert targets.code_digest("audited_service:release") == before
+    (folder / "audited_service.py").write_text(SERVICE + "# mended\n")
+    assert targets.code_digest("audited_service:release") != before
 
 
 # ---- Files of outputs.
@@ -112,6 +143,34 @@ def test_one_file_with_both_and_outputs_of_any_shape(tmp_path: Path) -> None:
     assert second.shape == (3, 1)
     np.savez(tmp_path / "matrices.npz", **{"with": np.zeros((5, 2, 2)), "without": np.ones((5, 2, 2))})
     assert targets.saved_outputs(tmp_path / "matrices.npz")[0].shape == (5, 4)
+
+
+def test_shapes_are_compared_before_they_are_flattened(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", **{"with": np.zeros((5, 2, 4)), "without": np.zeros((5, 4, 2))})
+    with pytest.raises(InvalidInput, match=re.escape("Got (2, 4) with the record and (4, 2) without it.")):
+        targets.saved_outputs(tmp_path / "both.npz")
+    np.savez(tmp_path / "both.npz", **{"with": np.zeros(5), "without": np.zeros((5, 1))})
+    assert targets.saved_outputs(tmp_path / "both.npz")[1].shape == (5, 1)
+
+
+def test_columns_of_parquet_files_are_matched_by_name(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def written(name: str, **columns: Any) -> Path:
+        parquet.write_table(pa.table(columns), tmp_path / name)
+        return tmp_path / name
+
+    first = written("with.parquet", a=[1.0, 2.0], b=[3, 4], note=["x", "y"])
+    second = written("without.parquet", b=[30, 40], a=[10.0, 20.0])
+    both = targets.saved_outputs(first, second)
+    assert [side.tolist() for side in both] == [[[1, 3], [2, 4]], [[10, 30], [20, 40]]]
+    with pytest.raises(InvalidInput, match=r"must have the same columns, each once\. They differ in 'b'"):
+        targets.saved_outputs(first, written("other.parquet", a=[1.0], c=[2.0]))
+    lists = [written(f"{name}.parquet", **{name: [[1.0, 2.0]]}) for name in ("scores", "ranks")]
+    assert targets.saved_outputs(lists[0], lists[0])[1].tolist() == [[1, 2]]
+    with pytest.raises(InvalidInput, match="They differ in 'ranks'"):
+        targets.saved_outputs(*lists)
 
 
 def test_files_that_hold_no_outputs_are_one_sentence(tmp_path: Path) -> None:
@@ -169,6 +228,9 @@ class Service:
                     self._drip(pause=0.05)
                 elif step == "stall":
                     self._drip(pause=0.8, most=1)
+                elif step == "drip head":
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+                    self._drop_by_drop(b"X-A: 1\r\n", pause=0.05, most=90)
                 elif isinstance(step, bytes):
                     self._answer(200, step)
                 elif isinstance(step, tuple):
@@ -181,11 +243,14 @@ class Service:
                 self.send_response(200)
                 self.send_header("Content-Length", "1000")
                 self.end_headers()
+                self._drop_by_drop(b" ", pause, most)
+
+            def _drop_by_drop(self, drop: bytes, pause: float, most: int) -> None:
                 for _ in range(most):
                     if service.closing.wait(pause):
                         return
                     try:
-                        self.wfile.write(b" ")
+                        self.wfile.write(drop)
                         self.wfile.flush()
                     except OSError:
                         return
@@ -292,6 +357,9 @@ def test_a_pause_that_a_server_asks_for_is_at_most_a_minute(service: Service, pa
         (b'{"scores": [1, null]}', "holds no array of finite numbers."),
         (b'{"scores": [[1], [2, 3]]}', "holds no array of finite numbers."),
         (b'{"scores": "high"}', "holds no array of finite numbers."),
+        (b'{"scores": []}', "holds no array of finite numbers."),
+        (b'{"scores": [[], []]}', "holds no array of finite numbers."),
+        (b'{"scores": [1' + b"0" * 400 + b", 0.5]}", "holds no array of finite numbers."),
         (b'{"scores": 1e999}', "holds no array of finite numbers."),
     ],
 )
@@ -306,7 +374,7 @@ def test_what_no_retry_can_mend_fails_at_once_in_one_sentence(service: Service, 
     endpoint.close()
 
 
-@pytest.mark.parametrize(("step", "timeout"), [("hang", 0.3), ("drip", 0.3), ("stall", 1.0)])
+@pytest.mark.parametrize(("step", "timeout"), [("hang", 0.3), ("drip", 0.3), ("stall", 1.0), ("drip head", 0.3)])
 def test_a_server_that_keeps_silent_drips_or_stalls_is_left_in_time(
     service: Service, step: str, timeout: float
 ) -> None:
@@ -351,6 +419,7 @@ def test_an_answer_without_end_is_refused(service: Service, monkeypatch: pytest.
         ({"query": [[1.0]]}, "The 'query' parameter of Endpoint must be a vector of finite numbers."),
         ({"query": [1.0, np.nan]}, "must be a vector of finite numbers."),
         ({"timeout": 0}, "The 'timeout' parameter of Endpoint must be a positive finite number. Got 0 instead."),
+        ({"timeout": 1e300}, "The 'timeout' parameter of Endpoint must be at most 86,400 seconds."),
         ({"retries": -1}, "The 'retries' parameter of Endpoint must be a whole number, at least 0"),
         ({"output_field": ""}, "The 'output_field' parameter of Endpoint must be the name of a JSON field."),
         ({"query_field": "embeddings"}, "must be another name than embeddings_field"),

@@ -3,7 +3,7 @@
 from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.engine import audit, audit_outputs
-from scoreshield.audit.neighbours import Pair, climb, from_canaries, worst_pairs
+from scoreshield.audit.neighbours import Pair, climb, drift_pair, from_canaries, worst_pairs
 from scoreshield.audit.one_run import audit_one_run
 from scoreshield.audit.result import AuditResult, Check
 
@@ -17,6 +17,7 @@ __all__ = [
     "audit_outputs",
     "bounds",
     "climb",
+    "drift_pair",
     "from_canaries",
     "worst_pairs",
 ]

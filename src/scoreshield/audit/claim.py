@@ -27,6 +27,8 @@ from scoreshield.privacy.profile import Profile, profile_from_dict
 Float = NDArray[np.float64]
 #: The adjacency that is meant unless another is named.
 REPLACE = "replace one record"
+#: Other words for it.
+_REPLACES = (REPLACE, "replace", "replacement", "replace one", Replacement().describe())
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Claim:
         if not isinstance(guarantee, Guarantee):
             _checks.reject("source", "Claim.of", "a guarantee, or a release that has one", source)
         return cls(guarantee.epsilon, guarantee.delta, _in_words(guarantee.adjacency), guarantee.profile)
+
+    @property
+    def replaces_one(self) -> bool:
+        """Whether neighbours are collections in which one record is replaced by any other."""
+        return " ".join(self.adjacency.lower().replace("-", " ").replace("_", " ").split()) in _REPLACES
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The most true positives that the claim allows at one false-positive rate or at many."""

@@ -1,8 +1,8 @@
 """The audit: find two neighbours that a release tells apart, draw outputs on both, and judge them.
 
-Of several pairs of neighbours, a pilot picks the one that is told apart best; its outputs are not used again. Outputs
-are then drawn on both sides in turns, and `judging` learns a test on the first half and bounds epsilon from the
-second.
+Pilots pick the place of the record and, of several pairs of neighbours, the one that is told apart best; their outputs
+are not used again. Outputs are then drawn on both sides in a random order, and `judging` learns a test on the first
+half and bounds epsilon from the second.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _checks
 from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim
-from scoreshield.audit.judging import MAIN, fixed, judged
-from scoreshield.audit.neighbours import Pair, climb, random_pair, worst_pairs
+from scoreshield.audit.directions import relative_moves
+from scoreshield.audit.evidence import fixed
+from scoreshield.audit.judging import MAIN, judged
+from scoreshield.audit.neighbours import Pair, climb, places, random_pair, worst_pairs
 from scoreshield.audit.outputs import Source, kind_of, law_of
+from scoreshield.audit.power import MOST_RELEASES
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.statistics import (
     STATISTICS,
@@ -40,9 +43,13 @@ Progress = Callable[[int, int, float], None]
 
 #: Entries of an output that are kept where there are more, and releases on each side that choose them.
 _ENTRIES, _SCREEN = 256, 64
-#: Releases between two reports of progress.
+#: Releases between two reports of progress, at most.
 _CHUNK = 1 << 16
 _FEWEST = 40
+# The order of the two sides comes from its own stream: a release that is seeded with the same number must not share it.
+_ORDER = 0x6F72646572
+#: Releases that are looked at where a release never seems to vary.
+_PROBED = 16
 
 
 def audit(
@@ -59,6 +66,7 @@ def audit(
     name: str | None = None,
     shape: tuple[int, int] = (8, 8),
     query: ArrayLike | None = None,
+    plain: bool = False,
 ) -> AuditResult:
     """Try to contradict a privacy claim about a release.
 
@@ -69,15 +77,20 @@ def audit(
         it returns so many independent outputs at once, one a row. ``functools.partial(scoreshield.release_scores,
         query=q, epsilon=1.0, delta=1e-6)``, and the like for matches and an index, is drawn in bulk by itself.
     claim : what is claimed; ``Claim.of(guarantee)`` for our own.
-    neighbours : a pair, or several of which the most telling is audited, or None for the worst cases of ``shape``.
+    neighbours : a pair, or several of which the most telling is audited, or None for the worst cases of ``shape``, for
+        claims about one replaced record.
     releases : outputs on each side.
-    confidence : that everything the result states holds together.
+    confidence : that the bound and all checks of the result hold together; the intervals of the area and of the
+        true-positive rate each have it by themselves.
     statistic : "auto", or one of "likelihood", "linear", "table", "membership", "classifier".
     seed : of the generators; None leaves a release that takes ``rng`` to its own, which for ours is the secure one.
     progress : called with (done, total, bound so far).
     timeout : seconds that one call may take; None does not watch.
-    shape, query : for ``neighbours=None``: how many records of which length, and the public query, where one is known.
-        Without it the pair is searched for by climbing.
+    shape, query : for ``neighbours=None``: how many records of which length, and the public query, or the batch of
+        them, where one is known. Without it the pair is searched for by climbing.
+    plain : for a claim of Gaussian noise: whether outputs are the clean values plus noise and nothing else, neither
+        clipped nor projected nor chosen. Then the scale of the noise may break the claim, which at a large epsilon
+        nothing else can. Of ScoreShield releases it is known.
     """
     start = time.perf_counter()
     claim, confidence, statistic = _settings(claim, confidence, statistic)
@@ -86,17 +99,25 @@ def audit(
     if seed is not None:
         seed = _checks.count(seed, "seed", "audit", least=0)
     source = Source(release, seed=seed, timeout=timeout)
-    pairs = _pairs(source, release, neighbours, shape, query, seed or 0)
-    pair, example = _most_telling(source, pairs, releases)
+    # Fixed where no seed is given too: an audit that is stopped and goes on asks in the order it began with.
+    rng = np.random.default_rng([seed or 0, _ORDER])
+    pairs = _pairs(source, release, claim, neighbours, shape, query, releases, seed or 0, rng)
+    pair, example = _most_telling(source, pairs, releases, rng)
     law, covered = law_of(example)
-    opaque = not isinstance(example, Release)
-    setting = Setting(law, covered, pair.index, opaque, seed or 0)
-    entries = _screened(source, pair)
-    if entries is not None:
-        setting = Setting(None, 0, None, opaque, seed or 0)
-    first, second = _drawn(source, pair, releases, entries, claim, confidence, progress)
+    index: int | None = pair.index
+    entries = _screened(source, pair, rng)
+    if entries is not None:  # their order is kept, so that those with the law come first
+        covered = int((entries < covered).sum())
+        law, index = law if covered else None, next(iter(np.flatnonzero(entries == pair.index).tolist()), None)
+    setting = Setting(law, covered, index, not isinstance(example, Release), bool(plain), seed or 0)
+    first, second = _drawn(source, pair, releases, entries, claim, confidence, progress, rng)
     called = name if name is not None else _name(release)
-    return judged(first, second, claim, confidence, statistic, setting, called, pair.description, start)
+
+    def probe() -> Float:
+        n, d = pair.first.shape
+        return source.draw(random_pair(n, d, seed or 0).first, _PROBED)
+
+    return judged(first, second, claim, confidence, statistic, setting, called, pair.description, start, probe)
 
 
 def audit_outputs(
@@ -109,10 +130,13 @@ def audit_outputs(
     seed: int = 0,
     name: str = "outputs",
     neighbours: str = "as given",
+    plain: bool = False,
 ) -> AuditResult:
     """The same on outputs that were drawn before: one row a release, from one collection and from its neighbour.
 
-    Rows must be independent and in the order they were drawn in, or shuffled; sides of unequal length are cut.
+    Rows must be independent and in the order they were drawn in, or shuffled; sides of unequal length are cut. Both
+    sides should have been drawn in turns: what changed between them otherwise looks like a leak. ``plain`` says that
+    outputs are clean values plus Gaussian noise and nothing else, see `audit`.
     """
     start = time.perf_counter()
     claim, confidence, statistic = _settings(claim, confidence, statistic, "audit_outputs")
@@ -124,7 +148,7 @@ def audit_outputs(
     releases = min(map(len, sides))
     _enough(releases, claim, confidence)
     rows = [side[:releases] for side in sides]
-    setting = Setting(opaque=True, seed=_checks.count(seed, "seed", "audit_outputs", least=0))
+    setting = Setting(opaque=True, plain=bool(plain), seed=_checks.count(seed, "seed", "audit_outputs", least=0))
     return judged(rows[0], rows[1], claim, confidence, statistic, setting, name, neighbours, start)
 
 
@@ -135,34 +159,68 @@ def _settings(claim: Any, confidence: Any, statistic: Any, function: str = "audi
     return claim, confidence, _checks.one_of(statistic, "statistic", function, STATISTICS)
 
 
-def _enough(releases: int, claim: Claim, confidence: float) -> None:
-    """Refuse so few releases that no leak at all could contradict the claim."""
+def fewest(claim: Claim, confidence: float) -> float:
+    """With fewer releases on each side no leak at all could contradict the claim; may be infinite."""
     share = 1 - (1 - confidence) * MAIN / (1 if claim.profile is None else 2)
     asked = 0.0 if isinstance(claim.profile, GaussianProfile) else claim.epsilon
-    needed = max(_FEWEST, 2 * bounds.releases_needed(asked, claim.delta, share) + 2)
+    return max(_FEWEST, 2 * bounds.releases_needed(asked, claim.delta, share) + 2)
+
+
+def _enough(releases: int, claim: Claim, confidence: float) -> None:
+    needed = fewest(claim, confidence)
     if releases < needed:
+        enough = f"at least {needed:,.0f} on each side are needed"
+        if needed > MOST_RELEASES:
+            enough = "no number of releases that can be drawn would do"
         raise InvalidInput(
             f"{releases:,} releases are too few to contradict an epsilon of {claim.epsilon:g} at confidence "
-            f"{confidence:.10g}, even if everything leaks: at least {needed:,.0f} on each side are needed."
+            f"{confidence:.10g}, even if everything leaks: {enough}."
         )
 
 
-def _pairs(source: Source, release: Any, neighbours: Any, shape: Any, query: ArrayLike | None, seed: int) -> list[Pair]:
+def _pairs(
+    source: Source,
+    release: Any,
+    claim: Claim,
+    neighbours: Any,
+    shape: Any,
+    query: ArrayLike | None,
+    releases: int,
+    seed: int,
+    rng: np.random.Generator,
+) -> list[Pair]:
     if isinstance(neighbours, Pair):
         return [neighbours]
     if neighbours is not None:
         if not isinstance(neighbours, Sequence) or not neighbours or not all(isinstance(p, Pair) for p in neighbours):
             _checks.reject("neighbours", "audit", "a Pair, a non-empty list of Pairs or None", neighbours)
         return list(neighbours)
+    if not claim.replaces_one:
+        raise InvalidInput(
+            f"The claim is about other neighbours than an audit makes up, which differ by the replacement of one "
+            f"record ({claim.adjacency}): give a pair that it covers as neighbours=, such as drift_pair for a Gram "
+            "radius."
+        )
     if query is None and isinstance(release, partial):
         query = release.keywords.get("query")
     n, d = _shape(shape, query)
-    start = random_pair(n, d, seed)
-    kind = kind_of(source.one(start.first), n)
-    if query is None and kind not in ("gram", "index"):
-        return [climb(source, start, seed=seed)]
-    public = None if query is None else np.atleast_2d(np.asarray(query))[0]
-    return worst_pairs(n, d, kind, public)
+    start = partial(random_pair, n, d, seed)
+    kind = kind_of(source.one(start().first), n)
+    searching = query is None and kind not in ("gram", "index")
+
+    def at(index: int) -> list[Pair]:
+        return [start(index=index)] if searching else worst_pairs(n, d, kind, query, index=index)
+
+    chosen = at(_telling_place(source, [at(index)[0] for index in places(n, seed)], releases, rng))
+    return [climb(source, chosen[0], seed=seed)] if searching else chosen
+
+
+def _telling_place(source: Source, pairs: list[Pair], releases: int, rng: np.random.Generator) -> int:
+    """The place of the record at which a small pilot tells a pair apart best; the first unless another does more."""
+    pilot = min(max(64, releases // 50), 4096)
+    gains = [_gain(*source.both(pair.first, pair.second, pilot, rng)) for pair in pairs if len(pairs) > 1] or [0.0]
+    best = int(np.argmax(gains))
+    return pairs[best if gains[best] > gains[0] + 1 / math.sqrt(pilot) else 0].index
 
 
 def _shape(shape: Any, query: Any) -> tuple[int, int]:
@@ -172,18 +230,18 @@ def _shape(shape: Any, query: Any) -> tuple[int, int]:
     return n, d if query is None else int(np.shape(query)[-1])
 
 
-def _most_telling(source: Source, pairs: list[Pair], releases: int) -> tuple[Pair, Any]:
+def _most_telling(source: Source, pairs: list[Pair], releases: int, rng: np.random.Generator) -> tuple[Pair, Any]:
     """The pair whose outputs a pilot tells apart best, and one output of it.
 
     A release may refuse rows that are not unit vectors; such a pair is then left out.
     """
-    pilot = min(max(64, releases // 10), 4096)
+    pilot = min(max(64, 3 * releases // (10 * max(3, len(pairs)))), 4096)
     margin = 1 / math.sqrt(pilot)  # of two pairs that do about as well, the one that was named first
     best: tuple[float, Pair, Any] | None = None
     for pair in pairs:
         try:
             example = source.one(pair.first)
-            gain = 0.0 if len(pairs) == 1 else _gain(source.draw(pair.first, pilot), source.draw(pair.second, pilot))
+            gain = 0.0 if len(pairs) == 1 else _gain(*source.both(pair.first, pair.second, pilot, rng))
         except InvalidInput:
             if pair.has_unit_rows or len(pairs) == 1:
                 raise
@@ -208,14 +266,11 @@ def _gain(first: Float, second: Float) -> float:
     return max(quick_advantage(first, second), math.tanh(odds / 2) / 2)
 
 
-def _screened(source: Source, pair: Pair) -> NDArray[np.intp] | None:
+def _screened(source: Source, pair: Pair, rng: np.random.Generator) -> NDArray[np.intp] | None:
     """Which entries to keep where an output holds many: those that move most in a few releases of their own."""
-    few = source.draw(pair.first, 1)
-    if few.shape[1] <= _ENTRIES:
+    if source.draw(pair.first, 1).shape[1] <= _ENTRIES:
         return None
-    first, second = source.draw(pair.first, _SCREEN), source.draw(pair.second, _SCREEN)
-    spread = np.sqrt(first.var(axis=0) + second.var(axis=0))
-    moves = np.abs(first.mean(axis=0) - second.mean(axis=0)) / np.maximum(spread, 1e-12)
+    moves = relative_moves(*source.both(pair.first, pair.second, _SCREEN, rng))
     return np.sort(np.argsort(-moves, kind="stable")[:_ENTRIES])
 
 
@@ -227,15 +282,14 @@ def _drawn(
     claim: Claim,
     confidence: float,
     progress: Progress | None,
+    rng: np.random.Generator,
 ) -> tuple[Float, Float]:
-    """Outputs on both sides, in turns."""
+    """Outputs on both sides, in a random order, a part of them at a time."""
     sides: tuple[list[Float], list[Float]] = ([], [])
-    chunk = _CHUNK if progress is None else min(_CHUNK, max(50, releases // 40))
-    done = 0
+    chunk, done = min(_CHUNK, max(50, releases // 40)), 0
     while done < releases:
         count = min(chunk, releases - done)
-        for rows, side in zip((pair.first, pair.second), sides, strict=True):
-            drawn = source.draw(rows, count)
+        for drawn, side in zip(source.both(pair.first, pair.second, count, rng), sides, strict=True):
             side.append(drawn if entries is None else drawn[:, entries])
         if done and sides[0][-1].shape[1] != sides[0][0].shape[1]:
             raise InvalidInput("The release under audit changed the shape of its outputs between calls.")

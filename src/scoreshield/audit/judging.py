@@ -1,63 +1,31 @@
 """From outputs on two sides to a result: fit a test, fix it, count it on fresh outputs, and say what that shows.
 
 A quarter of the outputs fits the statistics of `statistics`, a quarter chooses among them and sets thresholds, and the
-other half, which nothing has seen, is counted. The error that the confidence leaves is shared: half for that test, a
-sixth each for the low-bit, noiseless and noise-scale checks, so that all statements of a result hold together.
+other half, which nothing has seen, is counted. The error that the confidence leaves is shared: half for that test, an
+eighth each for the low-bit, noiseless, repeated-output and noise-scale checks, so that the bound and all checks hold
+together. The intervals of the area and the true-positive rate are beside that, each at the stated confidence by itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.audit import bounds, checks
+from scoreshield.audit import bounds, checks, repeats
 from scoreshield.audit.claim import Claim
+from scoreshield.audit.directions import linear, most_entries, noiseless
+from scoreshield.audit.evidence import Evidence, counted, fixed
+from scoreshield.audit.power import least_found
 from scoreshield.audit.result import BINS, POINTS, AuditResult, Check
-from scoreshield.audit.statistics import Setting, Statistic, candidates, linear, low_bits, noiseless
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.audit.statistics import Setting, candidates, low_bits
 
 Float = NDArray[np.float64]
 
-#: The share of the error that the main test takes, and each of the three checks beside it.
-MAIN, BESIDE = 1 / 2, 1 / 6
-#: Outputs on each side that statistics are compared on, at most.
-_RANKED = 50_000
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What one fixed test gave on fresh outputs: its scores, and the bound at its share of the confidence."""
-
-    statistic: Statistic
-    inside: Float
-    outside: Float
-    cuts: tuple[float, ...]
-    confidence: float
-
-    def bound(self, claim: Claim, rows: int | None = None) -> float:
-        return max(
-            (bounds.epsilon_lower(*self._counts(cut, rows), claim.delta, self.confidence) for cut in self.cuts),
-            default=0.0,
-        )
-
-    def excess(self, claim: Claim) -> tuple[float, float, float]:
-        """The largest distance above the claimed curve, with the rates where it is: (excess, fpr, tpr), bounded."""
-        found = []
-        for cut in self.cuts:
-            counts = self._counts(cut, None)
-            error = (1 - self.confidence) / 2
-            low = bounds.clopper_pearson(counts[0], counts[1], 1 - error, side="lower")[0]
-            high = bounds.clopper_pearson(counts[2], counts[3], 1 - error, side="upper")[1]
-            found.append((bounds.curve_excess(*counts, claim.tpr_at, self.confidence), high, low))
-        return max(found)
-
-    def _counts(self, cut: float, rows: int | None) -> tuple[int, int, int, int]:
-        inside, outside = self.inside[:rows], self.outside[:rows]
-        return int((inside >= cut).sum()), len(inside), int((outside >= cut).sum()), len(outside)
+#: The share of the error that the main test takes, and each of the four checks beside it.
+MAIN, BESIDE = 1 / 2, 1 / 8
 
 
 def judged(
@@ -70,9 +38,10 @@ def judged(
     name: str,
     neighbours: str,
     start: float,
+    probe: Callable[[], Float] | None = None,
 ) -> AuditResult:
     """Fit on a quarter, choose on a quarter, bound on a half, and put the result together."""
-    checks.require_random(first, second, claim)
+    checks.require_random(first, second, claim, probe)
     quarter, half = len(first) // 4, len(first) // 2
     fit = first[:quarter], second[:quarter]
     choose = first[quarter:half], second[quarter:half]
@@ -81,21 +50,22 @@ def judged(
     main = fixed(candidates(statistic, *fit, setting), choose, fresh, claim, error * MAIN)
     bits = fixed([low_bits(*fit)], choose, fresh, claim, error * BESIDE)
     silent = fixed([noiseless(*fit)], choose, fresh, claim, error * BESIDE)
-    found = _checks_of(main, bits, silent, claim)
-    law = "gaussian" if isinstance(claim.profile, GaussianProfile) and claim.delta > 0 else "pure"
-    share = 1 - error * MAIN if main is None else main.confidence
-    least = bounds.detectable(len(fresh[0]), claim.delta, share, epsilon=claim.epsilon, law=law)
+    again = counted(repeats.seen(first[:half], second[:half]), fresh, repeats.CUTS, error * BESIDE)
+    found = _checks_of(main, bits, silent, again, claim, _searched(fit[0]))
     # All entries with Gaussian noise, however little each moves: what is stated to be detectable counts on them.
-    noisy = setting.covered if getattr(setting.law, "name", "") == "gaussian" else None
+    known = getattr(setting.law, "name", "") == "gaussian"
+    noisy = setting.covered if known else None
     direction = linear(fit[0][:, :noisy], fit[1][:, :noisy])
-    loss = 2 * len(getattr(direction, "columns", ())) / quarter
-    scale = checks.noise_scale(direction, fresh, claim, error * BESIDE, loss)
+    loss = 2 * len(direction.columns) / quarter if direction is not None else 0.0
+    share = 1 - error * MAIN if main is None else main.confidence
+    least, assuming = least_found(claim, len(fresh[0]), share, getattr(setting.law, "name", None), loss)
+    scale = checks.noise_scale(direction, fresh, claim, error * BESIDE, loss, plain=known or setting.plain)
     if scale is not None:
         found.append(scale[0])
         least = min(least, scale[1])
-    found.append(checks.fresh_noise((first, second)))
-    best = max((one for one in (main, bits, silent) if one is not None), key=lambda one: one.bound(claim), default=None)
-    if best is None:  # the two sides never differ, in any entry
+    tests = [one for one in (main, bits, silent, again) if one is not None]
+    best = max(tests, key=lambda one: one.bound(claim))
+    if main is None and not best.bound(claim):  # the two sides never differ, in any entry
         best = Evidence(_Constant(), np.zeros(len(fresh[0])), np.zeros(len(fresh[1])), (0.0,), confidence)
     edges, counts_in, counts_out = _histogram(best.inside, best.outside)
     fpr, tpr = bounds.tradeoff(best.inside, best.outside, points=POINTS)
@@ -118,6 +88,7 @@ def judged(
         statistic=best.statistic.name,
         neighbours=neighbours,
         seconds=time.perf_counter() - start,
+        assuming=assuming,
     )
 
 
@@ -130,86 +101,51 @@ class _Constant:
         return np.zeros(len(outputs))
 
 
-def fixed(
-    choices: Sequence[Statistic | None],
-    choose: tuple[Float, Float],
-    fresh: tuple[Float, Float],
+def _searched(fit: Float) -> str:
+    """Where directions without noise were looked for, if not everywhere."""
+    entries, most = fit.shape[1], most_entries(len(fit))
+    return "" if entries <= most else f" (looked for among {most:,} of {entries:,} entries, those that move most)"
+
+
+def _checks_of(
+    main: Evidence | None,
+    bits: Evidence | None,
+    silent: Evidence | None,
+    again: Evidence,
     claim: Claim,
-    error: float,
-) -> Evidence | None:
-    """The most telling of the statistics, its thresholds fixed on the outputs for choosing, applied to fresh ones."""
-    present = [statistic for statistic in choices if statistic is not None]
-    if not present:
-        return None
-    few = choose[0][:_RANKED], choose[1][:_RANKED]
-    # max keeps the first of equals, so the order of the candidates decides between them.
-    statistic = (
-        present[0] if len(present) == 1 else max(present, key=lambda s: _cuts(s(few[0]), s(few[1]), claim, error)[0])
-    )
-    cuts = _cuts(statistic(choose[0]), statistic(choose[1]), claim, error)[1]
-    return Evidence(statistic, statistic(fresh[0]), statistic(fresh[1]), cuts, 1 - error / len(cuts))
-
-
-def _cuts(inside: Float, outside: Float, claim: Claim, error: float) -> tuple[float, tuple[float, ...]]:
-    """How near the statistic comes to breaking the claim, and the thresholds at which it comes nearest.
-
-    One threshold makes the bound on epsilon largest. Where a whole curve is claimed, another one lies farthest above
-    it, in units of what chance could do.
-    """
-    pooled = np.concatenate([inside, outside])
-    tails = np.geomspace(1 / len(pooled), 0.5, 100)
-    levels = np.unique(np.concatenate([tails, 1 - tails, np.linspace(0, 1, 101)]))
-    cuts = np.unique(np.quantile(pooled, levels, method="lower"))
-    hits = [len(side) - np.searchsorted(np.sort(side), cuts, "left") for side in (inside, outside)]
-    totals = [np.full(len(cuts), len(side)) for side in (inside, outside)]
-    epsilons = bounds.epsilon_lower(hits[0], totals[0], hits[1], totals[1], claim.delta, 1 - error)
-    if not np.any(epsilons > 0):  # too little to bound anything yet: the likeliest place
-        epsilons = bounds.epsilon_lower(hits[0], totals[0], hits[1], totals[1], claim.delta, 0.5)
-    place = int(np.argmax(epsilons))
-    value = float(epsilons[place]) / max(claim.epsilon, 1e-9)
-    if claim.profile is None:
-        return value, (_between(pooled, cuts[place]),)
-    low = bounds.clopper_pearson(hits[0], totals[0], 1 - error / 2, side="lower")[0]
-    high = bounds.clopper_pearson(hits[1], totals[1], 1 - error / 2, side="upper")[1]
-    tpr, fpr = hits[0] / totals[0], hits[1] / totals[1]
-    above = tpr - claim.tpr_at(fpr)
-    chance = (tpr - low) + (claim.tpr_at(high) - claim.tpr_at(fpr))
-    ratios = above / np.maximum(chance, 1e-12)
-    other = int(np.argmax(ratios))
-    return max(value, float(ratios[other])), tuple({_between(pooled, cuts[place]), _between(pooled, cuts[other])})
-
-
-def _between(values: Float, cut: float) -> float:
-    """Half-way from the next smaller value to the cut, so that no rounding puts fresh outputs on the wrong side."""
-    smaller = values[values < cut]
-    return float((smaller.max() + cut) / 2) if len(smaller) else float(cut) - 1.0
-
-
-def _checks_of(main: Evidence | None, bits: Evidence | None, silent: Evidence | None, claim: Claim) -> list[Check]:
+    searched: str,
+) -> list[Check]:
     found = []
     if main is not None and claim.profile is not None:
         excess, fpr, tpr = main.excess(claim)
-        detail = (
-            f"at a false-positive rate of at most {fpr:.4g} the claim allows {claim.tpr_at(fpr):.4g} true positives, "
-            f"and at least {tpr:.4g} were found"
-        )
-        found.append(Check("trade-off curve", excess <= 0, detail))
+        found.append(Check("trade-off curve", excess <= 0, checks.above_curve(claim, fpr, tpr)))
     found.append(
         checks.bounded(
             "low bits",
-            0.0 if bits is None else bits.bound(claim),
+            bits,
             claim,
             "the last bits of the outputs tell the collections apart",
-            "the last bits of the outputs tell no more than is claimed",
+            "the last bits of the outputs tell no more than is claimed"
+            if bits is not None
+            else "not tested: no output has another last bit than the others",
         )
     )
     found.append(
         checks.bounded(
             "noise in every direction",
-            0.0 if silent is None else silent.bound(claim),
+            silent,
             claim,
             "a combination of outputs carries no noise and moves with the record",
-            "no combination of outputs moves without noise",
+            f"no combination of outputs moves without noise{searched}",
+        )
+    )
+    found.append(
+        checks.bounded(
+            "fresh noise",
+            again,
+            claim,
+            "outputs that one collection gave before come back on that one alone: the noise repeats, or is too little",
+            "outputs that came before tell no more than is claimed",
         )
     )
     return found

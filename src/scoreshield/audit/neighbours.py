@@ -5,11 +5,13 @@ scores by a record that is the query against its opposite; a row and a Gram matr
 records that all equal e, 2 sqrt(n - 1) and 2 sqrt(2 (n - 1)) apart; an index by any v against -v; a selection by a
 record that passes, or comes first, against one that does not; a histogram by a score in the first bin against one in
 the last. A score of 1 against a score of 0 is there for noise that leaks through its low bits and for ranges read off
-the data, and a record that is too long for collections that nobody normalises.
+the data, and a record that is too long for collections that nobody normalises. The record may stand at any place,
+since a release may treat its last record otherwise than its first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,10 @@ from scoreshield.audit.outputs import Source
 from scoreshield.privacy.guarantee import REGIMES as KINDS
 
 Rows = NDArray[np.float32]
+
+_EQUAL = "a record equal to the query against its opposite"
+#: Sums of a batch's queries, single queries of it, and places of the record, that are tried at most.
+_SUMS, _SINGLE, _PLACES = 2, 4, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,32 +77,89 @@ def replaced(rows: ArrayLike, index: int, one: ArrayLike, other: ArrayLike, desc
     return Pair(first, second, index, description)
 
 
-def worst_pairs(n: int, d: int, kind: str, query: ArrayLike | None = None) -> list[Pair]:
+def worst_pairs(n: int, d: int, kind: str, query: ArrayLike | None = None, *, index: int = 0) -> list[Pair]:
     """Collections of ``n`` records of length ``d`` that move a release as far as one record can.
 
     Parameters
     ----------
     kind : what is released: "scores", "row", "gram", "index", "matches", "top-k" or "histogram".
-    query : the public query, where there is one; None takes the first axis.
+    query : the public query, where there is one, or for scores a batch, one a row; None takes the first axis.
+    index : the place of the record that differs.
     """
     function = "worst_pairs"
     n, d = _checks.count(n, "n", function), _checks.count(d, "d", function)
     kind = _checks.one_of(kind, "kind", function, KINDS)
-    q = _unit(query, d, function)
+    index = _checks.count(index, "index", function, least=0)
+    if index >= n:
+        _checks.reject("index", function, f"a position below {n}", index)
+    queries = _units(query, d, function)
+    if len(queries) > 1 and kind == "scores":
+        return _of_batch(queries, n, index)
+    q = queries[0]
     away = _orthogonal(q)
-    alike, apart = np.tile(q, (n, 1)), np.tile(away, (n, 1))
+    alike, apart, at = np.tile(q, (n, 1)), np.tile(away, (n, 1)), _at(index, n)
     if kind in ("row", "gram"):
-        return [replaced(alike, 0, q, -q, "all records equal, one of them against its opposite")]
+        return [replaced(alike, index, q, -q, f"all records equal, one of them against its opposite{at}")]
     if kind == "index":
-        return [replaced(apart, 0, q, -q, "a record against its opposite")]
-    pairs = [replaced(apart, 0, q, -q, "a record equal to the query against its opposite; the others score 0")]
+        return [replaced(apart, index, q, -q, f"a record against its opposite{at}")]
+    pairs = [replaced(apart, index, q, -q, f"{_EQUAL}; the others score 0{at}")]
     if kind == "top-k":
-        return [replaced(alike, 0, q, -q, "a record that ties for the first place against the last"), *pairs]
+        tied = f"a record that ties for the first place against the last{at}"
+        return [replaced(alike, index, q, -q, tied), *pairs]
     if d > 1:
-        pairs.append(replaced(apart, 0, q, away, "a record that scores 1 against one that scores 0, as the others do"))
+        other = f"a record that scores 1 against one that scores 0, as the others do{at}"
+        pairs.append(replaced(apart, index, q, away, other))
     if kind == "scores":
-        pairs.append(replaced(apart, 0, 3 * q, -3 * q, "a record three times too long against its opposite"))
+        pairs.append(replaced(apart, index, 3 * q, -3 * q, f"a record three times too long against its opposite{at}"))
     return pairs
+
+
+def _of_batch(queries: NDArray[np.float64], n: int, index: int) -> list[Pair]:
+    """For a batch: along the direction that moves all scores most, along sums of queries, and along single ones.
+
+    Noise that two queries share shows where their scores move apart: in sums with random signs, and from one query to
+    another. Of many queries, a few that are spread out stand for all in the latter.
+    """
+    _, _, axes = np.linalg.svd(queries)
+    apart, at = np.tile(axes[-1], (n, 1)), _at(index, n)
+    found = [(axes[0], -axes[0], "a record along the direction that moves all queries' scores most")]
+    signs = np.random.default_rng(len(queries)).choice([-1.0, 1.0], (_SUMS, len(queries)))
+    for total in signs @ queries:
+        if (size := float(np.linalg.norm(total))) > 1e-6:
+            found.append((total / size, -total / size, "a record along a sum of the queries with random signs"))
+    some = np.unique(np.linspace(0, len(queries) - 1, _SINGLE).round().astype(int))
+    for one, other in zip(some, np.roll(some, -1), strict=True):
+        q, next_ = queries[one], queries[other]
+        found.append((q, -q, f"a record equal to query {one} against its opposite"))
+        if np.linalg.norm(q - next_) > 1e-6:
+            found.append((q, next_, f"a record equal to query {one} against query {other}"))
+    found.append((3 * axes[0], -3 * axes[0], "a record three times too long against its opposite"))
+    return [replaced(apart, index, one, other, description + at) for one, other, description in found]
+
+
+def drift_pair(n: int, d: int, radius: float) -> Pair:
+    """Equal records, one of which turns so far that the Gram matrix moves by ``radius`` in Frobenius norm.
+
+    For claims whose adjacency is `GramRadius`. With a cosine c to the others, n - 1 similarities fall by 1 - c, which
+    moves the matrix by sqrt(2 (n - 1)) (1 - c).
+    """
+    function = "drift_pair"
+    n, d = _checks.count(n, "n", function, least=2), _checks.count(d, "d", function, least=2)
+    cosine = 1 - _checks.positive(radius, "radius", function) / math.sqrt(2 * (n - 1))
+    if cosine < -1:
+        _checks.reject("radius", function, f"at most {math.sqrt(8 * (n - 1)):.6g}, the replacement of a record", radius)
+    start, side = np.eye(d)[:2]
+    turned = cosine * start + math.sqrt(1 - cosine**2) * side
+    description = f"equal records, one of which moves the Gram matrix by {radius:g}{_at(0, n)}"
+    return replaced(np.tile(start, (n, 1)), 0, start, turned, description)
+
+
+def places(n: int, seed: int) -> list[int]:
+    """Where a record is tried: everywhere among few, else first, in the middle, last and at some random places."""
+    if n <= _PLACES:
+        return list(range(n))
+    some = np.random.default_rng([seed, n]).permutation(n)[: _PLACES - 3]
+    return list(dict.fromkeys([0, n // 2, n - 1, *some.tolist()]))
 
 
 def from_canaries(embeddings: ArrayLike, canaries: ArrayLike) -> list[Pair]:
@@ -114,11 +177,12 @@ def from_canaries(embeddings: ArrayLike, canaries: ArrayLike) -> list[Pair]:
     ]
 
 
-def random_pair(n: int, d: int, seed: int) -> Pair:
+def random_pair(n: int, d: int, seed: int, *, index: int = 0) -> Pair:
     """Random unit records, one of them against its opposite: where a climb can begin."""
     rows = np.random.default_rng(seed).standard_normal((n, d))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return replaced(rows, 0, rows[0], -rows[0], "random records, one of them against its opposite")
+    description = f"random records, one of them against its opposite{_at(index, n)}"
+    return replaced(rows, index, rows[index], -rows[index], description)
 
 
 def climb(
@@ -131,6 +195,8 @@ def climb(
     timeout: float | None = None,
 ) -> Pair:
     """Search for a pair that the release tells apart better than ``start``, by random steps that are kept if they help.
+
+    A step turns the record, or another one, or goes on with the record at another place.
 
     Parameters
     ----------
@@ -146,7 +212,7 @@ def climb(
     rng = np.random.default_rng(seed)
 
     def gain(pair: Pair) -> float:
-        return quick_advantage(source.draw(pair.first, releases), source.draw(pair.second, releases))
+        return quick_advantage(*source.both(pair.first, pair.second, releases, rng))
 
     best, height = start, gain(start)
     for step in range(rounds):
@@ -156,11 +222,12 @@ def climb(
             best, height = trial, found
     if best is start:
         return start
-    return Pair(best.first, best.second, best.index, f"found by climbing from: {start.description}")
+    at = _at(best.index, len(best.first))
+    return Pair(best.first, best.second, best.index, f"found by climbing{at}, from: {start.description}")
 
 
 def _stepped(pair: Pair, rng: np.random.Generator, size: float) -> Pair:
-    """A nearby pair: the record on one side or both, and at times another record, turned at random."""
+    """A nearby pair: the record on one side or both, and at times another record, turned at random or exchanged."""
     rows = pair.first.astype(np.float64)
     one, other = rows[pair.index].copy(), pair.second[pair.index].astype(np.float64)
     which = rng.integers(4)
@@ -174,7 +241,9 @@ def _stepped(pair: Pair, rng: np.random.Generator, size: float) -> Pair:
     if len(rows) > 1 and rng.random() < 0.3:
         place = int(rng.choice(np.delete(np.arange(len(rows)), pair.index)))
         rows[place] = _turned(rows[place], rng, size)
-    return replaced(rows, pair.index, one, other, pair.description)
+    index = int(rng.integers(len(rows))) if rng.random() < 0.2 else pair.index
+    rows[pair.index] = rows[index]
+    return replaced(rows, index, one, other, pair.description)
 
 
 def _turned(row: NDArray[np.float64], rng: np.random.Generator, size: float) -> NDArray[np.float64]:
@@ -194,14 +263,24 @@ def _rows(rows: Any, name: str, function: str = "Pair") -> Rows:
     return frozen
 
 
-def _unit(query: ArrayLike | None, d: int, function: str) -> NDArray[np.float64]:
+def _units(query: ArrayLike | None, d: int, function: str) -> NDArray[np.float64]:
+    """The queries as unit rows, at least one."""
     if query is None:
-        return np.asarray(np.eye(1, d)[0], dtype=np.float64)
-    must = f"a vector of {d} finite numbers that is not zero"
+        return np.asarray(np.eye(1, d), dtype=np.float64)
+    must = f"a vector of {d} finite numbers that is not zero, or a batch of such, one a row"
     array = _checks.array(query, "query", function, must)
-    if array.shape != (d,) or array.dtype.kind not in "fiu" or not np.isfinite(array).all() or not array.any():
+    rows = np.atleast_2d(array)
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != d or array.dtype.kind not in "fiu":
         _checks.reject("query", function, must, array if array.ndim else query)
-    return np.asarray(array / np.linalg.norm(array.astype(np.float64)))
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    if not np.isfinite(rows).all() or not lengths.all():
+        _checks.reject("query", function, must, array)
+    return np.asarray(rows / lengths)
+
+
+def _at(index: int, n: int) -> str:
+    """The place of the record, for the description."""
+    return f" (record {index} of {n}, counted from 0)"
 
 
 def _orthogonal(q: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -81,6 +81,11 @@ def audit_one_run(
         _checks.reject("claim", _FUNCTION, "a Claim", claim)
     if guess is not None and not callable(guess):
         _checks.reject("guess", _FUNCTION, "a callable or None", guess)
+    if alternatives is None and not claim.replaces_one:
+        raise InvalidInput(
+            "The claim is about other neighbours than a record and its opposite "
+            f"({claim.adjacency}): give alternatives that it covers."
+        )
     confidence = _checks.probability(confidence, "confidence", _FUNCTION, zero=False)
     seed = _checks.count(seed, "seed", _FUNCTION, least=0)
     planted = Canaries.planted(embeddings, canaries, alternatives, slots, _FUNCTION)

@@ -36,6 +36,8 @@ from scoreshield.selection import release_matches
 Float = NDArray[np.float64]
 #: Noise laws whose density `statistics` knows.
 _DENSITIES = ("gaussian", "laplace", "staircase")
+#: Outputs of one call in bulk where two collections take turns, at least and at most; turns after which they are even.
+_TURN, _TURNS = (32, 2000), 8
 #: Rows that one repeated call holds, about.
 _BLOCK = 1 << 20
 
@@ -82,8 +84,30 @@ class Source:
                 parts.append(self._tiled(self._call(np.tile(rows, (times, 1)), {}), times))
             found = np.concatenate(parts)
         else:
-            found = np.stack([self._vector(self._call(rows, {}), len(rows)) for _ in range(count)])
+            return np.concatenate([self._single(rows) for _ in range(count)])
         return self._checked(found)
+
+    def both(self, first: Any, second: Any, count: int, rng: np.random.Generator) -> tuple[Float, Float]:
+        """``count`` outputs of either collection, drawn in a random order.
+
+        A release may change while it is audited: it counts its calls, warms up, or takes turns between machines. Were
+        one collection's turn always first, such a change would look like a leak. Every few calls each collection has
+        had equally many turns; a call that makes many outputs counts as one turn, and makes few of the whole number.
+        """
+        size = int(np.clip(count // 12, *_TURN)) if self.in_bulk else 1
+        sides: tuple[list[Float], list[Float]] = ([], [])
+        for start in range(0, count, _TURNS * size):
+            sizes = [min(size, count - begin) for begin in range(start, min(start + _TURNS * size, count), size)]
+            left = [iter(sizes), iter(sizes)]
+            for side in rng.permutation(np.repeat([0, 1], len(sizes))):
+                rows = (first, second)[side]
+                drawn = self.draw(rows, next(left[side])) if self.in_bulk else self._single(rows)
+                sides[side].append(drawn)
+        one, other = (np.concatenate(side) for side in sides)
+        return one, other
+
+    def _single(self, rows: Any) -> Float:
+        return self._checked(self._vector(self._call(rows, {}), len(rows))[None])
 
     def _call(self, rows: Any, further: dict[str, Any]) -> Any:
         def call() -> Any:
@@ -262,7 +286,8 @@ def _repeats_inside(release: Any) -> Callable[[Any, int], Float] | None:
         return lambda output, times: output.noisy.reshape(times, -1)
     if release.func is release_matches and not given.get("refine", 0.0):
         return _bits
-    if release.func is release_index and given.get("components") is None and given.get("reduction") in (None, "random"):
+    whole = given.get("components") is None and isinstance(given.get("reduction", "random"), str)
+    if release.func is release_index and whole and given.get("reduction", "random") == "random":
         return lambda output, times: output.vectors.astype(np.float64).reshape(times, -1)
     return None
 

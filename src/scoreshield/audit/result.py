@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield.audit.claim import Claim
-from scoreshield.audit.power import releases_needed
+from scoreshield.audit.power import ASSUMING, MOST_RELEASES, releases_needed
 from scoreshield.errors import InvalidInput
 
 Float = NDArray[np.float64]
@@ -43,7 +43,7 @@ class AuditResult:
     name : of what was audited.
     claim : what was claimed of it.
     releases : how many were drawn on each side; 1 for an audit of one release with many canaries.
-    confidence : of the bound and of the intervals.
+    confidence : that the bound and all checks hold together; of the two intervals, each by itself.
     epsilon_lower : the bound: the true epsilon is at least this, at that confidence.
     checks : what else was looked at.
     auc, tpr_at_1_percent : (value, low, high) of the test statistic.
@@ -54,6 +54,7 @@ class AuditResult:
     statistic, neighbours : how outputs were told apart, and which collections, in words.
     seconds : how long it took.
     canaries : how many coins an audit of one release tossed; 0 where releases were compared.
+    assuming : what ``detectable`` supposes, in words that follow "if".
     """
 
     name: str
@@ -75,10 +76,11 @@ class AuditResult:
     neighbours: str
     seconds: float
     canaries: int = 0
+    assuming: str = ASSUMING
 
     def __post_init__(self) -> None:
         function = "AuditResult"
-        for name in ("name", "statistic", "neighbours"):
+        for name in ("name", "statistic", "neighbours", "assuming"):
             if not isinstance(getattr(self, name), str):
                 _checks.reject(name, function, "a string", getattr(self, name))
         if not isinstance(self.claim, Claim):
@@ -119,17 +121,24 @@ class AuditResult:
             return f"The claim is broken: {'; '.join(self._reasons())}."
         effort = self._effort()
         if math.isinf(self.detectable):
-            needed = 0 if self.canaries else releases_needed(self.claim.epsilon, self.claim.delta, self.confidence)
             return (
                 f"No violation found, but {effort} cannot lift the bound above {self.claim.epsilon:g}, whatever leaks"
-                + (f" (at least {needed:,.0f} on each side would be needed)" if self.releases < needed else "")
-                + "; this is evidence, not proof."
+                f"{self._missing()}; this is evidence, not proof."
             )
         return (
             f"No violation found: with {effort} a true epsilon of {_up(self.detectable)} or more would have been found "
             f"with probability {POWER:.0%}".replace("%", " %")
-            + "; this is evidence, not proof."
+            + f" if {self.assuming}; this is evidence, not proof."
         )
+
+    def _missing(self) -> str:
+        """How many releases would do, where more of them would."""
+        if self.canaries:
+            return ""
+        needed = releases_needed(self.claim.epsilon, self.claim.delta, self.confidence)
+        if needed > MOST_RELEASES:
+            return ", nor can any number of releases that can be drawn"
+        return f" (at least {needed:,.0f} on each side would be needed)" if self.releases < needed else ""
 
     def _reasons(self) -> list[str]:
         reasons = [f"check '{check.name}' failed ({check.detail})" for check in self.checks if not check.passed]
@@ -161,7 +170,8 @@ class AuditResult:
     def from_dict(cls, data: Any) -> AuditResult:
         """Read back what ``to_dict`` wrote, equal; the verdict is worked out anew."""
         try:
-            given = {field.name: data[field.name] for field in fields(cls)}
+            given = {field.name: data[field.name] for field in fields(cls) if field.name != "assuming"}
+            given["assuming"] = data.get("assuming", ASSUMING)  # results of before it was kept
             given["claim"] = Claim.from_dict(given["claim"])
             given["checks"] = tuple(Check(str(c["name"]), bool(c["passed"]), str(c["detail"])) for c in given["checks"])
             given["detectable"] = math.inf if given["detectable"] is None else given["detectable"]

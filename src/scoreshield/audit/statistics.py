@@ -7,7 +7,7 @@ Each is fitted on outputs that are not used again for the bound, so however it w
 * ``linear``: Fisher's discriminant, for noise of any law that entries may share.
 * ``table``: a likelihood ratio from histograms of each entry: finds moved bins, changed widths, values that one side
   never takes. On the exponents of the lowest set bits it is the ``low bits`` test of Mironov (2012).
-* ``noiseless``: the combination of entries that has no noise and yet moves, where there is one.
+* ``noiseless``: the combination of entries that has no noise and yet moves, where there is one (`directions`).
 * ``membership``: the changed record's own entry. ``classifier``: gradient-boosted trees (after Bichsel et al. 2021).
 """
 
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield.audit.directions import Weighted, linear, noiseless, relative_moves
 from scoreshield.errors import InvalidInput
 
 Float = NDArray[np.float64]
@@ -30,8 +31,8 @@ STATISTICS = ("auto", "likelihood", "linear", "table", "membership", "classifier
 _TABLE_ROWS, _CLASSIFIER_ROWS = 50_000, 5_000
 #: Entries that a table sums over, at most, and the bins of each.
 _TABLE_COLUMNS, _BINS = 16, 64
-#: An eigenvalue of the correlations below this is a direction without noise.
-_NOISELESS = 1e-9
+#: Entries that a quick look takes in, at most: those that move most.
+_QUICK_COLUMNS = 128
 
 
 class Statistic(Protocol):
@@ -53,6 +54,7 @@ class Setting:
     law, covered : the law, or None, and how many leading entries carry it.
     index : the position of the changed record.
     opaque : whether nothing is known of the outputs, so that a classifier may find what the others miss.
+    plain : whether all entries are clean values plus noise and nothing else, where ``law`` does not say so.
     seed : for the classifier.
     """
 
@@ -60,18 +62,8 @@ class Setting:
     covered: int = 0
     index: int | None = None
     opaque: bool = False
+    plain: bool = False
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class _Weighted:
-    name: str
-    weights: Float
-    columns: NDArray[np.intp]
-
-    def __call__(self, outputs: Float) -> Float:
-        # Row by row: equal outputs must give equal numbers, whatever stands beside them.
-        return np.asarray(np.vecdot(outputs[:, self.columns], self.weights))
 
 
 @dataclass(frozen=True)
@@ -166,47 +158,6 @@ def log_density(law: Any, x: Float) -> Float:
     raise InvalidInput(f"The density of {law.name} noise is not known here.")
 
 
-def linear(first: Float, second: Float) -> Statistic | None:
-    """Fisher's discriminant on standardised entries, its correlations drawn towards none where rows are few."""
-    parts = _standardised(first, second)
-    if parts is None:
-        return None
-    columns, scale, moves, correlations = parts
-    share = len(columns) / (len(columns) + len(first) + len(second))
-    values, vectors = np.linalg.eigh((1 - share) * correlations + share * np.eye(len(columns)))
-    weights = vectors @ ((vectors.T @ moves) / np.maximum(values, _NOISELESS))
-    return _Weighted("linear", weights / scale, columns)
-
-
-def noiseless(first: Float, second: Float) -> Statistic | None:
-    """The move within the directions without noise; None where nothing moves there, or rows are too few to say."""
-    parts = _standardised(first, second)
-    if parts is None or len(first) < 4 * len(parts[0]):
-        return None
-    columns, scale, moves, correlations = parts
-    values, vectors = np.linalg.eigh(correlations)
-    silent = vectors[:, values < _NOISELESS]
-    weights = silent @ (silent.T @ moves)
-    size = float(np.linalg.norm(weights))
-    # Rounding in the correlations moves things a little in any direction.
-    return _Weighted("noiseless", weights / size / scale, columns) if size > 1e-6 else None
-
-
-def _standardised(first: Float, second: Float) -> tuple[NDArray[np.intp], Float, Float, Float] | None:
-    """Entries that vary or move, their scales, their moves in those, and their pooled correlations."""
-    move = first.mean(axis=0) - second.mean(axis=0)
-    spread = np.sqrt((first.var(axis=0) + second.var(axis=0)) / 2)
-    quiet = spread <= 1e-12 * np.maximum(np.abs(first).max(axis=0), np.abs(second).max(axis=0))
-    spread = np.where(quiet, 0.0, spread)
-    move = np.where(quiet & (np.abs(move) <= 1e-12 * np.abs(first).max(axis=0)), 0.0, move)
-    columns = np.flatnonzero((spread > 0) | (move != 0))
-    if not len(columns) or not move.any():
-        return None
-    scale = np.where(quiet, np.abs(move), spread)[columns]
-    rows = np.concatenate([side[:, columns] - side[:, columns].mean(axis=0) for side in (first, second)]) / scale
-    return columns, scale, move[columns] / scale, rows.T @ rows / len(rows)
-
-
 def table(
     first: Float, second: Float, *, transform: Callable[[Float], Float] | None = None, name: str = "table"
 ) -> Statistic | None:
@@ -268,7 +219,7 @@ def membership(first: Float, setting: Setting) -> Statistic | None:
     """The changed record's own entry."""
     if setting.index is None or setting.index >= first.shape[1]:
         return None
-    return _Weighted("membership", np.ones(1), np.array([setting.index]))
+    return Weighted("membership", np.ones(1), np.array([setting.index]))
 
 
 def classifier(first: Float, second: Float, seed: int = 0) -> Statistic:
@@ -284,10 +235,15 @@ def classifier(first: Float, second: Float, seed: int = 0) -> Statistic:
 
 
 def quick_advantage(first: Float, second: Float) -> float:
-    """How well half of the outputs are told apart by what the others taught: P[in > out] - 1/2, of two statistics."""
+    """How well half of the outputs are told apart by what the others taught: P[in > out] - 1/2, at best."""
     half = len(first) // 2
+    if first.shape[1] > _QUICK_COLUMNS:  # matrices of all entries would take seconds
+        moves = relative_moves(first[:half], second[:half])
+        columns = np.sort(np.argsort(-moves, kind="stable")[:_QUICK_COLUMNS])
+        first, second = first[:, columns], second[:, columns]
     gains = [0.0]
-    for statistic in (linear(first[:half], second[:half]), table(first[:half], second[:half])):
+    taught = first[:half], second[:half]
+    for statistic in (linear(*taught), table(*taught), noiseless(*taught)):
         if statistic is not None:
             inside, outside = statistic(first[half:]), np.sort(statistic(second[half:]))
             below = np.searchsorted(outside, inside, "left") + np.searchsorted(outside, inside, "right")

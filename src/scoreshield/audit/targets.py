@@ -7,6 +7,7 @@ the address that was named, and nowhere else: redirections and proxies are not f
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import importlib
 import inspect
@@ -23,8 +24,12 @@ from urllib.parse import SplitResult, urlsplit
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks, io
+from scoreshield import _checks
+from scoreshield.audit.deadline import Reply, left
+from scoreshield.audit.saved import saved_outputs
 from scoreshield.errors import InvalidInput
+
+__all__ = ["Endpoint", "TargetError", "code_digest", "entry_point", "saved_outputs", "waited_for"]
 
 Release = Callable[..., Any]  # from an (n, d) float32 array to an output
 
@@ -41,6 +46,7 @@ _EXPLAINED = {
 #: An answer longer than this is none: a million scores are 20 MB.
 _LARGEST = 64 * 2**20
 _LONGEST_PAUSE = 60.0
+_LONGEST = 86_400.0  # a day; sockets overflow far beyond
 
 
 class TargetError(InvalidInput):
@@ -72,7 +78,49 @@ def entry_point(text: str, *, query: ArrayLike | None = None, dimensions: int = 
         raise InvalidInput(
             f"{text} must be a function from an (n, d) array to an output. Got a {type(found).__name__}."
         )
+    if _is_asynchronous(found) or _is_asynchronous(type(found).__call__):
+        raise InvalidInput(
+            f"{text} is asynchronous (async def); wrap it in a plain function that waits for the outcome."
+        )
     return _with_query(found, query, dimensions)
+
+
+def waited_for(release: Release) -> Release:
+    """The same function; what it leaves unfinished is refused in one sentence, instead of a warning later."""
+
+    def call(embeddings: NDArray[Any]) -> Any:
+        output = release(embeddings)
+        if inspect.iscoroutine(output):
+            output.close()
+        if inspect.isawaitable(output):
+            raise TargetError(
+                "The release under audit is asynchronous; wrap it in a function that waits for the outcome."
+            )
+        return output
+
+    return call
+
+
+def code_digest(text: str) -> str:
+    """Checksum of a function's code: the files of its module and of those from the working folder that it imported.
+
+    Installed packages are left out. An audit that goes on with other code would mix the releases of two mechanisms.
+    """
+    module_name, here = text.partition(":")[0], Path.cwd().resolve()
+    found = hashlib.sha256()
+    for name, module in sorted(sys.modules.copy().items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] == "scoreshield":
+            continue
+        path = Path(file).resolve()
+        if name == module_name or (path.is_relative_to(here) and "site-packages" not in path.parts):
+            content = path.read_bytes() if path.is_file() else b""
+            found.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
+    return found.hexdigest()[:16]
+
+
+def _is_asynchronous(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _with_query(release: Release, query: ArrayLike | None, dimensions: int) -> Release:
@@ -105,47 +153,6 @@ def _vector(query: ArrayLike, function: str) -> NDArray[np.float32]:
     return found.astype(np.float32)
 
 
-# ---- Files of outputs.
-
-
-def saved_outputs(with_record: str | Path, without_record: str | Path | None = None) -> tuple[Any, Any]:
-    """Outputs that were made before: one row a release, with the record and without it, as (m, k) float64 arrays.
-
-    Two .npy, .npz or .parquet files, or one .npz that holds both as arrays named "with" and "without".
-    """
-    if without_record is None:
-        if Path(with_record).suffix.lower() != ".npz":
-            raise InvalidInput(
-                f"{with_record} holds the outputs with the record; a second file must hold those without it."
-            )
-        both = [io.read_array(with_record, name=name) for name in ("with", "without")]
-    else:
-        both = [io.read_array(path) for path in (with_record, without_record)]
-    paths = (with_record, with_record if without_record is None else without_record)
-    first, second = (_outputs(array, path) for array, path in zip(both, paths, strict=True))
-    if first.shape[1:] != second.shape[1:]:
-        raise InvalidInput(
-            f"Both sides must hold outputs of one shape. Got {first.shape[1:]} with the record and {second.shape[1:]} "
-            "without it."
-        )
-    return first, second
-
-
-def _outputs(array: NDArray[Any], path: str | Path) -> NDArray[np.float64]:
-    if array.dtype.kind not in "fiub" or array.ndim < 1 or not array.size:
-        raise InvalidInput(f"{path} must hold numbers, one row a release. Got shape {array.shape}, type {array.dtype}.")
-    rows = array.astype(np.float64).reshape(len(array), -1)
-    if not np.isfinite(rows).all():
-        raise InvalidInput(
-            f"{path} must hold finite numbers. Got NaN or infinities in {_bad(rows)} of {len(rows)} rows."
-        )
-    return rows
-
-
-def _bad(rows: NDArray[np.float64]) -> int:
-    return int((~np.isfinite(rows)).any(axis=1).sum())
-
-
 # ---- An HTTP endpoint.
 
 
@@ -158,7 +165,8 @@ class Endpoint:
     query : sent with every collection; None sends none.
     embeddings_field, query_field : names in the JSON object that is sent.
     output_field : name in the one that comes back; dots lead into objects within it, as in "result.scores".
-    timeout : seconds to wait for a connection and for each part of an answer's head, and for request and body in all.
+    timeout : seconds that one request may take in all: sending, the answer's head and its body; and as many again to
+        find the server first.
     retries : how often a request is repeated that found no server, no answer in time, or a passing trouble.
     bearer : a key to send as "Authorization: Bearer ...", over https or to this machine alone.
 
@@ -194,6 +202,8 @@ class Endpoint:
             _checks.reject("query_field", "Endpoint", "another name than embeddings_field", query_field)
         self._query = None if query is None else _vector(query, "Endpoint").tolist()
         self.timeout = _checks.positive(timeout, "timeout", "Endpoint")
+        if self.timeout > _LONGEST:
+            _checks.reject("timeout", "Endpoint", f"at most {_LONGEST:,.0f} seconds", timeout)
         self.retries = _checks.count(retries, "retries", "Endpoint", least=0)
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"} | _authorised(
             bearer, self._parts
@@ -246,30 +256,25 @@ class Endpoint:
 
     def _post(self, body: bytes) -> tuple[int, bytes, float]:
         """Status, answer, and the pause that the server asks for; TimeoutError when the time for it all is up."""
-        end = time.monotonic() + self.timeout
         if self._connection is None:
             kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
             self._connection = kind(self._parts.hostname or "", self._parts.port, timeout=self.timeout)
         connection = self._connection
         path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
-        if connection.sock is not None:
-            connection.sock.settimeout(self.timeout)
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(self.timeout)
+        end = time.monotonic() + self.timeout
+        connection.response_class = partial(Reply, end=end)  # type: ignore[assignment]
         connection.request("POST", path, body, self._headers)
         reply = connection.getresponse()
         parts, size = [], 0
-        while True:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if connection.sock is not None:  # a server that sends a byte now and then must not hold us for ever
-                connection.sock.settimeout(left)
-            part = reply.read1(2**16)
-            if not part:
-                break
+        while part := reply.read1(2**16):
             parts.append(part)
             size += len(part)
             if size > _LARGEST:
                 raise TargetError(f"{self._name()} sent more than {_LARGEST // 2**20} MiB for one release.")
+            left(end)
         reply.close()  # or the connection would not take the next request
         return reply.status, b"".join(parts), _seconds(reply.getheader("Retry-After"))
 
@@ -288,7 +293,7 @@ class Endpoint:
             numbers = np.asarray(found)
         except (ValueError, OverflowError):  # ragged
             numbers = np.empty(0, dtype=object)
-        if numbers.dtype.kind not in "fiub" or (numbers.dtype.kind == "f" and not np.isfinite(numbers).all()):
+        if numbers.dtype.kind not in "fiub" or not numbers.size or not np.isfinite(numbers).all():
             raise TargetError(f"{self._name()} answered with a field {field!r} that holds no array of finite numbers.")
         return numbers.astype(np.float64)
 
@@ -352,4 +357,6 @@ def _seconds(header: str | None) -> float:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
+    """What an error says, fit for a terminal: no second line, no control characters."""
+    line = (str(error).splitlines() or [""])[0][:200]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
