@@ -9,8 +9,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
 
+# A file at a time on each core, one thread each: their fixtures are made once, and threads do not fight.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

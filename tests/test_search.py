@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 import weakref
@@ -16,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scoreshield import release_index, release_matches, release_scores
+from scoreshield import _search_files, release_index, release_matches, release_scores
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerError, StoreError
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.ledger import Account, Ledger
-from scoreshield.search import Hits, PrivateSearch
+from scoreshield.search import Hits, IndexNotSaved, PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Pinned, Records, Scored
 
 N, DIMENSION = 80, 12
@@ -227,9 +230,9 @@ class TestRandomness:
 
     def test_research_mode_needs_no_ledger_and_no_ledger_takes_it(self, account: Account) -> None:
         assert searching("query").search(QUERY).guarantee.sampler == "research"
-        search = PrivateSearch(ROWS, epsilon=1, mode="query", rng=1, ledger=account)
-        with pytest.raises((InvalidInput, LedgerError), match="research"):
-            search.search(QUERY)
+        for mode in ("query", "index"):
+            with pytest.raises(InvalidInput, match=r"'rng' is research mode, .* no ledger takes it"):
+                PrivateSearch(ROWS, epsilon=1, mode=mode, rng=1, ledger=account)
         assert account.spent == 0
 
 
@@ -320,6 +323,75 @@ class TestLedger:
         assert seen == IDS[:1]
         assert account.spent == 0
 
+    @pytest.mark.parametrize("centroids", [True, False])
+    def test_persons_who_join_and_grow_are_charged_to_the_same_name(self, account: Account, centroids: bool) -> None:
+        """How many persons there are, and of how many records, is no part of what each is promised."""
+        store, of = Memory(), dict(PEOPLE)
+        options: dict[str, Any] = {"epsilon": 5, "delta": 1e-7, "identity_of": of, "centroids": centroids}
+        search = PrivateSearch(store, mode="query", ledger=account, **options)
+        first = search.search(QUERY).guarantee
+        of["new"] = "new person"
+        store.put("new", QUERY)
+        second = search.search(QUERY).guarantee
+        of["newer"] = "person 0"
+        store.put("newer", QUERY)
+        third = search.search(QUERY).guarantee
+        sizes = [(one.adjacency.identities, one.adjacency.largest) for one in (first, second, third) if one]
+        assert sizes == ([(20, 1), (21, 1), (21, 1)] if centroids else [(20, 4), (21, 4), (21, 5)])
+        assert [entry.unit for entry in account.ledger.entries()] == [
+            f"identity centroids {centroids} identities {persons} largest {most}" for persons, most in sizes
+        ]
+        assert len(account.ledger.entries()) == 3
+        assert account.ledger.verify()
+        index = PrivateSearch(store, epsilon=5, identity_of=of, centroids=centroids, ledger=account)
+        store.remove("newer")
+        index.refresh()
+        assert len(account.ledger.entries()) == 5
+
+    @pytest.mark.parametrize("refine", [0.0, 0.5])
+    @pytest.mark.parametrize("hidden", [True, False])
+    def test_what_lets_nothing_pass_releases_and_costs_nothing(
+        self, account: Account, refine: float, hidden: bool
+    ) -> None:
+        for options in ({"mode": "query"}, {"mode": "screening", "threshold": 0.3, "refine": refine}):
+            search = PrivateSearch(ArrayStore(ROWS, IDS), epsilon=1, ledger=account, **options)  # type: ignore[arg-type]
+            if hidden:
+                search.hide(IDS)
+            where = None if hidden else lambda _: False
+            for hits in search.search_batch(QUERIES, 3, where=where):
+                assert (hits.ids, hits.guarantee, hits.version) == ((), None, 1)
+                assert (hits.scores is None) == (hits.noisy is None) == (not search.releases_scores)
+                facts = json.loads(json.dumps(search.facts(hits)))
+                assert facts == {"mode": options["mode"], "covers": "nothing, as nothing was released", "version": 1}
+        assert account.ledger.entries() == []
+        index = PrivateSearch(ROWS, epsilon=1)
+        assert index.search(QUERY, where=lambda _: False).guarantee == index.guarantee
+
+    def test_a_query_that_is_cancelled_is_charged(self, account: Account) -> None:
+        """Documented: the thread goes on, and what it drew has been paid for."""
+        store = Memory()
+        search = PrivateSearch(store, epsilon=3, mode="query", ledger=account)
+        search.search(QUERY)
+        asked, go_on = threading.Event(), threading.Event()
+
+        def state() -> int:
+            asked.set()
+            assert go_on.wait(10)
+            return store.token
+
+        store.state = state  # type: ignore[method-assign]
+
+        async def cancelled() -> None:
+            task = asyncio.create_task(search.asearch(QUERY))
+            await asyncio.to_thread(asked.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+
+        asyncio.run(cancelled())  # which waits for its threads
+        assert account.spent == pytest.approx(6)
+
 
 class TestVersions:
     def test_insert_and_delete_are_versions_charged_to_the_same_name(self, account: Account) -> None:
@@ -349,6 +421,26 @@ class TestVersions:
         assert search.search(QUERY, 1).ids == ("new",)
         assert search.version == 2
 
+    def test_a_refused_refresh_leaves_it_stale_and_lets_the_vectors_go(self, account: Account) -> None:
+        pinned = Pinned(Memory(), pin="copy")
+        search = PrivateSearch(pinned, epsilon=60, ledger=account)
+        pinned.store.put("new", QUERY)  # type: ignore[attr-defined]
+        with pytest.raises(BudgetExceeded):
+            search.refresh()
+        assert search.stale is True
+        assert pinned._snapshot is None
+        assert len(search.search(QUERY, 2 * N)) == N
+
+    def test_another_search_of_the_same_pinned_store_does_not_make_it_fresh(self) -> None:
+        pinned = Pinned(Memory(), pin="copy")
+        index = PrivateSearch(pinned, epsilon=5)
+        query = PrivateSearch(pinned, epsilon=5, mode="query", rng=1)
+        assert index.stale is False
+        pinned.store.put("new", QUERY)  # type: ignore[attr-defined]
+        query.search(QUERY)
+        assert index.stale is True
+        assert query.stale is False
+
     def test_the_vectors_of_an_index_are_let_go(self) -> None:
         pinned = Pinned(Memory(), pin="copy")
         held = weakref.ref(pinned.current().rows)  # type: ignore[arg-type]
@@ -373,6 +465,18 @@ class TestPostProcessing:
         search.hide({plain[4]})
         assert search.search(QUERY, N).ids == tuple(one for one in plain if one not in {*plain[:2], plain[4]})
         assert search.search(QUERY, 1).ids[0] not in plain[:2] or mode != "index"
+
+    @pytest.mark.parametrize("mode", ["index", "query", "screening"])
+    @pytest.mark.parametrize("ids", [["3"], [999], [3, 80], [None]])
+    def test_hide_knows_its_records(self, mode: str, ids: Any) -> None:
+        extra = {"threshold": 0.3} if mode == "screening" else {}
+        search = PrivateSearch(ROWS, epsilon=8, mode=mode, rng=1, **extra)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match=r"hide knows no record .*; ids are those of 'ids'"):
+            search.hide(ids)
+        assert search._hidden == frozenset()
+        search.hide(np.array([3]))
+        search.hide([3, 4])
+        assert {3, 4}.isdisjoint(search.search(QUERY, N).ids)
 
     @pytest.mark.parametrize("ids", ["doc-1", 5, None, [[1]], b"x"])
     def test_hide_takes_a_list(self, ids: Any) -> None:
@@ -468,12 +572,40 @@ class TestIdentities:
         assert asked == [*IDS, *IDS, "new"]
 
     def test_pure_noise_does_not_cover_several_records(self, account: Account) -> None:
-        search = PrivateSearch(
-            ArrayStore(ROWS, IDS), epsilon=1, mode="query", mechanism="staircase", ledger=account, identity_of=PEOPLE
-        )
+        """Said at once where the store can be read, and at the first query where it could not be."""
+        options: dict[str, Any] = {"epsilon": 1, "ledger": account, "identity_of": PEOPLE}
+        for mode in (
+            {"mode": "query", "mechanism": "staircase"},
+            {"mode": "query"},
+            {"mode": "screening", "threshold": 0.3},
+        ):
+            with pytest.raises(InvalidInput, match=r"one record moves one score|several records|centroids"):
+                PrivateSearch(ArrayStore(ROWS, IDS), **options, **mode)
+        store = Memory()
+        store.fails_at = 1
+        search = PrivateSearch(store, **options, mode="query", mechanism="staircase")
         with pytest.raises(InvalidInput, match="private where one record moves one score"):
             search.search(QUERY)
         assert account.spent == 0
+        PrivateSearch(ArrayStore(ROWS, IDS), **(options | {"identity_of": str}), mode="query").search(QUERY)
+        PrivateSearch(ArrayStore(ROWS, IDS), **options, mode="screening", threshold=0.3, centroids=True)
+
+    @pytest.mark.parametrize("centroids", [True, False])
+    def test_a_mapping_may_be_written_to(self, centroids: bool) -> None:
+        of = dict(PEOPLE)
+        search = searching("query", delta=1e-6, mechanism="gaussian", identity_of=of, centroids=centroids)
+        assert search.search(QUERY).guarantee.adjacency.identities == 20  # type: ignore[union-attr]
+        of[IDS[4]] = "person 0"
+        again = search.search(QUERY).guarantee
+        assert (again.adjacency.identities, again.adjacency.largest) == (20, 1 if centroids else 5)  # type: ignore[union-attr]
+        of[IDS[5]] = "someone else"
+        assert search.search(QUERY).guarantee.adjacency.identities == 21  # type: ignore[union-attr]
+        assert len(search.ids) == (21 if centroids else N)
+
+    @pytest.mark.parametrize("label", [[1, 2], None, 1.5])
+    def test_labels_that_are_none(self, label: Any) -> None:
+        with pytest.raises(InvalidInput, match=r"'labels' parameter|does not say whose"):
+            searching("query", identity_of=lambda one: [1] if one == IDS[0] else label).search(QUERY)
 
     @pytest.mark.parametrize("of", [{}, {IDS[0]: "a"}, lambda _: 1 / 0])
     def test_someone_is_missing(self, of: Any) -> None:
@@ -729,6 +861,183 @@ class TestFiles:
         assert account.spent == 0
         assert [path.name for path in tmp_path.iterdir() if path.suffix != ".db"] == []
 
+    def test_what_cannot_be_written_is_not_paid_for(self, tmp_path: Path, account: Account) -> None:
+        (tmp_path / "a.ids.json").mkdir()
+        (tmp_path / "b.npz").mkdir()
+        for name in ("a.npz", "b.npz", "x" * 300 + ".npz", "y" * 235 + ".npz", "no\0name"):
+            with pytest.raises(FileError) as caught:
+                PrivateSearch(ROWS, epsilon=9, ledger=account, file=tmp_path / name)
+            assert "\n" not in str(caught.value)
+        for file in (5, "", b"x"):
+            with pytest.raises(InvalidInput, match="'file' parameter of PrivateSearch must be the path of a file"):
+                PrivateSearch(ROWS, epsilon=9, ledger=account, file=file)  # type: ignore[arg-type]
+        assert account.spent == 0
+        assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".db") == ["a.ids.json", "b.npz"]
+
+    def test_what_was_paid_for_and_not_written_is_kept(
+        self, tmp_path: Path, account: Account, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "index.npz"
+
+        def fail(*_: Any) -> None:
+            raise FileError("Cannot write: the disk is full.")
+
+        store = Memory()
+        with monkeypatch.context() as full:
+            full.setattr("scoreshield.search.write_index", fail)
+            with pytest.raises(IndexNotSaved, match=r"disk is full\. The index has been made and charged") as caught:
+                PrivateSearch(store, epsilon=9, ledger=account, file=path)
+        _assert_holds_nothing(caught.value)
+        assert type(pickle.loads(pickle.dumps(caught.value))) is FileError
+        search: PrivateSearch = caught.value.search
+        first = search.search(QUERY, N)
+        search.save(path)
+        np.testing.assert_array_equal(
+            PrivateSearch(store, epsilon=9, ledger=account, file=path).search(QUERY, N).noisy, first.noisy
+        )
+        assert account.spent == pytest.approx(9)
+        with monkeypatch.context() as full:
+            full.setattr("scoreshield.search.write_index", fail)
+            with pytest.raises(IndexNotSaved):
+                search.refresh()
+        assert (search.version, account.spent) == (2, pytest.approx(18))  # the new one answers, and can be saved
+        search.save(path)
+        assert PrivateSearch.load(path).version == 2
+
+    def test_refreshing_writes_the_file(self, tmp_path: Path, account: Account) -> None:
+        store = Memory()
+        options: dict[str, Any] = {"epsilon": 9, "ledger": account, "file": tmp_path / "index.npz"}
+        search = PrivateSearch(store, **options)
+        store.put("new", QUERY)
+        search.refresh()
+        again = PrivateSearch(store, **options)
+        assert (again.version, len(again.ids), account.spent) == (2, N + 1, pytest.approx(18))
+        np.testing.assert_array_equal(again.search(QUERY, N).noisy, search.search(QUERY, N).noisy)
+        again.refresh()
+        assert PrivateSearch.load(tmp_path / "index.npz").version == 3
+
+    def test_what_is_hidden_stays_hidden(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz"}
+        one, other = (PrivateSearch(ArrayStore(ROWS, IDS), **options) for _ in range(2))
+        before = (tmp_path / "index.npz").read_bytes()
+        one.hide(IDS[:2])
+        other.hide([IDS[5]])  # another process: both are kept
+        assert (tmp_path / "index.npz").read_bytes() == before
+        gone = {*IDS[:2], IDS[5]}
+        for again in (PrivateSearch.load(options["file"]), PrivateSearch(ArrayStore(ROWS, IDS), **options)):
+            assert set(again.search(QUERY, N).ids) == set(IDS) - gone
+        one.refresh()
+        assert set(one.search(QUERY, N).ids) == set(IDS) - gone
+        one.save(tmp_path / "copy.npz")
+        copied = PrivateSearch.load(tmp_path / "copy.npz")
+        copied.hide(IDS[7:8])  # of a copy that was loaded: until it is saved
+        assert set(PrivateSearch.load(tmp_path / "copy.npz").search(QUERY, N).ids) == set(IDS) - gone
+        copied.save(tmp_path / "copy.npz")
+        assert IDS[7] not in PrivateSearch.load(tmp_path / "copy.npz").search(QUERY, N).ids
+
+    def test_an_index_for_smaller_identities_is_not_taken(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz"}
+        PrivateSearch(ROWS, identity_of=lambda one: one // 2, **options)
+        for of in (lambda one: one % 2, lambda one: one, lambda one: min(one // 2, 30)):
+            with pytest.raises(InvalidInput, match="protects 40 identities of up to 2 records, and 'identity_of' now"):
+                PrivateSearch(ROWS, identity_of=of, **options)
+        assert PrivateSearch(ROWS, identity_of=lambda one: one // 2, **options).stale is None
+
+    def test_persons_who_grow_beyond_a_saved_index(self, tmp_path: Path) -> None:
+        store = Memory()
+        options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz"}
+        PrivateSearch(store, identity_of=PEOPLE, **options)
+        store.put("new", QUERY)
+        assert PrivateSearch(store, identity_of=PEOPLE | {"new": "new"}, **options).stale is True
+        with pytest.raises(InvalidInput, match="up to 4 records, and 'identity_of' now says 20 of up to 5"):
+            PrivateSearch(store, identity_of=PEOPLE | {"new": "person 0"}, **options)
+        broken = Memory()
+        broken.close()
+        with pytest.raises(StoreError, match="failed while telling its state"):
+            PrivateSearch(broken, identity_of=PEOPLE, **options)
+
+    def test_centroids_of_others(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz", "centroids": True}
+        PrivateSearch(ArrayStore(ROWS, IDS), identity_of=PEOPLE, **options)
+        assert PrivateSearch(ArrayStore(ROWS, IDS), identity_of=PEOPLE, **options).stale is None
+        assert PrivateSearch(ArrayStore(ROWS[:40], IDS[:40]), identity_of=PEOPLE, **options).stale is True
+        with pytest.raises(InvalidInput, match="names none of these records"):
+            PrivateSearch(ArrayStore(ROWS, IDS), identity_of=str.upper, **options)
+
+    def test_an_index_of_other_records(self, tmp_path: Path) -> None:
+        path = tmp_path / "index.npz"
+        PrivateSearch(ROWS, epsilon=9, file=path)
+        with pytest.raises(InvalidInput, match="an index of 80 numbered rows, and now there are 5"):
+            PrivateSearch(ROWS[:5], epsilon=9, file=path)
+        with pytest.raises(InvalidInput, match="names none of these records; their ids must be what they were"):
+            PrivateSearch(ArrayStore(ROWS, IDS), epsilon=9, file=path)
+        longer = PrivateSearch(np.vstack([ROWS, ROWS]), epsilon=9, file=path)  # appended to
+        assert (longer.stale, len(longer.ids)) == (True, N)
+
+    def test_records_that_come_and_go_between_two_starts(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz"}
+        store = Memory()
+        PrivateSearch(store, **options)
+        again = PrivateSearch(store, **options)
+        assert again.stale is None
+        assert again._source._snapshot is None  # no clean vector is kept
+        store.token += 1
+        assert again.stale is True
+        assert PrivateSearch(store, **options).stale is None
+        store.remove(IDS[3])
+        assert PrivateSearch(store, **options).stale is True
+        store.put(IDS[3], ROWS[3])
+        assert PrivateSearch(store, **options).stale is None
+        store.put("new", QUERY)
+        found = PrivateSearch(store, **options)
+        assert found.stale is True
+        found.refresh()
+        assert found.stale is False
+
+    def test_an_index_is_opened_with_the_ledger_that_paid(self, tmp_path: Path, account: Account) -> None:
+        unpaid, paid = tmp_path / "unpaid.npz", tmp_path / "paid.npz"
+        PrivateSearch(ROWS, epsilon=9, file=unpaid)
+        PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account)
+        other = Ledger(f"sqlite:///{tmp_path / 'other.db'}", epsilon=100, delta=0)
+        PrivateSearch(ROWS, epsilon=9, file=tmp_path / "elsewhere.npz", ledger=other.on("people"))
+        for path, ledger in ((unpaid, account), (paid, other.on("people"))):
+            with pytest.raises(InvalidInput, match=r"that the ledger .* knows no charge for"):
+                PrivateSearch(ROWS, epsilon=9, file=path, ledger=ledger)
+        with pytest.raises(InvalidInput, match="charged to 'people', and the ledger is given for 'others'"):
+            PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account.ledger.on("others"))
+        PrivateSearch(ROWS, epsilon=9, file=paid)
+        search = PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account)
+        search.save(unpaid)  # who paid goes with it
+        PrivateSearch(ROWS, epsilon=9, file=unpaid, ledger=account)
+        assert account.spent == pytest.approx(9)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"ids": list(range(N))[::-1]}, {"ids": ["7"] * N}, {"ids": "a" * N}, {"ids": [None] * N},
+            {"ids": [1.5] * N}, {"ids": [[1]] * N}, {"ids": [True, *range(1, N)]}, {"hidden": [1]}, {"hidden": None},
+            {"hidden": [[1]]}, {"version": 2}, {"version": True}, {"paid": {"dataset": "a", "entry": "b"}},
+            {"paid": {"x": 1}}, {"paid": "x"}, {"format": 1},
+        ],
+    )  # fmt: skip
+    def test_ids_are_bound_to_their_index(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz")
+        beside = tmp_path / "index.ids.json"
+        beside.write_text(json.dumps(json.loads(beside.read_text()) | change))
+        with pytest.raises(InvalidInput, match=r"index\.ids\.json does not hold the ids of the index"):
+            PrivateSearch.load(tmp_path / "index.npz")
+
+    def test_ids_that_repeat_are_refused_even_where_the_hash_is_theirs(self, tmp_path: Path) -> None:
+        path = tmp_path / "index.npz"
+        PrivateSearch(ROWS, epsilon=9, file=path)
+        saved = _search_files.read_index(path)
+        _search_files.write_index(path, saved._replace(ids=tuple(range(N))[::-1]))
+        assert PrivateSearch.load(path).ids == tuple(range(N))[::-1]
+        for change in ({"ids": ("7",) * N}, {"ids": (1, *range(1, N))}, {"ids": saved.ids[1:]}):
+            _search_files.write_index(path, saved._replace(**change))  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match="does not hold the ids of the index"):
+                PrivateSearch.load(path)
+
     def test_only_an_index_is_saved(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="Only an index is saved"):
             searching("query").save(tmp_path / "x.npz")
@@ -786,6 +1095,32 @@ class TestNothingElseLeaves:
         search = searching("query")
         search.search(QUERY)
         assert repr(search) == "<PrivateSearch of The array: mode 'query', version 1>"
+
+    @pytest.mark.parametrize(
+        "options", [{"epsilon": 0}, {"mode": 5}, {"file": 5}, {"check_every": -1}, {"epsilon": 1e9}]
+    )
+    def test_repr_of_one_that_was_refused(self, options: dict[str, Any]) -> None:
+        search = PrivateSearch.__new__(PrivateSearch)
+        assert repr(search) == "<PrivateSearch of nothing yet: mode None, version 0>"
+        with contextlib.suppress(InvalidInput):
+            search.__init__(Memory(), **({"epsilon": 1, "mode": "query", "rng": 1} | options))  # type: ignore[misc]
+        assert repr(search).startswith("<PrivateSearch of ")
+
+    def test_a_store_is_known_without_reading_it(self) -> None:
+        class Costly(Memory):
+            @property
+            def dimension(self) -> int:  # type: ignore[override]
+                raise AssertionError("it was read")
+
+        store = Costly()
+        store.close()
+        PrivateSearch(store, epsilon=1, mode="query", rng=1)
+
+    def test_releases_scores(self, tmp_path: Path) -> None:
+        assert [searching(mode).releases_scores for mode in ("index", "query", "screening")] == [True, True, False]
+        assert searching("screening", refine=0.5).releases_scores
+        searching("index").save(tmp_path / "index.npz")
+        assert PrivateSearch.load(tmp_path / "index.npz").releases_scores
 
     @pytest.mark.parametrize(
         "ask",
@@ -879,6 +1214,48 @@ class TestAtTheSameTime:
             thread.join()
         assert wrong == []
         assert search.version == 16
+
+    def test_of_several_that_start_with_one_file_one_pays(self, tmp_path: Path, account: Account) -> None:
+        found: list[PrivateSearch] = []
+        options: dict[str, Any] = {"epsilon": 9, "ledger": account, "file": tmp_path / "index.npz"}
+        threads = [threading.Thread(target=lambda: found.append(PrivateSearch(Memory(), **options))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert account.spent == pytest.approx(9)
+        assert len({one.search(QUERY, N).noisy.tobytes() for one in found}) == 1  # type: ignore[union-attr]
+        assert len(found) == 6
+        assert {path.name for path in tmp_path.iterdir()} == {"index.npz", "index.ids.json", "ledger.db"}
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="there is no such lock")
+    def test_another_process_waits_for_the_file(self, tmp_path: Path) -> None:
+        """It is started while the lock is held and no file is there; it finds the one that was made meanwhile."""
+        path = tmp_path / "index.npz"
+        code = (
+            "import sys, numpy as np; from scoreshield.search import PrivateSearch; print('ready', flush=True);"
+            f"made = PrivateSearch(np.ones(({N}, {DIMENSION})), epsilon=9, file=sys.argv[1]); print(made.version)"
+        )
+        with _search_files.locked(path):
+            other = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+            assert other.stdout is not None
+            assert other.stdout.readline() == "ready\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                other.wait(0.3)
+            made = PrivateSearch(ROWS, epsilon=9)
+            made._made = made._made._replace(version=7)  # type: ignore[union-attr]
+            made.save(path)
+        assert other.communicate(timeout=60)[0] == "7\n"
+        assert other.returncode == 0
+
+    def test_where_no_lock_can_be_made_an_index_that_is_there_is_read(self, tmp_path: Path, account: Account) -> None:
+        PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz")
+        for name in ("index", "other"):
+            (tmp_path / f".{name}.npz.lock").mkdir()
+        assert PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz").version == 1
+        with pytest.raises(FileError, match=r"Cannot write .*other\.npz: .*; nothing was released"):
+            PrivateSearch(ROWS, epsilon=9, file=tmp_path / "other.npz", ledger=account)
+        assert account.spent == 0
 
     def test_async(self, account: Account) -> None:
         search = PrivateSearch(ROWS, epsilon=1, mode="query", ledger=account)

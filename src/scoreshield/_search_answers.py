@@ -5,7 +5,7 @@ Everything here that ranks, cuts or filters reads released values over all n rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput
 from scoreshield.indexing import IndexRelease
-from scoreshield.privacy.adjacency import Adjacency, Replacement
+from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.releases import release_scores
 from scoreshield.selection import release_matches
@@ -33,26 +33,44 @@ class Hits:
     ids : of the records, as the store names them (of the identities, with centroids).
     scores : released cosines within the public range, for showing; None where only names were released.
     noisy : the same before they were clipped to it, which is what they are ranked by; None likewise.
-    guarantee : of this query's release, or of the index that answered it.
+    guarantee : of this query's release, or of the index that answered it; None where a public filter lets no record
+        pass, so that nothing was released or charged.
     version : of the collection.
     """
 
     ids: Names
     scores: Float | None
     noisy: Float | None
-    guarantee: Guarantee
+    guarantee: Guarantee | None
     version: int
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
+#: The state of a store that was never looked at.
+UNSEEN = object()
+
+
 class Made(NamedTuple):
-    """A private index and what its rows are called, exchanged as a whole: another thread may be answering from it."""
+    """A private index and what its rows are called, exchanged as a whole: another thread may be answering from it.
+
+    ``state`` is the store's when the index was made of it, or taken from a file; ``stale`` whether the records were
+    others even then (None: who knows, as for a file). ``paid`` is the entry of the ledger.
+    """
 
     release: IndexRelease
     ids: Names
     version: int
+    state: Any = UNSEEN
+    stale: bool | None = None
+    paid: Any = None
+
+    def stale_in(self, state: Callable[[], Hashable]) -> bool | None:
+        """Whether the store's records, whose state is asked for, are others than those of the index."""
+        if self.stale or self.state is UNSEEN:
+            return self.stale
+        return True if state() != self.state else self.stale
 
 
 class Wanted(NamedTuple):
@@ -101,9 +119,16 @@ class Recipe:
     score_range: tuple[float, float]
     rng: Any
 
-    def rehearse(self) -> None:
-        """Release two public records, so that a contract that cannot be kept is refused before a store is read."""
-        self._release(np.eye(2), np.array([1.0, 0.0]), Replacement(), 0, None)
+    def rehearse(self, adjacency: Adjacency | None = None) -> None:
+        """Release public records, so that a contract that cannot be kept is refused before anything is asked.
+
+        There are two of them, and as many to an identity as the largest has.
+        """
+        labels, who = np.arange(2), adjacency or Replacement()
+        if isinstance(adjacency, Identity):
+            labels = np.append(np.zeros(adjacency.largest, dtype=int), 1)
+            who = Identity(labels, centroids=adjacency.centroids)
+        self._release(np.eye(2)[labels], np.array([1.0, 0.0]), who, 0, None)
 
     def release(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, held: Held) -> Released:
         return self._release(rows, query, adjacency, self.rng, held)
@@ -140,6 +165,14 @@ class Chooser:
             raise InvalidInput("Screening without 'refine' releases no scores that a threshold could cut.")
         self._names, self._wanted = names, wanted
         self._shown = None if wanted.all_pass else np.array([wanted.passes(name) for name in names], dtype=bool)
+        self._scored = scored
+
+    def nothing(self, version: int) -> Hits | None:
+        """The answer where no record passes, which is public and needs no release; None where some do."""
+        if self._shown is None or self._shown.any():
+            return None
+        empty = np.empty(0) if self._scored else None
+        return Hits((), empty, empty, None, version)
 
     def hits(self, released: Released, version: int) -> Hits:
         k, threshold = self._wanted.k, self._wanted.threshold
@@ -153,7 +186,7 @@ class Chooser:
 
 def from_index(made: Made, queries: Float, wanted: Wanted) -> list[Hits]:
     """The hits of each query, from private vectors: a ``where`` may see their ranking, which is free."""
-    index, names, version = made
+    index, names, version = made.release, made.ids, made.version
     if wanted.threshold is None and wanted.all_pass:
         found = index.search(queries, wanted.k)
         return [

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._search_answers import Names
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, Replacement, check_score_range
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.stores.arrays import ArrayStore
 from scoreshield.stores.pinned import Pinned
-from scoreshield.stores.protocol import Store
+from scoreshield.stores.protocol import is_store
 
 Mode = Literal["index", "query", "screening"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -47,12 +51,47 @@ def check_identities(identity_of: Any, centroids: Any, pin: str) -> None:
         raise InvalidInput("Centroids are made of vectors, and pin='scores' has none; use pin='copy'.")
 
 
-def pinned(store: Any, pin: str, check_every: float) -> Pinned:
+class _Named(NamedTuple):
+    """Whose the records of one version are."""
+
+    ids: Names
+    labels: NDArray[Any]
+    names: Names
+    adjacency: Adjacency
+
+
+class Whose:
+    """Whose record an id is: what hits are called, and who is protected."""
+
+    def __init__(self, identity_of: Mapping[Any, Any] | Callable[[Any], Any] | None, centroids: bool, pin: str) -> None:
+        check_identities(identity_of, centroids, pin)
+        self.given, self.centroids = identity_of is not None, centroids
+        self._of: Any = identity_of
+        self._known: _Named | None = None
+
+    def names(self, ids: Names) -> tuple[Names, Adjacency]:
+        """A mapping is looked at each time, as it may be written to; a function is asked once for each version."""
+        of, known = self._of, self._known
+        if of is None:
+            return ids, Replacement()
+        if known is None or known.ids is not ids or isinstance(of, Mapping):
+            try:
+                labels = np.asarray([of[one] if isinstance(of, Mapping) else of(one) for one in ids])
+            except Exception:
+                raise InvalidInput("'identity_of' does not say whose record every id is.") from None
+            if known is None or known.ids is not ids or not np.array_equal(known.labels, labels):
+                adjacency = Identity(labels, centroids=self.centroids)
+                names = tuple(np.unique(labels).tolist()) if self.centroids else ids
+                known = self._known = _Named(ids, labels, names, adjacency)
+        return known.names, known.adjacency
+
+
+def pinned(store: Any, pin: str, check_every: float | None) -> Pinned:
     if isinstance(store, Pinned):
         if pin != "auto" or check_every:
             raise InvalidInput("A pinned store has its own 'pin' and 'check_every': leave them out.")
         return store
-    if not isinstance(store, Store):
+    if not is_store(store):
         if not isinstance(store, str | Path | list | tuple) and not hasattr(store, "__array__"):
             must = "a store of scoreshield.stores, or what keeps its protocol, or an (n, d) array"
             _checks.reject("store", FUNCTION, must, store)
@@ -62,7 +101,11 @@ def pinned(store: Any, pin: str, check_every: float) -> Pinned:
 
 def check_ledger(ledger: Any, mode: str, rng: Any) -> Account | None:
     if ledger is None and (mode == "index" or rng is not None):
-        return None  # research mode is not private, and no ledger takes it
+        return None
+    if ledger is not None and rng is not None:
+        raise InvalidInput(
+            "'rng' is research mode, which is not private, and no ledger takes it: leave one of them out."
+        )
     must = "ledger.on(name), with the name of the collection"
     if ledger is None:
         raise InvalidInput(f"In mode {mode!r} every query spends: the 'ledger' of {FUNCTION} must be {must}.")

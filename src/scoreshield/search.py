@@ -9,7 +9,7 @@ comes from released values over all n records: no candidate is chosen by its tru
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,20 +20,36 @@ from numpy.typing import ArrayLike
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._search_answers import Chooser, Float, Held, Hits, Made, Names, Recipe, Wanted, from_index
-from scoreshield._search_files import read_index, write_index
-from scoreshield._search_options import FUNCTION, MODES, Mode, check_identities, check_ledger, check_options, pinned
+from scoreshield._search_answers import UNSEEN, Chooser, Float, Held, Hits, Made, Names, Recipe, Wanted, from_index
+from scoreshield._search_files import (
+    Asked,
+    Charged,
+    IndexNotSaved,
+    Saved,
+    as_path,
+    check_contract,
+    check_ids,
+    check_records,
+    hidden_in,
+    is_there,
+    locked,
+    read_index,
+    rehearse,
+    write_hidden,
+    write_index,
+)
+from scoreshield._search_options import FUNCTION, MODES, Mode, Whose, check_ledger, check_options, pinned
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry.arrays import Progress
 from scoreshield.indexing import release_index
-from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, Replacement
+from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger import Account
 from scoreshield.privacy.stream import stream_from
 from scoreshield.stores.pinned import Pinned, Snapshot
 from scoreshield.stores.protocol import Store, bare, reading, scrubbed
 
-__all__ = ["MODES", "Hits", "Mode", "PrivateSearch"]
+__all__ = ["MODES", "Hits", "IndexNotSaved", "Mode", "PrivateSearch"]
 
 T = TypeVar("T")
 
@@ -55,13 +71,16 @@ class PrivateSearch:
     mechanism : of :func:`scoreshield.release_index` (``"privunit"``) or of :func:`scoreshield.release_scores`
         (``"auto"``); nothing for screening, which is randomised response.
     threshold, refine : of :func:`scoreshield.release_matches`, for screening.
-    identity_of : whose record an id is: a mapping or a function. Then all records of one person are protected.
+    identity_of : whose record an id is: a mapping, which is looked at for each release, or a function, which is asked
+        once for each version of the store. Then all records of one person are protected.
     centroids : answer with one vector an identity; hits are then identities.
     score_range, components, reduction, rng, progress : as in the release functions. ``rng`` seeds one stream for all
         queries, in research mode, which is not private.
-    pin, check_every : as in :class:`scoreshield.stores.Pinned`.
-    file : for an index: load it from there if it is there, or make it and save it. A process that starts again then
-        pays nothing. See :meth:`save`.
+    pin, check_every : as in :class:`scoreshield.stores.Pinned`, which leaves ``check_every`` to the adapter by default.
+    file : for an index: load it from there if it is there, or make it and save it; :meth:`refresh` and :meth:`hide`
+        write there too. A process that starts again then pays nothing, and of several that start at once one does. An
+        index of other records, for another contract, or that a given ``ledger`` did not pay for, is refused. See
+        :meth:`save`, and :class:`IndexNotSaved` for what was paid for and could not be written.
     """
 
     def __init__(
@@ -82,7 +101,7 @@ class PrivateSearch:
         reduction: str | ArrayLike = "random",
         rng: Any = None,
         pin: str = "auto",
-        check_every: float = 0.0,
+        check_every: float | None = None,
         file: str | Path | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -98,40 +117,35 @@ class PrivateSearch:
         seeded = np.random.default_rng(rng) if isinstance(rng, int | np.integer) else rng
         self._recipe = Recipe(epsilon, delta, mechanism, threshold, refine, score_range, seeded)
         self._components, self._reduction, self._progress = components, reduction, progress
-        self._identity_of, self._centroids = identity_of, centroids
         self._pinned: Pinned | None = pinned(store, pin, check_every)
-        check_identities(identity_of, centroids, self._pinned.pin)
+        self._whose = Whose(identity_of, centroids, self._pinned.pin)
         self._lock = threading.Lock()
         self._made: Made | None = None
-        self._named: tuple[Names, tuple[Names, Adjacency]] | None = None
         self._hidden: frozenset[Any] = frozenset()
         self._version = 0
-        self._adopted = False  # an index that was read from a file
+        self._file = None if file is None else as_path(file, FUNCTION)
         if self.mode != "index":
-            self._recipe.rehearse()
-            return
-        if file is not None and Path(file).exists():
-            self._adopt(Made(*read_index(Path(file))), Path(file))
-            return
-        if file is not None:
-            self._check_savable(Path(file))
-        self.refresh()
-        if file is not None:
-            self.save(file)
+            self._rehearse()
+        elif self._file is None:
+            self.refresh()
+        else:
+            self._open(self._file)
 
     @classmethod
     def load(cls, path: str | Path) -> PrivateSearch:
         """A saved index, ready to answer: no store, no clean vector and no budget needed."""
-        made = Made(*read_index(Path(path)))
+        saved = read_index(as_path(path, "load"))
         search = cls.__new__(cls)
         search.mode, search._pinned, search._ledger, search._lock = "index", None, None, threading.Lock()
-        search._hidden, search._adopted = frozenset(), True
-        search._made, search._version = made, made.version
+        search._made = Made(saved.release, saved.ids, saved.version, paid=saved.paid)
+        search._version, search._hidden, search._file = saved.version, saved.hidden, None
         return search
 
     def __repr__(self) -> str:
-        name = "a saved index" if self._pinned is None else self._pinned.store.name
-        return f"<PrivateSearch of {name}: mode {self.mode!r}, version {self.version}>"
+        held = vars(self)  # an error tracker may show one that was refused half-way
+        source = held.get("_pinned")
+        name = "nothing yet" if "_version" not in held else "a saved index" if source is None else source.store.name
+        return f"<PrivateSearch of {name}: mode {held.get('mode')!r}, version {held.get('_version', 0)}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A private search may hold private vectors and is not pickled; save() an index instead.")
@@ -146,7 +160,7 @@ class PrivateSearch:
         """Of the records (or identities) that can be found, public, in their order."""
         if self._made is not None:
             return self._made.ids
-        return self._safely(lambda: self._names(self._current())[0])
+        return self._safely(lambda: self._whose.names(self._current().ids)[0])
 
     @property
     def dimension(self) -> int:
@@ -164,29 +178,55 @@ class PrivateSearch:
         return self._made.release.guarantee
 
     @property
+    def releases_scores(self) -> bool:
+        """Whether hits have scores: screening without ``refine`` releases names alone."""
+        return self.mode != "screening" or self._recipe.refine > 0
+
+    @property
     def stale(self) -> bool | None:
-        """Whether the store has changed since the version that answers now; None for an index read from a file."""
-        return None if self._adopted or self._pinned is None else self._safely(self._pinned.stale)
+        """Whether the store has changed since the version that answers now.
+
+        None for an index from a file whose records are still the same by their ids: who knows about their vectors.
+        """
+        made, source = self._made, self._pinned
+        if source is None:
+            return None
+        if made is None:
+            return self._safely(source.stale)
+        store = source.store
+        return self._safely(lambda: made.stale_in(lambda: reading(store, "telling its state", store.state)))
 
     def refresh(self) -> None:
-        """Make a new index of the store as it is now, at the full price again: whoever stays is released twice."""
+        """Make a new index of the store as it is now, at the full price again: whoever stays is released twice.
+
+        With a ``file``, it is written there.
+        """
         if self.mode != "index" or self._pinned is None:
             raise InvalidInput(
                 "Only an index with a store is refreshed; the other modes read the store's state each time."
             )
         source = self._pinned
-        with self._lock:
+        with self._lock, self._alone():
             self._safely(lambda: self._make_index(source))
 
     def hide(self, ids: Iterable[Any]) -> None:
-        """Never answer with these records again, from now on; at no cost. For records that were deleted."""
+        """Never answer with these records again, from now on; at no cost. For records that were deleted.
+
+        It is kept by :meth:`save`, and at once in the ``file`` where one was given. Ids that are not known are refused.
+        """
         try:
             more = None if isinstance(ids, str | bytes) else frozenset(ids)
         except TypeError:
             more = None
         if more is None:
             _checks.reject("ids", "hide", "a list of ids", ids)
-        self._hidden |= more
+        for one in more - frozenset(self.ids) - self._hidden:
+            raise InvalidInput(f"hide knows no record {one!r}; ids are those of 'ids', numbers as numbers.")
+        with self._lock:
+            self._hidden |= more
+            if self._file is not None:
+                with self._alone():
+                    write_hidden(self._file, self._hidden)
 
     def search(
         self,
@@ -229,7 +269,7 @@ class PrivateSearch:
         threshold: float | None = None,
         where: Callable[[Any], bool] | None = None,
     ) -> Hits:
-        """:meth:`search` in a thread of its own."""
+        """:meth:`search` in a thread of its own. Cancelling it does not stop the thread: the query is charged."""
         return await asyncio.to_thread(self.search, query, k, threshold=threshold, where=where)
 
     async def asearch_batch(
@@ -240,21 +280,24 @@ class PrivateSearch:
         threshold: float | None = None,
         where: Callable[[Any], bool] | None = None,
     ) -> list[Hits]:
-        """:meth:`search_batch` in a thread of its own."""
+        """:meth:`search_batch` in a thread of its own; charged likewise when it is cancelled."""
         return await asyncio.to_thread(self.search_batch, queries, k, threshold=threshold, where=where)
 
     def save(self, path: str | Path) -> None:
         """Write the private index (.npz) and its ids (.ids.json beside it), both or none; no clean vector is in them.
 
-        Ids must be whole numbers or strings.
+        Ids must be whole numbers or strings. What is hidden is kept too, and which entry of the ledger paid.
         """
-        if self._made is None:
+        made = self._made
+        if made is None:
             raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
-        write_index(Path(path), *self._made)
+        write_index(as_path(path, "save"), Saved(made.release, made.ids, made.version, self._hidden, made.paid))
 
     def facts(self, hits: Hits) -> dict[str, Any]:
         """What a framework's metadata says of the guarantee: small, public, ready for JSON."""
         guarantee = hits.guarantee
+        if guarantee is None:
+            return {"mode": self.mode, "covers": "nothing, as nothing was released", "version": hits.version}
         return {
             "mode": self.mode,
             "covers": "every query to this index" if self.mode == "index" else "this query",
@@ -277,13 +320,27 @@ class PrivateSearch:
             raise InvalidInput("search takes one query; search_batch takes several.")
         return units
 
-    def _check_savable(self, path: Path) -> None:
-        """Before an index is paid for: can it be kept?"""
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            raise FileError(f"Cannot write {path}: there is no folder {path.parent} that can be written to.")
-        names = self._safely(lambda: self._names(self._source.current())[0])
-        if not all(isinstance(name, int | np.integer | str) and not isinstance(name, bool) for name in names):
-            raise InvalidInput("An index is saved with ids that are whole numbers or strings.")
+    def _rehearse(self) -> None:
+        """A contract that cannot be kept is refused now: whoever is protected, and, if they can be told, for them."""
+        self._recipe.rehearse()
+        if not self._whose.given:
+            return
+        try:
+            adjacency = self._safely(lambda: self._whose.names(self._source.current().ids)[1])
+        except (InvalidInput, StoreError):
+            return  # the first query says it
+        self._recipe.rehearse(adjacency)
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._file is None else locked(self._file)
+
+    def _open(self, path: Path) -> None:
+        """Take the index from its file if it is there, or make it; others that start now wait, and take it."""
+        with self._alone():
+            if is_there(path):
+                self._safely(lambda: self._adopt(read_index(path), path))
+            else:
+                self._safely(lambda: self._make_index(self._source))
 
     def _safely(self, work: Callable[[], T]) -> T:
         """Run what holds clean scores; an error leaves without the frames that held them."""
@@ -301,75 +358,67 @@ class PrivateSearch:
         self._version = snapshot.version
         return snapshot
 
-    def _names(self, snapshot: Snapshot) -> tuple[Names, Adjacency]:
-        """What hits are called, and who is protected."""
-        if self._identity_of is None:
-            return snapshot.ids, Replacement()
-        known = self._named
-        if known is None or known[0] is not snapshot.ids:
-            known = self._named = (snapshot.ids, self._identities(snapshot.ids))
-        return known[1]
-
-    def _identities(self, ids: Names) -> tuple[Names, Adjacency]:
-        of = self._identity_of
-        try:
-            labels = np.asarray([of[one] if isinstance(of, Mapping) else of(one) for one in ids])  # type: ignore[misc]
-        except Exception:
-            raise InvalidInput("'identity_of' does not say whose record every id is.") from None
-        adjacency = Identity(labels, centroids=self._centroids)
-        return (tuple(np.unique(labels).tolist()) if self._centroids else ids), adjacency
-
     def _make_index(self, source: Pinned) -> None:
-        snapshot = source.current()
-        if snapshot.rows is None:
-            raise InvalidInput("An index is made of vectors: pin='scores' has none; use mode='query'.")
-        names, adjacency = self._names(snapshot)
-        recipe = self._recipe
-        index = release_index(
-            snapshot.rows,
-            epsilon=recipe.epsilon,
-            delta=recipe.delta,
-            mechanism=recipe.mechanism,
-            components=self._components,
-            reduction=self._reduction,
-            adjacency=adjacency,
-            rng=recipe.rng,
-            ledger=self._ledger,
-            progress=self._progress,
-        )
-        self._made = Made(index, names, max(snapshot.version, self._version + 1))
-        self._version, self._adopted = self._made.version, False
-        source.forget()
-
-    def _adopt(self, made: Made, path: Path) -> None:
-        guarantee, recipe = made.release.guarantee, self._recipe
-        if (guarantee.epsilon, guarantee.delta) != (recipe.epsilon, recipe.delta):
-            raise InvalidInput(
-                f"{path} holds an index at ({guarantee.epsilon:g}, {guarantee.delta:g}), and "
-                f"({recipe.epsilon:g}, {recipe.delta:g}) was asked for: name another file, or leave that one."
+        try:
+            snapshot = source.current()
+            if snapshot.rows is None:
+                raise InvalidInput("An index is made of vectors: pin='scores' has none; use mode='query'.")
+            names, adjacency = self._whose.names(snapshot.ids)
+            if self._file is not None:
+                check_ids(names)
+                rehearse(self._file)
+            recipe = self._recipe
+            account = None if self._ledger is None else Charged(self._ledger)
+            index = release_index(
+                snapshot.rows,
+                epsilon=recipe.epsilon,
+                delta=recipe.delta,
+                mechanism=recipe.mechanism,
+                components=self._components,
+                reduction=self._reduction,
+                adjacency=adjacency,
+                rng=recipe.rng,
+                ledger=account,
+                progress=self._progress,
             )
-        if (guarantee.sampler == "research") != (recipe.rng is not None):
-            raise InvalidInput(f"{path} holds an index by the {guarantee.sampler} sampler, and another was asked for.")
-        if made.release.dimension != self.dimension:
-            raise InvalidInput(f"{path} holds an index of another dimension than the store.")
-        if self._components not in (None, made.release.vectors.shape[1]):
-            raise InvalidInput(f"{path} holds an index of another number of components than asked for.")
-        adjacency = guarantee.adjacency
-        asked = (self._identity_of is not None, self._centroids)
-        if guarantee.mechanism != recipe.mechanism or asked != (
-            isinstance(adjacency, Identity),
-            getattr(adjacency, "centroids", False),
-        ):
-            raise InvalidInput(f"{path} holds an index by another mechanism or for another adjacency than asked for.")
-        self._made, self._version, self._adopted = made, made.version, True
+        finally:
+            source.forget()
+        version = max(snapshot.version, self._version + 1)
+        paid = None if account is None else account.paid
+        self._made, self._version = Made(index, names, version, snapshot.state, False, paid), version
+        if self._file is not None:
+            self._hidden |= hidden_in(self._file)  # by another process, it may be
+            try:
+                self.save(self._file)
+            except FileError as error:
+                raise IndexNotSaved(error, self) from None
+
+    def _adopt(self, saved: Saved, path: Path) -> None:
+        """Take an index from a file, if it is what would be made: as asked for, of these records."""
+        asked = (self._recipe, self._components, self.dimension, self._whose.given, self._whose.centroids)
+        check_contract(saved, Asked(*asked, self._ledger), path)
+        state: Any = UNSEEN
+        stale = None
+        try:
+            ids, state = self._source.listed()
+        except StoreError:
+            if self._whose.given:
+                raise  # whose records they are is not known without them
+        else:
+            stale = check_records(saved, *self._whose.names(ids), path) or None
+        self._made = Made(saved.release, saved.ids, saved.version, state, stale, saved.paid)
+        self._version, self._hidden = saved.version, saved.hidden
 
     def _answer(self, queries: Float, wanted: Wanted) -> list[Hits]:
         made = self._made
         if made is not None:
             return from_index(made, queries, wanted)
         snapshot = self._current()
-        names, adjacency = self._names(snapshot)
-        chooser = Chooser(names, wanted, scored=self.mode == "query" or self._recipe.refine > 0)
+        names, adjacency = self._whose.names(snapshot.ids)
+        chooser = Chooser(names, wanted, scored=self.releases_scores)
+        nothing = chooser.nothing(snapshot.version)
+        if nothing is not None:
+            return [nothing] * len(queries)
         held = Held()
         hits = []
         for query in queries:
@@ -377,5 +426,5 @@ class PrivateSearch:
             hits.append(chooser.hits(self._recipe.release(rows, public, adjacency, held), snapshot.version))
         # Nothing has left yet: the whole batch is charged, or refused, before it does.
         if self._ledger is not None:
-            self._ledger.spend_all(held.guarantees)
+            self._ledger.spend_all(held.guarantees, same_people=True)
         return hits

@@ -361,7 +361,7 @@ def test_a_pipeline_is_written_and_read_without_vectors_and_says_when_it_pays_ag
     assert "makes a new release, at the full price again" in caplog.text
     assert account.spent == pytest.approx(8)
     others = [replace(one, id=f"other {one.id}") for one in documents()]
-    with pytest.raises(InvalidInput, match="names none of these documents"):
+    with pytest.raises(InvalidInput, match="names none of these"):
         PrivateRetriever(store_of(others), epsilon=4, file=tmp_path / "index.npz").warm_up()
 
 

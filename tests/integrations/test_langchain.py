@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,9 +27,9 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
 from scoreshield.integrations.langchain import PrivateRetriever, PrivateVectorStore
-from scoreshield.integrations.langchain_stores import InMemoryStore
+from scoreshield.integrations.langchain_stores import InMemoryStore, adapted
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import ArrayStore
+from scoreshield.stores import ArrayStore, Pinned
 
 N, D = 30, 12
 IDS = [f"id-{i}" for i in range(N)]
@@ -199,10 +200,10 @@ def test_a_filter_over_many_pages_reads_each_document_once() -> None:
     rows = np.random.default_rng(3).standard_normal((3000, D))
     store = ArrayStore(rows, ids=[f"id-{i}" for i in range(3000)])
     for mode in ("index", "query"):
+        private = PrivateVectorStore(PrivateSearch(store, epsilon=3, mode=mode, rng=1), Model(), documents)
         asked.clear()
         calls.clear()
-        search = PrivateSearch(store, epsilon=3, mode=mode, rng=1)
-        found = PrivateVectorStore(search, Model(), documents).similarity_search("query", filter={"last": True})
+        found = private.similarity_search("query", filter={"last": True})
         assert ids_of(found) == ["id-2999"]
         assert len(asked) == len(set(asked)) <= 3000
         assert len(calls) < 20  # 1, 2, 4, ... 512, 512
@@ -439,10 +440,13 @@ def test_modes_that_charge_see_the_new_version(clean: InMemoryVectorStore) -> No
     lazy.similarity_search("query")
     clean.delete(["new"])
     assert ids_of(lazy.similarity_search("query", k=2)) == BEST[1:3]  # the old version, less who is gone
+    lazy.add_documents([Document(id="newer", page_content="query")])  # through it: seen at once
+    assert ids_of(lazy.similarity_search("query", k=2)) == ["newer", BEST[1]]
 
 
-def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore) -> None:
-    store = InMemoryStore(clean)
+@pytest.mark.parametrize("hold", [False, True])
+def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore, hold: bool) -> None:
+    store = InMemoryStore(clean, hold=hold)
     states = [store.state()]
     assert store.state() == states[0]
     clean.add_texts(["another"], ids=["id-3"])
@@ -454,7 +458,57 @@ def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore) -> No
     clean.delete(["id-3"])  # the last, and back at once: the new entry may lie where the old one did
     clean.add_texts(["a fourth"], ids=["id-3"])
     states.append(store.state())
+    clean.store["id-5"]["vector"] = [1.0] * D  # by hand, into an old entry
+    states.append(store.state())
+    clean.store["id-x"] = clean.store.pop("id-3")  # the last, by another name
+    states.append(store.state())
+    clean.store = {f"{one}-y": entry for one, entry in clean.store.items()}
+    states.append(store.state())
+    clean.delete(["id-7-y"])
+    states.append(store.state())
+    store.changed()
+    states.append(store.state())
+    assert store.state() == states[-1]
     assert len(set(states)) == len(states)
+
+
+def test_the_state_of_a_large_store_is_told_without_reading_its_entries() -> None:
+    """Each query asks for it: reading them all would cost more than the release."""
+    read = 0
+
+    class Entry(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            nonlocal read
+            read += 1
+            return super().__getitem__(key)
+
+    wrapped = InMemoryVectorStore(Model())
+    wrapped.store = {str(i): Entry(id=str(i), vector=[float(i)], text="", metadata={}) for i in range(20_000)}
+    store = InMemoryStore(wrapped, hold=True)
+    first = store.state()
+    read = 0
+    assert store.state() == first
+    assert 1024 <= read < 2048
+    wrapped.store["12345"] = Entry(wrapped.store["12345"])  # whichever it is
+    assert store.state() != first
+
+
+def test_the_ids_of_a_faiss_store_are_read_once_a_version() -> None:
+    wrapped: Any = filled(in_faiss)
+    vectors = adapted(wrapped).store
+    inner, state = vectors._inner(), vectors.state()  # type: ignore[attr-defined]
+    assert vectors._inner() is inner  # type: ignore[attr-defined]
+    assert vectors.state() == state
+    named = wrapped.index_to_docstore_id
+    named[0], named[1] = named[1], named[0]
+    assert vectors.state() != state
+    assert list(vectors.records().ids)[:2] == [IDS[1], IDS[0]]  # type: ignore[union-attr]
+    state = vectors.state()
+    last = wrapped.index_to_docstore_id[N - 1]
+    wrapped.delete([last])
+    wrapped.add_texts(["query"], ids=[last])  # as many as before, of the same names, and not through the private store
+    assert vectors.state() != state
+    assert list(vectors.records().ids) == list(wrapped.index_to_docstore_id.values())  # type: ignore[union-attr]
 
 
 def test_the_in_memory_store_gives_everything_in_the_order_of_its_records(clean: InMemoryVectorStore) -> None:
@@ -493,10 +547,10 @@ def in_qdrant(model: Embeddings) -> VectorStore:
 def in_chroma(model: Embeddings, space: str = "cosine") -> VectorStore:
     chroma = pytest.importorskip("langchain_chroma")
     chromadb = pytest.importorskip("chromadb")
-    client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False, allow_reset=True))
-    client.reset()
+    # Clients in memory are one client in a process, whose settings are those of all tests that have one.
+    client = chromadb.EphemeralClient(chromadb.config.Settings(anonymized_telemetry=False))
     configuration = {"hnsw": {"space": space}}
-    return chroma.Chroma("papers", model, client=client, collection_configuration=configuration)  # type: ignore[no-any-return]
+    return chroma.Chroma(f"papers-{uuid.uuid4()}", model, client=client, collection_configuration=configuration)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("make", [InMemoryVectorStore, in_faiss, in_qdrant, in_chroma])
@@ -527,10 +581,12 @@ def test_every_vector_store_is_read_and_its_documents_found(make: Callable[[Embe
     assert ids_of(asked.similarity_search("query", k=1)) == [uuids[-1]]
 
 
-def test_distances_of_vectors_that_are_not_of_unit_length_are_refused() -> None:
-    """Chroma's default: such a distance says more of a vector than its cosine."""
-    with pytest.raises(StoreError, match="its vectors may not be of unit length"):
-        PrivateVectorStore.from_vectorstore(filled(lambda model: in_chroma(model, "l2")), epsilon=1)
+def test_vectors_of_any_length_are_scored_by_their_cosines_in_a_store_by_distance() -> None:
+    """Chroma's default: such a distance says more of a vector than its cosine, and is not used."""
+    private = PrivateVectorStore.from_vectorstore(filled(lambda model: in_chroma(model, "l2")), **CLEAR)
+    found = private.similarity_search_with_score("query", k=N)
+    assert ids_of([document for document, _ in found]) == BEST
+    np.testing.assert_allclose([score for _, score in found], np.sort(COSINES)[::-1], atol=0.05)
 
 
 def test_a_store_with_numbers_for_ids() -> None:
@@ -579,6 +635,56 @@ def test_a_vector_store_that_is_not_known_needs_a_store() -> None:
     private = PrivateVectorStore.from_vectorstore(Stranger(), **CLEAR, store=store)
     assert ids_of(private.similarity_search("query", k=3)) == BEST[:3]
     assert ids_of(PrivateVectorStore.from_vectorstore(filled(Unknown), **CLEAR).similarity_search("query"))
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+def test_a_store_whose_ids_name_no_document_is_refused_before_it_is_paid_for(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str
+) -> None:
+    account = ledger.on("papers")
+    options: dict[str, Any] = {"epsilon": 2, "mode": mode, "ledger": account}
+    rows = ROWS.astype(np.float32)
+    for store in (ArrayStore(rows), Pinned(ArrayStore(rows))):  # their ids are row numbers
+        with pytest.raises(InvalidInput, match=r"None of the 30 records is called as a document is \(the first is 0\)"):
+            PrivateRetriever.from_vectorstore(clean, store=store, **options)  # type: ignore[arg-type]
+    assert account.spent == 0
+    search = PrivateSearch(rows, epsilon=2, mode=mode, rng=1)
+    for documents in ({}, {"id-3": Document(page_content="")}, lambda _: []):
+        with pytest.raises(InvalidInput, match="None of the 30 records is called as a document is"):
+            PrivateVectorStore(search, Model(), documents)  # type: ignore[arg-type]
+    some = ArrayStore(rows, ids=[*range(N - 1), "id-7"])  # the others were deleted, it may be
+    assert ids_of(PrivateVectorStore.from_vectorstore(clean, store=some, **options).similarity_search("query", k=N))
+    assert account.spent == 2
+
+
+def test_a_store_is_read_once_for_its_ids_and_its_vectors(clean: InMemoryVectorStore) -> None:
+    class Counted(ArrayStore):
+        readings = 0
+
+        def records(self) -> Any:
+            self.readings += 1
+            return super().records()
+
+    store = Counted(ROWS.astype(np.float32), ids=IDS)
+    private = PrivateVectorStore.from_vectorstore(clean, store=store, pin="copy", check_every=5.0, **CLEAR)
+    assert ids_of(private.similarity_search("query", k=3)) == BEST[:3]
+    assert store.readings == 1
+
+
+def test_an_index_of_documents_whose_ids_were_drawn_anew_is_refused(ledger: ss.Ledger, tmp_path: Path) -> None:
+    """Without ids LangChain draws them: in the next process the saved ones name nothing."""
+    account = ledger.on("papers")
+    options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "index.npz"}
+    first = PrivateRetriever.from_vectorstore(InMemoryVectorStore.from_texts(TEXTS, Model()), **options)
+    assert len(first.invoke("query")) == 4
+    with pytest.raises(InvalidInput):
+        PrivateRetriever.from_vectorstore(InMemoryVectorStore.from_texts(TEXTS, Model()), **options)
+    assert account.spent == 4
+    shelf = filled(InMemoryVectorStore)
+    store = ArrayStore(ROWS.astype(np.float32), ids=list(first.vectorstore._search.ids))
+    with pytest.raises(InvalidInput, match="None of the 30 records is called as a document is"):
+        PrivateRetriever.from_vectorstore(shelf, store=store, **options)
+    assert account.spent == 4
 
 
 # ---- Other ways to make one.
@@ -639,6 +745,11 @@ WRONG: list[tuple[Make, str]] = [
     (lambda vs: private(vs).as_retriever(search_type="mmr"), "marginal relevance is refused"),
     (lambda vs: private(vs).as_retriever(search_kwargs={"lambda_mult": 1}), "'lambda_mult'"),
     (lambda vs: private(vs).delete(), "'ids' parameter of delete"),
+    (lambda vs: private(vs).delete("id-1"), "'ids' parameter of delete"),  # type: ignore[arg-type]
+    (lambda vs: private(vs).get_by_ids(None), "'ids' parameter of get_by_ids"),  # type: ignore[arg-type]
+    (lambda vs: private(vs).get_by_ids("id-1"), "'ids' parameter of get_by_ids"),
+    (lambda vs: private(vs).get_by_ids([["id-1"]]), "'ids' parameter of get_by_ids"),  # type: ignore[list-item]
+    (lambda vs: private(vs).similarity_search_by_vector(None), "'query' parameter of search"),  # type: ignore[arg-type]
     (lambda vs: private(vs).delete(["id-1"], where={}), "'where' parameter of delete"),
     (lambda vs: private(vs, mode="query", rng=1).guarantee, "a guarantee of its own"),
     (lambda vs: private(vs, mode="query", rng=1).as_retriever().batch(["query"], fetch_k=3), "'fetch_k'"),
@@ -655,6 +766,41 @@ def test_bad_input_is_one_clear_sentence(clean: InMemoryVectorStore, make: Make,
         make(clean)
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(".")
+
+
+def test_what_is_shown_while_it_is_being_made() -> None:
+    assert repr(PrivateVectorStore.__new__(PrivateVectorStore)) == "<PrivateVectorStore over 'nothing'>"
+
+
+@pytest.mark.parametrize("way", [0, 1])
+@pytest.mark.parametrize("mode", ["index", "query"])
+def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, way: int
+) -> None:
+    account = ledger.on("papers")
+    retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode=mode, ledger=account)
+    batch, before = both_ways(retriever)[way], account.spent
+    for wrong in ({"a": 1}, ["query"], 5, None):
+        with pytest.raises(InvalidInput, match="'query' parameter of a search must be a text"):
+            batch([wrong])
+    answers = batch(["query", {"a": 1}], return_exceptions=True)
+    expected = [list, InvalidInput] if mode == "index" else [InvalidInput, InvalidInput]  # all are charged, or none
+    assert [type(one) for one in answers] == expected
+    for inputs in (None, "query", 5):
+        with pytest.raises(InvalidInput, match="'inputs' parameter of batch must be a list of texts"):
+            batch(inputs)
+    assert account.spent == before
+
+
+def test_a_filter_that_nothing_passes_is_not_charged(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    account = ledger.on("papers")
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, mode="query", ledger=account)
+    assert store.similarity_search("query", filter={"part": 9}) == []
+    assert store.similarity_search_with_score("query", filter=lambda _: False) == []
+    assert store.as_retriever(search_kwargs={"filter": {"part": 9}}).batch(["query", "query"]) == [[], []]
+    assert account.spent == 0
+    assert len(store.similarity_search("query", filter={"part": 1})) == 4
+    assert account.spent == 3
 
 
 def test_an_option_that_is_wrong_is_found_before_an_index_is_paid_for(

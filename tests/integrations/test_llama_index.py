@@ -392,7 +392,7 @@ def test_an_index_is_kept_in_a_file_and_paid_for_once(tmp_path: Path) -> None:
     assert [(one.node.node_id, one.score) for one in first] == [(one.node.node_id, one.score) for one in again]
     assert account.spent == pytest.approx(4)
     anew = [TextNode(text=str(number)) for number in range(N)]  # with ids at random
-    with pytest.raises(InvalidInput, match="names none of these nodes"):
+    with pytest.raises(InvalidInput, match="names none of these"):
         PrivateRetriever.from_index(VectorStoreIndex(anew, embed_model=Fixed()), **options)
 
 
@@ -424,11 +424,11 @@ def test_a_qdrant_vector_store() -> None:
     assert BEST[1] not in names(retriever.retrieve("what?"))
 
 
-def test_a_chroma_vector_store() -> None:
+def test_a_chroma_vector_store(tmp_path: Path) -> None:
     chromadb = pytest.importorskip("chromadb")
     module = pytest.importorskip("llama_index.vector_stores.chroma")
     pytest.importorskip("scoreshield.stores.chroma")
-    client = chromadb.EphemeralClient(chromadb.config.Settings(anonymized_telemetry=False))
+    client = chromadb.PersistentClient(tmp_path, chromadb.config.Settings(anonymized_telemetry=False))
     collection = client.create_collection(uuid.uuid4().hex, configuration={"hnsw": {"space": "cosine"}})
     index = index_of(storage_context=StorageContext.from_defaults(vector_store=module.ChromaVectorStore(collection)))
     retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=5)

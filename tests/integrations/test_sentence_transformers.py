@@ -122,8 +122,14 @@ def test_what_the_package_takes_besides_is_refused(name: str) -> None:
 def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(TypeError, match="epsilon"):
         semantic_search(QUERIES, ROWS)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="nonsense"):
-        semantic_search(QUERIES, ROWS, epsilon=1, nonsense=1)
+    for make in (semantic_search, PrivateCorpus):
+        with pytest.raises(InvalidInput, match=f"{make.__name__} has no parameter 'nonsense'"):
+            make(
+                QUERIES if make is semantic_search else Model(),
+                ROWS if make is semantic_search else TEXTS,
+                epsilon=1,
+                nonsense=1,
+            )
     for corpus in ([], np.zeros((3, 0)), ROWS[0], None, "text", [[1.0], [1.0, 2.0]], np.array([["a"]])):
         with pytest.raises(InvalidInput, match="embeddings"):
             semantic_search(QUERIES, corpus, epsilon=1)
@@ -140,6 +146,24 @@ def test_bad_input_is_one_sentence() -> None:
         semantic_search(QUERIES, ROWS, epsilon=1, identity_of=str, centroids=True)
 
 
+def test_nothing_is_paid_for_a_call_whose_queries_are_wrong(tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    for query in (QUERIES[:, :3], QUERIES * np.nan, QUERIES * 0, np.zeros((0, D)), None, [["a"] * D], QUERIES[None]):
+        for mode in ("index", "query"):
+            with pytest.raises(InvalidInput, match="query"):
+                semantic_search(query, ROWS, epsilon=1, ledger=account, mode=mode)
+    for wrong in ({"top_k": 0}, {"nonsense": 1}, {"file": tmp_path / "index.npz"}, {"mode": "nonsense"}):
+        with pytest.raises(InvalidInput):
+            semantic_search(QUERIES, ROWS, epsilon=1, ledger=account, **wrong)  # type: ignore[arg-type]
+    assert account.spent == 0
+
+
+def test_a_file_is_refused_where_nothing_tells_one_corpus_from_another(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="'file' in semantic_search is refused: nothing tells a corpus"):
+        semantic_search(QUERIES, ROWS, epsilon=1, file=tmp_path / "index.npz")
+    assert not list(tmp_path.iterdir())
+
+
 # ---- PrivateCorpus.
 
 
@@ -154,6 +178,7 @@ def test_a_corpus_is_searched_by_text_alone_in_lists_and_asynchronously() -> Non
     assert ids(above) == [one for one in BEST[0] if UNITS[one] @ UNITS[7] >= 0.5]
     assert found.guarantee.epsilon == corpus.private_search.guarantee.epsilon == PLENTY
     assert (len(corpus), repr(corpus)) == (N, "<PrivateCorpus of 30 sentences, 'index'>")
+    assert repr(PrivateCorpus.__new__(PrivateCorpus)) == "<PrivateCorpus of 0 sentences, 'nothing'>"
 
 
 def test_a_model_with_prompts_gets_them() -> None:
@@ -175,8 +200,45 @@ def test_it_pays_once_encodes_once_and_keeps_no_clean_vector(tmp_path: Path) -> 
     assert model.encoded == 1
     assert again.search("row 7") == first
     assert account.spent == pytest.approx(4)
-    with pytest.raises(InvalidInput, match="of 30 records, and there are 29 sentences: it was made of another corpus"):
+    with pytest.raises(InvalidInput, match="an index of 30 numbered rows, and now there are 29"):
         PrivateCorpus(model, TEXTS[1:], **options)
+
+
+def test_sentences_with_ids_are_found_in_a_file_in_any_order(tmp_path: Path) -> None:
+    account, names = ledger(tmp_path, epsilon=2 * PLENTY), [f"note-{number}" for number in range(N)]
+    options: dict[str, Any] = {"epsilon": PLENTY, "ledger": account, "file": tmp_path / "corpus.npz"}
+    first = PrivateCorpus(Model(), TEXTS, ids=names, **options).search("row 7", 3)
+    assert [(one["corpus_id"], one["id"], one["text"]) for one in first] == [
+        (place, names[place], TEXTS[place]) for place in BEST[0][:3]
+    ]
+    model = Model()
+    turned = PrivateCorpus(model, TEXTS[::-1], ids=names[::-1], **options)
+    assert model.encoded <= 1  # to check the dimension
+    again = turned.search("row 7", 3)
+    assert [(one["id"], one["text"], one["score"]) for one in again] == [
+        (one["id"], one["text"], one["score"]) for one in first
+    ]
+    assert ids(again) == [N - 1 - place for place in BEST[0][:3]]
+    for sentences, others in (
+        (TEXTS, [f"letter-{number}" for number in range(N)]),  # another corpus of the same size
+        (TEXTS, [*names[:-1], "letter"]),
+        (TEXTS[1:], names[1:]),
+        ([*TEXTS, "row 0"], [*names, "more"]),
+        (TEXTS, None),
+    ):
+        with pytest.raises(InvalidInput, match=r"index|names none of these records"):
+            PrivateCorpus(Model(), sentences, ids=others, **options)
+    assert account.spent == pytest.approx(PLENTY)
+
+
+def test_ids_that_are_no_names_are_refused_before_anything_is_encoded(tmp_path: Path) -> None:
+    model, account = Model(), ledger(tmp_path)
+    for wrong in ("x" * N, range(N - 1), [1] * N, [1.5, *range(1, N)], [True, *range(1, N)], [[1]] * N, 3):
+        with pytest.raises(InvalidInput, match="'ids' parameter of PrivateCorpus must be 30 different whole numbers"):
+            PrivateCorpus(model, TEXTS, epsilon=1, ids=wrong, ledger=account)  # type: ignore[arg-type]
+    assert (model.encoded, account.spent) == (0, 0)
+    found = PrivateCorpus(model, TEXTS, epsilon=PLENTY, ids=np.arange(N) + 100).search("row 7", 1)  # type: ignore[arg-type]
+    assert [(one["corpus_id"], one["id"]) for one in found] == [(7, 107)]
 
 
 @pytest.mark.parametrize("mode", ["query", "screening"])
@@ -216,7 +278,7 @@ def test_bad_corpora_are_told_in_one_sentence() -> None:
             PrivateCorpus(Model(), sentences, epsilon=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="takes a model with an 'encode' method"):
         PrivateCorpus(None, TEXTS, epsilon=1)
-    with pytest.raises(InvalidInput, match="must encode 1 texts as so many rows"):
+    with pytest.raises(InvalidInput, match=r"must encode \d+ texts as so many rows"):
         PrivateCorpus(Wrong(), TEXTS, epsilon=1)
     with pytest.raises(StoreError, match=r"The corpus failed while being encoded \(RuntimeError\)") as caught:
         PrivateCorpus(Broken(), TEXTS, epsilon=1)

@@ -162,6 +162,44 @@ def test_an_account_is_a_ledger_for_one_dataset(ledger: Ledger) -> None:
         account.spend(pure(8.0))
 
 
+def grouped(labels: np.ndarray, **options: bool) -> ss.Guarantee:
+    rows = np.random.default_rng(1).standard_normal((len(labels), 3))
+    adjacency = ss.Identity(labels, **options)
+    return ss.release_scores(rows, np.ones(3), epsilon=0.5, delta=1e-8, adjacency=adjacency).guarantee
+
+
+def test_identities_that_come_and_go_are_promised_the_same(ledger: Ledger) -> None:
+    """Where the caller says that they are the same people: without, another number is another grouping."""
+    for labels in (np.arange(6) // 2, np.arange(8) // 2, np.arange(9) // 3, np.arange(5)):
+        ledger.spend_all([grouped(labels)], dataset="clinic", same_people=True)
+        with pytest.raises(ss.InvalidInput, match="do not add up"):
+            ledger.spend(grouped(np.arange(12)), dataset="clinic")
+    assert [entry.unit for entry in ledger.entries()] == [
+        f"identity centroids False identities {number} largest {most}"
+        for number, most in ((3, 2), (4, 2), (3, 3), (5, 1))
+    ]
+    assert ledger.verify()
+    assert Ledger(ledger.name).spent_on("clinic") == ledger.spent_on("clinic") > 0.5
+    for other in (grouped(np.arange(6) // 2, centroids=True), pure(0.1)):
+        with pytest.raises(ss.InvalidInput, match="do not add up") as caught:
+            ledger.spend_all([other], dataset="clinic", same_people=True)
+        assert "identity centroids False" in str(caught.value)
+        assert "another name for them would forget what was spent" in str(caught.value)
+        with pytest.raises(ss.InvalidInput, match="do not add up"):
+            ledger.spend(other)
+    assert len(ledger.entries()) == 4
+
+
+def test_radii_stay_different(ledger: Ledger) -> None:
+    def within(radius: float) -> ss.Guarantee:
+        return ss.release_gram(np.eye(3), epsilon=0.5, delta=1e-8, adjacency=ss.GramRadius(radius)).guarantee
+
+    ledger.spend(within(0.5), dataset="a")
+    ledger.spend(within(0.5), dataset="a")
+    with pytest.raises(ss.InvalidInput, match=r"'gram-radius radius 0\.5' .* 'gram-radius radius 0\.25'"):
+        ledger.spend(within(0.25), dataset="a")
+
+
 def test_a_collection_is_known_by_a_keyed_fingerprint(ledger: Ledger, tmp_path: Path, rng: np.random.Generator) -> None:
     rows = rng.standard_normal((300, 7)).astype(np.float32)
     mark = ledger.fingerprint(rows)

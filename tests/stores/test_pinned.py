@@ -143,6 +143,64 @@ class TestVersions:
         now[0] = 110.1
         assert pinned.current().version == 2
 
+    def test_an_adapter_says_how_often_to_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [100.0]
+        monkeypatch.setattr("scoreshield.stores.pinned.time.monotonic", lambda: now[0])
+        for look_every, given, looks in ((10.0, None, 0), (10.0, 0, 1), (10.0, 3, 1), (None, None, 1), (None, 10, 0)):
+            store = Memory() if look_every is None else Memory(look_every=look_every)
+            pinned = Pinned(store) if given is None else Pinned(store, check_every=given)
+            pinned.current()
+            before = store.looks
+            now[0] += 5
+            pinned.current()
+            assert store.looks - before == looks, (look_every, given)
+        with pytest.raises(InvalidInput, match="'check_every' parameter"):
+            Pinned(Memory(look_every=-1))
+
+    @pytest.mark.parametrize("pin", ["copy", "scores"])
+    def test_a_snapshot_knows_the_state_it_was_read_in(self, pin: str) -> None:
+        store = Memory()
+        pinned = Pinned(store, pin=pin)
+        first = pinned.current()
+        store.token = "next"
+        assert (first.state, pinned.current().state) == (1, "next")
+        view = Pinned(Memory(zero_copy=True, token=5))
+        assert [view.current().state for _ in range(2)] == [5, 5]
+
+    def test_listed_keeps_no_vector_that_was_not_held(self) -> None:
+        store = Memory()
+        pinned = Pinned(store)
+        assert pinned.listed() == (tuple(store.ids), 1)
+        assert pinned._snapshot is None
+        held = pinned.current()
+        assert pinned.listed() == (held.ids, 1)
+        assert pinned.current() is held
+        store.token, store.rows = 2, np.full((N, DIMENSION), np.nan, dtype=np.float32)
+        with pytest.raises(StoreError, match="zero or not finite"):
+            pinned.listed()
+        assert pinned._snapshot is None
+
+    def test_listed_asks_an_adapter_that_can_tell_ids_alone(self) -> None:
+        class Listing(Memory):
+            def __init__(self) -> None:
+                super().__init__()
+                self.names = self.ids
+                del self.ids
+
+            def ids(self) -> Any:  # type: ignore[no-redef]
+                return self.names
+
+        store = Listing()
+        pinned = Pinned(store)
+        assert pinned.listed() == (tuple(store.names), 1)
+        assert (store.reads, store.scorings, pinned.version) == (0, 0, 0)
+        store.names = ["a", "a"]
+        with pytest.raises(StoreError, match="the same id more than once"):
+            pinned.listed()
+        store.names = None
+        with pytest.raises(StoreError, match=r"failed while giving its ids \(TypeError\)"):
+            pinned.listed()
+
     def test_forget_lets_go_and_keeps_the_version(self) -> None:
         store = Memory()
         pinned = Pinned(store)
@@ -376,6 +434,11 @@ class TestConvention:
         assert Pinned(Memory(convert=lambda c: c + 0.015 * noise)).current().version == 1
         with pytest.raises(StoreError, match="said to score by"):
             Pinned(Memory(convert=lambda c: c + 0.025 * noise)).current()
+
+
+def test_repr_of_one_that_was_refused() -> None:
+    pinned = Pinned.__new__(Pinned)
+    assert repr(pinned) == "<Pinned nothing, version 0>"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
-from scoreshield.stores import ArrayStore, Convention, Scored, Store
-from scoreshield.stores.protocol import bare, need, reading, scrubbed
+from scoreshield.stores import ArrayStore, Convention, Pinned, Scored, Store
+from scoreshield.stores.protocol import bare, is_store, need, reading, scrubbed
 
 RNG = np.random.default_rng(11)
 ROWS = RNG.standard_normal((50, 6))
@@ -50,6 +50,32 @@ def test_what_a_store_is() -> None:
     assert isinstance(ArrayStore(ROWS), Store)
     assert not isinstance(ROWS, Store)
     assert not isinstance(Scored([], np.empty(0, dtype=np.float32)), Store)
+
+
+def test_what_a_store_is_is_told_without_reading_it() -> None:
+    """A dimension may be a property that asks a server, or reads all of the store."""
+
+    class Costly(ArrayStore):
+        @property
+        def dimension(self) -> int:
+            raise AssertionError("it was read")
+
+    assert is_store(Costly(ROWS))
+    assert is_store(ArrayStore(ROWS))
+    assert Pinned(Costly(ROWS)).version == 0
+    lacking = ArrayStore(ROWS)
+    del lacking.name
+    for thing in (lacking, ArrayStore, ROWS, None, Scored([], np.empty(0, dtype=np.float32))):
+        assert not is_store(thing)
+
+
+def test_a_class_is_no_store() -> None:
+    class Whole:
+        name, convention, zero_copy, dimension = "Whole", Convention.COSINE, False, 3
+        state = scores = records = None
+
+    assert is_store(Whole())
+    assert not is_store(Whole)
 
 
 class TestReading:

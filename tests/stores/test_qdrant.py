@@ -85,7 +85,6 @@ class TestFolder(LocalChecks):
     ]
     vector_name: ClassVar[str | None] = "face"
     distance: ClassVar[Any] = models.Distance.EUCLID
-    any_length: ClassVar[bool] = False
     scores_zero: ClassVar[bool] = False
 
     @pytest.fixture(autouse=True)
@@ -258,33 +257,52 @@ class TestServer(LocalChecks):
             store.records()
 
 
-@pytest.mark.parametrize(
-    ("distance", "convention"),
-    [("COSINE", Convention.COSINE), ("DOT", Convention.INNER_PRODUCT), ("EUCLID", Convention.SQUARED_L2)],
-)
-def test_conventions(distance: str, convention: Convention) -> None:
+def collection_of(rows: Any, distance: str) -> QdrantClient:
     client = QdrantClient(":memory:")
-    client.create_collection(
-        "c", vectors_config=models.VectorParams(size=3, distance=getattr(models.Distance, distance))
-    )
-    rows = unit(np.random.default_rng(0).standard_normal((20, 3)))
+    params = models.VectorParams(size=3, distance=getattr(models.Distance, distance))
+    client.create_collection("c", vectors_config=params)
     client.upsert("c", [models.PointStruct(id=i, vector=row.tolist()) for i, row in enumerate(rows)])
+    return client
+
+
+@pytest.mark.parametrize("distance", ["COSINE", "DOT", "EUCLID"])
+@pytest.mark.parametrize("pin", ["copy", "scores"])
+def test_cosines_by_every_distance_of_vectors_of_any_length(distance: str, pin: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((20, 3)) * rng.uniform(0.1, 5, (20, 1))
+    client, query = collection_of(rows, distance), the_query(3)
     store = QdrantStore(client, "c")
-    assert store.convention is convention
-    query = the_query(3)
-    by_hand = {
-        "COSINE": rows @ query,
-        "DOT": rows @ query,
-        "EUCLID": ((rows - query) ** 2).sum(axis=1),
-    }[distance]
-    np.testing.assert_allclose(store.scores(query).values, by_hand, atol=2e-6)
-    np.testing.assert_allclose(convention.to_cosine(store.scores(query).values), cosines(rows, query), atol=2e-6)
-    client.upsert("c", [models.PointStruct(id=3, vector=[3.0, 4.0, 5.0])])
-    if distance == "COSINE":
-        assert len(Pinned(store).current()) == 20
-    else:
-        with pytest.raises(StoreError, match="may not be of unit length"):
-            Pinned(store).current()
+    assert store.convention is Convention.COSINE
+    np.testing.assert_allclose(store.scores(query).values, cosines(rows, query), atol=5e-6)
+    pinned = Pinned(store, pin=pin)
+    for _ in range(2):
+        given, asked = pinned.current().problem(unit(query))
+        np.testing.assert_allclose(given @ asked, cosines(rows, query), atol=5e-6)
+        rows[3] = [30.0, 40.0, -50.0]  # the lengths are read anew
+        client.upsert("c", [models.PointStruct(id=3, vector=rows[3].tolist())])
+        store.changed()
+
+
+def test_lengths_are_read_once_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = collection_of(2 * np.eye(3), "DOT")
+    store, usual, calls = QdrantStore(client, "c"), client.scroll, []
+    monkeypatch.setattr(client, "scroll", lambda *a, **k: (calls.append(1), usual(*a, **k))[1])
+    for _ in range(3):
+        np.testing.assert_allclose(store.scores(np.eye(3, dtype=np.float32)[1]).values, [0, 1, 0])
+    assert len(calls) == 1
+    client.delete("c", [0])  # one goes and another comes: the number stays, and the ids tell
+    client.upsert("c", [models.PointStruct(id=7, vector=[0.0, 5.0, 0.0])])
+    np.testing.assert_allclose(store.scores(np.eye(3, dtype=np.float32)[1]).values, [1, 0, 1])
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("length", [0.001, 1000.0])
+def test_euclidean_distances_that_are_too_coarse(length: float) -> None:
+    rows = np.eye(3)
+    rows[1] *= length
+    store = QdrantStore(collection_of(rows, "EUCLID"), "c")
+    with pytest.raises(StoreError, match=r"not between 0\.01 and 100 long, .*; use pin='copy'"):
+        Pinned(store, pin="scores").current()
 
 
 def test_records_without_the_vector() -> None:

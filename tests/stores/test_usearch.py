@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +34,16 @@ QUERY = the_query(D)
 PRECISION = {"f64": 1e-6, "f32": 1e-6, "f16": 1e-3, "bf16": 6e-3, "i8": 2e-2}
 KINDS = [(metric, dtype) for metric in ("cos", "ip", "l2sq") for dtype in PRECISION if (metric, dtype) != ("ip", "i8")]
 KINDS.remove(("l2sq", "i8"))
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """The most memory that Python and NumPy hold at once while it runs."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def built(metric: str = "cos", dtype: str = "f32", **options: Any) -> Any:
@@ -69,15 +80,7 @@ class UsearchChecks(StoreChecks):
 
 
 class TestCosine(UsearchChecks):
-    @pytest.mark.parametrize("pin", ["copy", "scores"])
-    @pytest.mark.parametrize("kind", ["nan", "zero", "twice", "lengths"])
-    def test_bad_records(self, kind: str, pin: str, tmp_path: Path) -> None:
-        if (kind, pin) != ("zero", "scores"):
-            super().test_bad_records(kind, pin, tmp_path)
-            return
-        self.put([5], np.zeros((1, DIMENSION)))  # usearch says that its cosine is 0, and no vector is read
-        rows, asked = Pinned(self.open(), pin=pin).current().problem(unit(the_query()))
-        assert (rows @ asked).tolist() == [0.0]
+    pass
 
 
 class TestInnerProduct(UsearchChecks):
@@ -143,8 +146,77 @@ class TestEveryIndex:
             assert found[int(KEYS[0])] == pytest.approx(found[int(KEYS[1])], abs=1e-5)
             assert found[10_000] == pytest.approx(found[int(KEYS[2])], abs=1e-5)
 
+    def test_a_record_that_comes_between_the_count_and_the_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Were only the count asked for, the worst of the records would be left out: a choice by true scores."""
+        index = built()
+        search = index.search
+
+        def late(query: Any, count: int, **options: Any) -> Any:
+            index.add(10_000, QUERY)
+            return search(query, count, **options)
+
+        monkeypatch.setattr(index, "search", late)
+        with pytest.raises(StoreError, match="gave 201 scores for 200 records; nothing was released"):
+            UsearchStore(index).scores(QUERY)
+
+    @pytest.mark.parametrize("metric", ["cos", "ip", "l2sq"])
+    def test_memory_is_a_page_for_scores_and_one_copy_for_records(self, metric: str) -> None:
+        n, d = 20_000, 64
+        index = usearch.Index(ndim=d, metric=metric, dtype="f32", connectivity=2, expansion_add=1)
+        index.add(np.arange(n), np.random.default_rng(3).standard_normal((n, d)).astype(np.float32), threads=1)
+        store, query = UsearchStore(index), the_query(d)
+        assert peak(lambda: store.scores(query)) < 1.5 * 4 * n * d  # a page and its lists, and some numbers a record
+        assert peak(lambda: store.scores(query)) < 0.7 * 4 * n * d  # lengths are known
+        assert peak(store.records) < 2 * 4 * n * d
+
+    @pytest.mark.parametrize("pin", ["copy", "scores"])
+    @pytest.mark.parametrize(("metric", "length"), [("ip", 1e-9), ("l2sq", 1e-9), ("l2sq", 1e7)])
+    def test_lengths_at_which_rounding_hides_the_cosine(self, metric: str, length: float, pin: str) -> None:
+        """1 - <x, q> of a vector of 1e-9 is 1 in float32, which would be read as the cosine 0."""
+        index = built(metric)
+        index.add(10_000, length * unit(ROWS[0]).astype(np.float32))
+        with pytest.raises(
+            StoreError, match=r"whose lengths are not all from .*; nothing was released: make it by cos"
+        ):
+            Pinned(UsearchStore(index), pin=pin).current()
+
+    @pytest.mark.parametrize(("metric", "length"), [("ip", 0.021), ("ip", 1e9), ("l2sq", 0.51), ("l2sq", 1.9e4)])
+    @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+    def test_lengths_at_which_it_does_not(self, metric: str, dtype: str, length: float) -> None:
+        index = usearch.Index(ndim=D, metric=metric, dtype=dtype)
+        length = min(length, 1e4) if dtype == "f16" else length  # which ends at 65,504
+        index.add(np.arange(200), (length * unit(ROWS)).astype(np.float32), threads=1)
+        store = UsearchStore(index)
+        found = store.convention.to_cosine(store.scores(QUERY).values)
+        np.testing.assert_allclose(found, cosines(ROWS, QUERY), atol=0.012)
+
+    @pytest.mark.parametrize(("dtype", "taken"), [("f64", True), ("f32", True), ("f16", False), ("bf16", False)])
+    def test_short_vectors_by_l2_in_16_bits(self, dtype: str, taken: bool) -> None:
+        index = usearch.Index(ndim=D, metric="l2sq", dtype=dtype)
+        index.add(np.arange(200), (0.1 * unit(ROWS)).astype(np.float32), threads=1)
+        with contextlib.nullcontext() if taken else pytest.raises(StoreError, match=r"not all from 0\.5 to 20000"):
+            found = 1 - UsearchStore(index).scores(QUERY).values / 2
+            np.testing.assert_allclose(found, cosines(ROWS, QUERY), atol=1e-5)
+
+    @pytest.mark.parametrize("length", [1e-25, 1e25])
+    def test_by_cosine_any_length_will_do(self, length: float) -> None:
+        index = usearch.Index(ndim=D, metric="cos", dtype="f32")
+        index.add(np.arange(200), (length * unit(ROWS)).astype(np.float32), threads=1)
+        np.testing.assert_allclose(1 - UsearchStore(index).scores(QUERY).values, cosines(ROWS, QUERY), atol=1e-6)
+
 
 class TestState:
+    @pytest.mark.parametrize("n", [1, 2, 7, 64])
+    def test_a_vector_replaced_under_its_own_key(self, n: int) -> None:
+        index = usearch.Index(ndim=D, metric="cos", dtype="f32")
+        index.add(np.arange(n), ROWS[:n], threads=1)
+        store = UsearchStore(index)
+        for key in range(n):
+            token = store.state()
+            index.remove(key)
+            index.add(key, -ROWS[key])
+            assert store.state() != token
+
     def test_what_it_sees(self) -> None:
         index = built()
         store = UsearchStore(index)

@@ -134,9 +134,9 @@ def audit_outputs(
 ) -> AuditResult:
     """The same on outputs that were drawn before: one row a release, from one collection and from its neighbour.
 
-    Rows must be independent and in the order they were drawn in, or shuffled; sides of unequal length are cut. Both
-    sides should have been drawn in turns: what changed between them otherwise looks like a leak. ``plain`` says that
-    outputs are clean values plus Gaussian noise and nothing else, see `audit`.
+    Rows must be independent. They are shuffled, since what teaches a test must look like what judges it, and sides of
+    unequal length are cut. Both sides should have been drawn in turns: what changed between them otherwise looks like a
+    leak. ``plain`` says that outputs are clean values plus Gaussian noise and nothing else, see `audit`.
     """
     start = time.perf_counter()
     claim, confidence, statistic = _settings(claim, confidence, statistic, "audit_outputs")
@@ -147,8 +147,10 @@ def audit_outputs(
         )
     releases = min(map(len, sides))
     _enough(releases, claim, confidence)
-    rows = [side[:releases] for side in sides]
-    setting = Setting(opaque=True, plain=bool(plain), seed=_checks.count(seed, "seed", "audit_outputs", least=0))
+    seed = _checks.count(seed, "seed", "audit_outputs", least=0)
+    shuffled = np.random.default_rng([seed, _ORDER])
+    rows = [shuffled.permutation(side)[:releases] for side in sides]
+    setting = Setting(opaque=True, plain=bool(plain), seed=seed)
     return judged(rows[0], rows[1], claim, confidence, statistic, setting, name, neighbours, start)
 
 

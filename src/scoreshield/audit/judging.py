@@ -127,7 +127,7 @@ def _checks_of(
             "the last bits of the outputs tell the collections apart",
             "the last bits of the outputs tell no more than is claimed"
             if bits is not None
-            else "not tested: no output has another last bit than the others",
+            else "not tested: outputs are whole numbers, or all have the same last bit",
         )
     )
     found.append(

@@ -117,7 +117,7 @@ class Source:
             return call() if self._worker is None else self._worker.run(call)
         except ScoreShieldError:
             raise
-        except Exception as error:  # whatever a stranger's code raises
+        except (Exception, SystemExit) as error:  # whatever a stranger's code raises
             said = (str(error).splitlines() or [""])[0][:200]
             raise InvalidInput(
                 f"The release under audit raised {type(error).__name__} ({said}) on a collection of shape "
@@ -160,7 +160,7 @@ class _Worker:
     def __init__(self, timeout: float) -> None:
         self.timeout = _checks.positive(timeout, "timeout", "audit")
         self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True).start()
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -181,7 +181,7 @@ class _Worker:
             call = self._calls.get()
             try:
                 self._answers.put((call(), None))
-            except Exception as error:  # handed to the caller
+            except BaseException as error:  # handed to the caller, sys.exit() included
                 self._answers.put((None, error))
 
 

@@ -203,7 +203,12 @@ def _difference(here: NDArray[np.int64], there: NDArray[np.int64]) -> float:
 
 
 def low_bits(first: Float, second: Float) -> Statistic | None:
-    """A table of the exponents of lowest set bits: noise added in floating point leaves marks there."""
+    """A table of the exponents of lowest set bits: noise added in floating point leaves marks there.
+
+    None for whole numbers, whose last bits are the output itself.
+    """
+    if all(np.array_equal(side, np.rint(side)) for side in (first, second)):
+        return None
     return table(first, second, transform=lowest_bit, name="low bits")
 
 

@@ -31,6 +31,10 @@ def audit(
         Literal["any", "gaussian"],
         typer.Option(help="'gaussian' claims Gaussian noise that just meets the pair: far smaller violations show."),
     ] = "any",
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="With --noise gaussian: outputs are clean values plus that noise, never clipped."),
+    ] = False,
     releases: Annotated[
         int | None, typer.Option(help="Releases on each side; 2,000 unless --minutes is given.", min=1)
     ] = None,
@@ -89,7 +93,9 @@ def audit(
     web = target.lower().startswith(("http://", "https://"))
     files = not web and Path(target).suffix.lower() in (".npy", ".npz", ".parquet")
     claim = audit_run.claimed(epsilon, delta, adjacency, noise, files=files)
-    budget = audit_run.Budget(releases, minutes, confidence, statistic)
+    if plain and noise != "gaussian":
+        raise InvalidInput("--plain says what is done with Gaussian noise; give --noise gaussian with it.")
+    budget = audit_run.Budget(releases, minutes, confidence, statistic, plain)
     if files:
         unasked = {"--minutes": minutes, "--query": query, "--canaries": canaries}
         if unfit := [name for name, value in unasked.items() if value is not None]:

@@ -41,20 +41,21 @@ RELEASES, MOST = 2000, 1_000_000
 _SEED = 0
 #: Facts that are printed, apart from being in the report.
 _TOLD = (audit_page.RESUMED, "Requests repeated")
-#: Releases that the search for telling neighbours takes where no query is known: 31 pairs, 128 on either side.
-_SEARCH = 31 * 2 * 128
-#: Releases in all for one on each side, with the pilots that choose among three pairs.
-_EACH = 2.6
+#: Releases that the search for telling neighbours takes where no query is known: 35 pairs, 128 on either side.
+_SEARCH = 35 * 2 * 128
+#: Releases in all for one on each side, with the pilots that choose among the pairs.
+_EACH = 3.1
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is drawn and how it is judged: releases on each side, or minutes; confidence and test statistic."""
+    """How much is drawn and how it is judged: releases on each side, or minutes; confidence, statistic, noise."""
 
     releases: int | None
     minutes: float | None
     confidence: float
     statistic: str
+    plain: bool = False
 
     def __post_init__(self) -> None:
         if self.releases is not None and self.minutes is not None:
@@ -188,7 +189,7 @@ class Folder:
 def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, folder: Folder) -> Outcome:
     """Audit outputs that were made before.
 
-    Both sides are shuffled: in a sorted file the half that teaches the test would differ from the half that judges it.
+    Both sides are shuffled before they are cut to ``--releases``.
     """
     rng = np.random.default_rng(_SEED)
     first, second = (rng.permutation(side) for side in targets.saved_outputs(target, without))
@@ -197,7 +198,11 @@ def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, fo
         raise InvalidInput(f"--releases must be at most the {most:,} outputs that there are on each side.")
     first, second = first[: budget.releases or most], second[: budget.releases or most]
     named = Path(target).name + ("" if without is None else f" and {without.name}")
-    settings: dict[str, Any] = {"confidence": budget.confidence, "statistic": budget.statistic}
+    settings: dict[str, Any] = {
+        "confidence": budget.confidence,
+        "statistic": budget.statistic,
+        "plain": budget.plain,
+    }
     asked = {"target": named, "claim": claim.to_dict(), **settings, "with": _digest(first), "without": _digest(second)}
     facts = {"Target": f"outputs in {named}, made before"}
     with folder.opened(asked, lambda: len(first)):
@@ -232,7 +237,7 @@ def of_subject(
         result = engine.audit(
             release, claim, neighbours=pairs, releases=releases, confidence=budget.confidence,
             statistic=budget.statistic, seed=None, progress=progress, timeout=subject.timeout, name=subject.name,
-            shape=shape, query=subject.query,
+            shape=shape, query=subject.query, plain=budget.plain,
         )  # fmt: skip
         if kept is not None and kept.known:
             facts[audit_page.RESUMED] = f"{kept.known:,} releases were there before; {_begun(kept.begun)}"

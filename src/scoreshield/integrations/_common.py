@@ -6,6 +6,8 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import numpy as np
+
 from scoreshield.errors import InvalidInput
 from scoreshield.search import Hits, PrivateSearch
 
@@ -24,7 +26,8 @@ _LONG = 8  # a list of so many numbers is taken for a vector
 
 def scrub(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """The metadata without what may be a clean score or a vector, at any depth."""
-    return {str(k): _scrubbed(v) for k, v in (metadata or {}).items() if _may_stay(k, v)}
+    plain = ((key, _plain(value)) for key, value in (metadata or {}).items())
+    return {str(key): _scrubbed(value) for key, value in plain if _may_stay(key, value)}
 
 
 def annotated(metadata: Mapping[str, Any] | None, search: PrivateSearch, hits: Hits, place: int) -> dict[str, Any]:
@@ -41,16 +44,28 @@ def refuse(what: str, why: str) -> NoReturn:
 
 
 def _may_stay(key: Any, value: Any) -> bool:
-    if str(key).lower() in _TELLING or hasattr(value, "__array__"):
+    if str(key).lower() in _TELLING or (hasattr(value, "__array__") and not _single(value)):
         return False
     return not (isinstance(value, list | tuple) and len(value) >= _LONG and all(map(_is_number, value)))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's single numbers as Python's own: they are no vectors."""
+    return value.item() if _single(value) and value.dtype.kind not in "mM" else value
+
+
+def _single(value: Any) -> bool:
+    """Whether it is one number, text or time of NumPy's; a record or an object may hold a vector."""
+    scalar = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    return scalar and value.dtype.kind in "biufcSUmM"
 
 
 def _scrubbed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return scrub(value)
     if isinstance(value, list | tuple):
-        return type(value)(map(_scrubbed, value)) if type(value) in (list, tuple) else value
+        kept = (_scrubbed(one) for one in map(_plain, value) if _may_stay("", one))
+        return tuple(kept) if isinstance(value, tuple) else list(kept)
     return value
 
 

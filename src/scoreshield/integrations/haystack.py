@@ -11,30 +11,34 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
-from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import annotated, refuse, scrub
+from scoreshield._search_files import as_path, is_there
+from scoreshield._search_options import check_identities, check_ledger
+from scoreshield.errors import InvalidInput
+from scoreshield.integrations._common import refuse
 from scoreshield.privacy.ledger import Account, Ledger
-from scoreshield.search import MODES, Hits, PrivateSearch
-from scoreshield.stores import ArrayStore, Convention, Records, Scored
-from scoreshield.stores.protocol import need, reading
+from scoreshield.privacy.stream import stream_from
+from scoreshield.search import MODES, IndexNotSaved, PrivateSearch
+from scoreshield.stores.protocol import need
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
-    from haystack.document_stores.in_memory import InMemoryDocumentStore
     from haystack.document_stores.types import DocumentStore, FilterPolicy, apply_filter_policy
     from haystack.errors import FilterError
     from haystack.utils.filters import document_matches_filter
 except ImportError:
     raise need("haystack", "The Haystack adapter") from None
+
+from scoreshield.integrations.haystack_answers import Answers
+from scoreshield.integrations.haystack_documents import Documents
 
 _log = logging.getLogger(__name__)
 _OPTIONS = frozenset(inspect.signature(PrivateSearch).parameters) - {"store", "epsilon", "mode", "ledger", "centroids"}
@@ -53,7 +57,8 @@ class PrivateRetriever:
     scale_score : give (1 + cosine) / 2, in [0, 1].
     return_embedding : refused; it is here so that this is said.
 
-    An index is made, or read from ``file``, when the component warms up or first runs; it is made once.
+    An index is made, or read from ``file``, when the component warms up or first runs; it is made once. Where it could
+    not be written to its file, later runs write it and do not pay again.
     """
 
     def __init__(
@@ -76,28 +81,31 @@ class PrivateRetriever:
             _refuse_embeddings()
         for name in options.keys() - _OPTIONS:
             raise InvalidInput(f"PrivateRetriever has no option {name!r}.")
+        if not isinstance(filter_policy, FilterPolicy):
+            _checks.reject("filter_policy", "PrivateRetriever", "a FilterPolicy", filter_policy)
         self.top_k = _checks.count(top_k, "top_k", "PrivateRetriever")
         self.scale_score, self._filters, self._policy = scale_score, _checked_filters(filters), filter_policy
         self._mode = _checks.one_of(mode, "mode", "PrivateRetriever", MODES)
         self._ledger, self._options = ledger, {"epsilon": _checks.budget(epsilon, "PrivateRetriever"), **options}
-        self._documents = _Documents(document_store)
-        if mode != "index":
-            self._make(np.eye(1, 2))  # tells what is wrong with the options now; nothing is released yet
-        self._search: PrivateSearch | None = None
+        _rehearse(self._mode, ledger, self._options)
+        self._documents = Documents(document_store, often=self._mode != "index")
+        self._answers: Answers | None = None
+        self._unsaved: PrivateSearch | None = None  # an index that was paid for, and is still to be written
         self._loaded, self._lock = False, threading.Lock()
 
     @property
     def search(self) -> PrivateSearch:
         """What releases: its guarantee, ``stale``, ``refresh()`` and ``save()``. There is none before the warm-up."""
-        if self._search is None:
+        found = self._unsaved if self._answers is None else self._answers.search
+        if found is None:
             raise InvalidInput(
                 "The component has not read its documents yet: warm_up() does, and so does the first run."
             )
-        return self._search
+        return found
 
     def changed(self) -> None:
         """Say that embeddings were replaced under their ids, which a store on a server does not tell."""
-        self._documents.told += 1
+        self._documents.changed()
 
     def __reduce__(self) -> Any:
         raise InvalidInput("It may hold private vectors and is not pickled or copied; see to_dict() and 'file'.")
@@ -105,15 +113,18 @@ class PrivateRetriever:
     def warm_up(self) -> None:
         """Read the documents; make the index, or load it from ``file``. Once: later calls do nothing."""
         with self._lock:
-            if self._search is not None:
+            if self._answers is not None:
                 return
-            self._announce()
-            made = self._make(self._documents)
-            ids = made.ids  # modes without an index read the store here, and release nothing
-            self._documents.let_go()
-            if self._documents.held.keys().isdisjoint(ids):
+            try:
+                made = self._made()
+                ids = made.ids  # modes without an index read the store here, and release nothing
+                if not self._documents.keys:
+                    self._documents.ids()
+            finally:
+                self._documents.let_go()
+            if self._documents.keys.keys().isdisjoint(ids):
                 raise InvalidInput("The saved index names none of these documents; their ids must be what they were.")
-            self._search = made
+            self._answers, self._unsaved = Answers(made, self._documents), None
 
     async def warm_up_async(self) -> None:
         """:meth:`warm_up` in a thread of its own."""
@@ -168,10 +179,7 @@ class PrivateRetriever:
         return_embedding: bool | None = None,
     ) -> dict[str, list[Document]]:
         """The ``top_k`` best documents by released score."""
-        must = "a vector of real numbers"
-        vector = _checks.array(query_embedding, "query_embedding", "PrivateRetriever.run", must)
-        if vector.ndim != 1:
-            _checks.reject("query_embedding", "PrivateRetriever.run", must, query_embedding)
+        vector = _vectors(query_embedding, "query_embedding", "run", 1, "a vector of real numbers")
         return {"documents": self._run(vector[None], filters, top_k, scale_score, return_embedding)[0]}
 
     @component.output_types(documents=list[Document])
@@ -194,7 +202,9 @@ class PrivateRetriever:
         scale_score: bool | None = None,
     ) -> dict[str, list[list[Document]]]:
         """Several queries: where queries are charged, all are charged together or none is answered."""
-        return {"documents": self._run(query_embeddings, filters, top_k, scale_score, None)}
+        must = "a list of vectors of real numbers, all of one length"
+        vectors = _vectors(query_embeddings, "query_embeddings", "run_batch", 2, must)
+        return {"documents": self._run(vectors, filters, top_k, scale_score, None)}
 
     def _run(
         self, queries: Any, filters: Any, top_k: int | None, scale_score: bool | None, return_embedding: bool | None
@@ -204,187 +214,65 @@ class PrivateRetriever:
         k = self.top_k if top_k is None else _checks.count(top_k, "top_k", "PrivateRetriever.run")
         chosen = _checked_filters(apply_filter_policy(self._policy, self._filters, _checked_filters(filters)))
         self.warm_up()
+        assert self._answers is not None
+        found = self._answers.find(queries, k, chosen)
         scaled = self.scale_score if scale_score is None else scale_score
-        return [
-            [_shown(self.search, hits, place, documents[one], scaled) for place, one in enumerate(hits.ids)]
-            for hits, documents in self._answers(queries, k, self._documents.filter(chosen))
-        ]
+        return [[_scaled(one) for one in documents] for documents in found] if scaled else found
 
-    def _answers(
-        self, queries: Any, k: int, keep: Callable[[Document], bool]
-    ) -> list[tuple[Hits, Mapping[Any, Document]]]:
-        """Hits with their documents. Where a query is charged, the documents are at hand before it is."""
-        gone: set[Any] = set()
-        known: dict[Any, Document] = {}
-
-        def where(one: Any) -> bool:
-            held = self._documents.held.get(one)
-            if held is None or one in gone or not keep(held.document):
-                return False
-            known[one] = held.document
-            return True
-
-        while True:
-            answers = self.search.search_batch(queries, k, where=where)
-            named = {one for hits in answers for one in hits.ids}
-            if self._mode != "index":  # the store's state was read just before the release
-                return [(hits, known) for hits in answers]
-            now = self._documents.fetch(named)
-            lost = {one for one in named if one not in now or not keep(now[one])}
-            if not lost:
-                return [(hits, now) for hits in answers]
-            gone |= lost  # asking an index again costs nothing
-
-    def _make(self, store: Any) -> PrivateSearch:
-        return PrivateSearch(store, mode=self._mode, ledger=self._ledger, **self._options)
+    def _made(self) -> PrivateSearch:
+        """The search; one that was paid for and not written is written now, and not made again."""
+        if self._unsaved is not None:
+            self._unsaved.save(self._options["file"])
+            return self._unsaved
+        self._announce()
+        try:
+            return PrivateSearch(self._documents, mode=self._mode, ledger=self._ledger, **self._options)
+        except IndexNotSaved as error:
+            self._unsaved = error.search
+            raise
 
     def _announce(self) -> None:
         """An index that was paid for before and is made anew is never made in silence."""
         file = self._options.get("file")
-        if self._loaded and self._mode == "index" and (file is None or not Path(file).exists()):
+        if self._loaded and self._mode == "index" and (file is None or not is_there(Path(file))):
             _log.warning(
                 "A PrivateRetriever that was loaded finds no saved index and makes a new release, at the full "
                 "price again; with 'file' it is made once."
             )
 
 
-class _Held(NamedTuple):
-    key: str  # the document's id in its store
-    document: Document
+def _rehearse(mode: str, ledger: Any, options: dict[str, Any]) -> None:
+    """Tell what is wrong with the options now, on two public records: nothing is read or released yet."""
+    given = dict(options)
+    file, rng, identity_of = (given.pop(name, None) for name in ("file", "rng", "identity_of"))
+    stream_from(rng, "PrivateRetriever")
+    check_ledger(ledger, mode, rng)
+    check_identities(identity_of, False, given.get("pin", "auto"))
+    if file is not None:
+        as_path(file, "PrivateRetriever")
+    if mode != "index":
+        given |= {"ledger": ledger, "rng": rng, "file": file}
+    else:
+        given["rng"] = 0
+        # These depend on the dimension of vectors that were not read.
+        if given.get("components") is not None:
+            given["components"] = min(2, _checks.count(given["components"], "components", "PrivateRetriever", least=2))
+        if not isinstance(given.get("reduction", "random"), str):
+            del given["reduction"]
+    PrivateSearch(np.eye(2, 4), mode=mode, **given)
 
 
-class _Documents:
-    """A document store as a store of vectors, and its documents without theirs.
-
-    ``state`` sees every write to an InMemoryDocumentStore; of other stores it sees the number of documents, and
-    ``told`` says the rest.
-    """
-
-    convention = Convention.COSINE
-    zero_copy = False
-
-    def __init__(self, document_store: DocumentStore) -> None:
-        self.wrapped = document_store
-        self.name = f"The {type(document_store).__name__}"
-        self.held: dict[str, _Held] = {}
-        self.told = 0
-        self._dimension: int | None = None
-        self._fresh: Records | None = None  # what was read a moment ago, for who asks next
-        self._state: Hashable = None  # that it was read in
-
-    @property
-    def dimension(self) -> int:
-        if self._dimension is None:
-            reading(self, "giving its documents", self.records)  # an error leaves without the frames that hold vectors
-        assert self._dimension is not None
-        return self._dimension
-
-    def state(self) -> Hashable:
-        if isinstance(self.wrapped, InMemoryDocumentStore):
-            # Writing a document puts another object in its place; an address alone may be that of one that is gone.
-            storage = self.wrapped.storage
-            held = list(storage.values())
-            first = tuple(one.embedding[0] if one.embedding else None for one in held)
-            return hash((tuple(storage), tuple(map(id, held)), first)), self.told
-        return self.wrapped.count_documents(), self.told
-
-    def records(self) -> Records:
-        state = self.state()
-        if self._fresh is None or state != self._state:
-            self._fresh, self._state = self._read(), state
-        return self._fresh
-
-    def scores(self, query: NDArray[np.float32]) -> Scored:
-        ids, vectors = self.records()
-        self.let_go()  # a reading ends with the scores of a probe
-        return ArrayStore(vectors, ids).scores(query)
-
-    def let_go(self) -> None:
-        """Keep no clean vector."""
-        self._fresh = None
-
-    def fetch(self, ids: Sequence[Any] | set[Any]) -> dict[Any, Document]:
-        """The documents as they are in the store now; those that it has no more are left out."""
-        keys = {self.held[one].key: one for one in ids}
-        if isinstance(self.wrapped, InMemoryDocumentStore):
-            storage = self.wrapped.storage
-            found = [storage[key] for key in keys if key in storage]
-        elif keys:
-            wanted = {"field": "id", "operator": "in", "value": list(keys)}
-            found = reading(self, "giving documents by their ids", lambda: self.wrapped.filter_documents(wanted))
-        else:
-            found = []
-        return {keys[one.id]: _bare(one, keys[one.id]) for one in found if one.id in keys}
-
-    def filter(self, filters: dict[str, Any] | None) -> Callable[[Document], bool]:
-        strict = bool(getattr(self.wrapped, "strict_datetime_comparison", False))
-
-        def keep(document: Document) -> bool:
-            if not filters:
-                return True
-            try:
-                return document_matches_filter(filters, document, strict_datetime_comparison=strict)
-            except (FilterError, TypeError, ValueError) as error:
-                name = type(error).__name__
-            raise InvalidInput(f"The filters do not fit the documents' metadata ({name}).")
-
-        return keep
-
-    def _read(self) -> Records:
-        if isinstance(self.wrapped, InMemoryDocumentStore):
-            documents = list(self.wrapped.storage.values())
-        else:
-            documents = reading(self, "giving its documents", self.wrapped.filter_documents)
-        if not documents:
-            raise StoreError(f"{self.name} holds no records.")
-        missing = sum(one.embedding is None for one in documents)
-        if missing:
-            raise StoreError(
-                f"{self.name} has {missing:,} of {len(documents):,} documents without an embedding: embed them, or "
-                "have the store return embeddings."
-            )
-        vectors = [one.embedding for one in documents if one.embedding is not None]
-        if len({len(vector) for vector in vectors}) > 1:
-            raise StoreError(f"{self.name} mixes vectors of different lengths.")
-        ids = _public_ids(documents)
-        self.held = {name: _Held(one.id, _bare(one, name)) for name, one in zip(ids, documents, strict=True)}
-        self._dimension = len(vectors[0])
-        return Records(ids, np.array(vectors, dtype=np.float64))
+def _vectors(given: Any, name: str, function: str, axes: int, must: str) -> NDArray[Any]:
+    """Queries of the right form, told before an index is paid for."""
+    function = f"PrivateRetriever.{function}"
+    found = _checks.array(given, name, function, must)
+    if found.ndim != axes or not found.size or found.dtype.kind not in "iuf":
+        _checks.reject(name, function, must, given)
+    return found
 
 
-def _public_ids(documents: Sequence[Document]) -> list[str]:
-    """The documents' ids; where one is a hash over the embedding, the hash without it.
-
-    A document that is made with an embedding and no id gets such a one, and whoever guesses the vector can check it.
-    """
-    seen: dict[str, int] = {}
-    ids = []
-    for one in documents:
-        name = one.id
-        plain = replace(one, id="", embedding=None, sparse_embedding=None).id if len(name) == 64 else name
-        if name != plain and name == replace(one, id="").id:
-            seen[plain] = seen.get(plain, 0) + 1
-            name = plain if seen[plain] == 1 else f"{plain}-{seen[plain]}"
-        ids.append(name)
-    return ids
-
-
-def _bare(document: Document, name: str) -> Document:
-    """The document without its vectors and whatever score it was stored with."""
-    blob = document.blob
-    return Document(
-        id=name,
-        content=document.content,
-        blob=None if blob is None else replace(blob, meta=scrub(blob.meta)),
-        meta=scrub(document.meta),
-    )
-
-
-def _shown(search: PrivateSearch, hits: Hits, place: int, document: Document, scaled: bool) -> Document:
-    score = None if hits.scores is None else float(hits.scores[place])
-    if scaled and score is not None:
-        score = (1 + score) / 2
-    return replace(document, meta=annotated(document.meta, search, hits, place), score=score)
+def _scaled(document: Document) -> Document:
+    return document if document.score is None else replace(document, score=(1 + document.score) / 2)
 
 
 def _refuse_embeddings() -> None:

@@ -8,18 +8,16 @@ released ranking; what comes back are copies of the nodes without their vectors,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks, stores
-from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import KEY, annotated, refuse, scrub
-from scoreshield.search import Hits, PrivateSearch
-from scoreshield.stores import ArrayStore, Convention, Records, Scored, Store
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import Store
 from scoreshield.stores.protocol import need
 
 try:
@@ -28,37 +26,29 @@ try:
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.callbacks import CallbackManager
     from llama_index.core.retrievers import BaseRetriever
-    from llama_index.core.schema import (
-        BaseNode,
-        IndexNode,
-        MediaResource,
-        NodeWithScore,
-        QueryBundle,
-        QueryType,
-        RelatedNodeInfo,
-    )
-    from llama_index.core.vector_stores import SimpleVectorStore
+    from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
     from llama_index.core.vector_stores.types import (
         BasePydanticVectorStore,
-        FilterCondition,
         MetadataFilters,
         VectorStoreQuery,
         VectorStoreQueryMode,
         VectorStoreQueryResult,
     )
-    from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 except ImportError:
     raise need("llama-index", "The LlamaIndex adapter") from None
 
+from scoreshield.integrations._common import refuse, scrub
+from scoreshield.integrations.llama_index_nodes import Released, Restriction, bare_copy, fetching, nodes_of
+from scoreshield.integrations.llama_index_stores import Answers, private
+
 #: From the id of a record to its node; None where there is none (any more).
 NodeOf = Callable[[Any], BaseNode | None]
-Keep = Callable[[BaseNode], bool]
 
 _UNSEEN = "its result has no guarantee"
 _NO_PICKLE = "It may hold private vectors and is not pickled or copied; save an index with search.save() instead."
 
 
-class PrivateRetriever(BaseRetriever):
+class PrivateRetriever(Released, BaseRetriever):
     """Retrieves nodes by released scores.
 
     Parameters
@@ -83,10 +73,11 @@ class PrivateRetriever(BaseRetriever):
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
-        self._search, self._node_of = _checked(search, nodes, "PrivateRetriever")
+        self._answers = _checked(search, nodes, "PrivateRetriever")
+        self.similarity_top_k, self._only = _checked_asking(
+            similarity_top_k, Restriction(filters, node_ids, doc_ids), embed_model, callback_manager
+        )
         self._embed_model = embed_model
-        self.similarity_top_k = _checks.count(similarity_top_k, "similarity_top_k", "PrivateRetriever")
-        self._keep = _keeper(filters, node_ids, doc_ids)
         super().__init__(callback_manager=callback_manager, verbose=verbose)
 
     @classmethod
@@ -111,24 +102,29 @@ class PrivateRetriever(BaseRetriever):
         ----------
         epsilon, options : of :class:`scoreshield.search.PrivateSearch`: mode, ledger, delta, file and so on.
         store : where the vectors are, if this package cannot tell from the index; its ids are those of the nodes.
+
+        A store whose ids name none of the index's nodes is refused before anything is paid.
         """
-        search, node_of = _private(index, store, epsilon, options, "PrivateRetriever.from_index")
-        return cls(
-            search,
-            node_of,
-            embed_model if embed_model is not None else index._embed_model,
-            similarity_top_k=similarity_top_k,
-            filters=filters,
-            node_ids=node_ids,
-            doc_ids=doc_ids,
-            callback_manager=callback_manager if callback_manager is not None else index._callback_manager,
-            verbose=verbose,
-        )
+        asking: dict[str, Any] = {
+            "similarity_top_k": similarity_top_k,
+            "filters": filters,
+            "node_ids": node_ids,
+            "doc_ids": doc_ids,
+            "verbose": verbose,
+        }
+        # Whatever is wrong with the asking is told before an index is paid for.
+        _checked_asking(similarity_top_k, Restriction(filters, node_ids, doc_ids), embed_model, callback_manager)
+        answers = private(index, store, epsilon, options, "PrivateRetriever.from_index")
+        asking["embed_model"] = index._embed_model if embed_model is None else embed_model
+        asking["callback_manager"] = index._callback_manager if callback_manager is None else callback_manager
+        made = cls(answers.search, {}, **asking)
+        made._answers = answers
+        return made
 
     @property
     def search(self) -> PrivateSearch:
         """What releases: its guarantee, ``stale``, ``refresh()`` and ``save()``."""
-        return self._search
+        return self._answers.search
 
     def __reduce__(self) -> Any:
         raise InvalidInput(_NO_PICKLE)
@@ -139,35 +135,33 @@ class PrivateRetriever(BaseRetriever):
         Batches raise no retrieval events.
         """
         vectors = [self._vector(one) for one in _bundles(queries)]
-        return _find(self._search, self._node_of, np.stack(vectors), self.similarity_top_k, self._keep)
+        return self._answers.find(np.stack(vectors), self.similarity_top_k, self._only)
 
     async def aretrieve_batch(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """:meth:`retrieve_batch`, the embedding awaited and the release in a thread of its own."""
         vectors = [await self._avector(one) for one in _bundles(queries)]
-        return await asyncio.to_thread(
-            _find, self._search, self._node_of, np.stack(vectors), self.similarity_top_k, self._keep
-        )
+        return await asyncio.to_thread(self._answers.find, np.stack(vectors), self.similarity_top_k, self._only)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         vector = self._vector(query_bundle)
-        return _find(self._search, self._node_of, vector[None], self.similarity_top_k, self._keep)[0]
+        return self._answers.find(vector[None], self.similarity_top_k, self._only)[0]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         vector = await self._avector(query_bundle)
-        work = (self._search, self._node_of, vector[None], self.similarity_top_k, self._keep)
-        return (await asyncio.to_thread(_find, *work))[0]
+        found = await asyncio.to_thread(self._answers.find, vector[None], self.similarity_top_k, self._only)
+        return found[0]
 
     def _vector(self, bundle: QueryBundle) -> NDArray[Any]:
         given = bundle.embedding
         if given is None:
             given = self._model(bundle).get_agg_embedding_from_queries(bundle.embedding_strs)
-        return _query_vector(given, self._search)
+        return _query_vector(given, self.search)
 
     async def _avector(self, bundle: QueryBundle) -> NDArray[Any]:
         given = bundle.embedding
         if given is None:
             given = await self._model(bundle).aget_agg_embedding_from_queries(bundle.embedding_strs)
-        return _query_vector(given, self._search)
+        return _query_vector(given, self.search)
 
     def _model(self, bundle: QueryBundle) -> BaseEmbedding:
         if self._embed_model is None or not bundle.embedding_strs:
@@ -175,7 +169,7 @@ class PrivateRetriever(BaseRetriever):
         return self._embed_model
 
 
-class PrivateVectorStore(BasePydanticVectorStore):
+class PrivateVectorStore(Released, BasePydanticVectorStore):
     """A vector store that answers with released scores, for ``VectorStoreIndex.from_vector_store(store)``.
 
     Parameters
@@ -184,21 +178,21 @@ class PrivateVectorStore(BasePydanticVectorStore):
     """
 
     stores_text: bool = True
-    _search: PrivateSearch = PrivateAttr()
-    _node_of: NodeOf = PrivateAttr()
+    _answers: Answers = PrivateAttr()
     _wrapped: VectorStoreIndex | None = PrivateAttr(default=None)
 
     def __init__(self, search: PrivateSearch, nodes: Mapping[Any, BaseNode] | NodeOf) -> None:
         super().__init__(stores_text=True)
-        self._search, self._node_of = _checked(search, nodes, "PrivateVectorStore")
+        self._answers = _checked(search, nodes, "PrivateVectorStore")
 
     @classmethod
     def from_index(
         cls, index: VectorStoreIndex, *, epsilon: float, store: Store | None = None, **options: Any
     ) -> PrivateVectorStore:
         """Over the vector store of an index; parameters as in :meth:`PrivateRetriever.from_index`."""
-        made = cls(*_private(index, store, epsilon, options, "PrivateVectorStore.from_index"))
-        made._wrapped = index
+        answers = private(index, store, epsilon, options, "PrivateVectorStore.from_index")
+        made = cls(answers.search, {})
+        made._answers, made._wrapped = answers, index
         return made
 
     @classmethod
@@ -213,7 +207,7 @@ class PrivateVectorStore(BasePydanticVectorStore):
     @property
     def search(self) -> PrivateSearch:
         """What releases: its guarantee, ``stale``, ``refresh()`` and ``save()``."""
-        return self._search
+        return self._answers.search
 
     def __reduce__(self) -> Any:
         raise InvalidInput(_NO_PICKLE)
@@ -235,10 +229,10 @@ class PrivateVectorStore(BasePydanticVectorStore):
                 refuse(f"{name!r} in a query", _UNSEEN)
         if query.query_embedding is None:
             raise InvalidInput("The query has no embedding.")
-        vector = _query_vector(query.query_embedding, self._search)[None]
-        keep = _keeper(query.filters, query.node_ids, query.doc_ids)
+        vector = _query_vector(query.query_embedding, self.search)[None]
+        only = Restriction(query.filters, query.node_ids, query.doc_ids)
         k = _checks.count(query.similarity_top_k, "similarity_top_k", "query")
-        found = _find(self._search, self._node_of, vector, k, keep)[0]
+        found = self._answers.find(vector, k, only)[0]
         scores = [one.score for one in found if one.score is not None]
         return VectorStoreQueryResult(
             nodes=[one.node for one in found],
@@ -252,10 +246,12 @@ class PrivateVectorStore(BasePydanticVectorStore):
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """The nodes without vectors or scores, in the order asked for or that of the store."""
-        keep = _keeper(filters, None, None)
-        wanted = self._search.ids if node_ids is None else node_ids
-        nodes = (_fetch(self._node_of, one) for one in wanted)
-        return [_copy(node, scrub(node.metadata)) for node in nodes if node is not None and keep(node)]
+        only = Restriction(filters)
+        wanted = self.search.ids if node_ids is None else node_ids
+        nodes = nodes_of(self._answers.fetch, wanted)
+        return [
+            bare_copy(nodes[one], scrub(nodes[one].metadata)) for one in wanted if one in nodes and only(nodes[one])
+        ]
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Into the wrapped index. That is a new version: an index answers from the old one until ``search.refresh()``,
@@ -284,117 +280,26 @@ class PrivateVectorStore(BasePydanticVectorStore):
         return self._wrapped
 
 
-class _SimpleStore:
-    """A SimpleVectorStore. ``state`` sees inserts, deletes and replaced vectors, not a list changed in place."""
-
-    name = "The SimpleVectorStore"
-    convention = Convention.COSINE
-    zero_copy = False
-
-    def __init__(self, vector_store: SimpleVectorStore) -> None:
-        self._vector_store = vector_store
-
-    @property
-    def dimension(self) -> int:
-        for vector in self._vector_store.data.embedding_dict.values():
-            return len(vector)
-        raise StoreError(f"{self.name} holds no records.")
-
-    def state(self) -> Hashable:
-        vectors = self._vector_store.data.embedding_dict
-        held = list(vectors.values())
-        # An address alone may be that of a list which is gone.
-        return hash((tuple(vectors), tuple(map(id, held)), tuple(map(itemgetter(0), held))))
-
-    def records(self) -> Records:
-        vectors = dict(self._vector_store.data.embedding_dict)
-        if len({len(vector) for vector in vectors.values()}) > 1:
-            raise StoreError(f"{self.name} mixes vectors of different lengths.")
-        return Records(list(vectors), np.array(list(vectors.values()), dtype=np.float64))
-
-    def scores(self, query: NDArray[np.float32]) -> Scored:
-        ids, vectors = self.records()
-        return ArrayStore(vectors, ids).scores(query)
-
-
-def _private(
-    index: Any, store: Store | None, epsilon: float, options: Mapping[str, Any], function: str
-) -> tuple[PrivateSearch, NodeOf]:
-    """The search over an index's vectors, and where its nodes are."""
-    if not isinstance(index, VectorStoreIndex):
-        raise InvalidInput(f"{function} takes a VectorStoreIndex. Got {type(index).__name__} instead.")
-    if options.get("centroids"):
-        refuse("'centroids' for a retriever", "it answers with nodes, and a centroid is of several")
-    found, node_of = _source(index) if store is None else (store, _from_docstore(index, lambda one: one))
-    search = PrivateSearch(found, epsilon=epsilon, **options)
-    if options.get("file") is not None and all(_fetch(node_of, one) is None for one in search.ids):
-        raise InvalidInput("The saved index names none of these nodes: nodes that are made anew need the ids they had.")
-    return search, _followed(index, node_of)
-
-
-def _source(index: VectorStoreIndex) -> tuple[Store, NodeOf]:
-    vectors: Any = index.vector_store
-    kind = type(vectors).__name__
-    if isinstance(vectors, PrivateVectorStore):
-        refuse("A private store within a private store", "its scores are released already; use its own retriever")
-    if isinstance(vectors, SimpleVectorStore):
-        present = _from_docstore(index, index.index_struct.nodes_dict.get)
-        return _SimpleStore(vectors), lambda one: present(one) if one in vectors.data.embedding_dict else None
-    if kind == "FaissVectorStore":
-        return stores.FaissStore(vectors.client), _from_docstore(
-            index, lambda one: index.index_struct.nodes_dict.get(str(one))
-        )
-    if kind == "ChromaVectorStore":
-        return stores.ChromaStore(vectors.client), _from_store(vectors)
-    if kind == "QdrantVectorStore":
-        name = vectors.dense_vector_name or None
-        return stores.QdrantStore(vectors.client, vectors.collection_name, vector_name=name), _from_store(vectors)
-    raise InvalidInput(
-        f"Where a {kind} keeps its vectors is not known: give a 'store' of scoreshield.stores, with the nodes' ids."
-    )
-
-
-def _from_docstore(index: VectorStoreIndex, node_id: Callable[[Any], str | None]) -> NodeOf:
-    def node_of(one: Any) -> BaseNode | None:
-        named = node_id(one)
-        return None if named is None else index.docstore.get_node(named, raise_error=False)
-
-    return node_of
-
-
-def _from_store(vectors: BasePydanticVectorStore) -> NodeOf:
-    def node_of(one: Any) -> BaseNode | None:
-        nodes = vectors.get_nodes([str(one)])
-        return nodes[0] if nodes else None
-
-    return node_of
-
-
-def _followed(index: VectorStoreIndex, node_of: NodeOf) -> NodeOf:
-    """Nodes with the objects they stand for, which an index keeps beside them."""
-
-    def with_object(one: Any) -> BaseNode | None:
-        node = node_of(one)
-        if isinstance(node, IndexNode) and node.obj is None and index._object_map:
-            return node.model_copy(update={"obj": index._object_map.get(node.index_id)})
-        return node
-
-    return with_object
-
-
-def _checked(search: Any, nodes: Any, function: str) -> tuple[PrivateSearch, NodeOf]:
+def _checked(search: Any, nodes: Any, function: str) -> Answers:
     if not isinstance(search, PrivateSearch):
         raise InvalidInput(f"{function} takes a PrivateSearch. Got {type(search).__name__} instead.")
-    if isinstance(nodes, Mapping):
-        return search, nodes.get
-    if not callable(nodes):
-        raise InvalidInput(f"The 'nodes' of {function} must be a mapping or a function from ids to nodes.")
-    return search, nodes
+    return Answers(search, fetching(nodes, function))
+
+
+def _checked_asking(
+    similarity_top_k: Any, only: Restriction, embed_model: Any, callback_manager: Any
+) -> tuple[int, Restriction]:
+    if embed_model is not None and not isinstance(embed_model, BaseEmbedding):
+        raise InvalidInput(f"The 'embed_model' must be a BaseEmbedding. Got {type(embed_model).__name__} instead.")
+    if callback_manager is not None and not isinstance(callback_manager, CallbackManager):
+        raise InvalidInput(f"The 'callback_manager' must be a CallbackManager. Got {type(callback_manager).__name__}.")
+    return _checks.count(similarity_top_k, "similarity_top_k", "PrivateRetriever"), only
 
 
 def _bundles(queries: Any) -> list[QueryBundle]:
-    if isinstance(queries, str | QueryBundle) or not len(queries):
-        raise InvalidInput("A batch is a list of at least one query.")
+    many = isinstance(queries, Sequence) and not isinstance(queries, str)
+    if not many or not queries or not all(isinstance(one, str | QueryBundle) for one in queries):
+        raise InvalidInput("A batch is a list of at least one query, each a text or a QueryBundle.")
     return [QueryBundle(one) if isinstance(one, str) else one for one in queries]
 
 
@@ -404,98 +309,3 @@ def _query_vector(given: ArrayLike, search: PrivateSearch) -> NDArray[Any]:
     if vector.shape != (search.dimension,):
         _checks.reject("query", "retrieve", f"a vector of {search.dimension} real numbers", vector)
     return vector
-
-
-def _find(
-    search: PrivateSearch, node_of: NodeOf, queries: NDArray[Any], k: int, keep: Keep
-) -> list[list[NodeWithScore]]:
-    """The nodes of each query by released score. All are at hand before a charge is made."""
-    found: dict[Any, BaseNode] = {}
-
-    def where(one: Any) -> bool:
-        node = _fetch(node_of, one)
-        if node is None or not keep(node):
-            return False
-        found[one] = node
-        return True
-
-    return [_scored(search, hits, found) for hits in search.search_batch(queries, k, where=where)]
-
-
-def _fetch(node_of: NodeOf, one: Any) -> BaseNode | None:
-    try:
-        return node_of(one)
-    except Exception as error:
-        name = type(error).__name__
-    raise StoreError(f"The node of a record could not be fetched ({name}); nothing was released.")
-
-
-def _scored(search: PrivateSearch, hits: Hits, found: Mapping[Any, BaseNode]) -> list[NodeWithScore]:
-    scores = [None] * len(hits) if hits.scores is None else hits.scores.tolist()
-    return [
-        NodeWithScore(node=_copy(found[one], annotated(found[one].metadata, search, hits, place)), score=score)
-        for place, (one, score) in enumerate(zip(hits.ids, scores, strict=True))
-    ]
-
-
-def _copy(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
-    """A copy that holds no vector; the guarantee goes neither to the LLM nor into an embedding."""
-    changes: dict[str, Any] = {}
-    for name in type(node).model_fields:
-        value = getattr(node, name)
-        if "embedding" in name:
-            changes[name] = None
-        elif isinstance(value, MediaResource):
-            changes[name] = value.model_copy(update={"embeddings": None})
-    changes["metadata"] = metadata
-    for name in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
-        changes[name] = [*(key for key in getattr(node, name) if key != KEY), KEY]
-    changes["relationships"] = {kind: _related(others) for kind, others in node.relationships.items()}
-    if isinstance(node, IndexNode):
-        # What another retriever or query engine says has no guarantee, so it is not followed.
-        obj = _copy(node.obj, {**scrub(node.obj.metadata), KEY: metadata.get(KEY)}) if _is_node(node.obj) else node.obj
-        changes["obj"] = obj if _is_node(obj) or isinstance(obj, PrivateRetriever) else None
-    return node.model_copy(update=changes)
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, BaseNode)
-
-
-def _related(others: RelatedNodeInfo | list[RelatedNodeInfo]) -> Any:
-    if isinstance(others, list):
-        return [_related(one) for one in others]
-    return others.model_copy(update={"metadata": scrub(others.metadata)})
-
-
-def _keeper(filters: MetadataFilters | None, node_ids: Collection[str] | None, doc_ids: Collection[str] | None) -> Keep:
-    """Whether a node may be returned. An empty list of ids restricts nothing, as indexes over a store pass it."""
-    if filters is not None and not isinstance(filters, MetadataFilters):
-        raise InvalidInput(f"Filters must be MetadataFilters. Got {type(filters).__name__} instead.")
-    nodes, documents = frozenset(node_ids or ()), frozenset(doc_ids or ())
-
-    def keep(node: BaseNode) -> bool:
-        if (nodes and node.node_id not in nodes) or (documents and node.ref_doc_id not in documents):
-            return False
-        if filters is None:
-            return True
-        document = dict.fromkeys(("doc_id", "document_id", "ref_doc_id"), node.ref_doc_id or "None")
-        try:
-            return _passes(filters, {**scrub(node.metadata), **document})
-        except (TypeError, ValueError) as error:
-            name = type(error).__name__
-        raise InvalidInput(f"The filters do not fit the nodes' metadata ({name}).")
-
-    return keep
-
-
-def _passes(filters: MetadataFilters, metadata: Mapping[str, Any]) -> bool:
-    told = [
-        _passes(one, metadata)
-        if isinstance(one, MetadataFilters)
-        else build_metadata_filter_fn(lambda _: metadata, MetadataFilters(filters=[one]))("")
-        for one in filters.filters
-    ]
-    if filters.condition == FilterCondition.OR:
-        return any(told)
-    return not any(told) if filters.condition == FilterCondition.NOT else all(told)

@@ -8,7 +8,9 @@ of its own; :class:`PrivateCorpus` makes one and answers every later query from 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+import inspect
+import numbers
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,14 +26,15 @@ from scoreshield.stores import ArrayStore, Convention, Records, Scored
 from scoreshield.stores.protocol import reading, scrubbed
 
 _DROPPED = ("score_function", "query_chunk_size", "corpus_chunk_size")
+_OPTIONS = frozenset(inspect.signature(PrivateSearch).parameters) - {"store", "epsilon"}
 
 
 class Found(list[dict[str, Any]]):
-    """One query's answers, best first: a list, which also knows its ``guarantee``."""
+    """One query's answers, best first: a list, which also knows its ``guarantee`` (None if nothing was released)."""
 
-    guarantee: Guarantee
+    guarantee: Guarantee | None
 
-    def __init__(self, answers: Sequence[dict[str, Any]], guarantee: Guarantee) -> None:
+    def __init__(self, answers: Sequence[dict[str, Any]], guarantee: Guarantee | None) -> None:
         super().__init__(answers)
         self.guarantee = guarantee
 
@@ -45,8 +48,8 @@ def semantic_search(
     ----------
     query_embeddings : one vector or a matrix of them; a tensor on any device, an array or lists.
     corpus_embeddings : the private ones, likewise.
-    epsilon, options : of :class:`scoreshield.search.PrivateSearch`. In mode ``"index"`` one release answers all queries
-        of the call; two calls with one corpus make two releases, and their epsilons add up.
+    epsilon, options : of :class:`scoreshield.search.PrivateSearch`, less ``file``. In mode ``"index"`` one release
+        answers all queries of the call; two calls with one corpus make two releases, and their epsilons add up.
     top_k : answers for each query.
     """
     for name in _DROPPED:
@@ -54,13 +57,17 @@ def semantic_search(
             refuse(
                 f"{name!r} in a private semantic_search", "it scores by the cosine alone, and all of the corpus at once"
             )
+    if "file" in options:
+        refuse("'file' in semantic_search", "nothing tells a corpus of vectors from another; use a PrivateCorpus")
+    options = _checked(options, "semantic_search")
     k, queries = _checks.count(top_k, "top_k", "semantic_search"), _array(query_embeddings)
     held = [corpus_embeddings]
     del corpus_embeddings  # so that the frames of an error do not hold them
 
     def make() -> PrivateSearch:
         rows = _embeddings.as_rows(_array(held.pop()), "semantic_search", "corpus_embeddings")
-        return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **_checked(options))
+        _embeddings.as_queries(queries, rows.shape[1], "semantic_search")  # before anything is paid for
+        return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **options)
 
     return [_found(hits) for hits in scrubbed(make).search_batch(queries, k)]
 
@@ -75,29 +82,44 @@ class PrivateCorpus:
     sentences : the corpus; hits name them by their place in it.
     epsilon, options : of :class:`scoreshield.search.PrivateSearch`. In mode ``"index"`` no clean embedding is kept, and
         with a ``file`` that is there the corpus is not encoded again.
+    ids : one for each sentence, public: different whole numbers or strings. A ``file`` is then taken for a corpus of
+        the same ids, in any order. Without them sentences are known by their place, and a file tells another corpus by
+        its number of sentences only: nothing about the sentences themselves is in it that could be compared.
     """
 
-    def __init__(self, model: Any, sentences: Sequence[str], *, epsilon: float, **options: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        sentences: Sequence[str],
+        *,
+        epsilon: float,
+        ids: Sequence[int] | Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
         if not callable(getattr(model, "encode", None)):
             raise InvalidInput(
                 f"PrivateCorpus takes a model with an 'encode' method. Got {type(model).__name__} instead."
             )
         self._model, self._sentences = model, _texts(sentences, "sentences", "PrivateCorpus")
-        options = _checked(options)
+        options = _checked(options, "PrivateCorpus")
+        names = range(len(self._sentences)) if ids is None else _names(ids, len(self._sentences))
+        self._places: dict[Any, int] = {one: place for place, one in enumerate(names)}
+        self._named = ids is not None
         if options.get("pin") == "scores":
             refuse("pin='scores' for a PrivateCorpus", "every query would encode the corpus again")
-        self._search = PrivateSearch(_Encoded(model, self._sentences), epsilon=epsilon, **options)
-        if self._search.mode == "index" and self._search.ids != tuple(range(len(self._sentences))):
+        self._search = PrivateSearch(_Encoded(model, self._sentences, names), epsilon=epsilon, **options)
+        if self._search.mode == "index" and set(self._search.ids) != self._places.keys():
             raise InvalidInput(
                 f"The saved index is of {len(self._search.ids):,} records, and there are {len(self._sentences):,} "
-                "sentences: it was made of another corpus."
+                "sentences, or they have other ids: it was made of another corpus."
             )
 
     def __len__(self) -> int:
-        return len(self._sentences)
+        return len(getattr(self, "_sentences", ()))
 
     def __repr__(self) -> str:
-        return f"<PrivateCorpus of {len(self):,} sentences, {self._search.mode!r}>"
+        search = getattr(self, "_search", None)  # an error tracker may show one that was refused half-way
+        return f"<PrivateCorpus of {len(self):,} sentences, {getattr(search, 'mode', 'nothing')!r}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A corpus may hold private vectors and is not pickled or copied; see the option 'file'.")
@@ -110,14 +132,24 @@ class PrivateCorpus:
     def search(self, query: str | Sequence[str], k: int = 10, *, threshold: float | None = None) -> Any:
         """The ``k`` best sentences: a list of ``{"corpus_id", "score", "text"}``; for several queries, a list of such.
 
+        Where the sentences were given ids, these are there too, as ``"id"``.
+
         ``threshold`` leaves out those with a released score below it. Several queries are charged together or not at
         all, where queries are charged.
         """
         one = isinstance(query, str)
         texts = _texts([query] if isinstance(query, str) else query, "query", "PrivateCorpus.search")
         vectors = _encode(self._model, "encode_query", texts)
-        answers = [_found(hits, self._sentences) for hits in self._search.search_batch(vectors, k, threshold=threshold)]
+        answers = [self._found(hits) for hits in self._search.search_batch(vectors, k, threshold=threshold)]
         return answers[0] if one else answers
+
+    def _found(self, hits: Hits) -> Found:
+        found = _found(hits, self._places)
+        for answer, one in zip(found, hits.ids, strict=True):
+            answer["text"] = self._sentences[answer["corpus_id"]]
+            if self._named:
+                answer["id"] = one
+        return found
 
     async def asearch(self, query: str | Sequence[str], k: int = 10, *, threshold: float | None = None) -> Any:
         """:meth:`search`, encoding included, in a thread of its own."""
@@ -131,29 +163,34 @@ class _Encoded:
     convention = Convention.COSINE
     zero_copy = False
 
-    def __init__(self, model: Any, sentences: Sequence[str]) -> None:
-        self._model, self._sentences = model, sentences
+    def __init__(self, model: Any, sentences: Sequence[str], names: Sequence[Any]) -> None:
+        self._model, self._sentences, self._names = model, sentences, names
         self._dimension: int | None = None
         self._fresh: NDArray[Any] | None = None  # for the probe that follows a reading, then let go
 
     @property
     def dimension(self) -> int:
         if self._dimension is None:
-            first = self._sentences[:1]
-            rows = reading(self, "being encoded", lambda: _encode(self._model, "encode_document", first))
-            self._dimension = int(rows.shape[1])
+            self._dimension = int(self._encoded(self._sentences[:1]).shape[1])
         return self._dimension
 
     def state(self) -> Hashable:
         return len(self._sentences)
 
+    def ids(self) -> Sequence[Any]:
+        """Without encoding anything."""
+        return self._names
+
     def records(self) -> Records:
-        self._fresh = _encode(self._model, "encode_document", self._sentences)
-        return Records(range(len(self._fresh)), self._fresh)
+        self._fresh = self._encoded(self._sentences)
+        return Records(self._names, self._fresh)
 
     def scores(self, query: NDArray[np.float32]) -> Scored:
         rows, self._fresh = self._fresh, None
-        return ArrayStore(self.records().vectors if rows is None else rows).scores(query)
+        return ArrayStore(self.records().vectors if rows is None else rows, ids=self._names).scores(query)
+
+    def _encoded(self, sentences: Sequence[str]) -> NDArray[Any]:
+        return reading(self, "being encoded", lambda: _encode(self._model, "encode_document", sentences))
 
 
 def _encode(model: Any, method: str, texts: Sequence[str]) -> NDArray[Any]:
@@ -183,17 +220,27 @@ def _texts(given: Any, name: str, function: str) -> list[str]:
     return list(given)
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _names(ids: Any, count: int) -> list[Any]:
+    must = f"{count:,} different whole numbers or strings, one for each sentence"
+    given = ids.tolist() if isinstance(ids, np.ndarray) else ids
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != count:
+        _checks.reject("ids", "PrivateCorpus", must, ids)
+    whole = (isinstance(one, str) or (isinstance(one, numbers.Integral) and not isinstance(one, bool)) for one in given)
+    if not all(whole) or len(set(given)) != count:
+        _checks.reject("ids", "PrivateCorpus", must, ids)
+    return [one if isinstance(one, str) else int(one) for one in given]
+
+
+def _checked(options: dict[str, Any], function: str) -> dict[str, Any]:
+    for name in sorted(options.keys() - _OPTIONS):
+        raise InvalidInput(f"{function} has no parameter {name!r}, and PrivateSearch has no such option.")
     if options.get("centroids"):
         refuse("'centroids' here", "answers name records, and a centroid is of several")
     return options
 
 
-def _found(hits: Hits, sentences: Sequence[str] | None = None) -> Found:
+def _found(hits: Hits, places: Mapping[Any, int] | None = None) -> Found:
     scores = [None] * len(hits) if hits.scores is None else hits.scores.tolist()
-    answers: list[dict[str, Any]] = [
-        {"corpus_id": int(one), "score": score} for one, score in zip(hits.ids, scores, strict=True)
-    ]
-    if sentences is not None:
-        answers = [{**one, "text": sentences[one["corpus_id"]]} for one in answers]
+    named = [int(one) if places is None else places[one] for one in hits.ids]
+    answers = [{"corpus_id": place, "score": score} for place, score in zip(named, scores, strict=True)]
     return Found(answers, hits.guarantee)

@@ -145,9 +145,19 @@ class Ledger:
         return self.spend_all([item], dataset=dataset, who=who, why=why)[0]
 
     def spend_all(
-        self, items: Iterable[Any], *, dataset: Any = None, who: str | None = None, why: str = ""
+        self,
+        items: Iterable[Any],
+        *,
+        dataset: Any = None,
+        who: str | None = None,
+        why: str = "",
+        same_people: bool = False,
     ) -> list[Entry]:
-        """Charge several guarantees or releases at once, an entry each: all of them, or none."""
+        """Charge several guarantees or releases at once, an entry each: all of them, or none.
+
+        ``same_people`` says that identities are the same people as in earlier charges, some of whom came or went, so
+        that another number of them adds up; without it, that is refused as another grouping of the records.
+        """
         function = "Ledger.spend"
         charges = [charge_of(getattr(item, "guarantee", item), function) for item in items]
         where = self._dataset(dataset, function)
@@ -160,7 +170,7 @@ class Ledger:
             before = books.filters(where)
             written: list[Entry] = []
             for profile, unit, promise in charges:
-                books.check_unit(where, unit)
+                books.check_unit(where, unit, same_people=same_people)
                 for charged, budget in zip(before, books.filters(where), strict=True):
                     if not budget.would_fit(profile):
                         raise charged.refusal(profile, len(charges))
@@ -327,8 +337,8 @@ class Account:
     def spend(self, item: Any) -> Entry:
         return self.ledger.spend(item, dataset=self.dataset, who=self.who, why=self.why)
 
-    def spend_all(self, items: Iterable[Any]) -> list[Entry]:
-        return self.ledger.spend_all(items, dataset=self.dataset, who=self.who, why=self.why)
+    def spend_all(self, items: Iterable[Any], *, same_people: bool = False) -> list[Entry]:
+        return self.ledger.spend_all(items, dataset=self.dataset, who=self.who, why=self.why, same_people=same_people)
 
     def charge(self, guarantee: Any, collection: Any) -> Entry:  # noqa: ARG002
         """As :meth:`Ledger.charge`; which dataset the collection belongs to has been said already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,9 @@ from scoreshield.privacy.ledger_entry import FORMAT, KINDS, canonical, read_prof
 from scoreshield.privacy.ledger_store import Session
 from scoreshield.privacy.losses import profile_of
 from scoreshield.privacy.profile import Profile, profile_from_dict
+
+#: How many identities there were, and of what size.
+_SIZES = re.compile(r" identities \d+ largest \d+$")
 
 
 class Books:
@@ -54,14 +58,27 @@ class Books:
             Filter.of(*self._budget, unnamed)
         ]
 
-    def check_unit(self, dataset: str | None, unit: str) -> None:
-        """Promises about different changes of the records do not add up."""
-        others = self._units if dataset is None else {name: self._units.get(name, set()) for name in (dataset, None)}
+    def check_unit(self, dataset: str | None, unit: str, *, same_people: bool = False) -> None:
+        """Promises about different changes of the records do not add up.
+
+        Other numbers of identities are another grouping of the records, unless the caller says that they are the
+        ``same_people``, of whom some came and went.
+        """
+        known = self._units
+        others = known if dataset is None else {name: known.get(name, set()) for name in (dataset, None)}
         for earlier in sorted(set().union(*others.values()) - {unit}):
+            if same_people and _promise(earlier) == _promise(unit):
+                continue
             raise InvalidInput(
                 f"This budget counts promises about {earlier!r} and the release makes one about {unit!r}; promises "
-                "about different changes do not add up, so keep a ledger, or a dataset name, for each."
+                "about different changes do not add up, so release the same records under one adjacency: another name "
+                "for them would forget what was spent."
             )
+
+
+def _promise(unit: str) -> str:
+    """What a unit of an entry promises, without how many identities there happened to be."""
+    return _SIZES.sub("", unit) if unit.startswith("identity ") else unit
 
 
 def charge_of(guarantee: Any, function: str) -> tuple[Profile, str, str]:

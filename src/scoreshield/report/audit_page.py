@@ -265,7 +265,7 @@ def _reach(result: AuditResult) -> str:
         return f"An audit of this size ({_effort(result)}) cannot contradict an ε as large as the claimed one."
     return (
         f"With {_effort(result)}, a true ε of {_least_found(result)} or more would have been found with "
-        f"probability {percent(POWER)}, if the test that was used is the best one."
+        f"probability {percent(POWER)}, if {result.assuming}."
     )
 
 

@@ -65,6 +65,9 @@ class ArrayStore:
         values = _embeddings.scores(rows, query[None].astype(np.float64), "unit", "ArrayStore")[0]
         return Scored(self._names(rows), values.astype(np.float32))
 
+    def ids(self) -> Sequence[Any]:
+        return self._names(self._rows())
+
     def records(self) -> Records:
         rows = self._rows()
         return Records(self._names(rows), rows)

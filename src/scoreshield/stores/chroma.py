@@ -2,8 +2,8 @@
 
 Chroma answers queries from an HNSW index, which may miss records: of 20,000 random vectors of 384 numbers, asked for
 them all, it gave 19,533 (chromadb 1.5.9, a small index). What it leaves out depends on the other records, so its
-answers are not used: distances are computed here from the vectors that Chroma holds, by the collection's own space
-(cosine, l2 or ip).
+answers are not used: cosines are computed here from the vectors that Chroma holds, whatever the collection's own space
+(cosine, l2 or ip) is, so that vectors may be of any length.
 """
 
 from __future__ import annotations
@@ -15,34 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
-from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.errors import StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
-
-Float = NDArray[np.float64]
 
 _PAGE = 1_000
 
 
-def _cosine(rows: Float, query: Float) -> Float:
+def _cosines(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each of a record and the unit query alone; double precision holds the square of any single one."""
+    wide = rows.astype(np.float64)
     with np.errstate(all="ignore"):  # zero vectors become NaN, which is refused
-        return np.asarray(1 - np.vecdot(rows, query) / np.sqrt(np.vecdot(rows, rows)))
-
-
-def _inner_product(rows: Float, query: Float) -> Float:
-    return np.asarray(1 - np.vecdot(rows, query))
-
-
-def _squared_l2(rows: Float, query: Float) -> Float:
-    apart = rows - query
-    return np.asarray(np.vecdot(apart, apart))
-
-
-#: Chroma's distances, each of a record and the query alone.
-_SPACES: dict[str, tuple[Convention, Callable[[Float, Float], Float]]] = {
-    "cosine": (Convention.COSINE_DISTANCE, _cosine),
-    "ip": (Convention.COSINE_DISTANCE, _inner_product),
-    "l2": (Convention.SQUARED_L2, _squared_l2),
-}
+        cosines = np.vecdot(wide, query.astype(np.float64)) / np.sqrt(np.vecdot(wide, wide))
+    return np.asarray(cosines, dtype=np.float32)
 
 
 class ChromaStore:
@@ -55,10 +39,13 @@ class ChromaStore:
     Every ``scores`` reads all vectors: hold a pinned copy (``pin="copy"``, the default) unless memory forbids it.
 
     ``state`` sees the number of records, which is all that Chroma tells cheaply. A vector replaced under its id, or as
-    many inserts as deletes between two looks, is not seen: call :meth:`changed` then.
+    many inserts as deletes between two looks, is not seen: call :meth:`changed` then. Counting takes Chroma
+    milliseconds, so without ``check_every`` a search looks once a second (``look_every``).
     """
 
     zero_copy = False
+    convention = Convention.COSINE
+    look_every = 1.0
 
     def __init__(self, collection: Any) -> None:
         try:
@@ -69,10 +56,6 @@ class ChromaStore:
             _checks.reject("collection", "ChromaStore", "a collection of chromadb, not asynchronous", type(collection))
         self.name = f"The Chroma collection {collection.name!r}"
         self._collection, self._told = collection, 0
-        space = _space(collection)
-        if space not in _SPACES:
-            raise InvalidInput(f"{self.name} has the space {space!r}, which is none of {', '.join(_SPACES)}.")
-        self.convention, self._distance = _SPACES[space]
         self._dimension = reading(self, "being opened", self._measure)
 
     @property
@@ -87,30 +70,38 @@ class ChromaStore:
         return str(self._collection.id), self._count(), self._told
 
     def scores(self, query: NDArray[np.float32]) -> Scored:
-        wide = query.astype(np.float64)
-        ids, parts = self._pages(lambda rows: self._distance(rows.astype(np.float64), wide).astype(np.float32))
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        return Scored([ids[i] for i in order], np.concatenate(parts)[order])
+        return Scored(*self._pages(lambda rows: _cosines(rows, query)))
 
     def records(self) -> Records:
-        ids, parts = self._pages(lambda rows: rows)
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        return Records([ids[i] for i in order], np.concatenate(parts)[order])
+        return Records(*self._pages(lambda rows: rows))
 
-    def _pages(self, use: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> tuple[list[str], list[Any]]:
-        """Every id, and what is made of the vectors, a page at a time."""
-        n = self._count()
-        if not n:
+    def _pages(
+        self, use: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    ) -> tuple[list[str], NDArray[np.float32]]:
+        """Every id, sorted, and what is made of the vectors, a page at a time.
+
+        Pages are asked for by their ids: one that is asked for by its place moves when a record before it goes.
+        """
+        ids = self._ids()
+        if not ids:
             raise StoreError(f"{self.name} holds no records.")
-        ids: list[str] = []
-        parts: list[Any] = []
-        for start in range(0, n, _PAGE):
-            page = self._collection.get(include=["embeddings"], limit=_PAGE, offset=start)
-            ids += page["ids"]
-            parts.append(use(self._rows(page)))
-        if len(ids) != n or len(set(ids)) != n or self._count() != n:
-            raise StoreError(f"{self.name} changed while it was read; nothing was released: try again.")
-        return ids, parts
+        parts: list[NDArray[np.float32]] = []
+        for start in range(0, len(ids), _PAGE):
+            asked = ids[start : start + _PAGE]
+            page = self._collection.get(ids=asked, include=["embeddings"])
+            order = sorted(range(len(page["ids"])), key=page["ids"].__getitem__)
+            if [page["ids"][i] for i in order] != asked:
+                raise self._changed()
+            parts.append(use(self._rows(page)[order]))
+        if self._ids() != ids:
+            raise self._changed()
+        return ids, np.concatenate(parts)
+
+    def _ids(self) -> list[str]:
+        return sorted(self._collection.get(include=[])["ids"])
+
+    def _changed(self) -> StoreError:
+        return StoreError(f"{self.name} changed while it was read; nothing was released: try again.")
 
     def _rows(self, page: Any) -> NDArray[np.float32]:
         found = page["embeddings"]
@@ -126,13 +117,3 @@ class ChromaStore:
         if first is None or not len(first):
             raise StoreError(f"{self.name} holds no records.")
         return len(first[0])
-
-
-def _space(collection: Any) -> Any:
-    """From the configuration, or, in collections of old, from the metadata; Chroma's default is l2."""
-    configuration = collection.configuration_json or {}
-    for index in ("hnsw", "spann"):
-        settings = configuration.get(index)
-        if settings and settings.get("space"):
-            return settings["space"]
-    return (collection.metadata or {}).get("hnsw:space", "l2")

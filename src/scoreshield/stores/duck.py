@@ -1,6 +1,7 @@
 """DuckDB tables and Parquet files as stores, both read by DuckDB.
 
-Scores come from ``SELECT id, array_cosine_similarity(vector, query)``, a full scan. A Parquet file is read by the same
+Scores come from ``SELECT id, array_cosine_similarity(vector, query)``, a full scan, in double precision: in single
+precision DuckDB's squares of very long vectors overflow, and it answers 0. A Parquet file is read by the same
 statements, rather than by PyArrow: only its two columns are read, a block at a time, and the scores are the engine's
 own and not recomputed from the vectors they are checked against.
 """
@@ -22,6 +23,12 @@ from scoreshield.stores.protocol import Convention, Records, Scored, need, readi
 
 T = TypeVar("T")
 
+#: The types of ids that NumPy takes as they are, and those that travel as text to stay what they are.
+_PLAIN = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger", "ubigint", "varchar", "uuid")
+_WIDE = ("hugeint", "uhugeint")
+#: How many of the last vectors ``state`` looks at.
+_SAMPLE = 32
+
 
 class _DuckStore:
     """What a table and a file have in common; ``_relation`` is what stands after FROM."""
@@ -36,6 +43,7 @@ class _DuckStore:
                 _checks.reject(parameter, type(self).__name__, "the name of a column", column)
         self._relation = relation
         self._id, self._column = _quoted(id_column), _quoted(vector_column)
+        self._key, self._told = self._id, 0
         self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
 
     @property
@@ -45,18 +53,22 @@ class _DuckStore:
     def state(self) -> Hashable:
         raise NotImplementedError
 
+    def changed(self) -> None:
+        """Say that records were replaced, so that the next reading is of a new version."""
+        self._told += 1
+
     def scores(self, query: NDArray[np.float32]) -> Scored:
-        array = f"FLOAT[{self._dimension}]"
+        single, double = f"FLOAT[{self._dimension}]", f"DOUBLE[{self._dimension}]"
+        row = f"{self._column}::{single}::{double}"  # what overflows single precision is refused on the way
         statement = (
-            f"SELECT {self._id} AS id, array_cosine_similarity({self._column}::{array}, ?::{array}) AS score "
-            f"FROM {self._relation}"
+            f"SELECT {self._key} AS id, array_cosine_similarity({row}, ?::{double}) AS score FROM {self._relation}"
         )
         ids, order, values = self._columns(statement, [query.tolist()])
         return Scored(ids, values.astype(np.float32)[order])
 
     def records(self) -> Records:
         ids, order, lists = self._columns(
-            f"SELECT {self._id} AS id, {self._column} AS vector FROM {self._relation}", []
+            f"SELECT {self._key} AS id, {self._column} AS vector FROM {self._relation}", []
         )
         if any(isinstance(row, np.ma.MaskedArray) for row in lists):
             raise StoreError(f"{self.name} has vectors with missing numbers; nothing was released.")
@@ -79,7 +91,7 @@ class _DuckStore:
             raise StoreError(f"{self.name} holds no records.")
         if np.ma.getmaskarray(first).any() or np.ma.getmaskarray(second).any():
             raise StoreError(f"{self.name} has rows without an id or a vector; nothing was released.")
-        ids = first.tolist()
+        ids = first.tolist() if self._key == self._id else [int(one) for one in first]
         order = sorted(range(len(ids)), key=ids.__getitem__)
         return [ids[i] for i in order], order, np.ma.getdata(second)
 
@@ -96,6 +108,7 @@ class _DuckStore:
             raise InvalidInput(f"{self.name} has no columns {self._id} and {self._column}.") from None
         except duckdb.CatalogException:
             raise StoreError(f"{self.name} does not exist.") from None
+        self._check_id(types[0][1])
         kind = types[1][1]
         children = dict(kind.children) if kind.id in ("array", "list") else {}
         if str(children.get("child")) not in ("FLOAT", "DOUBLE"):
@@ -106,7 +119,16 @@ class _DuckStore:
         row = cursor.execute(length).fetchone()
         if row is None:
             raise StoreError(f"{self.name} holds no records.")
+        if not row[0]:
+            raise StoreError(f"{self.name} holds vectors of no numbers.")
         return int(row[0])
+
+    def _check_id(self, kind: Any) -> None:
+        if kind.id in _WIDE:
+            self._key = f"{self._id}::VARCHAR"
+        elif kind.id not in _PLAIN:
+            must = "must hold whole numbers, texts or UUIDs"
+            raise InvalidInput(f"{self.name}: the column {self._id} {must} for ids, not {kind}.")
 
     def _read(self, work: Callable[[Any], T]) -> T:
         with self._cursor() as cursor:
@@ -125,12 +147,15 @@ class DuckDBStore(_DuckStore):
     ----------
     database : an open connection, or the path of a file, which is opened for each reading and for reading only, so that
         others may write to it in between. While this process itself writes to the file, give its connection.
-    table, schema : of the records.
+    table, schema : of the records. Through a connection, the table that its name means there at that moment (``USE``
+        may name a database and a schema); no temporary one, which the connection alone could read.
     id_column, vector_column : the latter holds FLOAT or DOUBLE arrays, or lists of one length.
 
-    ``state`` sees every insert, update and delete. Through a connection it sees them by DuckDB's row numbers: a row
-    gets a new one when its array is replaced. By a path it sees them by the file and its log, which change with any
-    table.
+    By a path, ``state`` sees every change, by the file and its log, which change with any table. Through a connection
+    it sees the table's own number, all ids with DuckDB's row numbers (a row gets a new one when its array is replaced)
+    and the last vectors: every insert, update and delete, a table made anew, a column rewritten as a whole. Not seen
+    are rows that are deleted and, after a CHECKPOINT gave their numbers back, come again in the same places under the
+    same ids with other vectors, all of it between two looks: call :meth:`changed` then.
     """
 
     def __init__(
@@ -151,23 +176,56 @@ class DuckDBStore(_DuckStore):
             _checks.reject("table", "DuckDBStore", "the name of a table", table)
         parts = [part for part in (schema, table) if part]
         self.name = "The DuckDB table " + ".".join(parts)
+        if self._connection is not None:
+            self._place = parts = self._resolved(schema, table)
         super().__init__(".".join(map(_quoted, parts)), id_column, vector_column)
         reading(self, "being opened", self.state)
 
     def state(self) -> Hashable:
         if self._path is not None:
             log = self._path.with_name(self._path.name + ".wal")
-            return _facts(self._path, self.name), _facts(log, self.name) if log.exists() else None
+            return _facts(self._path, self.name), _facts(log, self.name) if log.exists() else None, self._told
+        return self._read(self._seen), self._told
+
+    def _seen(self, cursor: Any) -> Hashable:
         import duckdb
 
-        def work(cursor: Any) -> Hashable:
-            try:
-                seen = f"SELECT count(*), bit_xor(hash(rowid, {self._id})) FROM {self._relation}"
-                return tuple(cursor.execute(seen).fetchone())
-            except duckdb.BinderException:
-                raise InvalidInput(f"{self.name} must be a table; a view does not tell when it changes.") from None
+        number = cursor.execute(
+            "SELECT table_oid FROM duckdb_tables() WHERE (database_name, schema_name, table_name) = (?, ?, ?)",
+            self._place,
+        ).fetchone()
+        # DuckDB joins the hashes of several values by xor; hashed once more, a sum of them shows swaps too.
+        rows = f"SELECT count(*), max(rowid), bit_xor(hash(hash(rowid, {self._id}))) FROM {self._relation}"
+        last = f"SELECT bit_xor(hash(hash(rowid, {self._column}))) FROM {self._relation} WHERE rowid > ?"
+        try:
+            count, end, ids = cursor.execute(rows).fetchone()
+            (vectors,) = cursor.execute(last, [(end or 0) - _SAMPLE]).fetchone()
+        except duckdb.BinderException:
+            raise InvalidInput(f"{self.name} must be a table; a view does not tell when it changes.") from None
+        except duckdb.CatalogException:
+            raise StoreError(f"{self.name} does not exist.") from None
+        return number, count, end, ids, vectors
 
-        return self._read(work)
+    def _resolved(self, schema: str | None, table: str) -> list[str]:
+        """The database, schema and table that the name means on the connection: its cursors know no ``USE``."""
+        import duckdb
+
+        assert self._connection is not None
+        names = "SELECT database_name, schema_name, table_name, temporary FROM duckdb_tables() "
+        meant = f"lower(table_name) = lower({_literal(table)}) AND (temporary OR (database_name = current_database() "
+        where = f"WHERE {meant} AND lower(schema_name) = lower({_literal(schema) if schema else 'current_schema()'})))"
+        try:
+            found = self._connection.query(names + where).fetchall()
+            (here,) = self._connection.query("SELECT current_database(), current_schema()").fetchall()
+        except duckdb.Error as error:
+            kind = type(error).__name__
+            raise StoreError(
+                f"{self.name} cannot be looked up ({kind}): the connection must be open, with no unfinished result."
+            ) from None
+        if any(temporary for *_, temporary in found) and schema in (None, "temp"):
+            raise InvalidInput(f"{self.name} is temporary: only its own connection can read it; make it a lasting one.")
+        lasting = [list(place) for *place, temporary in found if not temporary]
+        return lasting[0] if lasting else [here[0], schema or here[1], table]
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -208,7 +266,7 @@ class ParquetStore(_DuckStore):
         super().__init__(f"read_parquet('{name}', hive_partitioning = false)", id_column, vector_column)
 
     def state(self) -> Hashable:
-        return _facts(self._path, self.name)
+        return _facts(self._path, self.name), self._told
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -229,6 +287,10 @@ def _duckdb(what: str) -> Any:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _facts(path: Path, name: str) -> tuple[int, int, int]:

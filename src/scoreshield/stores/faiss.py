@@ -1,9 +1,10 @@
 """FAISS indexes as a store: those that keep every vector, read as they are, whatever they search by.
 
 A flat index is viewed, not copied; so is the flat storage under HNSW and NSG, and the vectors kept beside codes by
-``RFlat``. IVF lists are read one by one: nothing in the index changes, and no direct map is made. What an approximate
-index would find plays no part. Half-precision codes are decoded. Everything else is refused: codes of a codebook that
-was trained on other records would let one record move the scores of others.
+``RFlat``. IVF lists are read one by one, never through the quantiser, which may be approximate itself: nothing in the
+index changes, and no direct map is made. What an approximate index would find plays no part. Half-precision codes are
+decoded. Everything else is refused: codes of a codebook that was trained on other records would let one record move the
+scores of others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need
 
@@ -25,8 +27,8 @@ _MAPPED = ("IndexIDMap", "IndexIDMap2")
 _GRAPHS = ("IndexHNSW", "IndexHNSWFlat", "IndexHNSWSQ", "IndexNSG", "IndexNSGFlat", "IndexNSGSQ")
 _REFINED = ("IndexRefine", "IndexRefineFlat")
 _CODED = re.compile(r"PQ|Quantizer|HNSWSQ|LSH|RaBitQ|SpectralHash|Lattice|2Layer|NeuralNet|QINCo|EDEN|RowwiseMinMax")
-_FARTHEST = {"ip": -np.inf, "l2": np.inf}
 _SAMPLE = 16  # rows that a state looks at
+_PAGE = 4_096  # rows that are decoded at a time
 
 
 class FaissStore:
@@ -36,7 +38,10 @@ class FaissStore:
     ----------
     index : flat, HNSW or NSG over flat, IVF with flat lists, half-precision scalar quantiser, any of them under an
         IDMap; by inner product or L2. Lengths are divided out: what is released is cosines.
-    ids : names for FAISS's own numbers 0, 1, ..., for an index without an IDMap; without them, those numbers.
+    ids : names for FAISS's own numbers 0, 1, ..., for an index without an IDMap; without them, those numbers. A list
+        may grow along with the index. FAISS moves later records up when one is removed, so after any change but an
+        addition the ids are refused until they are given again, by :meth:`changed`; an IDMap moves its ids along. IVF
+        lists keep their numbers, and have no such trouble.
 
     ``state`` sees the number of records, all ids of an IDMap or of IVF lists, and some of the vectors, the last one
     among them: FAISS closes the gap that a removal leaves and adds at the end, so both are seen. A vector that is
@@ -44,22 +49,25 @@ class FaissStore:
     another thread searches.
     """
 
+    convention = Convention.COSINE  # by either metric: scores are computed from the vectors
+
     def __init__(self, index: Any, ids: Sequence[Any] | None = None) -> None:
         faiss = _faiss()
         if not isinstance(index, faiss.Index):
             _checks.reject("index", "FaissStore", "a FAISS index of float vectors", index)
         self.name = f"The FAISS index ({type(index).__name__})"
-        self._index, self._ids = index, ids  # the index is held: what lies inside it is its own
+        self._index = index  # held: what lies inside it is its own
         self._told = 0
         inside, self._id_map = _inside(faiss, index)
-        if ids is not None and self._id_map is not None:
-            raise InvalidInput(f"{self.name} has ids of its own; leave 'ids' out.")
-        self._metric = _metric(faiss, inside)
-        self.convention = Convention.INNER_PRODUCT if self._metric == "ip" else Convention.SQUARED_L2
+        _check_metric(faiss, inside)
         self._vectors: _Lists | _Rows = (
             _Lists(faiss, inside) if _name(inside) == "IndexIVFFlat" else _Rows(faiss, inside)
         )
         self.zero_copy = self._vectors.zero_copy
+        self._ids: Sequence[Any] | None = None
+        self._named: tuple[int, int] = (0, 0)
+        if ids is not None:
+            self._name_all(ids, "FaissStore")
 
     @property
     def dimension(self) -> int:
@@ -69,33 +77,57 @@ class FaissStore:
         mapped = None if self._id_map is None else hash(self._id_map().tobytes())
         return self._told, mapped, self._vectors.state()
 
-    def changed(self) -> None:
-        """Say that vectors were written over in place."""
+    def changed(self, ids: Sequence[Any] | None = None) -> None:
+        """Say that vectors were written over in place or, with ``ids``, what the records are called now."""
+        if ids is not None:
+            self._name_all(ids, "FaissStore.changed")
         self._told += 1
 
     def scores(self, query: NDArray[np.float32]) -> Scored:
-        """FAISS's own scores of all records, as they would be if each vector had unit length."""
-        numbers = self._vectors.numbers()
-        values = self._vectors.distances(np.ascontiguousarray(query, dtype=np.float32)[None], self._metric)
-        with np.errstate(all="ignore"):  # what is not finite then is refused by the reader
-            rows = self._vectors.all()
-            squares = np.vecdot(rows, rows).astype(np.float64)
-            # |x - q|^2 = |x|^2 + 1 - 2 <x, q>
-            products = values if self._metric == "ip" else (squares + 1 - values) / 2
-            cosines = products / np.sqrt(squares)
-        values = cosines if self._metric == "ip" else 2 - 2 * cosines
-        return Scored(self._names(numbers), values.astype(np.float32))
+        """The cosines of all records, each from its own vector as it is kept; a page of vectors is held at a time."""
+        names = self._names(self._vectors.numbers())
+        return Scored(names, self._vectors.in_order(self._cosines(query[None].astype(np.float64))))
 
     def records(self) -> Records:
         return Records(self._names(self._vectors.numbers()), self._vectors.all())
+
+    def _cosines(self, query: NDArray[np.float64]) -> NDArray[np.float32]:
+        """In the order in which the vectors lie."""
+        out, done = np.full(int(self._index.ntotal), np.nan, dtype=np.float32), 0
+        for page in self._vectors.pages():
+            try:
+                out[done : done + len(page)] = _embeddings.scores(page, query, "unit", "FaissStore")[0]
+            except InvalidInput:
+                raise StoreError(
+                    f"{self.name} holds vectors that are zero or not finite numbers; nothing was released."
+                ) from None
+            done += len(page)
+        return out
+
+    def _name_all(self, ids: Any, function: str) -> None:
+        if isinstance(ids, np.ndarray) and ids.ndim == 1:
+            ids = ids.tolist()
+        if isinstance(ids, str | bytes | bytearray) or not isinstance(ids, Sequence):
+            _checks.reject("ids", function, "a sequence, one id a record", ids)
+        if self._id_map is not None:
+            raise InvalidInput(f"{self.name} has ids of its own; leave 'ids' out.")
+        self._ids = ids
+        if isinstance(self._vectors, _Rows):
+            self._named = self._vectors.state()
 
     def _names(self, numbers: NDArray[np.int64]) -> Sequence[Any]:
         """Numbers as FAISS has them, as ids: those of the map, the given ones, or themselves."""
         if self._ids is None:
             return (numbers if self._id_map is None else self._id_map()[numbers]).data
+        if isinstance(self._vectors, _Rows) and not self._vectors.begins_as(self._named):
+            raise StoreError(
+                f"{self.name} changed otherwise than at its end, so the given ids may be of other records now; nothing "
+                "was released: give them again by changed(ids), or use an IDMap."
+            )
         if len(self._ids) != len(numbers) or (len(numbers) and numbers.max() >= len(self._ids)):
             raise StoreError(f"{self.name} holds {len(numbers):,} records, and {len(self._ids):,} ids were given.")
         if isinstance(self._vectors, _Rows):
+            self._named = self._vectors.state()  # what was added at the end has its ids too, from now on
             return self._ids
         return [self._ids[number] for number in numbers]
 
@@ -122,18 +154,32 @@ class _Rows:
         view.flags.writeable = False
         return view
 
-    def distances(self, query: NDArray[np.float32], metric: str) -> NDArray[np.float64]:
-        out = np.full(int(self._index.ntotal), np.nan)
-        _, values, places = self._index.range_search(query, _FARTHEST[metric])
-        out[places] = values
-        return out
-
-    def state(self) -> Hashable:
+    def pages(self) -> Iterator[NDArray[np.float32]]:
         n = int(self._index.ntotal)
+        if self.zero_copy and n:
+            yield self.all()
+        elif not self.zero_copy:
+            for start in range(0, n, _PAGE):
+                yield self._index.reconstruct_n(start, min(_PAGE, n - start))
+
+    def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values
+
+    def state(self) -> tuple[int, int]:
+        n = int(self._index.ntotal)
+        return n, self._sample(n)
+
+    def begins_as(self, state: tuple[int, int]) -> bool:
+        """Whether nothing but additions came since then, as far as the sample tells."""
+        n, sample = state
+        return n <= int(self._index.ntotal) and self._sample(n) == sample
+
+    def _sample(self, n: int) -> int:
+        """Of the first n rows, the last of them included: whatever is removed before it moves it."""
         if not n:
             return 0
         seen = np.unique(np.linspace(0, n - 1, _SAMPLE).astype(np.int64))
-        return n, hash(self._index.reconstruct_batch(seen).tobytes())
+        return hash(self._index.reconstruct_batch(seen).tobytes())
 
 
 class _Lists:
@@ -145,35 +191,36 @@ class _Lists:
         self._faiss, self._index = faiss, index
 
     def numbers(self) -> NDArray[np.int64]:
-        found = [ids.copy() for ids, _ in self._lists()]
-        numbers = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
-        if len(numbers) != self._index.ntotal:  # FAISS puts such vectors into no list
-            raise StoreError(
-                f"An IndexIVFFlat counts {self._index.ntotal:,} records and holds {len(numbers):,}: the others have "
-                "entries that are not finite numbers; nothing was released."
-            )
+        numbers = self._as_they_lie()
+        numbers.sort()
         return numbers
 
     def all(self) -> NDArray[np.float32]:
-        numbers, done = [], 0
-        rows = np.empty((int(self._index.ntotal), int(self._index.d)), dtype=np.float32)
+        numbers, done = self._as_they_lie(), 0
+        places = np.empty(len(numbers), dtype=np.int64)
+        places[np.argsort(numbers, kind="stable")] = np.arange(len(numbers))
+        rows = np.empty((len(numbers), int(self._index.d)), dtype=np.float32)
         for ids, part in self._lists():
-            rows[done : done + len(ids)] = part
-            numbers.append(ids.copy())
+            rows[places[done : done + len(ids)]] = part
             done += len(ids)
-        return rows[np.argsort(np.concatenate(numbers), kind="stable")] if numbers else rows
+        return rows
 
-    def distances(self, query: NDArray[np.float32], metric: str) -> NDArray[np.float64]:
-        numbers = self.numbers()
-        out = np.full(len(numbers), np.nan)
-        if not len(numbers):
-            return out  # an index that is not trained searches nothing
-        every = self._faiss.SearchParametersIVF(nprobe=self._index.nlist)
-        _, values, found = self._index.range_search(query, _FARTHEST[metric], params=every)
-        if len(found) == len(numbers):
-            return np.asarray(values, dtype=np.float64)[np.argsort(found, kind="stable")]
-        out[np.searchsorted(numbers, found)] = values  # some are no numbers, and stay so
-        return out
+    def pages(self) -> Iterator[NDArray[np.float32]]:
+        for _, part in self._lists():
+            yield part
+
+    def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values[np.argsort(self._as_they_lie(), kind="stable")]
+
+    def _as_they_lie(self) -> NDArray[np.int64]:
+        found = [ids.copy() for ids, _ in self._lists()]
+        numbers: NDArray[np.int64] = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        if len(numbers) != self._index.ntotal:  # FAISS puts such vectors into no list
+            raise StoreError(
+                f"An IndexIVFFlat counts {self._index.ntotal:,} records and holds {len(numbers):,}: the others have "
+                "entries that are not finite numbers, or too large for its L2; nothing was released."
+            )
+        return numbers
 
     def state(self) -> Hashable:
         return tuple(hash(ids.tobytes() + part[-1].tobytes()) for ids, part in self._lists())
@@ -248,8 +295,6 @@ def _why(name: str) -> str:
     return "is not an index whose exact vectors FaissStore can read"
 
 
-def _metric(faiss: Any, index: Any) -> str:
-    names = {faiss.METRIC_INNER_PRODUCT: "ip", faiss.METRIC_L2: "l2"}
-    if index.metric_type not in names:
+def _check_metric(faiss: Any, index: Any) -> None:
+    if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
         raise InvalidInput(f"An {_name(index)} by another metric than inner product or L2 gives no cosines.")
-    return names[index.metric_type]

@@ -1,12 +1,15 @@
 """LanceDB tables as a store.
 
 Scores are LanceDB's own cosine distances, by a flat search that bypasses any vector index and asks for more records
-than there are, so that none is chosen by its score.
+than there are, so that none is chosen by its score. LanceDB squares lengths in single precision, which holds lengths
+from about 1e-19 to 1e19: beyond, it answers 1 or infinity (lancedb 0.40), so lengths are looked at before scores are.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,10 @@ from numpy.typing import NDArray
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+
+#: Of the lengths whose squares single precision holds with all their digits.
+_SHORTEST, _LONGEST = 1e-18, 1e18
+_PAGE = 10_000
 
 
 class LanceStore:
@@ -25,7 +32,9 @@ class LanceStore:
     table : as ``open_table`` gives it.
     id_column, vector_column : the latter holds lists of one fixed size, of half, single or double precision.
 
-    ``state`` is the table's version, which every change makes anew. The table object sees what is written through it at
+    ``state`` is the table's version, which every change makes anew, and the identity of its folder, or, where it is in
+    no folder of this machine, the version's time: a table dropped and made again begins at version 1. What else is not
+    seen is said by :meth:`changed`. The table object sees what is written through it at
     once, and what others write as its connection's ``read_consistency_interval`` says: with
     ``lancedb.connect(uri, read_consistency_interval=timedelta(0))`` at once too, without it never.
     """
@@ -38,7 +47,7 @@ class LanceStore:
             import pyarrow as pa
             from lancedb.table import Table
         except ImportError:
-            raise need("lance", "LanceStore") from None
+            raise need("lancedb", "LanceStore") from None
         if not isinstance(table, Table):
             _checks.reject("table", "LanceStore", "a table of lancedb, opened and not asynchronous", type(table))
         self.name = f"The LanceDB table {table.name!r}"
@@ -53,16 +62,22 @@ class LanceStore:
             must = "must hold lists of one fixed size of floating-point numbers"
             raise InvalidInput(f"{self.name}: the column {vector_column!r} {must}, not {kind}.")
         self._dimension = int(kind.list_size)
+        self._told, self._fit = 0, None  # type: tuple[int, Hashable]
 
     @property
     def dimension(self) -> int:
         return self._dimension
 
     def state(self) -> Hashable:
-        return int(self._table.version)
+        return int(self._table.version), self._identity(), self._told
+
+    def changed(self) -> None:
+        """Say that records were replaced, so that the next reading is of a new version."""
+        self._told += 1
 
     def scores(self, query: NDArray[np.float32]) -> Scored:
         n = self._count()
+        self._check_lengths()
         found = (
             self._table.search(query, vector_column_name=self._column)
             .distance_type("cosine")
@@ -89,6 +104,32 @@ class LanceStore:
             raise StoreError(f"{self.name} has rows without a whole vector; nothing was released.")
         rows = flat.to_numpy(zero_copy_only=False).reshape(n, self._dimension)
         return Records(ids, rows[order])
+
+    def _identity(self) -> Hashable:
+        with contextlib.suppress(OSError):
+            facts = Path(self._table.uri).stat()
+            return facts.st_ino, facts.st_mtime_ns
+        return str(max(one["timestamp"] for one in self._table.list_versions()))  # 0.3 ms a version
+
+    def _check_lengths(self) -> None:
+        """Once a state: LanceDB's answers do not tell a length that it cannot square from a right angle."""
+        state = self.state()
+        if state == self._fit:
+            return
+        for page in self._table.search().select([self._column]).limit(self._count()).to_batches(_PAGE):
+            vectors = page.column(0)
+            flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+            if vectors.null_count or not np.isfinite(flat).all():
+                raise StoreError(
+                    f"{self.name} has rows without a whole vector of finite numbers; nothing was released."
+                )
+            lengths = np.linalg.norm(flat.reshape(-1, self._dimension), axis=1)
+            if not ((lengths >= _SHORTEST) & (lengths <= _LONGEST)).all():
+                raise StoreError(
+                    f"{self.name} has vectors that are zero or not finite numbers, or whose lengths LanceDB cannot "
+                    "square; use pin='copy'."
+                )
+        self._fit = state
 
     def _count(self) -> int:
         n = int(self._table.count_rows())

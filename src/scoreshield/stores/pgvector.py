@@ -1,15 +1,17 @@
 """A PostgreSQL table with a pgvector column as a store.
 
-Scores come from ``SELECT id, embedding <=> query FROM table``. Without ORDER BY and LIMIT no approximate index can
-answer it, so every row is scored, exactly and by itself. pgvector's operators are cosine distance (``<=>``), negative
-inner product (``<#>``) and Euclidean distance (``<->``), which is squared here. Vectors travel in pgvector's binary
-form: the dimension and an unused number, two bytes each, then the numbers, all with the high byte first.
+Scores come from ``SELECT id, embedding <#> query, vector_norm(embedding) FROM table``. Without ORDER BY and LIMIT no
+approximate index can answer it, so every row is scored, exactly and by itself. The cosine is the inner product (whose
+negative ``<#>`` is) over the length, which pgvector computes in double precision; its own cosine distance ``<=>`` adds
+squares in single precision and answers 0 or 1 for vectors that are very long or very short. Vectors travel in
+pgvector's binary form: the dimension and an unused number, two bytes each, then the numbers, with the high byte first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -25,9 +27,14 @@ T = TypeVar("T")
 
 Watch = Literal["counters", "rows"]
 WATCHES: tuple[str, ...] = get_args(Watch)
-_OPERATORS = {Convention.COSINE_DISTANCE: "<=>", Convention.INNER_PRODUCT: "<#>", Convention.SQUARED_L2: "<->"}
 _ENTRIES = {"vector": ">f4", "halfvec": ">f2"}
 _PAGE = 10_000
+#: Seconds on top of the server's own time-out before the client gives a statement up.
+_GRACE = 5.0
+#: Below this length the products of single precision lose digits.
+_SHORTEST = 1e-30
+#: Seconds between looks at whether a silent server is still there, and how many may fail.
+_KEEPALIVES = {"keepalives": 1, "keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 3}
 
 # What the catalogue says of the table and its vector column.
 _FACTS = """
@@ -65,17 +72,18 @@ class PgVectorStore:
     source : a ``postgresql://`` address, or a function that opens a psycopg connection, which the store then owns.
     table, schema : of the records; without a schema, the first on the search path.
     id_column, vector_column : the latter of type vector or halfvec.
-    convention : which of pgvector's operators scores: COSINE_DISTANCE, INNER_PRODUCT or SQUARED_L2.
     watch : how ``state`` sees changes. ``"counters"`` are the server's own, of inserts, updates and deletes: 1 ms, and
         up to ten seconds late, as PostgreSQL holds back those of a session that goes idle. ``"rows"`` reads every row's
         version: exact, and 60 to 90 ms for 100,000 rows of 384 numbers. Rows are also read where there are no counters:
         on a standby, with ``track_counts`` off, for partitioned tables.
-    statement_timeout, connect_timeout : in seconds. The latter is for an address.
+    statement_timeout, connect_timeout : in seconds. A server that has not answered a statement five seconds after its
+        time is given up by the client. The latter is for an address.
 
     One connection is kept and used by one thread at a time. A server that hung up between two readings is asked again.
     """
 
     zero_copy = False
+    convention = Convention.COSINE
 
     def __init__(
         self,
@@ -85,7 +93,6 @@ class PgVectorStore:
         vector_column: str = "embedding",
         *,
         schema: str | None = None,
-        convention: Convention = Convention.COSINE_DISTANCE,
         watch: str = "counters",
         statement_timeout: float = 60.0,
         connect_timeout: float = 10.0,
@@ -101,19 +108,17 @@ class PgVectorStore:
         for name, text in (("table", table), ("id_column", id_column), ("vector_column", vector_column)):
             if not isinstance(text, str) or not text or "\0" in text:
                 _checks.reject(name, "PgVectorStore", "a name", text)
-        if convention not in _OPERATORS:
-            must = "one of " + ", ".join(str(option) for option in _OPERATORS)
-            _checks.reject("convention", "PgVectorStore", must, convention)
-        self.convention = self._measured = Convention(convention)
         self._counts = _checks.one_of(watch, "watch", "PgVectorStore", WATCHES) == "counters"
-        milliseconds = 1000 * _checks.positive(statement_timeout, "statement_timeout", "PgVectorStore")
-        self._timeout = str(max(1, round(milliseconds)))
+        self._patience = _checks.positive(statement_timeout, "statement_timeout", "PgVectorStore")
+        self._timeout = str(max(1, round(1000 * self._patience)))
         seconds = max(1, round(_checks.positive(connect_timeout, "connect_timeout", "PgVectorStore")))
-        self._connect = source if callable(source) else lambda: psycopg.connect(source, connect_timeout=seconds)
+        options: dict[str, Any] = {"connect_timeout": seconds, **_KEEPALIVES}
+        self._connect = source if callable(source) else lambda: psycopg.connect(source, **options)
         self.name = "The PostgreSQL table " + ".".join(part for part in (schema, table) if part)
         self._table = sql.Identifier(*(part for part in (schema, table) if part))
         self._id, self._column = id_column, vector_column
         self._lock, self._connection, self._process = threading.Lock(), None, 0  # type: tuple[Any, Any, int]
+        self._deadline: _Deadline | None = None  # of the reading under way
         self._facts = reading(self, "being opened", lambda: self._read(self._look))
         self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
 
@@ -137,15 +142,12 @@ class PgVectorStore:
 
     def scores(self, query: NDArray[np.float32]) -> Scored:
         rows = self._read(lambda cursor: self._score(cursor, query))
-        if any(one is None or value is None for one, value in rows):
-            raise StoreError(f"{self.name} has rows without an id or a vector; nothing was released.")
+        if any(one is None or one != one or value is None for one, value, _ in rows):
+            raise self._without()
         rows.sort(key=lambda row: row[0])
-        values = np.fromiter((value for _, value in rows), dtype=np.float64, count=len(rows))
-        if self._measured is Convention.INNER_PRODUCT:
-            values = -values
-        elif self._measured is Convention.SQUARED_L2:
-            values = values**2
-        return Scored([one for one, _ in rows], values.astype(np.float32))
+        products, lengths = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2).T
+        lengths[lengths < _SHORTEST] = np.nan  # refused, as what is not finite is
+        return Scored([row[0] for row in rows], (-products / lengths).astype(np.float32))
 
     def records(self) -> Records:
         ids, parts = self._read(self._fetch)
@@ -164,12 +166,11 @@ class PgVectorStore:
         column: sql.Composable = sql.Identifier(self._column)
         if self._facts.type == "halfvec":  # the query keeps its full precision
             column = sql.SQL("{}::{}.vector").format(column, namespace)
-        operator = sql.SQL(_OPERATORS[self._measured])
-        return sql.SQL("SELECT {}, {} OPERATOR({}.{}) {}::{}.vector FROM {}").format(
-            sql.Identifier(self._id), column, namespace, operator, text, namespace, self._table
-        )
+        return sql.SQL(
+            "SELECT {id}, {column} OPERATOR({s}.<#>) {text}::{s}.vector, {s}.vector_norm({column}) FROM {t}"
+        ).format(id=sql.Identifier(self._id), column=column, s=namespace, text=text, t=self._table)
 
-    def _score(self, cursor: Any, query: NDArray[np.float32]) -> list[tuple[Any, float]]:
+    def _score(self, cursor: Any, query: NDArray[np.float32]) -> list[tuple[Any, float, float]]:
         import psycopg
 
         try:
@@ -189,8 +190,10 @@ class PgVectorStore:
         ids: list[Any] = []
         parts: list[NDArray[Any]] = []
         while rows := cursor.execute(f"FETCH {_PAGE} FROM scoreshield").fetchall():
-            if any(one is None or data is None for one, data in rows):
-                raise StoreError(f"{self.name} has rows without an id or a vector; nothing was released.")
+            if any(one is None or one != one or data is None for one, data in rows):
+                raise self._without()
+            if self._deadline is not None:
+                self._deadline.renew()  # each page is a statement of its own
             ids += [one for one, _ in rows]
             parts.append(self._decode([data for _, data in rows]))
         return ids, parts
@@ -202,6 +205,11 @@ class PgVectorStore:
             raise self._mixed()
         rows: NDArray[Any] = np.frombuffer(b"".join(values), dtype=form)["vector"]
         return rows.astype(entry.newbyteorder("="))
+
+    def _without(self) -> StoreError:
+        return StoreError(
+            f"{self.name} has rows without an id or a vector (NULL, or NaN for an id); nothing was released."
+        )
 
     def _mixed(self) -> StoreError:
         return StoreError(
@@ -269,19 +277,62 @@ class PgVectorStore:
         from psycopg.rows import tuple_row
 
         if self._connection is None or self._process != os.getpid():
-            connection = self._connect()
-            if not isinstance(connection, psycopg.Connection):
-                _checks.reject(
-                    "source", "PgVectorStore", "a function that opens a psycopg connection", type(connection)
-                )
-            self._connection, self._process = connection, os.getpid()
-            connection.autocommit, connection.read_only = True, True
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection = self._connection
+            self._connection, self._process = self._opened(), os.getpid()
+        connection, seconds, self._deadline = self._connection, self._patience + _GRACE, None
         try:
-            with connection.transaction(), connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+            self._deadline = deadline = _Deadline(connection.fileno(), seconds)
+            with deadline, connection.transaction(), connection.cursor(binary=True, row_factory=tuple_row) as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", (self._timeout,))
                 return work(cursor)
-        except BaseException:
+        except BaseException as error:
             self.close()
-            raise
+            if not (isinstance(error, psycopg.Error) and self._deadline is not None and self._deadline.passed):
+                raise
+        raise StoreError(f"{self.name} did not answer within {seconds:g} seconds; nothing was released.")
+
+    def _opened(self) -> Any:
+        import psycopg
+
+        connection = self._connect()
+        must = "a function that opens a psycopg connection"
+        if not isinstance(connection, psycopg.Connection):
+            _checks.reject("source", "PgVectorStore", must, type(connection))
+        if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise InvalidInput(
+                f"The 'source' parameter of PgVectorStore must be {must} of its own. Got one that is closed or already "
+                "in a transaction instead; commit what is done on it first."
+            )
+        connection.autocommit, connection.read_only = True, True
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return connection
+
+
+class _Deadline:
+    """Cuts a connection whose server stops answering: the server's own time-out cannot be counted on then."""
+
+    def __init__(self, number: int, seconds: float) -> None:
+        self._socket = socket.socket(fileno=socket.dup(number))  # a number of ours, that nobody else can be given
+        self._seconds, self.passed = seconds, False
+        self._timer = self._started()
+
+    def __enter__(self) -> _Deadline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._socket.close()
+
+    def renew(self) -> None:
+        self._timer.cancel()
+        self._timer = self._started()
+
+    def _started(self) -> threading.Timer:
+        timer = threading.Timer(self._seconds, self._cut)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _cut(self) -> None:
+        self.passed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)

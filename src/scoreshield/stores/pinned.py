@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, Store, reading, scrubbed
+from scoreshield.stores.protocol import Convention, Records, Scored, Store, has, is_store, reading, scrubbed
 
 Pin = Literal["auto", "copy", "view", "scores"]
 PINS: tuple[str, ...] = get_args(Pin)
@@ -37,12 +37,14 @@ class Snapshot:
     ids : of the records, in the order of the rows.
     rows : (n, d), float32 and of unit length, or a view of the store's own; None where scores are asked of the store.
     version : 1, 2, ... of this pinned copy.
+    state : the store's token when it was read.
     """
 
     store: Store
     ids: tuple[Any, ...]
     rows: NDArray[Any] | None
     version: int
+    state: Hashable
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -89,16 +91,19 @@ class Pinned:
     pin : ``"copy"`` holds contiguous unit float32 rows (n d 4 bytes); ``"view"`` reads the memory of a store that
         has it (NumPy, FAISS); ``"scores"`` holds ids only and asks the store for all n scores at each query;
         ``"auto"`` is the view where there is one and the copy elsewhere.
-    check_every : seconds between looks at whether the store changed; 0 looks before every release. A view is taken
-        anew each time, and looked at each time: the store may have moved it.
+    check_every : seconds between looks at whether the store changed; 0 looks before every release; without it, what the
+        adapter says (``look_every``), or else 0. A view is taken anew each time, and looked at each time: the store may
+        have moved it.
     """
 
-    def __init__(self, store: Store, *, pin: str = "auto", check_every: float = 0.0) -> None:
-        if not isinstance(store, Store):
+    def __init__(self, store: Store, *, pin: str = "auto", check_every: float | None = None) -> None:
+        if not is_store(store):
             _checks.reject("store", "Pinned", "a store of scoreshield.stores, or what keeps its protocol", store)
         self.pin = _checks.one_of(pin, "pin", "Pinned", PINS)
         if pin == "view" and not store.zero_copy:
             raise InvalidInput(f"{store.name} gives no view of its vectors; use pin='copy'.")
+        if check_every is None:
+            check_every = getattr(store, "look_every", 0.0)
         self._every = _checks.real(check_every, "check_every", "Pinned", "a number of seconds, 0 or more")
         if self._every < 0:
             _checks.reject("check_every", "Pinned", "a number of seconds, 0 or more", check_every)
@@ -109,7 +114,8 @@ class Pinned:
         self._version, self._state = 0, None  # type: tuple[int, Hashable]
 
     def __repr__(self) -> str:
-        return f"<Pinned {self.store.name}, version {self.version}>"
+        store = getattr(self, "store", None)  # an error tracker may show one that was refused half-way
+        return f"<Pinned {getattr(store, 'name', 'nothing')}, version {getattr(self, '_version', 0)}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A pinned copy holds private vectors and is not pickled.")
@@ -127,6 +133,26 @@ class Pinned:
         """The records as they are now: as pinned, or read anew where the store changed."""
         with self._lock:
             return scrubbed(self._current)
+
+    def listed(self) -> tuple[tuple[Any, ...], Hashable]:
+        """The ids as they are now, and the store's state; no vectors are kept that were not held before."""
+        with self._lock:
+            if has(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
+                return scrubbed(self._listed)
+            held = self._snapshot is not None
+            try:
+                found = scrubbed(self._current)
+            finally:
+                if not held:
+                    self._snapshot = None
+            return found.ids, found.state
+
+    def _listed(self) -> tuple[tuple[Any, ...], Hashable]:
+        state = reading(self.store, "telling its state", self.store.state)
+        store: Any = self.store
+        ids = reading(store, "giving its ids", lambda: tuple(store.ids()))
+        _check_ids(self.store, ids)
+        return ids, state
 
     def _current(self) -> Snapshot:
         known = self._snapshot
@@ -157,14 +183,14 @@ class Pinned:
         records = reading(self.store, "giving its vectors", self.store.records)
         if records is None or known.rows is None or np.shape(records.vectors) != known.rows.shape:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released.")
-        return Snapshot(self.store, known.ids, records.vectors, known.version)
+        return Snapshot(self.store, known.ids, records.vectors, known.version, known.state)
 
     def _read(self, state: Hashable, version: int) -> Snapshot:
         if self.pin == "scores":
             probe = _probe(self.store.dimension)
             scored = self._scored(probe)
             _check_opposite(self.store, scored, self._scored(-probe))
-            return Snapshot(self.store, tuple(scored.ids), None, version)
+            return Snapshot(self.store, tuple(scored.ids), None, version, state)
         records = _checked_records(self.store)
         if records is None:
             raise InvalidInput(f"{self.store.name} cannot give its vectors; use pin='scores'.")
@@ -173,7 +199,7 @@ class Pinned:
             _check_rows(rows, self.store)
         else:
             rows = _unit_copy(rows, self.store)
-        found = Snapshot(self.store, tuple(records.ids), rows, version)
+        found = Snapshot(self.store, tuple(records.ids), rows, version, state)
         _check_convention(self.store, found, self._scored(_probe(rows.shape[1])))
         if reading(self.store, "telling its state", self.store.state) != state:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released: try again.")

@@ -10,6 +10,7 @@ codebook that was trained on them, for one).
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from enum import StrEnum
@@ -64,6 +65,9 @@ class Store(Protocol):
     name : for messages: what the store is and where, without passwords.
     convention : what ``scores`` returns; it is checked on a probe.
     zero_copy : whether ``records`` is a view of memory that the store holds anyway, and costs nothing to take again.
+
+    An adapter may have two more: ``ids()``, every id in the order of ``records``, where that is cheaper than to give
+    the vectors; and ``look_every``, the seconds between two looks at ``state`` by default, where it is slow to tell.
     """
 
     name: str
@@ -82,6 +86,23 @@ class Store(Protocol):
 
     def records(self) -> Records | None:
         """Every record's vector, or None where the store cannot give them."""
+
+
+_NAMES = ("name", "convention", "zero_copy", "dimension", "state", "scores", "records")
+
+
+def is_store(thing: Any) -> bool:
+    """Whether it has what a store has, without reading any of it: a dimension may cost a connection to tell."""
+    return not isinstance(thing, type) and all(has(thing, name) for name in _NAMES)
+
+
+def has(thing: Any, name: str) -> bool:
+    """Whether there is such an attribute, without computing it (as Python's own check of a protocol does from 3.12)."""
+    try:
+        inspect.getattr_static(thing, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def reading(store: Store, what: str, read: Callable[[], T]) -> T:

@@ -1,8 +1,9 @@
 """Qdrant collections as a store: in memory, in a local folder or on a server.
 
 Scores are Qdrant's own, by an exact search (a full scan of the original vectors) for more records than there are, so
-that none is chosen by its score. Qdrant scores by cosine (it keeps such vectors at unit length), by inner product or by
-Euclidean distance, which is squared here; Manhattan distance is no function of the cosine and is refused.
+that none is chosen by its score. Qdrant scores by cosine (it keeps such vectors at unit length), by inner product x.q
+or by Euclidean distance |x - q|. From the latter two the cosine with a unit query follows by the record's own length:
+x.q / |x| and (|x|^2 + 1 - |x - q|^2) / (2 |x|). Manhattan distance is no function of the cosine and is refused.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from scoreshield import _checks
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
-_CONVENTIONS = {
-    "Cosine": Convention.COSINE,
-    "Dot": Convention.INNER_PRODUCT,
-    "Euclid": Convention.SQUARED_L2,
-}
+_DISTANCES = ("Cosine", "Dot", "Euclid")
+#: Of the lengths from which a Euclidean distance of single precision gives the cosine to four digits.
+_SHORTEST, _LONGEST = 0.01, 100.0
 _PAGE = 2_000
 
 
@@ -36,10 +35,12 @@ class QdrantStore:
     timeout : whole seconds that a server may take for one request, where that is not the client's own.
 
     ``state`` sees the number of records, which is all that Qdrant tells cheaply. A vector replaced under its id, or as
-    many inserts as deletes between two looks, is not seen: call :meth:`changed` then.
+    many inserts as deletes between two looks, is not seen: call :meth:`changed` then. Where the collection is not by
+    cosine, ``scores`` reads all vectors once a state, for their lengths.
     """
 
     zero_copy = False
+    convention = Convention.COSINE
 
     def __init__(
         self, client: Any, collection: str, *, vector_name: str | None = None, timeout: int | None = None
@@ -60,13 +61,13 @@ class QdrantStore:
         if params.multivector_config is not None:
             raise InvalidInput(f"{self.name} keeps several vectors a record, which have no one cosine with a query.")
         distance = str(params.distance.value)
-        if distance not in _CONVENTIONS:
+        if distance not in _DISTANCES:
             raise InvalidInput(
                 f"{self.name} scores by {distance} distance, which is no function of the cosine; make a collection "
                 "with Cosine."
             )
-        self.convention, self._dimension = _CONVENTIONS[distance], int(params.size)
-        self._squared = distance == "Euclid"
+        self._distance, self._dimension = distance, int(params.size)
+        self._lengths: tuple[Hashable, list[Any], NDArray[np.float64]] | None = None
 
     @property
     def dimension(self) -> int:
@@ -95,8 +96,30 @@ class QdrantStore:
         if len(found) != n:
             raise StoreError(f"{self.name} gave {len(found):,} scores for {n:,} records; nothing was released.")
         found.sort(key=lambda point: _place(point.id))
-        values = np.fromiter((point.score for point in found), dtype=np.float32, count=n)
-        return Scored([point.id for point in found], values**2 if self._squared else values)
+        ids = [point.id for point in found]
+        values = np.fromiter((point.score for point in found), dtype=np.float64, count=n)
+        return Scored(ids, self._cosines(ids, values).astype(np.float32))
+
+    def _cosines(self, ids: list[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._distance == "Cosine":
+            return values
+        state = len(ids), self._told
+        if self._lengths is None or self._lengths[:2] != (state, ids):
+            listed, vectors = self.records()
+            self._lengths = state, list(listed), np.linalg.norm(vectors.astype(np.float64), axis=1)
+        if self._lengths[1] != ids:
+            raise StoreError(f"{self.name} changed while it was read; nothing was released: try again.")
+        lengths = self._lengths[2]
+        if not lengths.min() > 0:
+            raise StoreError(f"{self.name} holds vectors that are zero or not finite numbers; nothing was released.")
+        if self._distance == "Dot":
+            return values / lengths
+        if lengths.min() < _SHORTEST or lengths.max() > _LONGEST:
+            raise StoreError(
+                f"{self.name} has vectors that are not between {_SHORTEST:g} and {_LONGEST:g} long, which Euclidean "
+                "distances are too coarse for; use pin='copy'."
+            )
+        return (lengths**2 + 1 - values**2) / (2 * lengths)
 
     def records(self) -> Records:
         n, ids, parts, offset = self._count(), [], [], None

@@ -1,0 +1,187 @@
+"""From query vectors to LangChain documents: every search of the private vector store ends here.
+
+Documents are fetched after the ranking was released (under a filter: in no order of merit, before it), and are copied
+without what stores put beside them (scores, distances, vectors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import Any, NamedTuple
+
+from langchain_core.documents import Document
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
+from scoreshield.integrations._common import annotated, refuse, scrub
+from scoreshield.search import Hits, PrivateSearch
+from scoreshield.stores.protocol import bare
+
+#: What these ids name, as far as it is there: Documents, or what has their ``page_content`` and ``metadata``.
+Fetch = Callable[[Sequence[Any]], Mapping[Any, Any]]
+#: One document and its released cosine; None where only names were released.
+Found = tuple[Document, float | None]
+#: What every search takes.
+SIMILARITY = frozenset({"k", "filter"})
+_LARGEST_PAGE = 512
+#: Hits beyond k that are released with them and stand in for documents deleted meanwhile.
+_SPARE = 16
+#: Paid rankings that are kept where their documents could not be read.
+_MOST_UNREAD = 256
+
+
+class Plain(NamedTuple):
+    """A document as it may be shown: its text, and its metadata without scores and vectors."""
+
+    page_content: str
+    metadata: dict[str, Any]
+
+    def as_document(self, one: Any) -> Document:
+        return Document(id=str(one), page_content=self.page_content, metadata=self.metadata)
+
+
+def fetching(documents: Any) -> Fetch:
+    """Documents from a mapping of ids, or through a function like ``VectorStore.get_by_ids``."""
+    if isinstance(documents, Mapping):
+        return lambda ids: {one: documents[one] for one in ids if one in documents}
+    if not callable(documents):
+        _checks.reject("documents", "PrivateVectorStore", "a mapping of ids or a function like get_by_ids", documents)
+
+    def fetch(ids: Sequence[Any]) -> dict[Any, Document]:
+        # LangChain's ids are strings; the store's own may be numbers.
+        named = {str(one): one for one in ids}
+        return {named[document.id]: document for document in documents(list(ids)) if document.id in named}
+
+    return fetch
+
+
+def documents_of(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
+    """The documents without scores and vectors; a failure is told by its type alone, as its text may hold data."""
+    try:
+        return _plain(fetch, ids)
+    except ScoreShieldError as known:
+        failure: ScoreShieldError = known
+    except Exception as error:
+        failure = StoreError(f"The documents could not be read ({type(error).__name__}).")
+    raise bare(failure)
+
+
+def _plain(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
+    found = fetch(ids) if ids else {}
+    shown = {one: Plain(found[one].page_content, scrub(found[one].metadata)) for one in ids if one in found}
+    if not all(isinstance(plain.page_content, str) for plain in shown.values()):
+        raise StoreError("The documents could not be read: some have no text.")
+    return shown
+
+
+def check_named(ids: Sequence[Any], fetch: Fetch) -> None:
+    """Refuse ids that name no document at all: every answer would be empty, and paid for."""
+    pages = (ids[start : start + _LARGEST_PAGE] for start in range(0, len(ids), _LARGEST_PAGE))
+    if not any(documents_of(fetch, page) for page in pages):
+        raise InvalidInput(
+            f"None of the {len(ids):,} records is called as a document is (the first is {ids[0]!r}): documents need "
+            "the ids that the store, or the saved index, has; without any, LangChain draws new ones each time."
+        )
+
+
+def filter_of(given: Any) -> Callable[[Any, Plain], bool] | None:
+    """A test of one document: a function as it is, or metadata that must be equal."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        if not callable(given):
+            _checks.reject("filter", "a search", "a function of a Document, or metadata that must be equal", given)
+        return lambda one, plain: bool(given(plain.as_document(one)))
+    if any(str(key).startswith("$") or isinstance(value, Mapping) for key, value in given.items()):
+        raise InvalidInput("A filter with operators is a store's own language: give a function of a Document instead.")
+    return lambda _, plain: all(plain.metadata.get(key) == value for key, value in given.items())
+
+
+class Lookup:
+    """Which ids a ranking may show: those whose documents are there and pass the filter.
+
+    Documents are read as they are asked about. Under a filter more and more are read at a time, in the public order of
+    the ids, so that a rare match does not take one reading a record.
+    """
+
+    def __init__(self, fetch: Fetch, keep: Callable[[Any, Plain], bool] | None, search: PrivateSearch) -> None:
+        self.found: dict[Any, Plain] = {}
+        self.filters = keep is not None
+        self._fetch, self._keep = fetch, keep
+        self._seen: set[Any] = set()
+        self._rest = iter(search.ids) if keep is not None else iter(())
+        self._page = 1
+
+    def load(self, ids: Sequence[Any]) -> None:
+        new = [one for one in dict.fromkeys(ids) if one not in self._seen]
+        self.found.update(documents_of(self._fetch, new))
+        self._seen.update(new)
+
+    def __call__(self, one: Any) -> bool:
+        if one not in self._seen:
+            others = (other for other in self._rest if other != one and other not in self._seen)
+            self.load([one, *islice(others, self._page - 1)])
+            self._page = min(2 * self._page, _LARGEST_PAGE)
+        return one in self.found and (self._keep is None or self._keep(one, self.found[one]))
+
+
+class Answers:
+    """From query vectors to documents: every search of the vector store ends here."""
+
+    def __init__(self, search: PrivateSearch, fetch: Fetch) -> None:
+        self._search, self.fetch = search, fetch
+        self._unread: dict[tuple[bytes, int], list[Hits]] = {}
+
+    def documents(self, ids: Sequence[Any]) -> list[Document]:
+        """Those that there are, in the order of the ids."""
+        found = documents_of(self.fetch, list(dict.fromkeys(ids)))
+        return [plain.as_document(one) for one, plain in found.items()]
+
+    def find(
+        self, vectors: Sequence[Any], function: str, *, k: int = 4, filter: Any = None, **unknown: Any
+    ) -> list[list[Found]]:
+        """The k best documents of each query vector: one charge for all of them, where there is one."""
+        refuse_unknown(unknown, SIMILARITY, function, "it may act before the noise; 'k' and 'filter' act after it")
+        k = _checks.count(k, "k", function)
+        lookup = Lookup(self.fetch, filter_of(filter), self._search)
+        if self._search.mode == "index" or lookup.filters:
+            return self._read(self._hits(vectors, k, lookup), lookup, k)
+        # Documents are read after the charge, so that nothing about an unpaid ranking is seen. Where that fails, what
+        # was paid for is kept: asking the same again reads on from there.
+        queries = _checks.array(vectors, "embedding", function, "vectors of one length")
+        asked = queries.tobytes(), k
+        hits = self._unread.pop(asked, None) or self._search.search_batch(queries, k + _SPARE)
+        try:
+            return self._read(hits, lookup, k)
+        except StoreError as error:
+            self._unread = dict([*self._unread.items(), (asked, hits)][-_MOST_UNREAD:])
+            told = str(error).removesuffix(".")
+        raise StoreError(f"{told}; the query was charged, and asking the same again costs nothing.")
+
+    def _hits(self, vectors: Sequence[Any], k: int, lookup: Lookup) -> list[Hits]:
+        """Of an index, or under a filter: documents that may not be shown are left out at no cost, or before it."""
+        if lookup.filters:
+            return self._search.search_batch(vectors, k, where=lookup)
+        hits = self._search.search_batch(vectors, k)
+        ids = [one for found in hits for one in found.ids]
+        lookup.load(ids)
+        return hits if all(map(lookup, ids)) else self._search.search_batch(vectors, k, where=lookup)
+
+    def _read(self, hits: list[Hits], lookup: Lookup, k: int) -> list[list[Found]]:
+        lookup.load([one for found in hits for one in found.ids[:k]])
+        shown = ((found, islice((place for place, one in enumerate(found.ids) if lookup(one)), k)) for found in hits)
+        return [[self._found(found, place, lookup) for place in places] for found, places in shown]
+
+    def _found(self, hits: Hits, place: int, lookup: Lookup) -> Found:
+        one = hits.ids[place]
+        plain = lookup.found[one]
+        metadata = annotated(plain.metadata, self._search, hits, place)
+        score = None if hits.scores is None else float(hits.scores[place])
+        return plain._replace(metadata=metadata).as_document(one), score
+
+
+def refuse_unknown(given: Mapping[str, Any], known: AbstractSet[str], function: str, why: str) -> None:
+    for name in sorted(set(given) - known):
+        refuse(f"The {name!r} parameter of {function}", why)

@@ -1,0 +1,380 @@
+"""A LangChain vector store whose scores and order are differentially private.
+
+It answers from a :class:`~scoreshield.search.PrivateSearch` over the user's own vector store: all n records are scored
+and released, the ranking comes from what was released, and only then are documents fetched, by id. Whatever would read
+the clean vectors again (MMR, candidates chosen before the noise, embeddings beside the documents) is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput, ScoreShieldError
+from scoreshield.integrations._common import refuse
+from scoreshield.integrations.langchain_answers import Answers, Fetch, Found, check_named, fetching, refuse_unknown
+from scoreshield.integrations.langchain_stores import adapted
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.search import PrivateSearch
+from scoreshield.stores.pinned import Pinned
+from scoreshield.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from scoreshield.integrations.langchain_retriever import PrivateRetriever
+
+_WHY_NOT_MMR = "it compares clean vectors with each other and with the query, outside what was released"
+_OPTIONS = frozenset(inspect.signature(PrivateSearch).parameters) - {"store", "epsilon"}
+
+
+class PrivateVectorStore(VectorStore):
+    """A LangChain vector store that answers from released scores alone.
+
+    Parameters
+    ----------
+    search : what is searched; its ids are those of the documents.
+    embedding : the model that embeds queries; the one the records were embedded with.
+    documents : by id: a mapping, or a function like ``VectorStore.get_by_ids``.
+
+    Most users want :meth:`from_vectorstore`.
+    """
+
+    def __init__(
+        self,
+        search: PrivateSearch,
+        embedding: Embeddings,
+        documents: Mapping[Any, Document] | Callable[[Sequence[Any]], Iterable[Document]],
+    ) -> None:
+        if not isinstance(search, PrivateSearch):
+            _checks.reject("search", "PrivateVectorStore", "a scoreshield.search.PrivateSearch", type(search))
+        self._search = search
+        self._embedding = _checked_embedding(embedding)
+        self._answers = Answers(search, fetching(documents))
+        del documents  # so that the frames of an error do not hold what lies beside them
+        check_named(search.ids, self._answers.fetch)  # reads the store where there is no index, and releases nothing
+        self._wrapped: VectorStore | None = None
+        self._pinned: Pinned | None = None
+
+    @classmethod
+    def from_vectorstore(
+        cls,
+        vectorstore: VectorStore,
+        *,
+        epsilon: float,
+        store: Store | None = None,
+        embedding: Embeddings | None = None,
+        **options: Any,
+    ) -> PrivateVectorStore:
+        """Make the vector store of a working pipeline private.
+
+        Parameters
+        ----------
+        vectorstore : an InMemoryVectorStore, Chroma, QdrantVectorStore or FAISS; with ``store``, any.
+        epsilon : of the index, once; or of each query (``mode``). There is no default.
+        store : of :mod:`scoreshield.stores`: where the vectors are, if the vector store is none of the above.
+        embedding : the model that embeds queries; without it, the vector store's own.
+        options : of :class:`~scoreshield.search.PrivateSearch`: ``delta``, ``mode``, ``ledger``, ``file``, ...
+        """
+        function = "from_vectorstore"
+        if isinstance(vectorstore, PrivateVectorStore):
+            raise InvalidInput("This vector store is private already; use its as_retriever().")
+        if not isinstance(vectorstore, VectorStore):
+            _checks.reject("vectorstore", function, "a LangChain VectorStore", type(vectorstore))
+        refuse_unknown(options, _OPTIONS, function, "it is no option of PrivateSearch")
+        if options.get("centroids"):
+            raise InvalidInput("With centroids the hits are people and not documents; use PrivateSearch itself.")
+        embedding = vectorstore.embeddings if embedding is None else embedding
+        if embedding is None:
+            raise InvalidInput("The vector store has no embedding model for queries: give one as 'embedding'.")
+        embedding = _checked_embedding(embedding)
+        source = adapted(vectorstore, store, hold=options.get("mode", "index") != "index")
+        pinned = _pinned(source.store, options)
+        if store is not None:
+            _check_alike(pinned, source.fetch)
+        private = cls.__new__(cls)
+        private._embedding, private._wrapped, private._pinned = embedding, vectorstore, pinned
+        private._search = PrivateSearch(pinned, epsilon=epsilon, **options)
+        private._answers = Answers(private._search, source.fetch)
+        if options.get("file") is not None:  # of an index that was saved, nothing was paid
+            check_named(private._search.ids, source.fetch)
+        return private
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> PrivateVectorStore:
+        """Embed texts into an InMemoryVectorStore and make that private; ``epsilon`` and options as above."""
+        wrapped = InMemoryVectorStore(_checked_embedding(embedding))
+        wrapped.add_texts(texts, metadatas, ids=ids)
+        return cls.from_vectorstore(wrapped, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<PrivateVectorStore over {getattr(self, '_search', 'nothing')!r}>"  # while it is being made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise InvalidInput("A private vector store may hold private vectors and is not pickled; save() an index.")
+
+    # One search, one budget: a copy is the same store, and no vector is ever copied.
+    def __copy__(self) -> PrivateVectorStore:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> PrivateVectorStore:
+        return self
+
+    @property
+    def embeddings(self) -> None:
+        """None: the model is not handed out, since one that caches holds the documents' vectors."""
+        return
+
+    @property
+    def mode(self) -> str:
+        """``"index"``, ``"query"`` or ``"screening"``."""
+        return self._search.mode
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of the index; in the other modes each document's metadata says what its query cost."""
+        return self._search.guarantee
+
+    @property
+    def stale(self) -> bool | None:
+        """Whether the wrapped store changed since the version that answers now; None for an index from a file."""
+        return self._search.stale
+
+    def refresh(self) -> None:
+        """Make a new index of the wrapped store as it is now, and pay its full price again."""
+        self._search.refresh()
+
+    def save(self, path: str | Path) -> None:
+        """Write the private index to a file, for ``file=`` or ``PrivateSearch.load``; no clean vector is in it."""
+        self._search.save(path)
+
+    def hide(self, ids: Sequence[Any]) -> None:
+        """Never answer with these documents again, from now on; at no cost."""
+        self._search.hide(ids)
+
+    # ---- Searching: everything ends in `_answers`.
+
+    def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
+        """The k best documents with their released cosines, best first (also where the wrapped store has distances).
+
+        ``filter``, a function of a Document or a mapping of metadata to be equal, cuts the released ranking.
+        """
+        self._check_scored("similarity_search_with_score")
+        vector = self._embed(query)
+        return _scored(self._answers.find([vector], "similarity_search_with_score", k=k, **kwargs)[0])
+
+    async def asimilarity_search_with_score(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """:meth:`similarity_search_with_score`, with the model's own async call and the search in a thread."""
+        self._check_scored("similarity_search_with_score")
+        vector = await self._aembed(query)
+        found = await run_in_executor(None, self._answers.find, [vector], "similarity_search_with_score", k=k, **kwargs)
+        return _scored(found[0])
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        """The k best documents by released scores; ``filter`` as in :meth:`similarity_search_with_score`."""
+        vector = self._embed(query)
+        return [document for document, _ in self._answers.find([vector], "similarity_search", k=k, **kwargs)[0]]
+
+    async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        """:meth:`similarity_search`, with the model's own async call and the search in a thread."""
+        vector = await self._aembed(query)
+        found = await run_in_executor(None, self._answers.find, [vector], "similarity_search", k=k, **kwargs)
+        return [document for document, _ in found[0]]
+
+    def similarity_search_by_vector(self, embedding: list[float], k: int = 4, **kwargs: Any) -> list[Document]:
+        """The same for a query that is embedded already, which is public."""
+        found = self._answers.find([embedding], "similarity_search_by_vector", k=k, **kwargs)
+        return [document for document, _ in found[0]]
+
+    def similarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The same with (1 + released cosine) / 2, in [0, 1]; ``score_threshold`` cuts what was released."""
+        threshold = checked_threshold(kwargs.pop("score_threshold", None))
+        return _relevant(self.similarity_search_with_score(query, k, **kwargs), threshold)
+
+    async def asimilarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """:meth:`similarity_search_with_relevance_scores`, likewise."""
+        threshold = checked_threshold(kwargs.pop("score_threshold", None))
+        return _relevant(await self.asimilarity_search_with_score(query, k, **kwargs), threshold)
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return _relevance
+
+    def max_marginal_relevance_search(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG002
+        """Refused, whatever is asked for."""
+        refuse_mmr()
+
+    async def amax_marginal_relevance_search(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG002
+        """Refused, whatever is asked for."""
+        refuse_mmr()
+
+    max_marginal_relevance_search_by_vector = max_marginal_relevance_search
+    amax_marginal_relevance_search_by_vector = amax_marginal_relevance_search
+
+    def as_retriever(self, **kwargs: Any) -> PrivateRetriever:
+        """A retriever; ``search_type``, ``search_kwargs``, ``tags`` and ``metadata`` as in LangChain."""
+        from scoreshield.integrations.langchain_retriever import PrivateRetriever
+
+        return PrivateRetriever(vectorstore=self, **{"tags": self._get_retriever_tags(), **kwargs})
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The documents of these ids, in their order, without scores or vectors."""
+        return self._answers.documents(_checked_ids(ids, "get_by_ids"))
+
+    # ---- Changing the wrapped store.
+
+    def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        """Add documents to the wrapped store, which is a new version of the collection.
+
+        An index answers from the old version until :meth:`refresh`, which pays again; the other modes see the new
+        version at the next query.
+        """
+        ids = self._changed("Adding documents").add_documents(documents, **kwargs)
+        self._tell(added=True)
+        return ids
+
+    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        """:meth:`add_documents`, by the wrapped store's own async call."""
+        ids = await self._changed("Adding documents").aadd_documents(documents, **kwargs)
+        self._tell(added=True)
+        return ids
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+        """Delete documents from the wrapped store; they are not answered with from now on, at no cost."""
+        done = self._changed("Deleting").delete(_named(ids, kwargs))
+        self._tell()
+        return done
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+        """:meth:`delete`, by the wrapped store's own async call."""
+        done = await self._changed("Deleting").adelete(_named(ids, kwargs))
+        self._tell()
+        return done
+
+    def _changed(self, what: str) -> VectorStore:
+        if self._wrapped is None:
+            raise InvalidInput(f"{what} needs a vector store: this one was made of a search and documents.")
+        return self._wrapped
+
+    def _tell(self, *, added: bool = False) -> None:
+        """Stores that do not see every change are told; and whoever adds to what an index answers from."""
+        assert self._pinned is not None
+        told = getattr(self._pinned.store, "changed", None)
+        if callable(told):
+            told()
+        self._pinned.forget()  # so that it looks at once, whenever it would have
+        if added and self.mode == "index":
+            warnings.warn(
+                "The private index does not find what was added until refresh(), which pays its epsilon again.",
+                stacklevel=3,
+            )
+
+    # ---- From query vectors to documents.
+
+    def _check_scored(self, function: str) -> None:
+        """Refuse before anything is charged."""
+        if not self._search.releases_scores:
+            raise InvalidInput(f"{function} needs scores, and screening without 'refine' releases names alone.")
+
+    def _embed(self, query: str) -> list[float]:
+        return self._embedding.embed_query(_checked_query(query))
+
+    async def _aembed(self, query: str) -> list[float]:
+        return await self._embedding.aembed_query(_checked_query(query))
+
+    def _retrieve(self, vectors: Sequence[Any], search_type: str, kwargs: dict[str, Any]) -> list[list[Document]]:
+        """What a retriever returns for each of several queries."""
+        if search_type == "similarity":
+            return [[document for document, _ in found] for found in self._answers.find(vectors, "batch", **kwargs)]
+        self._check_scored("A score threshold")
+        threshold = kwargs.pop("score_threshold")
+        answers = [_relevant(_scored(found), threshold) for found in self._answers.find(vectors, "batch", **kwargs)]
+        return [[document for document, _ in found] for found in answers]
+
+
+def _pinned(store: Store | Pinned, options: dict[str, Any]) -> Pinned:
+    if isinstance(store, Pinned):
+        return store
+    return Pinned(store, **{name: options.pop(name) for name in ("pin", "check_every") if name in options})
+
+
+def _check_alike(pinned: Pinned, fetch: Fetch) -> None:
+    """Refuse a store of the user's own whose ids are not those of the documents, and keep nothing of it."""
+    try:
+        check_named(pinned.current().ids, fetch)
+    except ScoreShieldError:
+        pinned.forget()
+        raise
+
+
+def refuse_mmr() -> NoReturn:
+    refuse("Maximal marginal relevance", _WHY_NOT_MMR)
+
+
+def _relevance(score: float) -> float:
+    return (1 + score) / 2
+
+
+def _relevant(found: list[tuple[Document, float]], threshold: float | None) -> list[tuple[Document, float]]:
+    """Cutting the k best is the same as taking the k best of what passes, since both follow the released score."""
+    relevant = [(document, _relevance(score)) for document, score in found]
+    return [pair for pair in relevant if threshold is None or pair[1] >= threshold]
+
+
+def _scored(found: list[Found]) -> list[tuple[Document, float]]:
+    return [(document, score) for document, score in found if score is not None]
+
+
+def checked_threshold(threshold: Any) -> float | None:
+    if threshold is None:
+        return None
+    must = "a relevance in [0, 1], that is (1 + cosine) / 2"
+    number = _checks.real(threshold, "score_threshold", "the retriever", must)
+    if not 0 <= number <= 1:
+        _checks.reject("score_threshold", "the retriever", must, threshold)
+    return number
+
+
+def _checked_query(query: Any) -> str:
+    if not isinstance(query, str):
+        _checks.reject("query", "a search", "a text", query)
+    return query
+
+
+def _checked_embedding(embedding: Any) -> Embeddings:
+    if not isinstance(embedding, Embeddings):
+        _checks.reject("embedding", "PrivateVectorStore", "a LangChain Embeddings", type(embedding))
+    return embedding
+
+
+def _named(ids: Any, kwargs: Mapping[str, Any]) -> list[str]:
+    refuse_unknown(kwargs, frozenset(), "delete", "documents are deleted by their ids")
+    if not ids:
+        _checks.reject("ids", "delete", "a list of ids", ids)
+    return _checked_ids(ids, "delete")
+
+
+def _checked_ids(ids: Any, function: str) -> list[str]:
+    if not isinstance(ids, list | tuple) or not all(isinstance(one, Hashable) for one in ids):
+        _checks.reject("ids", function, "a list of ids", ids)
+    return list(ids)

@@ -1,0 +1,65 @@
+"""What every adapter does alike: metadata without scores and vectors, and with what a score is worth."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from scoreshield.integrations._common import KEY, annotated, scrub
+from scoreshield.search import PrivateSearch
+
+ROWS = np.random.default_rng(2).standard_normal((20, 4))
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_single_numbers_of_numpy_stay_as_python_s() -> None:
+    given = {
+        "year": np.int64(2021), "price": np.float32(0.5), "open": np.bool_(True), "name": np.str_("x"),
+        "zero": np.array(7), "list": [np.int8(1), {"deep": np.float64(2)}], "pair": (np.uint16(3), "a"),
+    }  # fmt: skip
+    found = scrub(given)
+    assert found == {
+        "year": 2021, "price": 0.5, "open": True, "name": "x", "zero": 7, "list": [1, {"deep": 2.0}], "pair": (3, "a"),
+    }  # fmt: skip
+    assert [type(found[name]) for name in ("year", "price", "open", "name", "zero")] == [int, float, bool, str, int]
+    json.dumps(found)
+    time = np.datetime64("2021-05-01")
+    assert scrub({"when": time}) == {"when": time}
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        ROWS[0], ROWS[:1], np.float32([1]), np.array(["a"]), np.array([0.5, 1], dtype="f8,f8")[0],
+        np.array(ROWS[0], dtype=object), [0.5] * 8, tuple(np.float32([0.5] * 8)),
+        np.zeros(1, dtype=[("v", "f4", 3)])[0],
+    ],
+)  # fmt: skip
+def test_vectors_do_not(vector: Any) -> None:
+    assert scrub({"a": vector, "b": 1}) == {"b": 1}
+    assert scrub({"a": {"deep": vector, "b": 1}}) == {"a": {"b": 1}}
+    assert scrub({"a": [vector, "b"]}) == {"a": ["b"]}
+    assert scrub({"a": ("b", [{"deep": vector}, vector])}) == {"a": ("b", [{}])}
+    assert scrub({"a": Pair(vector, "b")}) == {"a": ("b",)}
+
+
+@pytest.mark.parametrize("key", ["score", "_distance", "Similarity", "embedding", KEY])
+def test_scores_do_not_by_their_names(key: str) -> None:
+    assert scrub({key: 0.5, "a": {key: 0.5}}) == {"a": {}}
+    assert scrub(None) == {}
+
+
+def test_annotated() -> None:
+    search = PrivateSearch(ROWS, epsilon=5)
+    hits = search.search(ROWS[0], 2)
+    assert hits.noisy is not None
+    found = annotated({"year": np.int64(2021), "score": 1.0}, search, hits, 1)
+    assert found == {"year": 2021, KEY: {**search.facts(hits), "noisy_score": float(hits.noisy[1])}}
+    assert found[KEY]["epsilon"] == 5

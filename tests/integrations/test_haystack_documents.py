@@ -1,0 +1,325 @@
+"""The Haystack component and its documents: what is gone, what cannot be read or written, and what each look costs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+pytest.importorskip("haystack")
+
+from haystack import Document
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.document_stores.types import DuplicatePolicy
+from haystack.utils.filters import document_matches_filter
+
+from scoreshield import _search_files
+from scoreshield.errors import FileError, InvalidInput, StoreError
+from scoreshield.integrations.haystack import PrivateRetriever
+from scoreshield.integrations.haystack_documents import Documents, plain_id
+from scoreshield.privacy.ledger import Ledger
+
+N, D = 30, 6
+ROWS = np.random.default_rng(5).standard_normal((N, D))
+QUERY = (ROWS[7] / np.linalg.norm(ROWS[7])).tolist()
+BEST = np.argsort(-(ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)) @ QUERY).tolist()
+#: So much budget that the noise is below the gaps between scores: the released order is then the clean one.
+PLENTY = 500.0
+
+
+def documents() -> list[Document]:
+    return [
+        Document(id=str(place), content=f"text {place}", meta={"parity": place % 2}, embedding=row.tolist())
+        for place, row in enumerate(ROWS)
+    ]
+
+
+def in_memory(written: list[Document] | None = None) -> InMemoryDocumentStore:
+    store = InMemoryDocumentStore(shared=False)
+    store.write_documents(documents() if written is None else written)
+    return store
+
+
+class Server:
+    """A store of which only the number of documents tells that something changed; it can fail after some readings."""
+
+    def __init__(self) -> None:
+        self.written = {one.id: one for one in documents()}
+        self.asked: list[int] = []  # how many documents each reading by ids wanted
+        self.fails_after = 10**9
+
+    def count_documents(self) -> int:
+        return len(self.written)
+
+    def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
+        if filters is not None:
+            if len(self.asked) >= self.fails_after:
+                raise ConnectionError("password=secret")
+            self.asked.append(len(filters["value"]))
+        return [one for one in self.written.values() if not filters or document_matches_filter(filters, one)]
+
+    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
+        del policy
+        self.written |= {one.id: one for one in documents}
+        return len(documents)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        for one in document_ids:
+            del self.written[one]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def account_in(folder: Path, epsilon: float = 10_000.0) -> Any:
+    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).on("notes")
+
+
+def names(found: dict[str, list[Document]]) -> list[int]:
+    return [int(one.id) for one in found["documents"]]
+
+
+# ---- What is gone is never answered.
+
+
+@pytest.mark.parametrize("kind", [Server, in_memory])
+@pytest.mark.parametrize("filters", [None, {"field": "meta.parity", "operator": "<=", "value": 1}])
+def test_a_deleted_document_is_not_named_in_modes_that_charge_and_others_stand_in(
+    kind: Any, filters: Any, tmp_path: Path
+) -> None:
+    store = kind()
+    options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "check_every": 3600.0}
+    retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, filters=filters, **options)
+    assert names(retriever.run(QUERY)) == BEST[:4]
+    store.delete_documents([str(BEST[1])])
+    store.write_documents([Document(id="99", content="new", meta={"parity": 0}, embedding=QUERY)])  # as many as before
+    changed = replace(documents()[BEST[0]], content="changed")
+    store.write_documents([changed], policy=DuplicatePolicy.OVERWRITE)
+    found = retriever.run(QUERY)
+    assert names(found) == [BEST[0], *BEST[2:5]]
+    assert found["documents"][0].content == "changed"
+
+
+def test_a_document_that_left_the_filter_is_not_shown(tmp_path: Path) -> None:
+    store = Server()
+    even = {"field": "meta.parity", "operator": "==", "value": 0}
+    options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "filters": even, "top_k": 3}
+    retriever = PrivateRetriever(store, epsilon=PLENTY, **options)
+    wanted = [one for one in BEST if one % 2 == 0]
+    assert names(retriever.run(QUERY)) == wanted[:3]
+    store.write_documents([replace(documents()[wanted[0]], meta={"parity": 1})])
+    assert names(retriever.run(QUERY)) == wanted[1:4]
+
+
+def test_filters_see_metadata_that_changed_within_a_document(tmp_path: Path) -> None:
+    store = in_memory()
+    retriever = PrivateRetriever(store, epsilon=PLENTY, mode="query", ledger=account_in(tmp_path), top_k=2)
+    five = {"field": "meta.parity", "operator": "==", "value": 5}
+    assert names(retriever.run(QUERY, filters=five)) == []
+    store.update_by_filter({"field": "id", "operator": "==", "value": "3"}, {"parity": 5})  # the same object
+    assert names(retriever.run(QUERY, filters=five)) == [3]
+
+
+# ---- What a query costs.
+
+
+def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
+    account = account_in(tmp_path)
+    none = {"field": "meta.parity", "operator": "==", "value": 7}
+    for store in (Server(), in_memory()):
+        retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
+        assert retriever.run(QUERY, filters=none) == {"documents": []}
+        assert retriever.run_batch([QUERY, QUERY], filters=none) == {"documents": [[], []]}
+        assert account.spent == 0
+        assert PrivateRetriever(store, epsilon=1).run(QUERY, filters=none) == {"documents": []}
+
+
+def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: Path) -> None:
+    store, account = Server(), account_in(tmp_path)
+    retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
+    retriever.warm_up()
+    store.fails_after = 0
+    with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\); nothing"):
+        retriever.run(QUERY)
+    assert account.spent == 0
+
+
+@pytest.mark.parametrize("filters", [None, {"field": "meta.parity", "operator": "==", "value": 1}])
+def test_documents_that_cannot_be_read_after_the_charge_are_not_charged_again(filters: Any, tmp_path: Path) -> None:
+    store, account = Server(), account_in(tmp_path)
+    retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account, top_k=3)
+    store.fails_after = 1  # the one that is tried before
+    for _ in range(2):
+        with pytest.raises(StoreError, match="the query was charged, and asking the same again costs nothing") as told:
+            retriever.run(QUERY, filters=filters)
+        assert "secret" not in str(told.value)
+        assert "nothing was released" not in str(told.value)
+        assert account.spent == pytest.approx(1)
+    store.fails_after = 10**9
+    assert len(retriever.run(QUERY, filters=filters)["documents"]) == 3
+    assert account.spent == pytest.approx(1)
+    retriever.run(QUERY, filters=filters)
+    assert account.spent == pytest.approx(2)  # what was shown is not kept
+
+
+def test_a_query_reads_the_documents_that_it_shows_and_not_all(tmp_path: Path) -> None:
+    store = Server()
+    for options in ({"mode": "query", "ledger": account_in(tmp_path)}, {}):
+        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, **options)  # type: ignore[arg-type]
+        retriever.warm_up()
+        store.asked.clear()
+        retriever.run(QUERY)
+        assert sum(store.asked) <= 5
+    # An index is asked for more until enough pass: the best two of four documents take few readings.
+    four = {"field": "id", "operator": "in", "value": [str(one) for one in BEST[-4:]]}
+    store.asked.clear()
+    assert names(retriever.run(QUERY, filters=four, top_k=2)) == BEST[-4:-2]
+    assert len(store.asked) <= 8
+
+
+# ---- An index that was paid for and not written.
+
+
+def test_an_index_that_could_not_be_written_is_not_paid_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account, file = account_in(tmp_path), tmp_path / "index.npz"
+    retriever = PrivateRetriever(in_memory(), epsilon=3, ledger=account, file=file)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise FileError("Cannot write: no space left.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_search_files.io, "write_whole", full)
+        for _ in range(3):
+            with pytest.raises(FileError, match="no space left"):
+                retriever.run(QUERY)
+        assert account.spent == pytest.approx(3)
+        assert retriever.search.guarantee.epsilon == 3  # it is at hand, to be saved elsewhere
+    found = names(retriever.run(QUERY))
+    assert len(found) == 10
+    assert names(PrivateRetriever(in_memory(), epsilon=3, ledger=account, file=file).run(QUERY)) == found
+    assert account.spent == pytest.approx(3)
+
+
+def test_a_file_that_can_not_be_written_is_told_before_anything_is_paid(tmp_path: Path) -> None:
+    account = account_in(tmp_path)
+    (tmp_path / "taken.ids.json").mkdir()
+    for name in ("taken.npz", "x" * 300 + ".npz", "no folder/x.npz"):
+        retriever = PrivateRetriever(in_memory(), epsilon=3, ledger=account, file=tmp_path / name)
+        for _ in range(2):
+            with pytest.raises(FileError, match="Cannot write"):
+                retriever.run(QUERY)
+    assert account.spent == 0
+
+
+# ---- Ids that are a hash over the embedding.
+
+
+def test_the_same_text_with_and_without_an_embedding_in_the_id_are_two_documents() -> None:
+    later = replace(Document(content="same"), embedding=[1.0] * D)
+    at_once = [Document(content="same", embedding=[2.0 + extra] + [1.0] * (D - 1)) for extra in range(2)]
+    plain = Document(content="same").id
+    for written in ([later, *at_once], [*at_once, later]):
+        found = PrivateRetriever(in_memory(written), epsilon=PLENTY).run(QUERY)["documents"]
+        assert {one.id for one in found} == {plain, f"{plain}-2", f"{plain}-3"}
+        store = Documents(in_memory(written), often=False)
+        store.records()
+        assert store.keys[plain] == later.id  # an id that tells nothing stays with its document
+
+
+def test_metadata_that_was_added_later_does_not_bring_the_hash_back() -> None:
+    made = Document(content="x", meta={"page": 3}, embedding=[1.0] * D)
+    plain = Document(content="x", meta={"page": 3}).id
+    assert plain_id(made) == plain
+    for more in ({"a": 1}, {"a": 1, "b": [2]}):
+        assert plain_id(replace(made, meta={**made.meta, **more})) == plain
+    (found,) = PrivateRetriever(in_memory([replace(made, meta={"page": 3, "a": 1})]), epsilon=8).run(QUERY)["documents"]
+    assert found.id == plain
+    assert found.meta["a"] == 1
+    # Ids that tell nothing of the embedding are left alone.
+    assert plain_id(replace(Document(content="x"), embedding=[1.0] * D, meta={"a": 1})) is None
+    assert plain_id(Document(id=hashlib.sha256(b"mine").hexdigest(), content="x", embedding=[1.0] * D)) is None
+
+
+# ---- What a look at the store sees.
+
+
+@pytest.mark.parametrize("often", [True, False])
+def test_the_state_of_a_store_in_memory(often: bool) -> None:
+    store = in_memory()
+    looked = Documents(store, often=often)
+    seen = [looked.state()]
+    assert looked.state() == seen[0]
+    store.write_documents([replace(documents()[3], embedding=[1.0] * D)], policy=DuplicatePolicy.OVERWRITE)
+    seen.append(looked.state())
+    store.write_documents([Document(id="99", content="new", embedding=QUERY)])
+    seen.append(looked.state())
+    store.delete_documents(["99"])
+    store.write_documents([Document(id="98", content="new", embedding=QUERY)])
+    seen.append(looked.state())
+    looked.changed()
+    seen.append(looked.state())
+    assert len(set(seen)) == len(seen)
+    assert looked.state() == seen[-1]
+
+
+# ---- Options are checked when the component is made.
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mechanism": "nope"}, "'mechanism'"),
+        ({"mechanism": "gaussian"}, "'delta'"),
+        ({"threshold": 0.3}, "'threshold'"),
+        ({"refine": 1.0}, "'refine'"),
+        ({"delta": 1e-6}, "'delta'"),
+        ({"ledger": "x"}, "'ledger'"),
+        ({"components": 1}, "'components'"),
+        ({"components": "x"}, "'components'"),
+        ({"reduction": "x"}, "'reduction'"),
+        ({"score_range": (0, 1)}, "score range"),
+        ({"pin": "x"}, "'pin'"),
+        ({"check_every": -1}, "'check_every'"),
+        ({"rng": "x"}, "'rng'"),
+        ({"file": 3}, "'file'"),
+        ({"identity_of": 3}, "'identity_of'"),
+        ({"filter_policy": "replace"}, "'filter_policy'"),
+        ({"mode": "query", "rng": 3, "file": "x.npz"}, "'file'"),
+        ({"mode": "query", "rng": 3, "mechanism": "nope"}, "'mechanism'"),
+        ({"mode": "screening", "rng": 3}, "'threshold'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told_at_once(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        PrivateRetriever(in_memory(), epsilon=1, **options)
+
+
+def test_a_ledger_and_a_seed_are_told_at_once_and_identities_before_a_query(tmp_path: Path) -> None:
+    account = account_in(tmp_path)
+    for mode in ("index", "query"):
+        with pytest.raises(InvalidInput, match="'rng' is research mode"):
+            PrivateRetriever(in_memory(), epsilon=1, mode=mode, ledger=account, rng=3)
+    # Whose the documents are is known when they are read.
+    whose = {str(place): place // 2 for place in range(N)}
+    for options in ({"mode": "screening", "threshold": 0.2}, {"mode": "query"}):
+        retriever = PrivateRetriever(in_memory(), epsilon=1, ledger=account, identity_of=whose, **options)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="private where one record moves one score"):
+            retriever.warm_up()
+    assert len(PrivateRetriever(in_memory(), epsilon=1, identity_of=whose).run(QUERY)["documents"]) == 10
+    assert PrivateRetriever(in_memory(), epsilon=1, components=5, reduction=np.eye(5, D)).run(QUERY)["documents"]
+    assert account.spent == 0
+
+
+def test_a_bad_batch_is_one_sentence() -> None:
+    retriever = PrivateRetriever(in_memory(), epsilon=1)
+    for bad in ([], [[]], None, "text", [1.0] * D, [[1.0], [1.0, 2.0]], [["a"] * D]):
+        with pytest.raises(InvalidInput, match="'query_embeddings'"):
+            retriever.run_batch(bad)  # type: ignore[arg-type]
