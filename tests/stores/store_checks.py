@@ -257,10 +257,11 @@ class StoreChecks:
         search.search(the_query())
         self.put([self.new], unit(np.ones((1, DIMENSION))))
         self.assert_refused(account, lambda: search.search(the_query()), "had 40 records and now scores 41")
+        search.search(the_query())  # of the new version
         self.remove(self.new)
         self.remove(self.ids[0])
-        self.assert_refused(account, lambda: search.search(the_query()), "had 40 records and now scores 39")
-        assert account.spent == 1.0
+        self.assert_refused(account, lambda: search.search(the_query()), "had 41 records and now scores 39")
+        assert account.spent == 2.0
 
     @pytest.mark.parametrize("pin", PINS)
     def test_changes_are_versions(self, pin: str) -> None:

@@ -366,11 +366,18 @@ class TestBadStores:
 
     @pytest.mark.parametrize("other", ["new", "r1"])
     def test_other_records_between_two_queries(self, other: str) -> None:
+        """Unseen by its state: the question is refused, and the next one is of a new version."""
         store = Memory()
-        snapshot = Pinned(store, pin="scores").current()
+        pinned = Pinned(store, pin="scores")
+        snapshot = pinned.current()
         store.ids = [other, *store.ids[1:]]
-        with pytest.raises(StoreError, match="scores other records than it listed"):
+        assert pinned.current() is snapshot
+        with pytest.raises(StoreError, match="had 60 records and now scores 60, or others: it changed under way"):
             snapshot.problem(QUERY)
+        if other == "new":
+            assert pinned.current().version == 2
+            assert pinned.current().ids == tuple(store.ids)
+            pinned.current().problem(QUERY)
 
     def test_nan_between_two_queries(self) -> None:
         store = Memory()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -25,7 +25,10 @@ Pin = Literal["auto", "copy", "view", "scores"]
 PINS: tuple[str, ...] = get_args(Pin)
 #: How far a store's own scores may be from the cosines of its vectors: stores keep eight bits an entry at the least.
 TOLERANCE = 0.02
-_BLOCK = 65_536
+#: Rows that are normalised at once; in double precision they are a few times this.
+_BLOCK = 4_096
+#: The state of a store that is known to have changed.
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +41,7 @@ class Snapshot:
     rows : (n, d), float32 and of unit length, or a view of the store's own; None where scores are asked of the store.
     version : 1, 2, ... of this pinned copy.
     state : the store's token when it was read.
+    moved : called when the store turns out to hold other records than these, unseen by its state.
     """
 
     store: Store
@@ -45,6 +49,7 @@ class Snapshot:
     rows: NDArray[Any] | None
     version: int
     state: Hashable
+    moved: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -69,15 +74,14 @@ class Snapshot:
     def _cosines(self, query: NDArray[np.float32]) -> NDArray[np.float64]:
         ids, values = reading(self.store, "scoring a query", lambda: self.store.scores(query))
         values = _check_scored(self.store, ids, values)
-        if len(ids) != len(self.ids):
-            raise StoreError(
-                f"{self.store.name} had {len(self.ids):,} records and now scores {len(ids):,}: it changed under way; "
-                "ask again."
-            )
         if tuple(ids) != self.ids:
             place = {one: number for number, one in enumerate(ids)}
-            if len(place) != len(ids) or any(one not in place for one in self.ids):
-                raise StoreError(f"{self.store.name} scores other records than it listed: it changed under way.")
+            if not len(place) == len(ids) == len(self.ids) or any(one not in place for one in self.ids):
+                self.moved()
+                raise StoreError(
+                    f"{self.store.name} had {len(self.ids):,} records and now scores {len(ids):,}, or others: it "
+                    "changed under way; nothing was released, ask again."
+                )
             values = values[[place[one] for one in self.ids]]
         return self.store.convention.to_cosine(values)
 
@@ -174,6 +178,11 @@ class Pinned:
         with self._lock:
             self._snapshot = None
 
+    def _moved(self) -> None:
+        """The next reading is of a new version, whatever the store's state says."""
+        with self._lock:
+            self._snapshot, self._state = None, _UNKNOWN
+
     @property
     def _views(self) -> bool:
         return self.store.zero_copy and self.pin in ("auto", "view")
@@ -190,7 +199,7 @@ class Pinned:
             probe = _probe(self.store.dimension)
             scored = self._scored(probe)
             _check_opposite(self.store, scored, self._scored(-probe))
-            return Snapshot(self.store, tuple(scored.ids), None, version, state)
+            return Snapshot(self.store, tuple(scored.ids), None, version, state, self._moved)
         records = _checked_records(self.store)
         if records is None:
             raise InvalidInput(f"{self.store.name} cannot give its vectors; use pin='scores'.")
