@@ -94,17 +94,29 @@ def test_the_silent_direction_is_found_and_no_other() -> None:
 
 def test_a_check_that_could_not_fail_says_that_it_tested_nothing() -> None:
     """Enough releases for the main test, and too few for the share of the error that a check has."""
+
+    def quarters(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
+        return 0.5 + 0.25 * told_bit(rows, rng, repeats, 1.0)  # whole numbers have no last bits
+
     needed = int(fewest(Claim(5.0), 0.95))
-    result = audit(partial(told_bit, epsilon=1.0), Claim(5.0), neighbours=PAIR, releases=needed)
+    result = audit(quarters, Claim(5.0), neighbours=PAIR, releases=needed)
     bits = next(check for check in result.checks if check.name == "low bits")
     assert bits.detail.startswith("not tested: at least ")
     more = int(bits.detail.split("at least ")[1].split()[0].replace(",", ""))
     assert needed < more < 2 * needed
     for releases, tested in ((more, True), (more - 8, False)):
-        result = audit(partial(told_bit, epsilon=1.0), Claim(5.0), neighbours=PAIR, releases=releases)
+        result = audit(quarters, Claim(5.0), neighbours=PAIR, releases=releases)
         assert ("not tested" not in next(c.detail for c in result.checks if c.name == "low bits")) == tested
     wide = audit_outputs(np.random.default_rng(0).laplace(size=(400, 60)), np.zeros((400, 60)), Claim(1.0))
     assert "among 25 of 60 entries" in next(c.detail for c in wide.checks if c.name == "noise in every direction")
+
+
+def test_whole_numbers_have_no_last_bits() -> None:
+    """What they tell is told by the main test; a reader is not sent after a float sampler."""
+    result = audit(partial(told_bit, epsilon=3.0), Claim(1.0), neighbours=PAIR, releases=2_000)
+    assert result.broken
+    assert "low bits" not in result.verdict
+    assert "whole numbers" in next(check.detail for check in result.checks if check.name == "low bits")
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e15, 1e300])

@@ -17,11 +17,13 @@ from scipy.stats import ks_2samp
 from support import STRICT
 
 import scoreshield as ss
+from scoreshield.audit import statistics
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.engine import audit, audit_outputs
 from scoreshield.audit.neighbours import Pair, drift_pair, from_canaries, replaced, worst_pairs
 from scoreshield.audit.outputs import Source, numbers
 from scoreshield.errors import InvalidInput
+from scoreshield.privacy.laws import LaplaceNoise
 from scoreshield.privacy.profile import GaussianProfile
 
 D = 4
@@ -106,6 +108,16 @@ def test_our_scores_are_audited_in_bulk(mechanism: str, delta: float, seed: int 
     assert time.perf_counter() - start < 20
     assert not result.broken
     assert result.epsilon_lower > (0.85 if delta == 0 else 0.1)
+
+
+def test_a_ratio_that_is_one_number_is_one_number() -> None:
+    """Beyond both centres; scattered by rounding errors, a threshold would part it, and most of the bound with it."""
+    x = np.random.default_rng(0).laplace(1.0, 2.0, (2_000, 1))
+    ratio = statistics.likelihood(x, x - 2, statistics.Setting(LaplaceNoise.calibrated(1.0, 2.0), 1))
+    assert ratio is not None
+    top = ratio(x[x[:, 0] > 1.5])
+    assert len(top) > 500
+    assert len(np.unique(top)) == 1
 
 
 @pytest.mark.parametrize("drifting", ["counter", "counter modulo 100", "offset", "noise"])

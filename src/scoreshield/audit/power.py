@@ -31,7 +31,7 @@ LAWS = ("pure", "gaussian", "laplace", "staircase")
 #: More releases than this are not worth a number.
 MOST_RELEASES = 1e15
 #: What the power of an audit supposes of a release of which no law is known, after "if".
-ASSUMING = "the release shows it as plainly as randomised response does"
+ASSUMING = "the release shows it on these collections as plainly as randomised response does"
 _BLOCKS, _POWER = 400, 0.9
 #: Thresholds within so many of the best, in units of chance, are as likely to be chosen.
 _NEAR = 0.5

@@ -66,6 +66,9 @@ class Setting:
     seed: int = 0
 
 
+_DECIMALS = 9
+
+
 @dataclass(frozen=True)
 class _Likelihood:
     law: Any
@@ -77,7 +80,8 @@ class _Likelihood:
     def __call__(self, outputs: Float) -> Float:
         moved = outputs[:, self.columns]
         ratios = log_density(self.law, moved - self.here) - log_density(self.law, moved - self.there)
-        return np.asarray(ratios.sum(axis=1))
+        # Beyond both centres the ratio of pure noise is one number, which rounding errors would scatter around a cut.
+        return np.asarray(np.round(ratios.sum(axis=1), _DECIMALS))
 
 
 @dataclass(frozen=True)
