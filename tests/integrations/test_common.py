@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from scoreshield.integrations._common import KEY, annotated, scrub
+from scoreshield.integrations._common import KEY, annotated, look_every, scrub
 from scoreshield.search import PrivateSearch
 
 ROWS = np.random.default_rng(2).standard_normal((20, 4))
@@ -63,3 +63,9 @@ def test_annotated() -> None:
     found = annotated({"year": np.int64(2021), "score": 1.0}, search, hits, 1)
     assert found == {"year": 2021, KEY: {**search.facts(hits), "noisy_score": float(hits.noisy[1])}}
     assert found[KEY]["epsilon"] == 5
+
+
+def test_large_stores_in_memory_are_looked_at_once_a_second() -> None:
+    """A look takes a millisecond or more there; small ones are looked at before every release."""
+    assert look_every(20_000) == 0.0
+    assert look_every(20_001) == 1.0

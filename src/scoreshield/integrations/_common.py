@@ -24,6 +24,15 @@ _TELLING = frozenset(
 _LONG = 8  # a list of so many numbers is taken for a vector
 
 
+#: Above so many records a look takes more than a few per cent of a release.
+_MANY = 20_000
+
+
+def look_every(records: int) -> float:
+    """Seconds between two looks at whether a framework's store in memory changed, unless ``check_every`` says."""
+    return 1.0 if records > _MANY else 0.0
+
+
 def scrub(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """The metadata without what may be a clean score or a vector, at any depth."""
     plain = ((key, _plain(value)) for key, value in (metadata or {}).items())

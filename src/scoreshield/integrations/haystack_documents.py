@@ -17,7 +17,7 @@ from haystack.utils.filters import document_matches_filter
 from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import scrub
+from scoreshield.integrations._common import look_every, scrub
 from scoreshield.stores import ArrayStore, Convention, Records, Scored
 from scoreshield.stores.protocol import reading
 
@@ -63,6 +63,10 @@ class Documents:
             reading(self, "giving its documents", self.records)  # an error leaves without the frames that hold vectors
         assert self._dimension is not None
         return self._dimension
+
+    @property
+    def look_every(self) -> float:
+        return look_every(len(self.wrapped.storage)) if isinstance(self.wrapped, InMemoryDocumentStore) else 0.0
 
     def state(self) -> Hashable:
         if not isinstance(self.wrapped, InMemoryDocumentStore):

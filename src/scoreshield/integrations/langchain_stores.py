@@ -15,6 +15,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.integrations._common import look_every
 from scoreshield.integrations.langchain_answers import Fetch, Plain, fetching
 from scoreshield.stores.protocol import Convention, Records, Scored, Store
 
@@ -87,6 +88,10 @@ class InMemoryStore:
         for entry in self._vectorstore.store.values():
             return len(entry["vector"])
         raise StoreError(f"{self.name} holds no records.")
+
+    @property
+    def look_every(self) -> float:
+        return look_every(len(self._vectorstore.store))
 
     def state(self) -> Hashable:
         store = self._vectorstore.store

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scoreshield import _search_options, stores
 from scoreshield._search_files import as_path, is_there
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import annotated, refuse
+from scoreshield.integrations._common import annotated, look_every, refuse
 from scoreshield.integrations.llama_index_nodes import (
     Fetch,
     Released,
@@ -66,6 +66,10 @@ class SimpleStore:
         for vector in self._vector_store.data.embedding_dict.values():
             return len(vector)
         raise StoreError(f"{self.name} holds no records.")
+
+    @property
+    def look_every(self) -> float:
+        return look_every(len(self._vector_store.data.embedding_dict))
 
     def state(self) -> Hashable:
         vectors = self._vector_store.data.embedding_dict
