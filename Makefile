@@ -33,6 +33,8 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/projection.py
 	$(BIN)/python benchmarks/decisions.py
 	$(BIN)/python benchmarks/optimal.py
+	$(BIN)/python benchmarks/stores.py
+	$(BIN)/python benchmarks/frameworks.py
 
 # Every experiment on its quick grid (each in about two minutes on two cores), then the results page. A run that was
 # stopped goes on; `make clean` forgets the runs. DATA is the folder of the compact data sets.
