@@ -6,11 +6,11 @@ import dataclasses
 import math
 import re
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from html_document import Document
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -67,43 +67,6 @@ STATUS = {
 def pages() -> dict[str, tuple[ss.plan.Plan, str]]:
     plans = {name: make() for name, make in PLANS.items()}
     return {name: (plan, page.render(plan)) for name, plan in plans.items()}
-
-
-class Document(HTMLParser):
-    """Checks that tags nest, and collects the text outside styles, the attributes and the ids."""
-
-    VOID = frozenset({"meta"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", "".join(self.texts))
-
-    def count(self, tag: str, style: str) -> int:
-        return sum(name == tag and style in (attrs.get("class") or "").split() for name, attrs in self.tags)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -7,12 +7,12 @@ import dataclasses
 import re
 import shutil
 from html import escape
-from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_document import Document
 from matplotlib.figure import Figure
 
 import scoreshield as ss
@@ -23,36 +23,8 @@ EVIL = "<script>alert('x')</script><img onerror=\"y\">&lt;"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-class Document(HTMLParser):
-    """Checks that tags nest, and collects the text outside styles and the attributes."""
-
+class Page(Document):
     VOID = frozenset({"meta", "img"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len(dict(attrs)) == len(attrs)
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", "".join(self.texts))
 
     def attributes(self, tag: str) -> list[dict[str, str | None]]:
         return [attrs for name, attrs in self.tags if name == tag]
@@ -102,7 +74,7 @@ def page(pictures: list[Picture]) -> ResultsPage:
 
 def test_a_whole_document_that_needs_nothing_else(page: ResultsPage) -> None:
     text = to_html(page)
-    document = Document(text)
+    document = Page(text)
     assert text.startswith("<!DOCTYPE html>")
     assert not {"script", "link", "iframe", "object", "base"} & {tag for tag, _ in document.tags}
     assert not re.search(r"@import|url\(|\bon\w+=", text)
@@ -117,7 +89,7 @@ def test_a_whole_document_that_needs_nothing_else(page: ResultsPage) -> None:
 
 
 def test_pictures_are_inside_with_their_words(page: ResultsPage, pictures: list[Picture]) -> None:
-    document = Document(to_html(page))
+    document = Page(to_html(page))
     images = document.attributes("img")
     assert len(images) == len(document.attributes("figure")) - 1 == 2
     for image, picture in zip(images, pictures, strict=True):
@@ -145,7 +117,7 @@ def test_without_failures_there_is_no_empty_box(page: ResultsPage) -> None:
     bare = dataclasses.replace(page, negatives=[], environment={})
     assert results_page.NEGATIVES not in to_html(bare)
     assert results_page.ENVIRONMENT not in to_markdown(bare, image_folder="images")
-    Document(to_html(bare))
+    Page(to_html(bare))
 
 
 class TestTexts:
@@ -188,7 +160,7 @@ class TestTexts:
         hostile = ResultsPage(
             EVIL, EVIL, [Section(EVIL, EVIL, [picture], [table], [EVIL])], {EVIL: EVIL}, [(EVIL, EVIL)], EVIL
         )
-        document = Document(to_html(hostile))
+        document = Page(to_html(hostile))
         assert "script" not in {tag for tag, _ in document.tags}
         assert not any("onerror" in attrs for _, attrs in document.tags)
         (image,) = document.attributes("img")

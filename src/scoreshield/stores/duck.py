@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +32,7 @@ _WIDE = ("hugeint", "uhugeint")
 _SAMPLE = 32
 
 
-class _DuckStore:
+class _DuckStore(ABC):
     """What a table and a file have in common; ``_relation`` is what stands after FROM."""
 
     zero_copy = False
@@ -50,8 +52,9 @@ class _DuckStore:
     def dimension(self) -> int:
         return self._dimension
 
+    @abstractmethod
     def state(self) -> Hashable:
-        raise NotImplementedError
+        """What tells that records changed."""
 
     def changed(self) -> None:
         """Say that records were replaced, so that the next reading is of a new version."""
@@ -134,10 +137,9 @@ class _DuckStore:
         with self._cursor() as cursor:
             return work(cursor)
 
-    @contextlib.contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        raise NotImplementedError
-        yield
+    @abstractmethod
+    def _cursor(self) -> AbstractContextManager[Any]:
+        """Open for one reading."""
 
 
 class DuckDBStore(_DuckStore):
