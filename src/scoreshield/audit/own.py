@@ -23,7 +23,7 @@ BUDGETS = (0.5, 2.0, 4.0)
 QUICK_BUDGETS = (2.0,)
 CONFIDENCE = 1 - 1e-6
 #: Releases on each side, by pace, unless more are needed to contradict the claim at all.
-_RELEASES = {"bulk": 100_000, "single": 1_500, "pure": 1_500, "slow": 500, "slowest": 100}
+_RELEASES = {"bulk": 200_000, "single": 4_000, "pure": 4_000, "slow": 1_200, "slowest": 200}
 _QUICK_RELEASES = {"bulk": 4_000, "single": 260, "pure": 260, "slow": 100, "slowest": 50}
 #: Most costly first, so that two processes end at about the same time.
 _COSTLY = ("slowest", "slow", "pure", "single", "bulk")
