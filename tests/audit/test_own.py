@@ -117,19 +117,24 @@ def test_our_own_releases_in_the_short_form(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_audit_of_our_own_would_notice() -> None:
-    """Every one of them, claimed to be far less than it is, on about as many releases as the short form takes."""
-    few = {"bulk": 4_000, "single": 240, "pure": 500, "slow": 160, "slowest": 80}
+    """Every one of them, claimed to be far less than it is.
+
+    What a projection leaves of the noise tells less, and the slowest is drawn less often: those at a larger epsilon.
+    """
+    often = {"bulk": 10_000, "single": 1_000, "pure": 1_000, "slow": 1_000, "slowest": 80}
+    hard = [one.name for one in own_releases((16.0,)) if one.pace == "slowest" or "projected alone" in one.name]
+    assert len(hard) == 2
     unnoticed = []
-    for epsilon, noisy in ((4.0, False), (16.0, True)):
-        for one in own_releases((epsilon,)):
-            profile = one.claim.profile
-            if isinstance(profile, GaussianProfile) != noisy:
-                continue
-            less = GaussianProfile(profile.mu / 4) if isinstance(profile, GaussianProfile) else None
-            claim = Claim(0.5 if less is None else less.epsilon_at(one.claim.delta), one.claim.delta, profile=less)
-            options: dict[str, Any] = {"neighbours": one.pair, "releases": few[one.pace], "confidence": 0.999}
-            if not audit(one.release, claim, seed=1, **options).broken:
-                unnoticed.append(one.name)
+    for one in [
+        *(one for one in own_releases((4.0,)) if one.name.replace("epsilon 4", "epsilon 16") not in hard),
+        *(one for one in own_releases((16.0,)) if one.name in hard),
+    ]:
+        profile = one.claim.profile
+        less = GaussianProfile(profile.mu / 4) if isinstance(profile, GaussianProfile) else None
+        claim = Claim(0.5 if less is None else less.epsilon_at(one.claim.delta), one.claim.delta, profile=less)
+        options: dict[str, Any] = {"neighbours": one.pair, "releases": often[one.pace], "confidence": 0.999}
+        if not audit(one.release, claim, seed=1, **options).broken:
+            unnoticed.append(one.name)
     assert unnoticed == []
 
 

@@ -19,12 +19,12 @@ from scoreshield.audit.engine import audit, fewest
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.shipped import Own, own_releases
 
-BUDGETS = (0.5, 2.0, 4.0)
+BUDGETS = (0.5, 2.0, 5.0)
 QUICK_BUDGETS = (2.0,)
 CONFIDENCE = 1 - 1e-6
 #: Releases on each side, by pace, unless more are needed to contradict the claim at all.
 _RELEASES = {"bulk": 200_000, "single": 4_000, "pure": 4_000, "slow": 1_200, "slowest": 200}
-_QUICK_RELEASES = {"bulk": 4_000, "single": 260, "pure": 260, "slow": 100, "slowest": 50}
+_QUICK_RELEASES = {"bulk": 20_000, "single": 800, "pure": 800, "slow": 300, "slowest": 60}
 #: Most costly first, so that two processes end at about the same time.
 _COSTLY = ("slowest", "slow", "pure", "single", "bulk")
 _PROCESSES = 2
@@ -35,7 +35,7 @@ def run(*, quick: bool = False, progress: Callable[[int, int, str], None] | None
 
     Parameters
     ----------
-    quick : one budget, few releases and fixed seeds: the same outcome every time, within 40 seconds.
+    quick : one budget, few releases and fixed seeds: the same outcome every time, within a minute or so.
     progress : called with (done, total, the name of the latest).
     """
     owned = own_releases(QUICK_BUDGETS if quick else BUDGETS)
