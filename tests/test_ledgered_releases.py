@@ -78,7 +78,7 @@ def test_bad_rows_cost_nothing(ledger: ss.Ledger, collection: np.ndarray, query:
 
 
 def test_a_named_dataset_keeps_one_budget(ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray) -> None:
-    account = ledger.on("faces")
+    account = ledger.account("faces")
     ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=account)
     with pytest.raises(ss.BudgetExceeded):
         ss.release_scores(collection[:-1], query, epsilon=1, mechanism="laplace", ledger=account)
@@ -129,7 +129,7 @@ def test_the_same_records_in_another_type_or_length_share_a_budget(
 def test_promises_about_other_identities_do_not_add_up(
     ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
 ) -> None:
-    account = ledger.on("people")
+    account = ledger.account("people")
     contract = {"epsilon": 0.3, "delta": 1e-6, "ledger": account}
     ss.release_scores(collection, query, adjacency=ss.Identity(np.arange(40) // 10), **contract)
     for other in (ss.Identity(np.arange(40)), ss.Identity(np.arange(40) // 10, centroids=True), ss.Replacement()):
@@ -140,14 +140,14 @@ def test_promises_about_other_identities_do_not_add_up(
 def test_a_raised_limit_is_seen_by_the_next_charge(
     tmp_path: Path, ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
 ) -> None:
-    ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=ledger.on("x"))
+    ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=ledger.account("x"))
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         raised = """replace(facts, '"epsilon":1.2', '"epsilon":50.0')"""
         connection.execute(f"UPDATE scoreshield_ledger SET facts = {raised}")
     connection.close()
     opened = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     with pytest.raises(ss.LedgerError, match="altered"):
-        ss.release_scores(collection, query, epsilon=20, mechanism="laplace", ledger=opened.on("x"))
+        ss.release_scores(collection, query, epsilon=20, mechanism="laplace", ledger=opened.account("x"))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class Memory:
 
 @pytest.fixture
 def account(tmp_path: Path) -> Account:
-    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=1e-6).on("people")
+    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=1e-6).account("people")
 
 
 def searching(mode: str, **options: Any) -> PrivateSearch:
@@ -244,9 +244,9 @@ class TestLedger:
         for given, says in (
             (None, "every query spends: the 'ledger' of PrivateSearch must be ledger.on"),
             (ledger, r"'ledger' parameter of PrivateSearch must be ledger.on\(name\)"),
-            (ledger.on(None), "'ledger' parameter"),
+            (ledger.account(None), "'ledger' parameter"),
             ("people", "'ledger' parameter"),
-            (ledger.on(ROWS), "a fingerprint is another one after every insert"),
+            (ledger.account(ROWS), "a fingerprint is another one after every insert"),
         ):
             with pytest.raises(InvalidInput, match=says):
                 PrivateSearch(ROWS, epsilon=1, mode=mode, ledger=given, **options)
@@ -999,12 +999,12 @@ class TestFiles:
         PrivateSearch(ROWS, epsilon=9, file=unpaid)
         PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account)
         other = Ledger(f"sqlite:///{tmp_path / 'other.db'}", epsilon=100, delta=0)
-        PrivateSearch(ROWS, epsilon=9, file=tmp_path / "elsewhere.npz", ledger=other.on("people"))
-        for path, ledger in ((unpaid, account), (paid, other.on("people"))):
+        PrivateSearch(ROWS, epsilon=9, file=tmp_path / "elsewhere.npz", ledger=other.account("people"))
+        for path, ledger in ((unpaid, account), (paid, other.account("people"))):
             with pytest.raises(InvalidInput, match=r"that the ledger .* knows no charge for"):
                 PrivateSearch(ROWS, epsilon=9, file=path, ledger=ledger)
         with pytest.raises(InvalidInput, match="charged to 'people', and the ledger is given for 'others'"):
-            PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account.ledger.on("others"))
+            PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account.ledger.account("others"))
         PrivateSearch(ROWS, epsilon=9, file=paid)
         search = PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account)
         search.save(unpaid)  # who paid goes with it

@@ -20,7 +20,7 @@ query = rows[42] + 0.5 * rng.standard_normal(384)
 
 # Pay for every query: all scores, released anew each time.
 ledger = ss.Ledger(f"sqlite:///{tempfile.mkdtemp()}/ledger.db", epsilon=100, delta=1e-6)
-search = PrivateSearch(FaissStore(index), epsilon=20, mode="query", ledger=ledger.on("people"))
+search = PrivateSearch(FaissStore(index), epsilon=20, mode="query", ledger=ledger.account("people"))
 print("per query:", search.search(query, k=3).ids, f"spent {ledger.spent_on('people'):g}")
 
 # What comes is in the next version.
@@ -29,6 +29,6 @@ hits = search.search(query, k=1)
 print(f"version {hits.version}:", hits.ids, f"spent {ledger.spent_on('people'):g}")
 
 # Or pay once: a private index, which answers for ever.
-once = PrivateSearch(FaissStore(index), epsilon=40, ledger=ledger.on("people"))
+once = PrivateSearch(FaissStore(index), epsilon=40, ledger=ledger.account("people"))
 print("pay once:", once.search(query, k=3).ids, f"spent {ledger.spent_on('people'):g}")
 print(once.guarantee)  # the certificate

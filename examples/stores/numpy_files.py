@@ -20,7 +20,7 @@ query = rows[42] + 0.5 * rng.standard_normal(384)  # a public query, here close 
 
 ledger = ss.Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=60, delta=1e-6)
 store = ArrayStore(folder / "rows.npy")  # ids are the row numbers; ArrayStore(path, ids) takes others
-search = PrivateSearch(store, epsilon=20, mode="query", score_range=(0, 0.9), ledger=ledger.on("patients"))
+search = PrivateSearch(store, epsilon=20, mode="query", score_range=(0, 0.9), ledger=ledger.account("patients"))
 hits = search.search(query, k=3)
 for number, score in zip(hits.ids, hits.scores, strict=True):
     print(f"record {number}: {score:.2f}")

@@ -20,7 +20,7 @@ client.upsert("people", [models.PointStruct(id=i, vector=row.tolist()) for i, ro
 
 with tempfile.TemporaryDirectory() as folder:
     ledger = ss.Ledger(f"sqlite:///{folder}/ledger.db", epsilon=100, delta=0.0)
-    search = PrivateSearch(QdrantStore(client, "people"), epsilon=16, mode="query", ledger=ledger.on("people"))
+    search = PrivateSearch(QdrantStore(client, "people"), epsilon=16, mode="query", ledger=ledger.account("people"))
     hits = search.search(vectors[42], k=3)
     print("found:", hits.ids, "with released scores", hits.scores)
     print(search.facts(hits))  # hits.guarantee is the whole certificate

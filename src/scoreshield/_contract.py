@@ -216,7 +216,7 @@ def charge(ledger: Any, guarantee: Guarantee, collection: Any, function: str) ->
     if ledger is None:
         return
     if not callable(getattr(ledger, "charge", None)):
-        _checks.reject("ledger", function, "a Ledger, or an account of one (ledger.on(name))", ledger)
+        _checks.reject("ledger", function, "a Ledger, or an account of one (ledger.account(name))", ledger)
     ledger.charge(guarantee, collection)
 
 

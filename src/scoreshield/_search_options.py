@@ -106,14 +106,14 @@ def check_ledger(ledger: Any, mode: str, rng: Any) -> Account | None:
         raise InvalidInput(
             "'rng' is research mode, which is not private, and no ledger takes it: leave one of them out."
         )
-    must = "ledger.on(name), with the name of the collection"
+    must = "ledger.account(name), with the name of the collection"
     if ledger is None:
         raise InvalidInput(f"In mode {mode!r} every query spends: the 'ledger' of {FUNCTION} must be {must}.")
     if isinstance(ledger, Ledger) or not isinstance(ledger, Account) or not ledger.dataset:
         _checks.reject("ledger", FUNCTION, must, ledger)
     if ledger.dataset.startswith("hmac-sha256:"):
         raise InvalidInput(
-            "A ledger for a store needs a name, ledger.on('name'): a fingerprint is another one after every insert, "
+            "A ledger for a store needs a name, ledger.account('name'): a fingerprint is another one after every insert, "
             "and the budget of the records that stay would start anew."
         )
     return ledger

@@ -156,7 +156,7 @@ def release_index(
     adjacency : ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is released;
         without, the largest identity's records share the budget.
     rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
-    ledger : a :class:`scoreshield.Ledger`, or ``ledger.on(name)``, charged before any noise is drawn; the rows are then
+    ledger : a :class:`scoreshield.Ledger`, or ``ledger.account(name)``, charged before any noise is drawn; the rows are then
         read once more, before that, so that a bad one costs nothing.
     progress : called with (rows done, rows in all).
 

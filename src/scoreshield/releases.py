@@ -79,7 +79,7 @@ def release_scores(
     score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
     norm : ``"unit"`` normalises rows and refuses zero rows; ``"ball"`` only shortens rows longer than one.
     rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
-    ledger : a :class:`scoreshield.Ledger`, or ``ledger.on(name)``, charged before the noise is drawn.
+    ledger : a :class:`scoreshield.Ledger`, or ``ledger.account(name)``, charged before the noise is drawn.
     unsafe_reproduce_paper : use a refused textbook rule all the same. The guarantee then carries the true pair.
 
     Returns

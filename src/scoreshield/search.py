@@ -65,7 +65,7 @@ class PrivateSearch:
     store : a store of :mod:`scoreshield.stores`, a pinned one, or an (n, d) array.
     epsilon, delta : of the index, once; or of each query. There is no default epsilon.
     mode : ``"index"`` (pay once), ``"query"`` (all scores, each time) or ``"screening"`` (who passes ``threshold``).
-    ledger : ``ledger.on(name)``. Each query of the last two modes is charged to it, and it must be given there; an
+    ledger : ``ledger.account(name)``. Each query of the last two modes is charged to it, and it must be given there; an
         index is charged when it is made. The name stays the same when records come and go, so that what was spent on
         the records that stay is not forgotten.
     mechanism : of :func:`scoreshield.release_index` (``"privunit"``) or of :func:`scoreshield.release_scores`

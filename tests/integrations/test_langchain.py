@@ -246,7 +246,7 @@ def test_get_by_ids_gives_documents_without_scores(clean: InMemoryVectorStore) -
 
 
 def test_a_query_is_charged_and_refused_when_the_budget_is_spent(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=4, mode="query", ledger=account)
     assert account.spent == 0
     first, second = retriever.invoke("query"), retriever.invoke("query")
@@ -278,7 +278,7 @@ def both_ways(retriever: Any) -> list[Callable[..., Any]]:
 
 @pytest.mark.parametrize("way", [0, 1])
 def test_a_batch_is_charged_whole_or_not_at_all(clean: InMemoryVectorStore, ledger: ss.Ledger, way: int) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=3, k=2, mode="query", ledger=account)
     batch = both_ways(retriever)[way]
     recorder = Recorder()
@@ -301,7 +301,7 @@ def test_a_batch_is_charged_whole_or_not_at_all(clean: InMemoryVectorStore, ledg
 
 
 def test_a_chain_batches_its_retriever_whole(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=3, mode="query", ledger=account)
     chain = RunnableLambda(str.lower) | retriever | RunnableLambda(len)
     with pytest.raises(BudgetExceeded):
@@ -326,7 +326,7 @@ def test_batches_of_an_index_and_with_thresholds(clean: InMemoryVectorStore) -> 
 def test_screening_names_documents_and_has_scores_only_if_refined(
     clean: InMemoryVectorStore, ledger: ss.Ledger
 ) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     options = {"mode": "screening", "threshold": 0.3, "ledger": account}
     bare = PrivateVectorStore.from_vectorstore(clean, epsilon=2, **options)
     for ask in (bare.similarity_search_with_score, bare.similarity_search_with_relevance_scores):
@@ -348,7 +348,7 @@ def test_screening_names_documents_and_has_scores_only_if_refined(
 def test_an_index_is_charged_once_and_kept_in_a_file(
     clean: InMemoryVectorStore, ledger: ss.Ledger, tmp_path: Path
 ) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     options = {"epsilon": 6, "ledger": account, "file": tmp_path / "index.npz"}
     first = PrivateRetriever.from_vectorstore(clean, **options)  # type: ignore[arg-type]
     again = PrivateRetriever.from_vectorstore(clean, **options)  # type: ignore[arg-type]
@@ -364,7 +364,7 @@ def test_an_index_is_charged_once_and_kept_in_a_file(
 def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
     clean: InMemoryVectorStore, ledger: ss.Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=account)
     with monkeypatch.context() as broken:
         broken.setattr(InMemoryVectorStore, "get", None, raising=False)
@@ -387,17 +387,17 @@ class _Unreadable(dict[str, Any]):
 
 
 def test_a_filter_that_fails_costs_nothing(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
-    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=ledger.on("papers"))
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=ledger.account("papers"))
     with pytest.raises(KeyError):
         store.similarity_search("query", filter=lambda document: document.metadata["nothing"])
-    assert ledger.on("papers").spent == 0
+    assert ledger.account("papers").spent == 0
 
 
 # ---- Changes.
 
 
 def test_an_index_answers_from_its_version_until_it_is_refreshed(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, ledger=account)
     assert store.stale is False
     with pytest.warns(UserWarning, match=r"until refresh\(\), which pays its epsilon again"):
@@ -641,7 +641,7 @@ def test_a_vector_store_that_is_not_known_needs_a_store() -> None:
 def test_a_store_whose_ids_name_no_document_is_refused_before_it_is_paid_for(
     clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str
 ) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 2, "mode": mode, "ledger": account}
     rows = ROWS.astype(np.float32)
     for store in (ArrayStore(rows), Pinned(ArrayStore(rows))):  # their ids are row numbers
@@ -673,7 +673,7 @@ def test_a_store_is_read_once_for_its_ids_and_its_vectors(clean: InMemoryVectorS
 
 def test_an_index_of_documents_whose_ids_were_drawn_anew_is_refused(ledger: ss.Ledger, tmp_path: Path) -> None:
     """Without ids LangChain draws them: in the next process the saved ones name nothing."""
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "index.npz"}
     first = PrivateRetriever.from_vectorstore(InMemoryVectorStore.from_texts(TEXTS, Model()), **options)
     assert len(first.invoke("query")) == 4
@@ -777,7 +777,7 @@ def test_what_is_shown_while_it_is_being_made() -> None:
 def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
     clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, way: int
 ) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode=mode, ledger=account)
     batch, before = both_ways(retriever)[way], account.spent
     for wrong in ({"a": 1}, ["query"], 5, None):
@@ -793,7 +793,7 @@ def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
 
 
 def test_a_filter_that_nothing_passes_is_not_charged(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, mode="query", ledger=account)
     assert store.similarity_search("query", filter={"part": 9}) == []
     assert store.similarity_search_with_score("query", filter=lambda _: False) == []
@@ -808,8 +808,8 @@ def test_an_option_that_is_wrong_is_found_before_an_index_is_paid_for(
 ) -> None:
     for wrong in ({"search_kwargs": {"fetch_k": 3}}, {"k": 0}, {"search_type": "mmr"}, {"colour": 1}):
         with pytest.raises(InvalidInput):
-            PrivateRetriever.from_vectorstore(clean, epsilon=1, ledger=ledger.on("papers"), **wrong)  # type: ignore[arg-type]
-    assert ledger.on("papers").spent == 0
+            PrivateRetriever.from_vectorstore(clean, epsilon=1, ledger=ledger.account("papers"), **wrong)  # type: ignore[arg-type]
+    assert ledger.account("papers").spent == 0
 
 
 def _vector(number: int, value: Any) -> Callable[[InMemoryVectorStore], None]:
@@ -830,7 +830,7 @@ def _vector(number: int, value: Any) -> Callable[[InMemoryVectorStore], None]:
 def test_a_store_that_cannot_be_read_is_told_and_costs_nothing(
     clean: InMemoryVectorStore, ledger: ss.Ledger, spoil: Callable[[InMemoryVectorStore], None], told: str
 ) -> None:
-    account = ledger.on("papers")
+    account = ledger.account("papers")
     asked = PrivateVectorStore.from_vectorstore(clean, epsilon=1, mode="query", ledger=account)
     spoil(clean)
     with pytest.raises(StoreError, match=told):

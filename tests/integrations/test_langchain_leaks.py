@@ -298,7 +298,7 @@ def test_callbacks_and_traces_of_errors(
     clean: InMemoryVectorStore, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1, delta=0)
-    asked = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.on("books"))
+    asked = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.account("books"))
     asked.invoke("query")
     index = PrivateRetriever.from_vectorstore(clean, epsilon=1)
     monkeypatch.setattr(clean, "store", _Torn(clean.store))
@@ -389,7 +389,7 @@ def test_serialised_forms_hold_nothing(clean: InMemoryVectorStore, private: Priv
 def test_a_copy_is_the_same_store_and_shares_its_budget(clean: InMemoryVectorStore, tmp_path: Any) -> None:
     assert found(copy.deepcopy(clean))
     ledger = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
-    retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.on("books"))
+    retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.account("books"))
     for same in (copy.copy(retriever), copy.deepcopy(retriever), retriever.model_copy(deep=True)):
         assert same.vectorstore is retriever.vectorstore
         assert not found(same)
@@ -447,8 +447,8 @@ def test_errors_carry_no_clean_value_in_text_or_frames(
 ) -> None:
     ledger = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
     index = PrivateVectorStore.from_vectorstore(clean, epsilon=1)
-    asked = PrivateVectorStore.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.on("books"))
-    poor = PrivateVectorStore.from_vectorstore(clean, epsilon=9, mode="query", ledger=ledger.on("books"))
+    asked = PrivateVectorStore.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.account("books"))
+    poor = PrivateVectorStore.from_vectorstore(clean, epsilon=9, mode="query", ledger=ledger.account("books"))
     broken: Callable[[Document], bool] = lambda document: 1 / 0 > 0  # noqa: E731, ARG005
     ways: list[Callable[[], Any]] = [
         lambda: poor.similarity_search("query"),
@@ -486,7 +486,7 @@ def test_errors_carry_no_clean_value_in_text_or_frames(
         assert isinstance(error, StoreError)
         assert not found(str(error))
         assert not held_by(error)
-    assert ledger.on("books").spent == 1  # for the answer whose documents could not be read
+    assert ledger.account("books").spent == 1  # for the answer whose documents could not be read
 
 
 def source_that_fails(ids: Sequence[Any]) -> list[Document]:

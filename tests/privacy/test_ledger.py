@@ -151,13 +151,13 @@ def test_datasets_have_their_own_budgets_and_unnamed_charges_count_against_all(l
 
 
 def test_an_account_is_a_ledger_for_one_dataset(ledger: Ledger) -> None:
-    account = ledger.on("patients", who="ada", why="pilot")
+    account = ledger.account("patients", who="ada", why="pilot")
     entry = account.charge(pure(2.0), np.eye(3))
     assert (entry.dataset, entry.who, entry.why) == ("patients", "ada", "pilot")
     account.spend(pure(1.0))
     assert (account.spent, account.remaining, account.room().pure) == (3.0, 7.0, 7.0)
     ledger.charge(pure(4.0), np.eye(3))
-    assert ledger.on(np.eye(3)).spent == ledger.spent_on(np.eye(3)) == 4.0
+    assert ledger.account(np.eye(3)).spent == ledger.spent_on(np.eye(3)) == 4.0
     with pytest.raises(BudgetExceeded):
         account.spend(pure(8.0))
 
@@ -481,6 +481,6 @@ def test_several_charges_are_made_together_or_not_at_all(url: str) -> None:
         ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
     assert refused.value.spent == pytest.approx(0.6)
     assert len(ledger.entries()) == 2, "the first of the two would have fitted"
-    assert ledger.on("files").spend_all([]) == []
-    assert ledger.on("files").spend_all([pure(0.3)])[0].dataset == "files"
+    assert ledger.account("files").spend_all([]) == []
+    assert ledger.account("files").spend_all([pure(0.3)])[0].dataset == "files"
     assert ledger.verify()

@@ -48,7 +48,7 @@ def ledger_of(url: str | None, dataset: str | None) -> Any:
             raise ss.InvalidInput("--dataset needs --ledger, which says where its budget is kept.")
         return None
     ledger = ss.Ledger(url)
-    return ledger if dataset is None else ledger.on(dataset)
+    return ledger if dataset is None else ledger.account(dataset)
 
 
 def one_or_many(query: Any) -> Any:

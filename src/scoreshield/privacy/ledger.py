@@ -27,12 +27,14 @@ import numpy as np
 
 from scoreshield import _checks, embeddings, io
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError
+from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
 from scoreshield.privacy.ledger_books import Books, charge_of
 from scoreshield.privacy.ledger_entry import COLUMNS, FORMAT, KINDS, Entry, canonical, check_text, digest
 from scoreshield.privacy.ledger_store import Session, store_at
+from scoreshield.privacy.profile import Profile
 
-__all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "Verification"]
+__all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "PendingCharge", "Verification"]
 
 _FINGERPRINT = "hmac-sha256:"
 _BLOCK_BYTES = 1 << 22
@@ -62,6 +64,17 @@ class Verification:
         if self.reason:
             return self.reason
         return f"All {self.entries} entries are as they were written, in order and within the limit; head {self.head}."
+
+
+@dataclass(frozen=True)
+class PendingCharge:
+    """Guarantees that were checked against a budget and are not charged yet."""
+
+    _charge: Callable[[], list[Entry]]
+
+    def commit(self) -> list[Entry]:
+        """Charge them, all or none; the entries are on the disk when this returns, and noise may be drawn after it."""
+        return self._charge()
 
 
 class Ledger:
@@ -158,6 +171,27 @@ class Ledger:
         ``same_people`` says that identities are the same people as in earlier charges, some of whom came or went, so
         that another number of them adds up; without it, that is refused as another grouping of the records.
         """
+        return self.reserve(
+            items, dataset=dataset, who=who, why=why, same_people=same_people, check=False
+        ).commit()
+
+    def reserve(
+        self,
+        items: Iterable[Any],
+        *,
+        dataset: Any = None,
+        who: str | None = None,
+        why: str = "",
+        adjacency: Adjacency | None = None,
+        same_people: bool = False,
+        check: bool = True,
+    ) -> PendingCharge:
+        """Check that guarantees or releases can be charged and fit the budget now; write nothing.
+
+        ``commit()`` of the result charges them, all or none, and can still raise :class:`BudgetExceeded` where another
+        process took the budget in between. ``adjacency`` is the one that the release was asked for: an identity's own
+        knows its labels, which a guarantee does not keep. ``check=False`` leaves the check to ``commit()``.
+        """
         function = "Ledger.spend"
         charges = [charge_of(getattr(item, "guarantee", item), function) for item in items]
         where = self._dataset(dataset, function)
@@ -186,15 +220,18 @@ class Ledger:
                 written.append(entry)
             return written
 
-        return self._store.write(work)
+        pending = PendingCharge(lambda: self._store.write(work))
+        if check:
+            self._store.read(lambda session: self._check_fit(session, charges, where, same_people))
+        return pending
 
     def charge(self, guarantee: Any, collection: Any) -> Entry:
         """What a release function calls before it draws noise: charge its guarantee to the collection it reads."""
         return self.spend(guarantee, dataset=collection)
 
-    def on(self, dataset: Any, *, who: str | None = None, why: str = "") -> Account:
+    def account(self, dataset: Any, *, who: str | None = None, why: str = "") -> Account:
         """This ledger for one dataset, to hand to release functions; a collection is fingerprinted here, once."""
-        return Account(self, self._dataset(dataset, "Ledger.on"), who, why)
+        return Account(self, self._dataset(dataset, "Ledger.account"), who, why)
 
     @property
     def spent(self) -> float:
@@ -277,6 +314,18 @@ class Ledger:
         where = self._dataset(dataset, function)
         return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).filters(where))
 
+    def _check_fit(
+        self, session: Session, charges: list[tuple[Profile, str, str]], where: str | None, same_people: bool
+    ) -> None:
+        books = Books.read(session, self.epsilon, self.delta)
+        before = books.filters(where)
+        for profile, unit, _ in charges:
+            books.check_unit(where, unit, same_people=same_people)
+            for charged, budget in zip(before, books.filters(where), strict=True):
+                if not budget.would_fit(profile):
+                    raise charged.refusal(profile, len(charges))
+            books.add(where, unit, profile)
+
     def _head(self, session: Session) -> tuple[str, Entry | None]:
         """The hash to continue from, after a look at whether the end of the chain is what the ledger's row says."""
         row, above = _row(session), session.last()
@@ -339,6 +388,14 @@ class Account:
 
     def spend_all(self, items: Iterable[Any], *, same_people: bool = False) -> list[Entry]:
         return self.ledger.spend_all(items, dataset=self.dataset, who=self.who, why=self.why, same_people=same_people)
+
+    def reserve(
+        self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
+    ) -> PendingCharge:
+        """As :meth:`Ledger.reserve`, for this account."""
+        return self.ledger.reserve(
+            items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
+        )
 
     def charge(self, guarantee: Any, collection: Any) -> Entry:  # noqa: ARG002
         """As :meth:`Ledger.charge`; which dataset the collection belongs to has been said already."""
