@@ -1,0 +1,75 @@
+"""Write one small release file of each kind, as this version writes them: `python tests/golden/make_releases.py FOLDER`.
+
+The files in `releases/` were written by the version before the loaders got their limits. They are never written anew:
+a later version must load them with the same meaning, which `contents.json` states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import scoreshield as ss
+
+
+def releases() -> dict[str, Any]:
+    """The releases by file name: seeded generators, six public records of five dimensions."""
+    rng = np.random.default_rng(20)
+    rows = rng.standard_normal((6, 5)).astype(np.float32)
+    query, labels = rng.standard_normal(5).astype(np.float32), np.array([0, 0, 1, 1, 2, 3])
+    people, both = ss.Identity(labels), {"epsilon": 3.0, "delta": 1e-6}
+    return {
+        "scores-gaussian": ss.release_scores(rows, query, **both, rng=1),
+        "scores-batch": ss.release_scores(rows, np.stack([query, -query]), **both, rng=2),
+        "scores-identity": ss.release_scores(rows, query, **both, adjacency=people, rng=3),
+        "scores-laplace": ss.release_scores(rows, query, epsilon=3.0, mechanism="laplace", rng=4),
+        "scores-staircase": ss.release_scores(rows, query, epsilon=3.0, mechanism="staircase", rng=5),
+        "scores-optimal": ss.release_scores(rows, query, epsilon=3.0, mechanism="optimal", rng=6),
+        "row": ss.release_row(rows, 2, **both, rng=7),
+        "gram": ss.release_gram(rows, **both, rng=8),
+        "gram-sure": ss.release_gram(rows, **both, denoise="sure", rng=9),
+        "gram-factored": ss.release_gram(rows, **both, rng=10).factored(2),
+        "gram-radius": ss.release_gram(rows, **both, adjacency=ss.GramRadius(0.5), rng=11),
+        "matches": ss.release_matches(rows, query, 0.1, epsilon=3.0, rng=12),
+        "matches-refined": ss.release_matches(rows, query, 0.1, epsilon=6.0, refine=0.5, rng=13),
+        "top-k": ss.release_top_k(rows, query, 2, epsilon=3.0, rng=14),
+        "top-k-gumbel": ss.release_top_k(rows, query, 2, epsilon=3.0, mechanism="gumbel", rng=15),
+        "histogram": ss.release_histogram(rows, query, bins=4, epsilon=3.0, rng=16),
+        "index-privunit": ss.release_index(rows, epsilon=8.0, rng=17),
+        "index-gaussian": ss.release_index(rows, epsilon=8.0, delta=1e-6, mechanism="gaussian", rng=18),
+        "index-random": ss.release_index(rows, epsilon=8.0, components=3, rng=19),
+        "index-pca": ss.release_index(rows, epsilon=8.0, delta=1e-6, components=3, reduction="pca", rng=20),
+        "scores-levels": ss.release_scores(
+            rows, query, epsilon=2.0, mechanism=ss.optimal_channel(2.0, levels=4), rng=21
+        ),
+    }
+
+
+def content(release: Any) -> dict[str, str]:
+    """What a release says: its kind, a checksum of its arrays and facts, and its certificate."""
+    digest = hashlib.sha256()
+    for name, value in sorted(vars(release).items()):
+        if name == "guarantee":
+            continue
+        if isinstance(value, np.ndarray):
+            value = [value.dtype.str, list(value.shape), hashlib.sha256(np.ascontiguousarray(value)).hexdigest()]
+        digest.update(json.dumps([name, value], sort_keys=True).encode())
+    return {"kind": release.kind, "sha256": digest.hexdigest(), "certificate": str(release.guarantee)}
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    contents = {}
+    for name, release in releases().items():
+        release.save(folder / f"{name}.npz")
+        contents[name] = content(release)
+    (folder / "contents.json").write_text(json.dumps(contents, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
