@@ -34,7 +34,10 @@ class Free(Account):
     def __init__(self) -> None:
         object.__setattr__(self, "dataset", "benchmark")
 
-    def spend_all(self, items: Any, *, same_people: bool = False) -> list[Any]:  # noqa: ARG002
+    def reserve(self, items: Any, **_: Any) -> Any:  # noqa: ARG002
+        return self
+
+    def commit(self) -> list[Any]:
         return []
 
 

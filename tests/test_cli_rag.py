@@ -687,21 +687,22 @@ def test_an_interrupt_ends_at_once(folder: Path, server: ChatServer) -> None:
 
 def test_every_release_is_charged(folder: Path, run: Any) -> None:
     ledger = ss.Ledger("sqlite:///books.db", epsilon=20, delta=1e-6)
-    contract = [*BASE, "--mechanism", "laplace", "--epsilon", "2", "--ledger", "sqlite:///books.db"]
+    books = ["--ledger", "sqlite:///books.db", "--dataset", "chunks"]
+    contract = [*BASE, "--mechanism", "laplace", "--epsilon", "2", *books]
     assert run(*contract)[0] == 0
     assert len(ledger.entries()) == len(PAGES)
     assert ledger.spent == pytest.approx(12)
-    (account,) = ledger.datasets()  # by the fingerprint of the chunks' embeddings
     assert run(*contract)[0] == 0
     assert len(ledger.entries()) == len(PAGES)  # a run that goes on is not charged again
     refused(run(*contract, "--out", "again"), "20")
     assert not (folder / "again/retrieval.json").exists()
-    assert ledger.datasets() == [account]
+    assert ledger.datasets() == ["chunks"]
     index = [*BASE, "--mechanism", "index", "--epsilon", "2", "--ledger", "sqlite:///books.db", "--dataset", "pages"]
     assert run(*index, "--out", "index")[0] == 0
     assert ledger.spent_on("pages") == pytest.approx(2)
     refused(run(*contract, "--research-seed", "1", "--out", "seeded"), "leave out the seed or the ledger")
     refused(run(*BASE, *NEARLY_CLEAN, "--dataset", "pages", "--out", "unnamed"), "--dataset needs --ledger")
+    refused(run(*BASE, *NEARLY_CLEAN, *books[:2], "--out", "unnamed"), "--ledger needs --dataset")
     assert not (folder / "seeded").exists()
 
 

@@ -393,16 +393,21 @@ class TestRefusals:
 
 def test_a_ledger_is_charged_before_the_noise_and_not_for_bad_rows(collection: Array) -> None:
     class Book:
+        dataset = "faces"
         entries: list[Guarantee]
 
         def __init__(self, refuse: bool = False) -> None:
             self.entries, self.refuse = [], refuse
 
-        def charge(self, guarantee: Guarantee, rows: object) -> None:
-            assert rows is collection
+        def reserve(self, guarantees: list[Guarantee], **_: object) -> Book:
+            self.asked = guarantees
+            return self
+
+        def commit(self) -> list[Guarantee]:
             if self.refuse:
                 raise ss.ScoreShieldError("no budget")
-            self.entries.append(guarantee)
+            self.entries += self.asked
+            return self.asked
 
     book = Book()
     index = release_index(collection, epsilon=3, ledger=book)

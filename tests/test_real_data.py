@@ -97,7 +97,13 @@ def test_predicted_matching_of_real_faces_holds(
 
 def test_an_index_with_a_private_pca_is_charged(sentences: np.ndarray, tmp_path: Path) -> None:
     ledger = ss.Ledger(f"sqlite:///{tmp_path / 'l.db'}", epsilon=25, delta=1e-5)
-    contract = {"epsilon": 20, "delta": 1e-6, "components": 8, "reduction": "pca", "ledger": ledger.account("sentences")}
+    contract = {
+        "epsilon": 20,
+        "delta": 1e-6,
+        "components": 8,
+        "reduction": "pca",
+        "ledger": ledger.account("sentences"),
+    }
     index = ss.release_index(sentences, **contract)
     assert 0 < ledger.spent <= 20
     assert index.scores(sentences[0]).shape == (400,)

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import pickle
+import secrets
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ import pytest
 from scoreshield import _search_files, release_index, release_matches, release_scores
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerError, StoreError
 from scoreshield.privacy.adjacency import Identity
-from scoreshield.privacy.ledger import Account, Ledger
+from scoreshield.privacy.ledger import Account, Ledger, PendingCharge
 from scoreshield.search import Hits, IndexNotSaved, PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Pinned, Records, Scored
 
@@ -242,11 +243,11 @@ class TestLedger:
         options: dict[str, Any] = {"threshold": 0.3} if mode == "screening" else {}
         ledger = account.ledger
         for given, says in (
-            (None, "every query spends: the 'ledger' of PrivateSearch must be ledger.on"),
-            (ledger, r"'ledger' parameter of PrivateSearch must be ledger.on\(name\)"),
+            (None, "every query spends: the 'ledger' of PrivateSearch must be ledger.account"),
+            (ledger, r"'ledger' parameter of PrivateSearch must be ledger.account\(name\)"),
             (ledger.account(None), "'ledger' parameter"),
             ("people", "'ledger' parameter"),
-            (ledger.account(ROWS), "a fingerprint is another one after every insert"),
+            (ledger.account("hmac-sha256:" + 64 * "0"), "a fingerprint is another one after every insert"),
         ):
             with pytest.raises(InvalidInput, match=says):
                 PrivateSearch(ROWS, epsilon=1, mode=mode, ledger=given, **options)
@@ -259,6 +260,45 @@ class TestLedger:
         search.refresh()
         assert account.spent == pytest.approx(6)
         assert search.version == 2
+
+    @pytest.mark.parametrize("mode", ["index", "query", "screening"])
+    def test_payment_comes_before_any_random_bit(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A batch is reserved and committed as a whole, and a commit that fails finds nothing drawn."""
+        order: list[str] = []
+
+        class Book:
+            dataset = "people"
+            fails = False
+
+            def reserve(self, guarantees: Any, **_: Any) -> Book:
+                order.append(f"reserve {len(guarantees)}")
+                return self
+
+            def commit(self) -> list[Any]:
+                order.append("commit")
+                if self.fails:
+                    raise LedgerError("The disk is full.")
+                return []
+
+        def watched(count: int) -> bytes:
+            order.append("draw")
+            return secrets.token_bytes(count)
+
+        book, options = Book(), {"threshold": 0.3} if mode == "screening" else {}
+        monkeypatch.setattr("os.urandom", watched)
+        search = PrivateSearch(ROWS, epsilon=1, mode=mode, ledger=book, **options)  # type: ignore[arg-type]
+        if mode != "index":
+            assert order == []
+            search.search_batch(QUERIES)
+        assert order[:2] == [f"reserve {1 if mode == 'index' else len(QUERIES)}", "commit"]
+        assert set(order[2:]) == {"draw"}
+        order.clear()
+        book.fails = True
+        with pytest.raises(LedgerError) as caught:
+            search.refresh() if mode == "index" else search.search_batch(QUERIES)
+        assert order[-1] == "commit"
+        assert "draw" not in order
+        _assert_holds_nothing(caught.value)
 
     def test_each_query_is_charged(self, account: Account) -> None:
         search = PrivateSearch(ROWS, epsilon=3, mode="query", ledger=account)
@@ -304,7 +344,7 @@ class TestLedger:
         def refuse(*_: Any, **__: Any) -> Any:
             raise LedgerError("The disk is full.")
 
-        monkeypatch.setattr(Ledger, "spend_all", refuse)
+        monkeypatch.setattr(PendingCharge, "commit", refuse)
         with pytest.raises(LedgerError, match="The disk is full") as caught:
             search.search(QUERY, where=lambda one: order.append(one) or True)  # type: ignore[func-returns-value]
         assert order == list(range(N))  # asked in the public order, not in that of the ranking
@@ -896,6 +936,9 @@ class TestFiles:
             PrivateSearch(store, epsilon=9, ledger=account, file=path).search(QUERY, N).noisy, first.noisy
         )
         assert account.spent == pytest.approx(9)
+        with pytest.raises(InvalidInput, match="Only an index with a store is refreshed"):
+            search.refresh()  # an error that is kept somewhere must not lead to clean vectors
+        search = PrivateSearch(store, epsilon=9, ledger=account, file=path)
         with monkeypatch.context() as full:
             full.setattr("scoreshield.search.write_index", fail)
             with pytest.raises(IndexNotSaved):

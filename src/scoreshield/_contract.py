@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +19,10 @@ from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.laws import LaplaceNoise, Law, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise, grid_step
 from scoreshield.privacy.profile import GaussianProfile, Profile
-from scoreshield.privacy.stream import Stream
+from scoreshield.privacy.stream import Stream, stream_from
+
+Clean = TypeVar("Clean")
+R = TypeVar("R")
 
 #: Noise that is added to scores, and the part of it that needs no delta.
 ADDITIVE = ("gaussian", "laplace", "staircase")
@@ -124,7 +128,7 @@ class Contract:
         return gaussian.calibrate(self.epsilon, self.delta, sensitivity, self.calibration)
 
     def guarantee(
-        self, noise: Noise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], stream: Stream
+        self, noise: Noise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], sampler: str
     ) -> Guarantee:
         guarantee = Guarantee(
             epsilon=self.epsilon,
@@ -141,7 +145,7 @@ class Contract:
             grid=noise.step,
             noise=noise.law,
             profile=noise.profile,
-            sampler=stream.name,
+            sampler=sampler,
         )
         if not self.unsafe or guarantee.delta_at(self.epsilon) <= self.delta:
             return guarantee
@@ -211,13 +215,62 @@ def steps_across(low: float, high: float, step: float) -> int:
     return steps
 
 
-def charge(ledger: Any, guarantee: Guarantee, collection: Any, function: str) -> None:
-    """Charge a ledger for what is about to be drawn: after the checks, before the noise."""
+@dataclass(frozen=True, repr=False)
+class Prepared(Generic[Clean, R]):
+    """A release whose guarantee is settled from public facts, before a row is read or anything is charged.
+
+    Attributes:
+        guarantee: What the release will promise, which is what a ledger is charged.
+        adjacency: As asked for; unlike the guarantee's it knows the labels of identities.
+        score: Computes the clean values and checks every row on the way.
+        draw: Overwrites the clean values with noise from a stream and makes the release of them.
+    """
+
+    function: str
+    guarantee: Guarantee
+    adjacency: Adjacency
+    rng: Any
+    score: Callable[[], Clean]
+    draw: Callable[[Clean, Stream], R]
+
+    def release(self, ledger: Any) -> R:
+        """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
+        pending = reserve(ledger, [self.guarantee], self.adjacency, self.function)
+        clean = self.score()
+        pending.commit()
+        return self.noisy(clean)
+
+    def noisy(self, clean: Clean) -> R:
+        """The release of clean values; whoever calls this has committed the charge."""
+        return self.draw(clean, stream_from(self.rng, self.function))
+
+
+class Pending(Protocol):
+    """A charge that was found to fit and is not yet written."""
+
+    def commit(self) -> Sequence[Any]: ...
+
+
+class _NothingToPay:
+    def commit(self) -> Sequence[Any]:
+        return ()
+
+
+def reserve(
+    ledger: Any, guarantees: Sequence[Guarantee], adjacency: Adjacency, function: str, *, same_people: bool = False
+) -> Pending:
+    """Ask an account whether these guarantees fit; ``commit()`` of the result charges them, all or none."""
     if ledger is None:
-        return
-    if not callable(getattr(ledger, "charge", None)):
-        _checks.reject("ledger", function, "a Ledger, or an account of one (ledger.account(name))", ledger)
-    ledger.charge(guarantee, collection)
+        return _NothingToPay()
+    check_account(ledger, function)
+    pending: Pending = ledger.reserve(guarantees, adjacency=adjacency, same_people=same_people)
+    return pending
+
+
+def check_account(ledger: Any, function: str) -> None:
+    """Raise an error for what is no account: a collection is charged by its name."""
+    if not callable(getattr(ledger, "reserve", None)) or not getattr(ledger, "dataset", None):
+        _checks.reject("ledger", function, "ledger.account(name), with the name of the collection", ledger)
 
 
 def tie_break(stream: Stream) -> int:

@@ -194,7 +194,7 @@ class Plan:
             return PrivUnit.calibrated(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
         return _with_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
 
-    def guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], stream: Stream) -> Guarantee:
+    def guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
         profile = self.profile()
         details: dict[str, Any] = {"score_std": maker.std, "reduction": self._reduction_name()}
         if self.share:
@@ -230,7 +230,7 @@ class Plan:
             grid=maker.step,
             noise=noise,
             profile=profile,
-            sampler=stream.name,
+            sampler=sampler,
             details=details,
         )
 

@@ -6,19 +6,21 @@ Everything here that ranks, cuts or filters reads released values over all n rec
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield._contract import Prepared
 from scoreshield.errors import InvalidInput
 from scoreshield.indexing import IndexRelease
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.releases import release_scores
-from scoreshield.selection import release_matches
+from scoreshield.releases import prepare_scores
+from scoreshield.results import MatchRelease, ScoreRelease
+from scoreshield.selection import prepare_matches
 
 Float = NDArray[np.float64]
 Names = tuple[Any, ...]
@@ -97,16 +99,6 @@ class Released(NamedTuple):
     guarantee: Guarantee
 
 
-class Held:
-    """Stands where a release expects a ledger and keeps what is to be charged; what was drawn is held until it is."""
-
-    def __init__(self) -> None:
-        self.guarantees: list[Guarantee] = []
-
-    def charge(self, guarantee: Guarantee, collection: Any) -> None:  # noqa: ARG002
-        self.guarantees.append(guarantee)
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How each query is released, settled once: all scores (``threshold`` None), or who passes a public threshold."""
@@ -128,29 +120,33 @@ class Recipe:
         if isinstance(adjacency, Identity):
             labels = np.append(np.zeros(adjacency.largest, dtype=int), 1)
             who = Identity(labels, centroids=adjacency.centroids)
-        self._release(np.eye(2)[labels], np.array([1.0, 0.0]), who, 0, None)
+        prepared = replace(self, rng=0).prepare(np.eye(2)[labels], np.array([1.0, 0.0]), who)
+        prepared.release(None)
 
-    def release(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, held: Held) -> Released:
-        return self._release(rows, query, adjacency, self.rng, held)
-
-    def _release(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Any, held: Held | None) -> Released:
-        common: dict[str, Any] = {"adjacency": adjacency, "score_range": self.score_range, "rng": rng, "ledger": held}
+    def prepare(self, rows: NDArray[Any], query: Float, adjacency: Adjacency) -> Prepared[Float, Any]:
+        """One query's release, which nothing was charged for yet."""
+        common: dict[str, Any] = {"adjacency": adjacency, "score_range": self.score_range, "rng": self.rng}
         if self.threshold is None:
-            scores = release_scores(
+            return prepare_scores(
                 rows, query, epsilon=self.epsilon, delta=self.delta, mechanism=self.mechanism, **common
             )
-            return Released(scores.noisy, scores.top_k, scores.guarantee)
-        told = release_matches(rows, query, self.threshold, epsilon=self.epsilon, refine=self.refine, **common)
-        named = told.indices
-        if not self.refine:
-            return Released(None, lambda k, _: named[:k], told.guarantee)
-        noisy = np.full(told.guarantee.shape[0], -np.inf)
-        noisy[told.told] = told.noisy
+        return prepare_matches(rows, query, self.threshold, epsilon=self.epsilon, refine=self.refine, **common)
 
-        def ranked(k: int, threshold: float | None) -> NDArray[np.intp]:
-            return named[:k] if threshold is None else named[noisy[named] >= threshold][:k]
 
-        return Released(noisy, ranked, told.guarantee)
+def as_released(release: ScoreRelease | MatchRelease) -> Released:
+    """What ranks the records of a release, and the scores that it has."""
+    if isinstance(release, ScoreRelease):
+        return Released(release.noisy, release.top_k, release.guarantee)
+    named = release.indices
+    if not release.guarantee.details["refining_epsilon"]:
+        return Released(None, lambda k, _: named[:k], release.guarantee)
+    noisy = np.full(release.guarantee.shape[0], -np.inf)
+    noisy[release.told] = release.noisy
+
+    def ranked(k: int, threshold: float | None) -> NDArray[np.intp]:
+        return named[:k] if threshold is None else named[noisy[named] >= threshold][:k]
+
+    return Released(noisy, ranked, release.guarantee)
 
 
 class Chooser:

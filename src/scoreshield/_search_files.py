@@ -60,18 +60,6 @@ class IndexNotSaved(FileError):
         return FileError, (str(self),)
 
 
-class Charged:
-    """Stands where a release expects a ledger, and keeps the entry that it is charged with."""
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self.paid: Paid | None = None
-
-    def charge(self, guarantee: Any, collection: Any) -> None:  # noqa: ARG002
-        (entry,) = self._account.spend_all([guarantee], same_people=True)
-        self.paid = Paid(str(entry.dataset), entry.hash)
-
-
 def as_path(file: Any, function: str) -> Path:
     if not isinstance(file, str | Path) or not Path(file).name:
         _checks.reject("file", function, "the path of a file", file)

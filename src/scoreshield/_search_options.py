@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._contract import check_account
 from scoreshield._search_answers import Names
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, Replacement, check_score_range
-from scoreshield.privacy.ledger import Account, Ledger
+from scoreshield.privacy.ledger import Account
 from scoreshield.stores.arrays import ArrayStore
 from scoreshield.stores.pinned import Pinned
 from scoreshield.stores.protocol import is_store
@@ -109,11 +110,11 @@ def check_ledger(ledger: Any, mode: str, rng: Any) -> Account | None:
     must = "ledger.account(name), with the name of the collection"
     if ledger is None:
         raise InvalidInput(f"In mode {mode!r} every query spends: the 'ledger' of {FUNCTION} must be {must}.")
-    if isinstance(ledger, Ledger) or not isinstance(ledger, Account) or not ledger.dataset:
-        _checks.reject("ledger", FUNCTION, must, ledger)
-    if ledger.dataset.startswith("hmac-sha256:"):
+    check_account(ledger, FUNCTION)
+    account: Account = ledger
+    if account.dataset is not None and account.dataset.startswith("hmac-sha256:"):
         raise InvalidInput(
-            "A ledger for a store needs a name, ledger.account('name'): a fingerprint is another one after every insert, "
-            "and the budget of the records that stay would start anew."
+            "A ledger for a store needs a name, ledger.account('name'): a fingerprint is another one after every "
+            "insert, and the budget of the records that stay would start anew."
         )
-    return ledger
+    return account

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, charge
+from scoreshield._contract import Collection, Prepared
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy import exact
@@ -24,7 +25,7 @@ from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Repla
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profile import GaussianProfile, Profile, PureProfile
 from scoreshield.privacy.sampling import fill_rounded_gaussian
-from scoreshield.privacy.stream import Stream, stream_from
+from scoreshield.privacy.stream import Stream, sampler_name
 from scoreshield.results import HistogramRelease
 
 Float = NDArray[np.float64]
@@ -33,6 +34,7 @@ HISTOGRAM_MECHANISMS: tuple[str, ...] = get_args(HistogramMechanism)
 _ROWS = 1024
 
 
+@clear_frames_on_error
 def release_histogram(
     embeddings: ArrayLike,
     query: ArrayLike | None,
@@ -75,11 +77,15 @@ def release_histogram(
         raise InvalidInput(f"{function} protects single records, or identities with centroids=True.")
     if query is None and norm != "unit":
         raise InvalidInput("All pairs need unit rows: leave norm='ball' out, or give a query.")
-    stream = stream_from(rng, function)
+    queries = None
+    if query is not None:
+        queries, single = _embeddings.as_queries(query, source.dimension, function)
+        if not single and len(queries) != 1:
+            raise InvalidInput(f"{function} takes one query, or None for all pairs.")
+    sampler = sampler_name(rng, function)
     moved = 1 if query is not None else source.size - 1
     l1, l2 = 2.0 * moved, math.sqrt(2) * moved
 
-    counts = _count(source, query, edges, norm, function)
     profile: Profile
     if mechanism == "geometric":
         scale, profile = l1 / epsilon * (1 + 2**-48), PureProfile(epsilon)
@@ -98,7 +104,7 @@ def release_histogram(
         calibration="pure" if mechanism == "geometric" else "analytic",
         adjacency=source.adjacency.public(),
         regime="histogram",
-        shape=(len(counts),),
+        shape=(len(edges) - 1,),
         score_range=(low, high),
         sensitivity=l1 if mechanism == "geometric" else l2,
         grid_sensitivity=l1 if mechanism == "geometric" else l2,
@@ -106,17 +112,23 @@ def release_histogram(
         grid=1.0,
         noise=None,
         profile=profile,
-        sampler=stream.name,
+        sampler=sampler,
         details={"scores": total},
     )
-    charge(ledger, guarantee, embeddings, function)
-    if mechanism == "geometric":
-        counts += _two_sided_geometric(stream, 1 / scale, len(counts))
-    else:
-        noise = np.empty(len(counts))
-        fill_rounded_gaussian(stream, scale, noise)
-        counts += noise.astype(np.int64)
-    return HistogramRelease(guarantee=guarantee, counts=counts, edges=edges)
+
+    def draw(counts: NDArray[np.int64], stream: Stream) -> HistogramRelease:
+        if mechanism == "geometric":
+            counts += _two_sided_geometric(stream, 1 / scale, len(counts))
+        else:
+            noise = np.empty(len(counts))
+            fill_rounded_gaussian(stream, scale, noise)
+            counts += noise.astype(np.int64)
+        return HistogramRelease(guarantee=guarantee, counts=counts, edges=edges)
+
+    def count() -> NDArray[np.int64]:
+        return _count(source, queries, edges, norm)
+
+    return Prepared(function, guarantee, source.adjacency, rng, count, draw).release(ledger)
 
 
 def _edges(bins: Any, low: float, high: float, function: str) -> Float:
@@ -134,17 +146,14 @@ def _edges(bins: Any, low: float, high: float, function: str) -> Float:
     return edges.astype(np.float64)
 
 
-def _count(source: Collection, query: Any, edges: Float, norm: str, function: str) -> NDArray[np.int64]:
+def _count(source: Collection, queries: Float | None, edges: Float, norm: str) -> NDArray[np.int64]:
     """Scores in each bin (left, right], as thresholds cut them; what lies outside goes to the ends."""
     inner = edges[1:-1]
     bins = len(edges) - 1
-    if query is not None:
-        queries, single = _embeddings.as_queries(query, source.dimension, function)
-        if not single and len(queries) != 1:
-            raise InvalidInput(f"{function} takes one query, or None for all pairs.")
-        scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
+    if queries is not None:
+        scores = _embeddings.scores(source.rows(), queries, norm, source.function)[0]
         return np.bincount(np.searchsorted(inner, scores, side="left"), minlength=bins).astype(np.int64)
-    rows = _embeddings.unit_rows(source.rows(), function)
+    rows = _embeddings.unit_rows(source.rows(), source.function)
     counts = np.zeros(bins, dtype=np.int64)
     for start in range(0, len(rows), _ROWS):
         block = rows[start : start + _ROWS] @ rows[start:].T

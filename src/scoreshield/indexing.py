@@ -18,13 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, charge
+from scoreshield._contract import Collection, Prepared
+from scoreshield._frames import clear_frames_on_error
 from scoreshield._index_plan import FUNCTION, Plan, blocks
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import needs_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.stream import stream_from
+from scoreshield.privacy.stream import Stream, sampler_name
 from scoreshield.results import Release
 
 Float = NDArray[np.float64]
@@ -125,6 +126,7 @@ class IndexRelease(Release):
         return queries, single
 
 
+@clear_frames_on_error
 def release_index(
     embeddings: ArrayLike,
     *,
@@ -156,31 +158,64 @@ def release_index(
     adjacency : ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is released;
         without, the largest identity's records share the budget.
     rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
-    ledger : a :class:`scoreshield.Ledger`, or ``ledger.account(name)``, charged before any noise is drawn; the rows are then
-        read once more, before that, so that a bad one costs nothing.
+    ledger : ``ledger.account(name)`` of a :class:`scoreshield.Ledger`, charged before any random bit is drawn.
     progress : called with (rows done, rows in all).
 
+    The rows are read once before the charge, so that one that is not finite costs nothing, and once more afterwards.
     Memory: the (n, r) float32 result and about 0.3 GiB for a block; centroids are computed in memory.
     """
+    return prepare_index(
+        embeddings,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        components=components,
+        reduction=reduction,
+        pca_share=pca_share,
+        adjacency=adjacency,
+        rng=rng,
+        progress=progress,
+    ).release(ledger)
+
+
+def prepare_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "privunit",
+    components: int | None = None,
+    reduction: str | ArrayLike = "random",
+    pca_share: float = 0.1,
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    rng: Any = None,
+    progress: Progress | None = None,
+) -> Prepared[_embeddings.Rows, IndexRelease]:
+    """An index that nothing was charged for yet; the parameters are those of :func:`release_index`."""
     source = Collection.check(embeddings, adjacency, FUNCTION)
     plan = Plan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
-    stream = stream_from(rng, FUNCTION)
-    rows, maker = source.rows(), plan.maker()
-    vectors = np.empty((len(rows), plan.components), dtype=np.float32)
-    guarantee = plan.guarantee(maker, vectors.shape, stream)
-    if ledger is not None:
+    maker, shape = plan.maker(), (source.size, plan.components)
+    guarantee = plan.guarantee(maker, shape, sampler_name(rng, FUNCTION))
+
+    def checked_rows() -> _embeddings.Rows:
+        rows = source.rows()
         for _ in blocks(rows):
             pass
-        charge(ledger, guarantee, embeddings, FUNCTION)
-    projection = plan.projection(rows, stream)
-    for start, block in blocks(rows):
-        if projection is not None:
-            block = _embeddings.unit_rows(block @ projection.T, FUNCTION, first=start)
-        end = start + len(block)
-        vectors[start:end] = maker.release(block, stream)
-        if progress is not None:
-            progress(end, len(rows))
-    return IndexRelease(guarantee, vectors, projection)
+        return rows
+
+    def draw(rows: _embeddings.Rows, stream: Stream) -> IndexRelease:
+        vectors = np.empty(shape, dtype=np.float32)
+        projection = plan.projection(rows, stream)
+        for start, block in blocks(rows):
+            if projection is not None:
+                block = _embeddings.unit_rows(block @ projection.T, FUNCTION, first=start)
+            end = start + len(block)
+            vectors[start:end] = maker.release(block, stream)
+            if progress is not None:
+                progress(end, len(rows))
+        return IndexRelease(guarantee, vectors, projection)
+
+    return Prepared(FUNCTION, guarantee, source.adjacency, rng, checked_rows, draw)
 
 
 def pair_components(epsilon: float, dimension: int) -> int:

@@ -1,13 +1,16 @@
 """The releases: compute, perturb, project, in the paper's own order, each with the guarantee that is true of it.
 
 A release (1) checks its arguments, (2) finds the sensitivity from the adjacency and public facts, (3) calibrates
-the noise and its grid, (4) computes the clean scores and clamps them to the public range, (5) overwrites them with
-their noisy version, and (6) projects that onto the valid cosine objects. Between steps 4 and 5 clean scores live in
-local arrays that are overwritten or freed; nothing returned, raised or stored holds one.
+the noise and its grid and states its guarantee, (4) reserves that guarantee in the ledger, (5) computes the clean
+scores and clamps them to the public range, (6) commits the charge, (7) overwrites the scores with their noisy version,
+and (8) projects that onto the valid cosine objects. Each ``prepare_`` function does steps 1 to 3 and returns the rest
+as a :class:`~scoreshield._contract.Prepared`. Between steps 5 and 7 clean scores live in local arrays that are
+overwritten or freed; nothing returned, raised or stored holds one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, Contract, Noise, charge, tie_break
+from scoreshield._contract import Collection, Contract, Noise, Prepared, tie_break
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry.arrays import Progress, to_device
@@ -35,15 +39,17 @@ from scoreshield.privacy.channels import LevelChannel, optimal_channel
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.laws import StaircaseNoise
 from scoreshield.privacy.noise import add_noise
-from scoreshield.privacy.stream import Stream, stream_from
+from scoreshield.privacy.stream import Stream, sampler_name
 from scoreshield.results import GramRelease, RowRelease, ScoreRelease
 
 Mechanism = Literal["gaussian", "laplace", "staircase", "optimal", "auto"]
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
+Float = NDArray[np.float64]
 GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
 _TILE = 256  # rows of a Gram matrix that get their noise at once
 
 
+@clear_frames_on_error
 def release_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -79,7 +85,8 @@ def release_scores(
     score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
     norm : ``"unit"`` normalises rows and refuses zero rows; ``"ball"`` only shortens rows longer than one.
     rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
-    ledger : a :class:`scoreshield.Ledger`, or ``ledger.account(name)``, charged before the noise is drawn.
+    ledger : ``ledger.account(name)`` of a :class:`scoreshield.Ledger`, charged before any random bit is drawn. The name
+        is the collection's. A row that is not finite is found before the charge and costs nothing.
     unsafe_reproduce_paper : use a refused textbook rule all the same. The guarantee then carries the true pair.
 
     Returns
@@ -87,31 +94,74 @@ def release_scores(
     ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k,
     threshold=None)``.
     """
+    return prepare_scores(
+        embeddings,
+        query,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        calibration=calibration,
+        adjacency=adjacency,
+        score_range=score_range,
+        norm=norm,
+        rng=rng,
+        unsafe_reproduce_paper=unsafe_reproduce_paper,
+    ).release(ledger)
+
+
+def prepare_scores(
+    embeddings: ArrayLike,
+    query: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str | LevelChannel = "gaussian",
+    calibration: str = "analytic",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    norm: str = "unit",
+    rng: Any = None,
+    unsafe_reproduce_paper: bool = False,
+) -> Prepared[Float, ScoreRelease]:
+    """A score release that nothing was charged for yet; the parameters are those of :func:`release_scores`."""
     function = "release_scores"
     if not isinstance(mechanism, str | LevelChannel):
         _checks.reject("mechanism", function, "a name or a LevelChannel", mechanism)
     if mechanism == "auto":
         mechanism, delta = _smaller_noise(embeddings, query, epsilon, delta, adjacency, score_range, function)
     if mechanism == "optimal" or isinstance(mechanism, LevelChannel):
-        return _release_levels(
-            embeddings, query, epsilon, delta, mechanism, calibration, adjacency, score_range, norm, rng, ledger
+        return _prepare_levels(
+            embeddings, query, epsilon, delta, mechanism, calibration, adjacency, score_range, norm, rng
         )
     contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
     source = Collection.check(embeddings, adjacency, function)
     queries, single = _embeddings.as_queries(query, source.dimension, function)
-    stream = stream_from(rng, function)
+    sampler = sampler_name(rng, function)
 
     released = Released("scores", source.size, contract.width, len(queries), spectral_norm(queries), source.rounding)
     noise = contract.calibrate(source.adjacency.of(released))
-    values = _embeddings.scores(source.rows(), queries, norm, function)
-    np.clip(values, *contract.score_range, out=values)
-    if single:
-        values = values[0]
-    guarantee = contract.guarantee(noise, source.adjacency, "scores", values.shape, stream)
-    charge(ledger, guarantee, embeddings, function)
-    add_noise(values.reshape(-1), noise.law, noise.step, stream)
-    return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
+    shape = (source.size,) if single else (len(queries), source.size)
+    guarantee = contract.guarantee(noise, source.adjacency, "scores", shape, sampler)
+
+    def draw(values: Float, stream: Stream) -> ScoreRelease:
+        add_noise(values, noise.law, noise.step, stream)
+        return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=tie_break(stream))
+
+    score = _clamped_scores(source, queries, norm, contract.score_range)
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw)
+
+
+def _clamped_scores(
+    source: Collection, queries: Float, norm: str, score_range: tuple[float, float]
+) -> Callable[[], Float]:
+    """The clean scores of all queries, one after the other, clamped to the public range, when called."""
+
+    def score() -> Float:
+        values = _embeddings.scores(source.rows(), queries, norm, source.function)
+        return np.clip(values, *score_range, out=values).reshape(-1)
+
+    return score
 
 
 def _smaller_noise(
@@ -137,7 +187,7 @@ def _smaller_noise(
     return "gaussian", delta
 
 
-def _release_levels(
+def _prepare_levels(
     embeddings: ArrayLike,
     query: ArrayLike,
     epsilon: float,
@@ -148,8 +198,7 @@ def _release_levels(
     score_range: tuple[float, float],
     norm: str,
     rng: Any,
-    ledger: Any,
-) -> ScoreRelease:
+) -> Prepared[Float, ScoreRelease]:
     """Scores drawn from a table of levels: one record moves one score, and the others' draws cancel."""
     function = "release_scores"
     epsilon = _checks.budget(epsilon, function)
@@ -164,7 +213,7 @@ def _release_levels(
         raise InvalidInput(
             "A table of levels is private where one record moves one score: one query, no raw identities."
         )
-    stream = stream_from(rng, function)
+    sampler = sampler_name(rng, function)
     name = "levels"
     if not isinstance(mechanism, LevelChannel):
         name, mechanism = "optimal", optimal_channel(epsilon, delta, score_range=(low, high))
@@ -174,9 +223,7 @@ def _release_levels(
             f"{delta:g}) "
             "does not cover: make one for the contract."
         )
-    values = np.clip(_embeddings.scores(source.rows(), queries, norm, function), low, high)
-    if single:
-        values = values[0]
+    shape = (source.size,) if single else (len(queries), source.size)
     guarantee = Guarantee(
         epsilon=mechanism.epsilon,
         delta=mechanism.delta,
@@ -184,7 +231,7 @@ def _release_levels(
         calibration="pure" if mechanism.delta == 0 else "analytic",
         adjacency=source.adjacency.public(),
         regime="scores",
-        shape=values.shape,
+        shape=shape,
         score_range=(low, high),
         sensitivity=high - low,
         grid_sensitivity=high - low,
@@ -192,14 +239,20 @@ def _release_levels(
         grid=mechanism.step,
         noise=mechanism,
         profile=mechanism.profile(),
-        sampler=stream.name,
+        sampler=sampler,
         details={"levels": len(mechanism.inputs)},
     )
-    charge(ledger, guarantee, embeddings, function)
-    values[...] = mechanism.release(stream, values)
-    return ScoreRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream))
+    table = mechanism
+
+    def draw(values: Float, stream: Stream) -> ScoreRelease:
+        values[...] = table.release(stream, values)
+        return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=tie_break(stream))
+
+    score = _clamped_scores(source, queries, norm, (low, high))
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw)
 
 
+@clear_frames_on_error
 def release_row(
     embeddings: ArrayLike,
     index: int,
@@ -226,20 +279,27 @@ def release_row(
     contract.many_move("the row of a record")
     source = Collection.check(embeddings, adjacency, function, least=2)
     index = _position(index, source.size, function)
-    stream = stream_from(rng, function)
+    sampler = sampler_name(rng, function)
 
     noise = contract.calibrate(source.adjacency.of(Released("row", source.size, contract.width)))
-    rows = source.rows()
-    own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
-    values = _embeddings.scores(rows, own, "unit", function)[0]
-    np.clip(values, *contract.score_range, out=values)
-    guarantee = contract.guarantee(noise, source.adjacency, "row", values.shape, stream)
-    charge(ledger, guarantee, embeddings, function)
-    add_noise(values, noise.law, noise.step, stream)
-    values[index] = 1.0
-    return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
+    guarantee = contract.guarantee(noise, source.adjacency, "row", (source.size,), sampler)
+
+    def score() -> Float:
+        rows = source.rows()
+        own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
+        values: Float = _embeddings.scores(rows, own, "unit", function)[0]
+        np.clip(values, *contract.score_range, out=values)
+        return values
+
+    def draw(values: Float, stream: Stream) -> RowRelease:
+        add_noise(values, noise.law, noise.step, stream)
+        values[index] = 1.0
+        return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
+
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
+@clear_frames_on_error
 def release_gram(
     embeddings: ArrayLike,
     *,
@@ -283,7 +343,7 @@ def release_gram(
     if max_iterations is not None:
         max_iterations = _checks.count(max_iterations, "max_iterations", function)
     source = Collection.check(embeddings, adjacency, function, least=2)
-    stream = stream_from(rng, function)
+    sampler = sampler_name(rng, function)
     method = "newton" if projection == "exact" else projection
     if "none" not in (projection, denoise):
         # Refuse a device that is not there, or too little memory, before any noise is drawn.
@@ -293,26 +353,31 @@ def release_gram(
     rounding = _embeddings.rounding_error(source.dimension, np.float64)
     released = Released("gram", source.size, contract.width, rounding=rounding)
     noise = contract.calibrate(source.adjacency.of(released), entries_per_draw=2)
-    noisy = _embeddings.gram(source.rows(), function)
-    np.clip(noisy, *contract.score_range, out=noisy)
-    guarantee = contract.guarantee(noise, source.adjacency, "gram", noisy.shape, stream)
-    charge(ledger, guarantee, embeddings, function)
-    _add_symmetric_noise(noisy, noise, stream, progress)
-    if "none" in (projection, denoise):
-        return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
-    project = _Projector(method, max_iterations, device, progress)
-    end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
-    return GramRelease(
-        guarantee,
-        noisy,
-        end.matrix,
-        projection,
-        end.method,
-        end.risks,
-        project.iterations,
-        project.residual,
-        project.converged,
-    )
+    guarantee = contract.guarantee(noise, source.adjacency, "gram", (source.size, source.size), sampler)
+
+    def score() -> Float:
+        clean = _embeddings.gram(source.rows(), function)
+        return np.clip(clean, *contract.score_range, out=clean)
+
+    def draw(noisy: Float, stream: Stream) -> GramRelease:
+        _add_symmetric_noise(noisy, noise, stream, progress)
+        if "none" in (projection, denoise):
+            return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
+        project = _Projector(method, max_iterations, device, progress)
+        end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
+        return GramRelease(
+            guarantee,
+            noisy,
+            end.matrix,
+            projection,
+            end.method,
+            end.risks,
+            project.iterations,
+            project.residual,
+            project.converged,
+        )
+
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 @dataclass

@@ -20,11 +20,24 @@ from numpy.typing import ArrayLike
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._search_answers import UNSEEN, Chooser, Float, Held, Hits, Made, Names, Recipe, Wanted, from_index
+from scoreshield._contract import reserve
+from scoreshield._frames import clear_frames, clear_frames_on_error
+from scoreshield._search_answers import (
+    UNSEEN,
+    Chooser,
+    Float,
+    Hits,
+    Made,
+    Names,
+    Recipe,
+    Wanted,
+    as_released,
+    from_index,
+)
 from scoreshield._search_files import (
     Asked,
-    Charged,
     IndexNotSaved,
+    Paid,
     Saved,
     as_path,
     check_contract,
@@ -41,13 +54,13 @@ from scoreshield._search_files import (
 from scoreshield._search_options import FUNCTION, MODES, Mode, Whose, check_ledger, check_options, pinned
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry.arrays import Progress
-from scoreshield.indexing import release_index
+from scoreshield.indexing import prepare_index
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger import Account
-from scoreshield.privacy.stream import stream_from
+from scoreshield.privacy.stream import sampler_name
 from scoreshield.stores.pinned import Pinned, Snapshot
-from scoreshield.stores.protocol import Store, bare, reading, scrubbed
+from scoreshield.stores.protocol import Store, reading
 
 __all__ = ["MODES", "Hits", "IndexNotSaved", "Mode", "PrivateSearch"]
 
@@ -83,6 +96,7 @@ class PrivateSearch:
         :meth:`save`, and :class:`IndexNotSaved` for what was paid for and could not be written.
     """
 
+    @clear_frames_on_error
     def __init__(
         self,
         store: Store | Pinned | ArrayLike,
@@ -108,7 +122,7 @@ class PrivateSearch:
         self.mode = _checks.one_of(mode, "mode", FUNCTION, MODES)
         epsilon = _checks.budget(epsilon, FUNCTION)
         delta = _checks.probability(delta, "delta", FUNCTION, zero=True)
-        stream_from(rng, FUNCTION)
+        sampler_name(rng, FUNCTION)
         self._ledger = check_ledger(ledger, self.mode, rng)
         check_options(self.mode, delta, threshold, refine, mechanism, score_range, components, file)
         if mechanism is None:
@@ -134,7 +148,11 @@ class PrivateSearch:
     @classmethod
     def load(cls, path: str | Path) -> PrivateSearch:
         """A saved index, ready to answer: no store, no clean vector and no budget needed."""
-        saved = read_index(as_path(path, "load"))
+        return cls._serving(read_index(as_path(path, "load")))
+
+    @classmethod
+    def _serving(cls, saved: Saved) -> PrivateSearch:
+        """A search that answers from a private index, and has no store."""
         search = cls.__new__(cls)
         search.mode, search._pinned, search._ledger, search._lock = "index", None, None, threading.Lock()
         search._made = Made(saved.release, saved.ids, saved.version, paid=saved.paid)
@@ -156,6 +174,7 @@ class PrivateSearch:
         return self._version
 
     @property
+    @clear_frames_on_error
     def ids(self) -> Names:
         """Of the records (or identities) that can be found, public, in their order."""
         if self._made is not None:
@@ -163,6 +182,7 @@ class PrivateSearch:
         return self._safely(lambda: self._whose.names(self._current().ids)[0])
 
     @property
+    @clear_frames_on_error
     def dimension(self) -> int:
         """Of the queries."""
         if self._made is not None:
@@ -183,6 +203,7 @@ class PrivateSearch:
         return self.mode != "screening" or self._recipe.refine > 0
 
     @property
+    @clear_frames_on_error
     def stale(self) -> bool | None:
         """Whether the store has changed since the version that answers now.
 
@@ -196,6 +217,7 @@ class PrivateSearch:
         store = source.store
         return self._safely(lambda: made.stale_in(lambda: reading(store, "telling its state", store.state)))
 
+    @clear_frames_on_error
     def refresh(self) -> None:
         """Make a new index of the store as it is now, at the full price again: whoever stays is released twice.
 
@@ -209,6 +231,7 @@ class PrivateSearch:
         with self._lock, self._alone():
             self._safely(lambda: self._make_index(source))
 
+    @clear_frames_on_error
     def hide(self, ids: Iterable[Any]) -> None:
         """Never answer with these records again, from now on; at no cost. For records that were deleted.
 
@@ -228,6 +251,7 @@ class PrivateSearch:
                 with self._alone():
                     write_hidden(self._file, self._hidden)
 
+    @clear_frames_on_error
     def search(
         self,
         query: ArrayLike,
@@ -243,6 +267,7 @@ class PrivateSearch:
         """
         return self.search_batch(self._one(query), k, threshold=threshold, where=where)[0]
 
+    @clear_frames_on_error
     def search_batch(
         self,
         queries: ArrayLike,
@@ -261,6 +286,7 @@ class PrivateSearch:
         wanted = Wanted(k, threshold, where, self._hidden)
         return self._safely(lambda: self._answer(units, wanted))
 
+    @clear_frames_on_error
     async def asearch(
         self,
         query: ArrayLike,
@@ -272,6 +298,7 @@ class PrivateSearch:
         """:meth:`search` in a thread of its own. Cancelling it does not stop the thread: the query is charged."""
         return await asyncio.to_thread(self.search, query, k, threshold=threshold, where=where)
 
+    @clear_frames_on_error
     async def asearch_batch(
         self,
         queries: ArrayLike,
@@ -283,6 +310,7 @@ class PrivateSearch:
         """:meth:`search_batch` in a thread of its own; charged likewise when it is cancelled."""
         return await asyncio.to_thread(self.search_batch, queries, k, threshold=threshold, where=where)
 
+    @clear_frames_on_error
     def save(self, path: str | Path) -> None:
         """Write the private index (.npz) and its ids (.ids.json beside it), both or none; no clean vector is in them.
 
@@ -291,7 +319,10 @@ class PrivateSearch:
         made = self._made
         if made is None:
             raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
-        write_index(as_path(path, "save"), Saved(made.release, made.ids, made.version, self._hidden, made.paid))
+        write_index(as_path(path, "save"), self._saved(made))
+
+    def _saved(self, made: Made) -> Saved:
+        return Saved(made.release, made.ids, made.version, self._hidden, made.paid)
 
     def facts(self, hits: Hits) -> dict[str, Any]:
         """What a framework's metadata says of the guarantee: small, public, ready for JSON."""
@@ -343,15 +374,14 @@ class PrivateSearch:
                 self._safely(lambda: self._make_index(self._source))
 
     def _safely(self, work: Callable[[], T]) -> T:
-        """Run what holds clean scores; an error leaves without the frames that held them."""
+        """Run what reads the store; a complaint about its records speaks to the curator, not to whoever searches."""
         try:
-            return scrubbed(work)
+            return work()
         except InvalidInput as error:
-            found: Exception = error
-        # A complaint about records speaks to the curator, not to whoever sent the query.
-        if any(words in str(found) for words in _OF_RECORDS):
-            found = StoreError(f"{self._source.store.name} holds vectors that cannot be scored; nothing was released.")
-        raise bare(found)
+            if not any(words in str(error) for words in _OF_RECORDS):
+                raise
+            clear_frames(error)
+        raise StoreError(f"{self._source.store.name} holds vectors that cannot be scored; nothing was released.")
 
     def _current(self) -> Snapshot:
         snapshot = self._source.current()
@@ -368,8 +398,7 @@ class PrivateSearch:
                 check_ids(names)
                 rehearse(self._file)
             recipe = self._recipe
-            account = None if self._ledger is None else Charged(self._ledger)
-            index = release_index(
+            prepared = prepare_index(
                 snapshot.rows,
                 epsilon=recipe.epsilon,
                 delta=recipe.delta,
@@ -378,20 +407,25 @@ class PrivateSearch:
                 reduction=self._reduction,
                 adjacency=adjacency,
                 rng=recipe.rng,
-                ledger=account,
                 progress=self._progress,
             )
+            pending = reserve(self._ledger, [prepared.guarantee], adjacency, FUNCTION, same_people=True)
+            rows = prepared.score()
+            entries = pending.commit()
+            index = prepared.noisy(rows)
         finally:
             source.forget()
         version = max(snapshot.version, self._version + 1)
-        paid = None if account is None else account.paid
-        self._made, self._version = Made(index, names, version, snapshot.state, False, paid), version
+        paid = Paid(str(entries[0].dataset), entries[0].hash) if entries else None
+        made = self._made = Made(index, names, version, snapshot.state, False, paid)
+        self._version = version
         if self._file is not None:
             self._hidden |= hidden_in(self._file)  # by another process, it may be
             try:
                 self.save(self._file)
             except FileError as error:
-                raise IndexNotSaved(error, self) from None
+                # A search without the store: an error must not lead to clean vectors.
+                raise IndexNotSaved(error, self._serving(self._saved(made))) from None
 
     def _adopt(self, saved: Saved, path: Path) -> None:
         """Take an index from a file, if it is what would be made: as asked for, of these records."""
@@ -419,12 +453,15 @@ class PrivateSearch:
         nothing = chooser.nothing(snapshot.version)
         if nothing is not None:
             return [nothing] * len(queries)
-        held = Held()
+        problems = [snapshot.problem(query) for query in queries]
+        prepared = [self._recipe.prepare(rows, public, adjacency) for rows, public in problems]
+        guarantees = [one.guarantee for one in prepared]
+        pending = reserve(self._ledger, guarantees, adjacency, FUNCTION, same_people=True)
+        # All queries read the same rows, so the first query's scores find every bad row before the charge.
+        clean = prepared[0].score()
+        pending.commit()
         hits = []
-        for query in queries:
-            rows, public = snapshot.problem(query)
-            hits.append(chooser.hits(self._recipe.release(rows, public, adjacency, held), snapshot.version))
-        # Nothing has left yet: the whole batch is charged, or refused, before it does.
-        if self._ledger is not None:
-            self._ledger.spend_all(held.guarantees, same_people=True)
+        for place, one in enumerate(prepared):
+            release = one.noisy(clean if place == 0 else one.score())
+            hits.append(chooser.hits(as_released(release), snapshot.version))
         return hits

@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
-from scoreshield._contract import Collection, charge, steps_across, tie_break
+from scoreshield._contract import Collection, Prepared, steps_across, tie_break
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import exact
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
@@ -29,11 +30,12 @@ from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.laws import StaircaseNoise
 from scoreshield.privacy.noise import add_noise, grid_step
 from scoreshield.privacy.profile import PureProfile
-from scoreshield.privacy.stream import Stream, stream_from
+from scoreshield.privacy.stream import Stream, sampler_name
 from scoreshield.results import MatchRelease, TopKRelease
 
 Selection = Literal["permute-and-flip", "gumbel"]
 SELECTIONS: tuple[str, ...] = get_args(Selection)
+Float = NDArray[np.float64]
 _KEYS = 2**62  # so many that two of a million agree once in ten million orders
 _REASONS = {
     "permute-and-flip": "its error is never larger than the exponential mechanism's at the same epsilon",
@@ -41,6 +43,7 @@ _REASONS = {
 }
 
 
+@clear_frames_on_error
 def release_matches(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -70,6 +73,32 @@ def release_matches(
     MatchRelease with ``.indices`` (by falling score where refined), ``.expected_false``, ``.count`` (unbiased),
     ``.count_interval(confidence)``, ``.scores`` and ``.guarantee``.
     """
+    return prepare_matches(
+        embeddings,
+        query,
+        threshold,
+        epsilon=epsilon,
+        refine=refine,
+        adjacency=adjacency,
+        score_range=score_range,
+        norm=norm,
+        rng=rng,
+    ).release(ledger)
+
+
+def prepare_matches(
+    embeddings: ArrayLike,
+    query: ArrayLike,
+    threshold: float,
+    *,
+    epsilon: float,
+    refine: float = 0.0,
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    norm: str = "unit",
+    rng: Any = None,
+) -> Prepared[Float, MatchRelease]:
+    """A screening that nothing was charged for yet; the parameters are those of :func:`release_matches`."""
     function = "release_matches"
     epsilon = _checks.budget(epsilon, function)
     low, high = check_score_range(score_range, function)
@@ -79,7 +108,7 @@ def release_matches(
     refine = _checks.real(refine, "refine", function, "a share in [0, 1)")
     if not 0 <= refine < 1:
         _checks.reject("refine", function, "a share in [0, 1)", refine)
-    source, queries, stream, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
+    source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
 
     screen_budget, refine_budget = epsilon, 0.0
     if refine:
@@ -87,9 +116,6 @@ def release_matches(
         # Both are drawn as exact rationals, so that they must add up to no more than epsilon, to the last bit.
         refine_budget = _checks.budget(_at_most(Fraction(epsilon) - Fraction(screen_budget)), function)
     law, step = _staircase(refine_budget, threshold, high) if refine else (None, 2.0**-20)
-    scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
-    np.clip(scores, low, high, out=scores)
-    bits = scores > threshold
     guarantee = Guarantee(
         epsilon=epsilon,
         delta=0.0,
@@ -105,19 +131,27 @@ def release_matches(
         grid=step,
         noise=None,
         profile=PureProfile(epsilon),
-        sampler=stream.name,
+        sampler=sampler,
         details={"threshold": threshold, "screening_epsilon": screen_budget, "refining_epsilon": refine_budget},
     )
-    charge(ledger, guarantee, embeddings, function)
-    told = np.flatnonzero(bits ^ ~_kept(stream, screen_budget, len(bits)))
-    values = np.empty(0)
-    if law is not None:
-        values = np.clip(scores[told], threshold, high)
-        add_noise(values, law, step, stream)
-    del scores, bits
-    return MatchRelease(guarantee=guarantee, told=told, noisy=values, tie_break=tie_break(stream))
+
+    def score() -> Float:
+        scores: Float = _embeddings.scores(source.rows(), queries, norm, function)[0]
+        np.clip(scores, low, high, out=scores)
+        return scores
+
+    def draw(scores: Float, stream: Stream) -> MatchRelease:
+        told = np.flatnonzero((scores > threshold) ^ ~_kept(stream, screen_budget, len(scores)))
+        values = np.empty(0)
+        if law is not None:
+            values = np.clip(scores[told], threshold, high)
+            add_noise(values, law, step, stream)
+        return MatchRelease(guarantee=guarantee, told=told, noisy=values, tie_break=tie_break(stream))
+
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw)
 
 
+@clear_frames_on_error
 def release_top_k(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -144,16 +178,12 @@ def release_top_k(
     epsilon = _checks.budget(epsilon, function)
     mechanism = _checks.one_of(mechanism, "mechanism", function, SELECTIONS)
     low, high = check_score_range(score_range, function)
-    source, queries, stream, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
+    source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
     k = _checks.count(k, "k", function)
     if k > source.size:
         _checks.reject("k", function, f"at most the number of records, {source.size:,}", k)
     each = epsilon / k
     step = grid_step((high - low) / each)
-    scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
-    np.clip(scores, low, high, out=scores)
-    steps = np.rint(scores / step)
-    del scores
     width = steps_across(low, high, step)
     guarantee = Guarantee(
         epsilon=epsilon,
@@ -170,23 +200,31 @@ def release_top_k(
         grid=step,
         noise=None,
         profile=PureProfile(epsilon),
-        sampler=stream.name,
+        sampler=sampler,
         details={"selections": k, "epsilon_for_each": each, "records": source.size, "reason": _REASONS[mechanism]},
     )
-    charge(ledger, guarantee, embeddings, function)
     choose = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
-    left, indices = np.arange(source.size), np.empty(k, dtype=np.intp)
-    for place in range(k):
-        found = choose(stream, steps[left], width / each * (1 + 2**-48))
-        indices[place] = left[found]
-        left = np.delete(left, found)
-    del steps
-    return TopKRelease(guarantee=guarantee, indices=indices)
+
+    def score() -> Float:
+        scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
+        steps: Float = np.rint(np.clip(scores, low, high) / step)
+        return steps
+
+    def draw(steps: Float, stream: Stream) -> TopKRelease:
+        left, indices = np.arange(source.size), np.empty(k, dtype=np.intp)
+        for place in range(k):
+            found = choose(stream, steps[left], width / each * (1 + 2**-48))
+            indices[place] = left[found]
+            left = np.delete(left, found)
+        return TopKRelease(guarantee=guarantee, indices=indices)
+
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 def _inputs(
     embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Any, function: str
-) -> tuple[Collection, NDArray[np.float64], Stream, str]:
+) -> tuple[Collection, Float, str, str]:
+    """The checked collection and query, the name of the sampler, and the norm."""
     norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
     source = Collection.check(embeddings, adjacency, function)
     queries, single = _embeddings.as_queries(query, source.dimension, function)
@@ -198,7 +236,7 @@ def _inputs(
             f"{function} is private where one record moves one score; an identity moves up to {moved:,} of them: use "
             "Identity(labels, centroids=True)."
         )
-    return source, queries, stream_from(rng, function), norm
+    return source, queries, sampler_name(rng, function), norm
 
 
 def _kept(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:

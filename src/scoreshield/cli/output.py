@@ -27,9 +27,7 @@ LedgerUrl = Annotated[
     str | None,
     typer.Option("--ledger", help="Charge this ledger before the noise: sqlite:///FILE or postgresql://..."),
 ]
-Dataset = Annotated[
-    str | None, typer.Option(help="With --ledger: the dataset's name; without one, the collection's fingerprint.")
-]
+Dataset = Annotated[str | None, typer.Option(help="With --ledger: the name of the collection that is charged.")]
 Seed = Annotated[int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.")]
 
 
@@ -42,13 +40,14 @@ def adjacency_of(labels: Path | None, centroids: bool) -> ss.Adjacency:
 
 
 def ledger_of(url: str | None, dataset: str | None) -> Any:
-    """The ledger to charge, or its account for a named dataset."""
+    """The account of the named dataset in a ledger, or None where nothing is charged."""
     if url is None:
         if dataset is not None:
             raise ss.InvalidInput("--dataset needs --ledger, which says where its budget is kept.")
         return None
-    ledger = ss.Ledger(url)
-    return ledger if dataset is None else ledger.account(dataset)
+    if dataset is None:
+        raise ss.InvalidInput("--ledger needs --dataset, the name of the collection that is charged.")
+    return ss.Ledger(url).account(dataset)
 
 
 def one_or_many(query: Any) -> Any:

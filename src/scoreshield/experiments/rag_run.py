@@ -212,7 +212,7 @@ def run(
     out : the run folder, made if it is not there. It is the curator's: it holds embeddings and clean retrieval.
     answering : None measures retrieval alone.
     limit : how many questions to take, the first ones.
-    ledger : a :class:`scoreshield.Ledger`, or ``ledger.account(name)``, charged for each release before its noise is drawn.
+    ledger : ``ledger.account(name)``, charged for each release before its noise is drawn.
         A run that is stopped before it has retrieved for all questions keeps none of it, and is charged again.
     """
     _check_embedder(embedder)
@@ -283,8 +283,7 @@ def _retrieved(
     promise = (releasing.epsilon, releasing.delta, sampler)
     kept = rag_folder.kept_retrieval(out, questions, len(corpus.chunks), facts, promise)
     if kept is None:
-        account = ledger.account(corpus.embeddings, why="DP-RAG") if isinstance(ledger, ss.Ledger) else ledger
-        release = releasing.on(corpus.embeddings, releasing.research_seed, account)
+        release = releasing.on(corpus.embeddings, releasing.research_seed, ledger)
         records, made = retrieve_all(
             corpus,
             questions,

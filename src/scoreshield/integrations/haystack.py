@@ -223,7 +223,7 @@ class PrivateRetriever:
         """The search; one that was paid for and not written is written now, and not made again."""
         if self._unsaved is not None:
             self._unsaved.save(self._options["file"])
-            return self._unsaved
+            self._unsaved = None  # and taken from there
         self._announce()
         try:
             return PrivateSearch(self._documents, mode=self._mode, ledger=self._ledger, **self._options)

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.integrations._common import refuse
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import Hits, PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Records, Scored
-from scoreshield.stores.protocol import reading, scrubbed
+from scoreshield.stores.protocol import reading
 
 _DROPPED = ("score_function", "query_chunk_size", "corpus_chunk_size")
 _OPTIONS = frozenset(inspect.signature(PrivateSearch).parameters) - {"store", "epsilon"}
@@ -39,6 +40,7 @@ class Found(list[dict[str, Any]]):
         self.guarantee = guarantee
 
 
+@clear_frames_on_error
 def semantic_search(
     query_embeddings: Any, corpus_embeddings: Any, *, epsilon: float, top_k: int = 10, **options: Any
 ) -> list[Found]:
@@ -69,7 +71,7 @@ def semantic_search(
         _embeddings.as_queries(queries, rows.shape[1], "semantic_search")  # before anything is paid for
         return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **options)
 
-    return [_found(hits) for hits in scrubbed(make).search_batch(queries, k)]
+    return [_found(hits) for hits in make().search_batch(queries, k)]
 
 
 class PrivateCorpus:

@@ -60,14 +60,20 @@ class ResearchStream:
         return self._generator.integers(limits.min, limits.max, size=count, dtype=np.int64, endpoint=True)
 
 
-def stream_from(rng: Any, function: str) -> Stream:
-    """The stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
+def sampler_name(rng: Any, function: str) -> str:
+    """Check ``rng`` and name the stream that :func:`stream_from` will make of it, without drawing a key."""
     if rng is None:
-        return SecureStream()
-    if isinstance(rng, np.random.Generator):
-        return ResearchStream(rng)
-    if not isinstance(rng, int | np.integer) or isinstance(rng, bool) or rng < 0:
+        return SecureStream.name
+    seed = isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0
+    if not seed and not isinstance(rng, np.random.Generator):
         _checks.reject(
             "rng", function, "None (secure), a non-negative integer seed or a numpy Generator (research)", rng
         )
-    return ResearchStream(np.random.default_rng(int(rng)))
+    return ResearchStream.name
+
+
+def stream_from(rng: Any, function: str) -> Stream:
+    """The stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
+    if sampler_name(rng, function) == SecureStream.name:
+        return SecureStream()
+    return ResearchStream(rng if isinstance(rng, np.random.Generator) else np.random.default_rng(int(rng)))

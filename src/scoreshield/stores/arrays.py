@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks, io
 from scoreshield import embeddings as _embeddings
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored
 
@@ -31,6 +32,7 @@ class ArrayStore:
 
     convention = Convention.COSINE
 
+    @clear_frames_on_error
     def __init__(self, embeddings: ArrayLike | str | Path, ids: Sequence[Any] | None = None) -> None:
         self._path = Path(embeddings) if isinstance(embeddings, str | Path) else None
         self.name = f"The array in {self._path.name}" if self._path is not None else "The array"
@@ -60,14 +62,17 @@ class ArrayStore:
         """Say that the array was written to in place."""
         self._told += 1
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         rows = self._rows()
         values = _embeddings.scores(rows, query[None].astype(np.float64), "unit", "ArrayStore")[0]
         return Scored(self._names(rows), values.astype(np.float32))
 
+    @clear_frames_on_error
     def ids(self) -> Sequence[Any]:
         return self._names(self._rows())
 
+    @clear_frames_on_error
     def records(self) -> Records:
         rows = self._rows()
         return Records(self._names(rows), rows)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, Store, has, is_store, reading, scrubbed
+from scoreshield.stores.protocol import Convention, Records, Scored, Store, has, is_store, reading
 
 Pin = Literal["auto", "copy", "view", "scores"]
 PINS: tuple[str, ...] = get_args(Pin)
@@ -60,6 +61,7 @@ class Snapshot:
     def __reduce__(self) -> Any:
         raise InvalidInput("A pinned copy holds private vectors and is not pickled.")
 
+    @clear_frames_on_error
     def problem(self, query: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """What a release function takes for one unit query: embeddings, and the query to score them with.
 
@@ -100,6 +102,7 @@ class Pinned:
         have moved it.
     """
 
+    @clear_frames_on_error
     def __init__(self, store: Store, *, pin: str = "auto", check_every: float | None = None) -> None:
         if not is_store(store):
             _checks.reject("store", "Pinned", "a store of scoreshield.stores, or what keeps its protocol", store)
@@ -129,23 +132,26 @@ class Pinned:
         """Of what was read last; 0 before anything was."""
         return self._version
 
+    @clear_frames_on_error
     def stale(self) -> bool:
         """Whether the store says that it changed since it was read."""
         return not self._version or reading(self.store, "telling its state", self.store.state) != self._state
 
+    @clear_frames_on_error
     def current(self) -> Snapshot:
         """The records as they are now: as pinned, or read anew where the store changed."""
         with self._lock:
-            return scrubbed(self._current)
+            return self._current()
 
+    @clear_frames_on_error
     def listed(self) -> tuple[tuple[Any, ...], Hashable]:
         """The ids as they are now, and the store's state; no vectors are kept that were not held before."""
         with self._lock:
             if has(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
-                return scrubbed(self._listed)
+                return self._listed()
             held = self._snapshot is not None
             try:
-                found = scrubbed(self._current)
+                found = self._current()
             finally:
                 if not held:
                     self._snapshot = None
@@ -269,10 +275,9 @@ def _check_ids(store: Store, ids: Sequence[Any]) -> None:
 def _unit_copy(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
     out = np.empty(rows.shape, dtype=np.float32)
     for start in range(0, len(rows), _BLOCK):
-        try:
-            out[start : start + _BLOCK] = _embeddings.unit_rows(rows[start : start + _BLOCK], "Pinned")
-        except InvalidInput:
-            raise _bad_rows(store) from None
+        part = rows[start : start + _BLOCK]
+        _check_rows(part, store)
+        out[start : start + _BLOCK] = _embeddings.unit_rows(part, "Pinned")
     out.flags.writeable = False
     return out
 

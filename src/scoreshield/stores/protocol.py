@@ -11,7 +11,6 @@ codebook that was trained on them, for one).
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Hashable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield._frames import clear_frames
 from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
 
 T = TypeVar("T")
@@ -112,24 +112,16 @@ def reading(store: Store, what: str, read: Callable[[], T]) -> T:
     except ScoreShieldError as known:
         found: ScoreShieldError = known
     except Exception as error:
+        clear_frames(error)
         found = StoreError(f"{store.name} failed while {what} ({type(error).__name__}); nothing was released.")
     raise bare(found)
 
 
 def bare(error: Exception) -> Exception:
     """The error without the frames that raised it: their variables hold clean scores, which error trackers collect."""
+    clear_frames(error)
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
-
-
-def scrubbed(work: Callable[[], T]) -> T:
-    """Run what holds clean scores or vectors; an error leaves without the frames that held them."""
-    try:
-        return work()
-    except Exception as error:
-        traceback.clear_frames(error.__traceback__)
-        found = error
-    raise bare(found)
 
 
 def need(extra: str, what: str) -> InvalidInput:
