@@ -7,6 +7,7 @@ import math
 import pickle
 import sys
 from collections import Counter
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -426,3 +427,78 @@ def test_a_single_curve_spends_what_it_promises() -> None:
 def test_compose_takes_a_list() -> None:
     with pytest.raises(ss.InvalidInput, match="'items'"):
         compose(5)  # type: ignore[arg-type]
+
+
+#: Each ended in an IndexError or a division by zero: next to no finite loss is left, or every loss is 0 or infinite.
+EXTREME: list[list[Profile]] = [
+    [GaussianProfile(350.1), *[PureProfile(113.4)] * 2, *[CurveProfile((0.0, 0.003), (0.01, 1e-13))] * 2],
+    [GaussianProfile(194.0), *[PureProfile(0.017)] * 2, GaussianProfile(4e-7)],
+    [GaussianProfile(1e3), PureProfile(1e-9)],
+    [GaussianProfile(1e-9), PureProfile(700.0)],
+    [GaussianProfile(30.0)] * 3 + [PureProfile(650.0)],
+    [CurveProfile((0.0,), (2e-13,))] * 2,
+    [CurveProfile((0.0,), (1.0,))] * 2,
+    [CurveProfile((0.0,), (1 - 1e-12,))] * 3,
+    [CurveProfile((0.0,), (0.0,))] * 2,
+    [StepProfile(700.0, 1e-12), PureProfile(1e-9)],
+]
+
+
+@functools.cache
+def random_mixes() -> list[list[Profile]]:
+    """Pure epsilons from 1e-9 to 700 beside mu from 1e-9 to 1e3, a few copies of each."""
+    rng = np.random.default_rng(14)
+    found: list[list[Profile]] = []
+    for _ in range(10):
+        mix: list[Profile] = [GaussianProfile(float(10 ** rng.uniform(-9, 3)))] * int(rng.integers(0, 3))
+        mix += [PureProfile(float(10 ** rng.uniform(-9, math.log10(700))))] * int(rng.integers(1, 4))
+        found.append(mix)
+    return found
+
+
+def exact_mixture(mix: list[Profile], at: float) -> float:
+    """Delta of Gaussians beside randomised responses of one epsilon: the latter's loss is one of few numbers."""
+    mu = math.sqrt(math.fsum(profile.mu**2 for profile in mix if isinstance(profile, GaussianProfile)))
+    epsilons = [profile.epsilon for profile in mix if isinstance(profile, PureProfile)]
+    if not epsilons:
+        return GaussianProfile(mu).delta_at(at)
+    epsilon, times = epsilons[0], len(epsilons)
+    if mu == 0:
+        return responses(epsilon, times, at)
+    p = 1 / (1 + math.exp(-epsilon))
+    return math.fsum(
+        math.comb(times, k)
+        * p**k
+        * (math.exp(-epsilon) * p) ** (times - k)
+        * both_ways(GaussianProfile(mu), at - (2 * k - times) * epsilon)
+        for k in range(times + 1)
+    )
+
+
+@pytest.mark.parametrize("place", range(len(EXTREME)))
+def test_extreme_mixes_have_a_sound_profile(place: int) -> None:
+    mix = EXTREME[place]
+    curve = compose(mix)
+    for at in (0.0, 1e-9, 0.01, 1.0, 100.0, 599.0):
+        least = max(profile.delta_at(at) for profile in mix)
+        assert least * (1 - 1e-9) <= curve.delta_at(at) <= 1
+    assert compose(mix[::-1]).delta_at(1.0) == pytest.approx(curve.delta_at(1.0), rel=1e-6, abs=1e-12)
+
+
+def test_no_random_mix_is_understated() -> None:
+    overshoot = 0
+    for mix in random_mixes():
+        curve = compose(mix)
+        pure = math.fsum(pure_epsilon(profile) for profile in mix)
+        for at in (0.0, *(share * min(pure, 590.0) for share in (1e-3, 0.3, 0.9))):
+            truth = exact_mixture(mix, at)
+            assert curve.delta_at(at) >= truth * (1 - 1e-9) - 1e-15
+            overshoot += curve.delta_at(at) > truth * 1.05 + 1e-9
+    assert overshoot < 5  # of 40: a profile of 1 everywhere would be sound and of no use
+
+
+def test_a_sum_of_pure_epsilons_is_rounded_up() -> None:
+    for epsilon, times in ((0.1, 3), (0.1, 10), (1 / 3, 7), (0.7, 1000)):
+        found = compose([PureProfile(epsilon)] * times, method="basic").epsilon_at(0.0)
+        assert Fraction(found) >= times * Fraction(epsilon)
+        assert found <= times * epsilon * (1 + 2**-51)

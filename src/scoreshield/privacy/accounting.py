@@ -13,6 +13,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -36,6 +37,7 @@ _TAIL = 1e-16  # what lies beyond this delta counts as a loss without bound
 _GRID = 400_000  # points that a convolution may have, about
 _FARTHEST = 600.0  # the largest epsilon that a composed curve speaks of
 _FAINTEST = 1e-40  # the least delta that it goes down to
+_LEAST_FINITE = 1e-9  # the least probability of a finite loss that is worth a convolution
 _ORDERS = 1 + np.geomspace(1e-2, 1e5, 141)
 _ORDER_SLACK = np.log(_ORDERS) - (_ORDERS - 1) * np.log1p(-1 / _ORDERS)  # docs/accounting.md: ln 1/c
 
@@ -61,7 +63,7 @@ def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     counts = Counter(profile_of(item, "compose") for item in items)
     if not counts:
         raise InvalidInput("compose needs at least one guarantee, release or profile; got none.")
-    pure = math.fsum(number * pure_epsilon(profile) for profile, number in counts.items())
+    pure = _sum_up(counts)
     if method == "basic":
         if math.isinf(pure):
             raise InvalidInput("Basic composition adds up pure epsilons, and one of these has none; use method='pld'.")
@@ -143,27 +145,48 @@ class _Convolution:
         self._counts = counts
         reaches = {profile: min(_reach(profile), _FARTHEST) for profile in counts}
         span = math.sqrt(sum(number * reaches[profile] ** 2 for profile, number in counts.items()))
-        self._step = max(min(reaches.values()) / 1000, 3 * span / _GRID)
-        parts = [self._power(self._law(profile), number) for profile, number in counts.items()]
-        self._whole, _, self._slack = functools.reduce(self._together, parts)
+        self._step = max(min(reaches.values()) / 1000, 3 * span / _GRID) or 1.0  # 0 where all losses are 0 or infinite
+        # Where next to no finite loss is left, truncating the tails would leave nothing: delta is 1 up to _FARTHEST.
+        self._hopeless = self._log_finite(reaches) < math.log(_LEAST_FINITE)
+        if not self._hopeless:
+            parts = [self._power(self._law(profile), number) for profile, number in counts.items()]
+            self._whole, _, self._slack = functools.reduce(self._together, parts)
 
     def curve(self, pure: float) -> CurveProfile:
         """Delta at the knots: the convolution, or the best Renyi order where that is less; 0 at the pure epsilon."""
-        infinite = float(self._whole.get_delta_for_epsilon([math.inf])[0])
-        floor = min(0.5, 2 * (infinite + self._slack))
-        middle = min(float(self._whole.get_epsilon_for_delta(floor)), pure, _FARTHEST)
+        middle = min(self._middle(), pure, _FARTHEST)
         moments = np.array([self._moment(order) for order in _ORDERS])
         mass = sum(number * residual(profile) for profile, number in self._counts.items())
         tail = float(np.min((moments - _ORDER_SLACK - math.log(_FAINTEST)) / (_ORDERS - 1)))
         far = min(max(middle, tail) if mass == 0 else middle, pure, _FARTHEST)
         losses = np.union1d(np.linspace(0, middle, _KNOTS), np.linspace(middle, far, _KNOTS // 4))
-        convolved = np.asarray(self._whole.get_delta_for_epsilon(losses)) * (1 + 1e-9) + self._slack
+        convolved = self._deltas(losses)
         logs = np.min((moments - _ORDER_SLACK)[:, None] - np.outer(_ORDERS - 1, losses), axis=0)
         renyi = np.exp(np.minimum(logs, 0.0)) * (1 + 1e-9) + mass
         deltas = np.minimum(np.minimum(convolved, renyi), 1.0)
         if pure <= _FARTHEST:
             losses, deltas = np.append(losses[losses < pure], pure), np.append(deltas[losses < pure], 0.0)
         return _falling_curve(losses, deltas)
+
+    def _middle(self) -> float:
+        """The epsilon up to which the convolution resolves delta."""
+        if self._hopeless:
+            return math.inf
+        infinite = float(self._whole.get_delta_for_epsilon([math.inf])[0])
+        return float(self._whole.get_epsilon_for_delta(min(0.5, 2 * (infinite + self._slack))))
+
+    def _deltas(self, losses: Float) -> Float:
+        """Delta by the convolution, rounded up."""
+        if self._hopeless:
+            return np.ones_like(losses)
+        return np.asarray(self._whole.get_delta_for_epsilon(losses)) * (1 + 1e-9) + self._slack
+
+    def _log_finite(self, reaches: dict[Profile, float]) -> float:
+        """The logarithm of the probability that no mechanism's loss counts as infinite."""
+        beyond = {profile: profile.delta_at(reach) for profile, reach in reaches.items()}
+        if max(beyond.values()) >= 1:
+            return -math.inf
+        return math.fsum(number * math.log1p(-beyond[profile]) for profile, number in self._counts.items())
 
     def _moment(self, order: float) -> float:
         return math.fsum(number * log_moment(profile, order) for profile, number in self._counts.items())
@@ -175,7 +198,8 @@ class _Convolution:
         law = loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
         masses = _both_sides(law)
         norm = math.sqrt(sum(mass * mass for mass in masses.values()))
-        return _Part(self._pld_pmf.create_pmf(masses, self._step, law.infinite, True), norm, 0.0)
+        # Reading delta off the law subtracts two sums of at most 1, each rounded.
+        return _Part(self._pld_pmf.create_pmf(masses, self._step, law.infinite, True), norm, 2.0**-50)
 
     def _power(self, part: _Part, number: int) -> _Part:
         """``number`` of the same, by repeated squaring."""
@@ -208,6 +232,16 @@ def _reach(profile: Profile) -> float:
         return profile.losses[-1]
     pure = pure_epsilon(profile)
     return pure if math.isfinite(pure) else profile.epsilon_at(_TAIL)
+
+
+def _sum_up(counts: Counter[Profile]) -> float:
+    """The sum of the pure epsilons, rounded up; infinite where one has none."""
+    epsilons = {profile: pure_epsilon(profile) for profile in counts}
+    if math.inf in epsilons.values():
+        return math.inf
+    exact = sum((number * Fraction(epsilons[profile]) for profile, number in counts.items()), Fraction(0))
+    found = float(exact)
+    return found if Fraction(found) >= exact else math.nextafter(found, math.inf)
 
 
 def _root_of_squares(counts: Counter[Profile]) -> float:

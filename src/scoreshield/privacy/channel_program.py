@@ -26,7 +26,7 @@ from scipy.optimize import linprog
 
 from scoreshield import _checks
 from scoreshield.errors import ScoreShieldError
-from scoreshield.privacy import sampling
+from scoreshield.privacy import intervals
 from scoreshield.privacy.channel_cuts import tail
 
 Float = NDArray[np.float64]
@@ -66,8 +66,8 @@ class Solution:
 def ratio_floor(epsilon: float) -> Fraction:
     """A rational number just below e^epsilon, by interval arithmetic; at most e^64, which no two weights exceed."""
     exact = Fraction(min(epsilon, 64.0))
-    with sampling._LOCK:
-        iv = sampling._INTERVALS
+    with intervals.LOCK:
+        iv = intervals.INTERVALS
         iv.prec = _BITS + 128
         power = iv.exp(iv.mpf(exact.numerator) / exact.denominator)
         return Fraction(int((power * 2**_BITS).a), 2**_BITS)

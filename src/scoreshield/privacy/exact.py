@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.privacy import sampling
+from scoreshield.privacy import intervals, sampling
 from scoreshield.privacy.sampling import Float
 from scoreshield.privacy.stream import Stream, Words
 
@@ -101,8 +101,8 @@ def enclose(value: Callable[[Any], Any]) -> Callable[[int], tuple[int, int]]:
     """Enclosures of a real number in [0, 1] from a formula for mpmath's interval context."""
 
     def at(bits: int) -> tuple[int, int]:
-        with sampling._LOCK:
-            iv = sampling._INTERVALS
+        with intervals.LOCK:
+            iv = intervals.INTERVALS
             iv.prec = bits + 64
             scaled = value(iv) * (1 << bits)
             low, high = int(iv.floor(scaled.a).a) if hasattr(iv, "floor") else int(scaled.a), int(scaled.b) + 1
@@ -131,8 +131,8 @@ def _decide_log(stream: Stream, x: int, factor: Fraction, *, half: bool) -> int:
         magnitude = x if x >= 0 else -x - 1
         if magnitude == 0:
             continue
-        with sampling._LOCK:
-            iv = sampling._INTERVALS
+        with intervals.LOCK:
+            iv = intervals.INTERVALS
             iv.prec = bits + 64
             uniform = iv.mpf([magnitude, magnitude + 1]) / (1 << bits)
             value = -iv.log(uniform) * factor.numerator / factor.denominator

@@ -33,7 +33,7 @@ from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv, betaln, expit
 
 from scoreshield import _checks
-from scoreshield.privacy import sampling, sphere
+from scoreshield.privacy import intervals, sphere
 from scoreshield.privacy.profile import Profile, StepProfile
 from scoreshield.privacy.stream import Stream
 
@@ -181,7 +181,7 @@ def _mean(dimension: int, epsilon: float, gamma: float) -> float:
 
 def _cap_cost(dimension: int, gamma: float) -> Any:
     """ln((1 - P) / P) in 50 digits."""
-    with sampling._LOCK:
+    with intervals.LOCK:
         mp = MPContext()
         mp.dps = _DIGITS
         height = mp.mpf(gamma)

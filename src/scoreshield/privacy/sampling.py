@@ -15,14 +15,13 @@ measured, and holds on every machine. docs/noise.md has the proof.
 from __future__ import annotations
 
 import math
-import threading
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from mpmath.ctx_iv import MPIntervalContext
 from numpy.typing import NDArray
 
+from scoreshield.privacy import intervals
 from scoreshield.privacy.stream import Stream, Words
 
 Float = NDArray[np.float64]
@@ -42,9 +41,6 @@ _LOG_2 = math.log(2)
 _ATANH = tuple(2 / (2 * i + 1) for i in range(10))
 _SINE = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
 _TO_HALF_ANGLE = math.pi / 4 * 2.0**-63
-#: Making an interval context is slow, its precision is state, and mpmath's constants are shared: one, under a lock.
-_INTERVALS = MPIntervalContext()
-_LOCK = threading.Lock()
 
 
 def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
@@ -136,8 +132,8 @@ def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
         magnitude = x if x >= 0 else -x - 1
         if magnitude == 0:
             continue  # the logarithm has no lower bound yet
-        with _LOCK:
-            iv = _INTERVALS
+        with intervals.LOCK:
+            iv = intervals.INTERVALS
             iv.prec = bits + 64
             uniform = iv.mpf([magnitude, magnitude + 1]) / (1 << bits)
             angle = iv.pi * iv.mpf([y, y + 1]) / (2 << bits)
@@ -151,7 +147,7 @@ def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
 
 def _nearest(value: Any) -> int | None:
     """The integer that every point of the interval rounds to, if there is one."""
-    half = _INTERVALS.mpf(1) / 2
+    half = intervals.INTERVALS.mpf(1) / 2
     middle = int(value.mid)
     for candidate in (middle - 1, middle, middle + 1):
         if candidate - half < value and value < candidate + half:  # true only if true of every point

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.privacy import exact, sampling
+from scoreshield.privacy import exact, intervals, sampling
 from scoreshield.privacy.sampling import Float
 from scoreshield.privacy.stream import Stream, Words
 
@@ -87,7 +87,7 @@ class _Normals:
         x, y, bits = int(self.x[row, pair]), int(self.y[row, pair]), 63
         while True:
             x, y, bits = _read(stream, x), _read(stream, y), bits + 64
-            with sampling._LOCK:
+            with intervals.LOCK:
                 found = _normal_enclosures(x, y, bits)
                 if found is not None and all(float(value.delta) < 2.0**-60 for value in found):
                     break
@@ -265,7 +265,7 @@ def _normal_enclosures(x: int, y: int, bits: int) -> tuple[Any, Any] | None:
     magnitude = x if x >= 0 else -x - 1
     if magnitude == 0:
         return None
-    iv = sampling._INTERVALS
+    iv = intervals.INTERVALS
     iv.prec = bits + 64
     radius = iv.sqrt(-2 * iv.log(iv.mpf([magnitude, magnitude + 1]) / (1 << bits)))
     if x < 0:
@@ -280,7 +280,7 @@ def _height_enclosure(cap: Cap, start: Bits) -> tuple[Any, Any] | None:
     magnitude = word if word >= 0 else -word - 1
     if magnitude == 0:
         return None
-    iv = sampling._INTERVALS
+    iv = intervals.INTERVALS
     iv.prec = bits + 64
     gamma = exact._rational(iv, cap.gamma)
     w = iv.exp(iv.log(iv.mpf([magnitude, magnitude + 1]) / (1 << bits)) * 2 / (cap.dimension - 1))
@@ -294,11 +294,11 @@ def _exact_height(cap: Cap, start: Bits, word: int, stream: Stream) -> Bits | No
     while True:
         x, bits = _read(stream, x), bits + 64
         word, size = _read(stream, word), size + 64
-        with sampling._LOCK:
+        with intervals.LOCK:
             found = _height_enclosure(cap, (x, bits))
             if found is None:
                 continue
-            iv = sampling._INTERVALS
+            iv = intervals.INTERVALS
             over = iv.mpf([word, word + 1]) / (1 << size) * found[0] - exact._rational(iv, cap.gamma)
             if over < 0:
                 return x, bits
@@ -312,7 +312,7 @@ def _exact_cap(cap: Cap, v: Float, start: Bits, pairs: list[tuple[int, int, int]
     while True:
         x, bits = _read(stream, x), bits + 64
         pairs = [(_read(stream, a), _read(stream, b), k + 64) for a, b, k in pairs]
-        with sampling._LOCK:
+        with intervals.LOCK:
             found = _height_enclosure(cap, (x, bits))
             z = _row_enclosures(pairs, len(v))
             if found is None or z is None:
@@ -323,7 +323,7 @@ def _exact_cap(cap: Cap, v: Float, start: Bits, pairs: list[tuple[int, int, int]
             square = _dot(side, side)
             if not square > 0:
                 continue
-            depth = found[1] / sampling._INTERVALS.sqrt(square)
+            depth = found[1] / intervals.INTERVALS.sqrt(square)
             rounded = _all_nearest(cap, [found[0] * a + depth * b for a, b in zip(axis, side, strict=True)])
         if rounded is not None:
             return rounded
@@ -335,11 +335,11 @@ def _exact_sphere(
     """round(factor u) for a point of the sphere if it lies where the coin wants it, None if it does not."""
     while True:
         pairs = [(_read(stream, a), _read(stream, b), k + 64) for a, b, k in pairs]
-        with sampling._LOCK:
+        with intervals.LOCK:
             z = _row_enclosures(pairs, len(v))
             if z is None:
                 continue
-            iv = sampling._INTERVALS
+            iv = intervals.INTERVALS
             square = _dot(z, z)
             if not square > 0:
                 continue
@@ -368,20 +368,20 @@ def _row_enclosures(pairs: list[tuple[int, int, int]], dimension: int) -> list[A
 
 def _unit(v: Float) -> list[Any]:
     """The row, divided by its length in interval arithmetic: of length one in truth, not up to rounding."""
-    iv = sampling._INTERVALS
+    iv = intervals.INTERVALS
     entries = [exact._rational(iv, float(value)) for value in v]
     length = iv.sqrt(_dot(entries, entries))
     return [entry / length for entry in entries]
 
 
 def _dot(first: list[Any], second: list[Any]) -> Any:
-    total = sampling._INTERVALS.mpf(0)
+    total = intervals.INTERVALS.mpf(0)
     for a, b in zip(first, second, strict=True):
         total += a * a if first is second else a * b
     return total
 
 
 def _all_nearest(cap: Cap, values: list[Any]) -> list[int] | None:
-    factor = exact._rational(sampling._INTERVALS, cap.factor)
+    factor = exact._rational(intervals.INTERVALS, cap.factor)
     rounded = [sampling._nearest(value * factor) for value in values]
     return None if any(value is None for value in rounded) else [value for value in rounded if value is not None]

@@ -1,9 +1,10 @@
 """Where random bits come from: a cryptographic stream for releases, a seeded generator for research.
 
 A release draws from AES-256 in counter mode under a fresh key from the operating system, through `cryptography`.
-The key lives as long as one release and is never stored, so neither a fork nor a saved object can make two releases
-share noise. The research stream repeats, which is what experiments want and what an attacker wants too: a release
-made with it says so in its guarantee.
+The key lives as long as one release, in one process, and is never stored, so neither a fork nor a saved object can make
+two releases share noise. If the operating system has no random bytes to give, a release fails: there is no other
+source to fall back to. The research stream repeats, which is what experiments want and what an attacker wants too: a
+release made with it says so in its guarantee.
 """
 
 from __future__ import annotations
@@ -19,6 +20,22 @@ from scoreshield import _checks
 
 Words = NDArray[np.int64]
 
+_forks = 0  # between the first process and this one
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+def _process() -> tuple[int, int]:
+    """What tells this process from those it was forked from: an id alone may be given out again."""
+    return os.getpid(), _forks
+
 
 class Stream(Protocol):
     """A source of uniform 64-bit words."""
@@ -30,20 +47,31 @@ class Stream(Protocol):
 
 
 class SecureStream:
-    """AES-256-CTR keyed by the operating system: unpredictable, and never the same twice."""
+    """AES-256-CTR keyed by the operating system: unpredictable, and never the same twice.
+
+    A process that was forked while the stream was in use takes a key of its own with its next words. A stream belongs
+    to one release and so to one thread; two threads that call it at once get different words, or an error.
+    """
 
     name = "exact"
 
     def __init__(self) -> None:
-        self._keystream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
         self._zeros = b""
+        self._take_key()
+
+    def _take_key(self) -> None:
+        self._keystream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+        self._process = _process()
 
     def words(self, count: int) -> Words:
-        size = 8 * count
-        if len(self._zeros) < size:
-            self._zeros = bytes(size)
+        if self._process != _process():
+            self._take_key()
+        size, zeros = 8 * count, self._zeros
+        if len(zeros) < size:
+            zeros = self._zeros = bytes(size)
         block = bytearray(size + 15)  # some versions of the cipher want room for one block more
-        self._keystream.update_into(memoryview(self._zeros)[:size], block)
+        if self._keystream.update_into(memoryview(zeros)[:size], block) != size:
+            raise RuntimeError("The cipher returned fewer random bytes than it was asked for.")
         return np.frombuffer(block, dtype="<i8", count=count)
 
 
