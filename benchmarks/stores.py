@@ -215,7 +215,7 @@ def opened(chosen: list[str], rows: Rows, folder: Path, stack: contextlib.ExitSt
 
 
 def queries(found: dict[str, Any], rows: Rows, query: Any, folder: Path, repeats: int) -> None:
-    account = ss.Ledger(f"sqlite:///{folder / 'ledger'}.db", epsilon=1e6, delta=1e-6).account("rows")
+    account = ss.Ledger.create(f"sqlite:///{folder / 'ledger'}.db", epsilon=1e6, delta=1e-6).account("rows")
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     own: dict[str, Any] = {"epsilon": 1.0, "mechanism": "auto"}
     runs: dict[str, Callable[[], object]] = {

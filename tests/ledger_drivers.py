@@ -12,7 +12,9 @@ import resource
 import signal
 import sqlite3
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,7 @@ class Fatal(sqlite3.Connection):
 
 
 def kill_at_every_statement(url: str) -> dict[str, Any]:
-    ledger = Ledger(url, epsilon=1000.0, delta=0.0)
+    ledger = Ledger.create(url, epsilon=1000.0, delta=0.0)
     connect = sqlite3.connect
 
     def arm(step: int, before: bool) -> None:
@@ -90,7 +92,7 @@ def kill_at_random(url: str, rounds: int) -> dict[str, Any]:
 
     Every second time not before it was told twice, so that a busy machine sees kills between charges as well.
     """
-    ledger = Ledger(url, epsilon=1e6, delta=0.0)
+    ledger = Ledger.create(url, epsilon=1e6, delta=0.0)
     chance = random.Random(5)
     acknowledged, kills_with_journal = [], 0
     for round_number in range(rounds):
@@ -121,7 +123,7 @@ def kill_at_random(url: str, rounds: int) -> dict[str, Any]:
 
 def race(url: str, processes: int, charges: int) -> dict[str, Any]:
     """So many processes charge so often, all at once."""
-    ledger = Ledger(url)
+    ledger = Ledger.open(url)
     pipes, start = [], time.monotonic() + 0.2
     for number in range(processes):
         reader, writer = os.pipe()
@@ -162,9 +164,54 @@ def race(url: str, processes: int, charges: int) -> dict[str, Any]:
     }
 
 
+def race_creation(url: str, rounds: int) -> dict[str, Any]:
+    """In each round four processes with four threads each make a ledger that is not there, and charge it at once."""
+    warnings.simplefilter("ignore")
+    found = {"rounds": rounds, "acknowledged": 0, "lost": 0, "whole": 0, "errors": []}
+    for place in range(rounds):
+        here = f"{url}.{place}"
+        readers, start = [], time.monotonic() + 0.02
+        for _ in range(4):
+            reader, writer = os.pipe()
+            if os.fork() == 0:
+                told: list[str] = []
+
+                def charge(told: list[str] = told, start: float = start, here: str = here) -> None:
+                    time.sleep(max(0.0, start - time.monotonic()))
+                    try:
+                        ledger = Ledger(here, epsilon=1e6, delta=0.0)
+                        for _ in range(3):
+                            told.append(ledger.spend(pure(0.5), dataset="d").hash)
+                    except Exception as error:
+                        told.append(f"{type(error).__name__}: {error}")
+
+                threads = [threading.Thread(target=charge) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                os.write(writer, json.dumps(told).encode())
+                os._exit(0)
+            os.close(writer)
+            readers.append(reader)
+        told = []
+        for reader in readers:
+            with os.fdopen(reader) as pipe:
+                told += json.load(pipe)
+            os.wait()
+        hashes = [one for one in told if ":" not in one]
+        ledger = Ledger.open(here)
+        found["errors"] += sorted(set(told) - set(hashes))
+        found["acknowledged"] += len(hashes)
+        found["lost"] += len(set(hashes) - {entry.hash for entry in ledger.entries()})
+        found["whole"] += bool(ledger.verify())
+        Path(here.removeprefix("sqlite:///")).unlink(missing_ok=True)
+    return found
+
+
 def full_disk(url: str, limit: int) -> dict[str, Any]:
     """Charge until the disk is full: a limit on the size of any file, or a small disk that really is."""
-    ledger = Ledger(url, epsilon=1e6, delta=1e-6)
+    ledger = Ledger.create(url, epsilon=1e6, delta=1e-6)
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     acknowledged, error = [], ""
@@ -188,7 +235,7 @@ def full_disk(url: str, limit: int) -> dict[str, Any]:
     }
 
 
-DRIVERS = {work.__name__: work for work in (kill_at_every_statement, kill_at_random, race, full_disk)}
+DRIVERS = {work.__name__: work for work in (kill_at_every_statement, kill_at_random, race, race_creation, full_disk)}
 
 if __name__ == "__main__":
     print(json.dumps(DRIVERS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))))

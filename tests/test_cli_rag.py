@@ -686,12 +686,15 @@ def test_an_interrupt_ends_at_once(folder: Path, server: ChatServer) -> None:
 
 
 def test_every_release_is_charged(folder: Path, run: Any) -> None:
-    ledger = ss.Ledger("sqlite:///books.db", epsilon=20, delta=1e-6)
-    books = ["--ledger", "sqlite:///books.db", "--dataset", "chunks"]
-    contract = [*BASE, "--mechanism", "laplace", "--epsilon", "2", *books]
+    ledger = ss.Ledger.create("sqlite:///books.db", epsilon=20, delta=1e-6)
+    unnamed = [*BASE, "--mechanism", "laplace", "--epsilon", "2", "--ledger", "sqlite:///books.db"]
+    refused(run(*unnamed), "--ledger needs --dataset")
+    assert ledger.entries() == []
+    contract = [*unnamed, "--dataset", "chunks"]
     assert run(*contract)[0] == 0
     assert len(ledger.entries()) == len(PAGES)
     assert ledger.spent == pytest.approx(12)
+    assert ledger.datasets() == ["chunks"]
     assert run(*contract)[0] == 0
     assert len(ledger.entries()) == len(PAGES)  # a run that goes on is not charged again
     refused(run(*contract, "--out", "again"), "20")

@@ -117,7 +117,7 @@ def test_reserve_then_clean_values_then_commit_then_noise(
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> ss.Ledger:
-    return ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.2, delta=1e-5)
+    return ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.2, delta=1e-5)
 
 
 @pytest.mark.parametrize("name", RELEASES)
@@ -201,10 +201,12 @@ def test_the_command_line_charges_too(
     assert not (tmp_path / "b.npz").exists()
     assert run("--dataset", "d", "--output", str(tmp_path / "b.npz")) == 2
     assert "--dataset needs --ledger" in capsys.readouterr().err
+    assert run("--ledger", url, "--output", str(tmp_path / "b.npz")) == 2
+    assert "--ledger needs --dataset" in capsys.readouterr().err
 
 
 def test_the_command_line_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1, delta=0)
+    ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1, delta=0)
     np.save(tmp_path / "e.npy", np.eye(3))
     files = [str(tmp_path / "e.npy"), "--output", str(tmp_path / "o.npz")]
     charged = ["--epsilon", "1", "--ledger", f"sqlite:///{tmp_path / 'ledger.db'}"]
@@ -213,6 +215,18 @@ def test_the_command_line_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.Mo
         cli.main()
     assert stopped.value.code == 2
     assert "--ledger needs --dataset" in capsys.readouterr().err
+
+
+def test_the_same_records_in_another_type_share_a_budget_by_their_name(
+    ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
+) -> None:
+    account = ledger.account("faces")
+    ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=account)
+    changed = collection.copy()
+    changed[0] = -changed[0]
+    for same in (collection.astype(np.float32), collection * 2, collection[::-1], changed):
+        with pytest.raises(ss.BudgetExceeded):
+            ss.release_scores(same, query, epsilon=1, mechanism="laplace", ledger=account)
 
 
 def test_promises_about_other_identities_do_not_add_up(
@@ -234,7 +248,7 @@ def test_a_raised_limit_is_seen_by_the_next_charge(
         raised = """replace(facts, '"epsilon":1.2', '"epsilon":50.0')"""
         connection.execute(f"UPDATE scoreshield_ledger SET facts = {raised}")
     connection.close()
-    opened = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    opened = ss.Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
     with pytest.raises(ss.LedgerError, match="altered"):
         ss.release_scores(collection, query, epsilon=20, mechanism="laplace", ledger=opened.account("x"))
 

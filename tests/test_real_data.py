@@ -96,7 +96,7 @@ def test_predicted_matching_of_real_faces_holds(
 
 
 def test_an_index_with_a_private_pca_is_charged(sentences: np.ndarray, tmp_path: Path) -> None:
-    ledger = ss.Ledger(f"sqlite:///{tmp_path / 'l.db'}", epsilon=25, delta=1e-5)
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'l.db'}", epsilon=25, delta=1e-5)
     contract = {
         "epsilon": 20,
         "delta": 1e-6,

@@ -80,7 +80,7 @@ class Memory:
 
 @pytest.fixture
 def account(tmp_path: Path) -> Account:
-    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=1e-6).account("people")
+    return Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=1e-6).account("people")
 
 
 def searching(mode: str, **options: Any) -> PrivateSearch:
@@ -1041,7 +1041,7 @@ class TestFiles:
         unpaid, paid = tmp_path / "unpaid.npz", tmp_path / "paid.npz"
         PrivateSearch(ROWS, epsilon=9, file=unpaid)
         PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account)
-        other = Ledger(f"sqlite:///{tmp_path / 'other.db'}", epsilon=100, delta=0)
+        other = Ledger.create(f"sqlite:///{tmp_path / 'other.db'}", epsilon=100, delta=0)
         PrivateSearch(ROWS, epsilon=9, file=tmp_path / "elsewhere.npz", ledger=other.account("people"))
         for path, ledger in ((unpaid, account), (paid, other.account("people"))):
             with pytest.raises(InvalidInput, match=r"that the ledger .* knows no charge for"):

@@ -19,7 +19,7 @@ index.add_with_ids(rows, 1_000_000 + np.arange(len(rows)))
 query = rows[42] + 0.5 * rng.standard_normal(384)
 
 # Pay for every query: all scores, released anew each time.
-ledger = ss.Ledger(f"sqlite:///{tempfile.mkdtemp()}/ledger.db", epsilon=100, delta=1e-6)
+ledger = ss.Ledger.create(f"sqlite:///{tempfile.mkdtemp()}/ledger.db", epsilon=100, delta=1e-6)
 search = PrivateSearch(FaissStore(index), epsilon=20, mode="query", ledger=ledger.account("people"))
 print("per query:", search.search(query, k=3).ids, f"spent {ledger.spent_on('people'):g}")
 

@@ -19,7 +19,7 @@ with tempfile.TemporaryDirectory() as folder:
     rows = [{"id": f"person-{i}", "vector": row} for i, row in enumerate(vectors)]
     table = lancedb.connect(f"{folder}/lance").create_table("people", rows)
 
-    account = ss.Ledger(f"sqlite:///{folder}/ledger.db", epsilon=50, delta=0.0).account("people")
+    account = ss.Ledger.create(f"sqlite:///{folder}/ledger.db", epsilon=50, delta=0.0).account("people")
     search = PrivateSearch(LanceStore(table), epsilon=10, mode="screening", threshold=0.9, ledger=account)
     hits = search.search(vectors[42], k=5)
     print("named as matches:", hits.ids)

@@ -18,7 +18,7 @@ rows = rng.standard_normal((5_000, 384)).astype(np.float32)  # your embeddings, 
 np.save(folder / "rows.npy", rows)
 query = rows[42] + 0.5 * rng.standard_normal(384)  # a public query, here close to record 42
 
-ledger = ss.Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=60, delta=1e-6)
+ledger = ss.Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=60, delta=1e-6)
 store = ArrayStore(folder / "rows.npy")  # ids are the row numbers; ArrayStore(path, ids) takes others
 search = PrivateSearch(store, epsilon=20, mode="query", score_range=(0, 0.9), ledger=ledger.account("patients"))
 hits = search.search(query, k=3)

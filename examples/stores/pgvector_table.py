@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStac
             cursor.executemany("INSERT INTO scoreshield_example VALUES (%s, %s)", rows)
 
     store = PgVectorStore(url, "scoreshield_example")
-    account = ss.Ledger(f"sqlite:///{folder}/ledger.db", epsilon=100, delta=0.0).account("people")
+    account = ss.Ledger.create(f"sqlite:///{folder}/ledger.db", epsilon=100, delta=0.0).account("people")
     search = PrivateSearch(store, epsilon=16, mode="query", ledger=account)
     hits = search.search(vectors[42], k=3)
     print(store.name, "found:", hits.ids, "with released scores", hits.scores)

@@ -19,7 +19,7 @@ client.create_collection("people", vectors_config=models.VectorParams(size=64, d
 client.upsert("people", [models.PointStruct(id=i, vector=row.tolist()) for i, row in enumerate(vectors)])
 
 with tempfile.TemporaryDirectory() as folder:
-    ledger = ss.Ledger(f"sqlite:///{folder}/ledger.db", epsilon=100, delta=0.0)
+    ledger = ss.Ledger.create(f"sqlite:///{folder}/ledger.db", epsilon=100, delta=0.0)
     search = PrivateSearch(QdrantStore(client, "people"), epsilon=16, mode="query", ledger=ledger.account("people"))
     hits = search.search(vectors[42], k=3)
     print("found:", hits.ids, "with released scores", hits.scores)

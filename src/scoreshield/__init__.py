@@ -11,6 +11,7 @@ from scoreshield.errors import (
     InvalidCalibration,
     InvalidInput,
     LedgerError,
+    LedgerWarning,
     ScoreShieldError,
     StoreError,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "LaplaceNoise",
     "Ledger",
     "LedgerError",
+    "LedgerWarning",
     "LevelChannel",
     "MatchRelease",
     "PrivateSearch",

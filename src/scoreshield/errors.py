@@ -61,6 +61,10 @@ class LedgerError(ScoreShieldError):
     """A ledger cannot be read or written, or is not what it was; nothing was released on its account."""
 
 
+class LedgerWarning(UserWarning):
+    """A ledger was made where one may have been expected, or everyone on this computer may read its file."""
+
+
 class StoreError(ScoreShieldError):
     """A store of embeddings is empty, changed under way, cannot be reached or is not what it was said to be.
 

@@ -108,7 +108,7 @@ def names(found: dict[str, list[Document]]) -> list[int]:
 
 
 def ledger(folder: Path, epsilon: float = 10.0) -> Any:
-    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
+    return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
 
 
 # ---- One line of a working pipeline.

@@ -78,7 +78,7 @@ class Server:
 
 
 def account_in(folder: Path, epsilon: float = 10_000.0) -> Any:
-    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
+    return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
 
 
 def names(found: dict[str, list[Document]]) -> list[int]:

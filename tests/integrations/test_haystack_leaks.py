@@ -375,7 +375,7 @@ def failing(work: Any) -> BaseException:
 def test_errors_hold_nothing_in_text_or_frames(tmp_path: Path) -> None:
     store = store_of()
     assert tells(*told_by(failing(lambda: plain(store).run([1.0]))))
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.0, delta=0.0).account("notes")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.0, delta=0.0).account("notes")
     dear = PrivateRetriever(store, epsilon=3, mode="query", ledger=account)
     wrong = {"field": "meta.number", "operator": ">", "value": "2024-01-01"}
     for work in (

@@ -91,7 +91,7 @@ def clean() -> InMemoryVectorStore:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> ss.Ledger:
-    return ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0)
+    return ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0)
 
 
 def ids_of(documents: Sequence[Document]) -> list[Any]:

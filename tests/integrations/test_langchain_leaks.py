@@ -297,7 +297,7 @@ def test_callbacks_and_traces_see_released_values_alone(
 def test_callbacks_and_traces_of_errors(
     clean: InMemoryVectorStore, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1, delta=0)
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1, delta=0)
     asked = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.account("books"))
     asked.invoke("query")
     index = PrivateRetriever.from_vectorstore(clean, epsilon=1)
@@ -388,7 +388,7 @@ def test_serialised_forms_hold_nothing(clean: InMemoryVectorStore, private: Priv
 
 def test_a_copy_is_the_same_store_and_shares_its_budget(clean: InMemoryVectorStore, tmp_path: Any) -> None:
     assert found(copy.deepcopy(clean))
-    ledger = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.account("books"))
     for same in (copy.copy(retriever), copy.deepcopy(retriever), retriever.model_copy(deep=True)):
         assert same.vectorstore is retriever.vectorstore
@@ -445,7 +445,7 @@ def _is_query(value: Any) -> bool:
 def test_errors_carry_no_clean_value_in_text_or_frames(
     clean: InMemoryVectorStore, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = ss.Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
     index = PrivateVectorStore.from_vectorstore(clean, epsilon=1)
     asked = PrivateVectorStore.from_vectorstore(clean, epsilon=1, mode="query", ledger=ledger.account("books"))
     poor = PrivateVectorStore.from_vectorstore(clean, epsilon=9, mode="query", ledger=ledger.account("books"))

@@ -95,7 +95,7 @@ def names(found: list[NodeWithScore]) -> list[int]:
 
 
 def ledger(folder: Path, epsilon: float = 10.0) -> Any:
-    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
+    return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
 
 
 BEST = np.argsort(-COSINES).tolist()

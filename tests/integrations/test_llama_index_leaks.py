@@ -422,7 +422,7 @@ def test_errors_hold_nothing_in_text_or_frames(tmp_path: Path) -> None:
     index = index_of()
     plain = failing(lambda: index.as_retriever().retrieve(QueryBundle("q", embedding=[1.0])))
     assert tells(*told_by(plain))
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.0, delta=0.0).account("notes")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.0, delta=0.0).account("notes")
     charged: dict[str, Any] = {"mode": "query", "ledger": account}
     wrong = MetadataFilters(filters=[MetadataFilter(key="number", value="x", operator=FilterOperator.GT)])
     store = PrivateVectorStore.from_index(index, epsilon=2.0, rng=SEED)

@@ -53,7 +53,7 @@ def names(found: list[NodeWithScore]) -> list[int]:
 
 
 def account_in(folder: Path) -> Any:
-    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=10_000.0, delta=0.0).account("notes")
+    return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=10_000.0, delta=0.0).account("notes")
 
 
 @pytest.fixture

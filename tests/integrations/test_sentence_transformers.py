@@ -52,7 +52,7 @@ class Prompted(Model):
 
 
 def ledger(folder: Path, epsilon: float = 10.0) -> Any:
-    return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
+    return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=0.0).account("notes")
 
 
 def ids(found: Any) -> list[int]:

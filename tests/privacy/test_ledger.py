@@ -28,7 +28,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def ledger(url: str) -> Ledger:
-    return Ledger(url, epsilon=10.0, delta=1e-6)
+    return Ledger.create(url, epsilon=10.0, delta=1e-6)
 
 
 def tamper(url: str, *statements: str) -> None:
@@ -38,15 +38,29 @@ def tamper(url: str, *statements: str) -> None:
     connection.close()
 
 
-def test_a_limit_is_given_once(url: str, tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"There is no ledger at .* give epsilon and delta to make one"):
-        Ledger(url)
+def test_making_and_opening_are_two_acts(url: str, tmp_path: Path) -> None:
+    for opening in (Ledger.open, Ledger):
+        with pytest.raises(LedgerError, match=r"There is no ledger at .*; make one with Ledger\.create"):
+            opening(url)
     assert list(tmp_path.iterdir()) == [], "looking for a ledger does not make one"
-    with pytest.raises(ss.InvalidInput, match="needs both epsilon and delta"):
-        Ledger(url, epsilon=1.0)
-    first = Ledger(url, epsilon=1.0, delta=1e-6)
+    first = Ledger.create(url, epsilon=1.0, delta=1e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"], "no temporary file is left"
     assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == 0o600
     assert repr(first) == f"Ledger({url!r}, epsilon=1.0, delta=1e-06)"
+    with pytest.raises(LedgerError, match=r"There is a ledger at .* already; open it with Ledger\.open"):
+        Ledger.create(url, epsilon=1.0, delta=1e-6)
+    assert Ledger.open(url).head() == first.head()
+
+
+def test_the_constructor_does_either_and_warns_when_it_makes_one(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ss.InvalidInput, match="needs both epsilon and delta"):
+        Ledger(url, epsilon=1.0)
+    with pytest.warns(
+        ss.LedgerWarning, match=r"There was no ledger at sqlite:///.*ledger\.db, so one was made"
+    ) as seen:
+        Ledger(url, epsilon=1.0, delta=1e-6)
+    assert seen[0].filename == __file__
+    assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == 0o600
     for more in ({}, {"epsilon": 1.0}, {"delta": 1e-6}, {"epsilon": 1, "delta": 1e-6}):
         assert (Ledger(url, **more).epsilon, Ledger(url, **more).delta) == (1.0, 1e-6)
     for other in ({"epsilon": 2.0}, {"delta": 0.0}, {"epsilon": 1.0, "delta": 1e-7}):
@@ -54,29 +68,66 @@ def test_a_limit_is_given_once(url: str, tmp_path: Path) -> None:
             Ledger(url, **other)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions are POSIX")
+def test_a_file_that_was_there_is_not_made_into_a_ledger(url: str, tmp_path: Path) -> None:
+    """Its permissions are not the ledger's, and another process may be making something of it."""
+    path = tmp_path / "ledger.db"
+    path.touch(mode=0o644)
+    for make in (Ledger.create, Ledger):
+        with pytest.raises(LedgerError, match="is there and holds no ledger; name another file"):
+            make(url, epsilon=1.0, delta=0.0)
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions are POSIX")
+def test_a_ledger_that_everyone_may_read_warns(url: str, tmp_path: Path) -> None:
+    Ledger.create(url, epsilon=1.0, delta=0.0)
+    for mode in (0o644, 0o602):
+        (tmp_path / "ledger.db").chmod(mode)
+        with pytest.warns(ss.LedgerWarning, match="Everyone on this computer may read or write the ledger"):
+            Ledger.open(url)
+    for mode in (0o600, 0o660):  # a group is a decision
+        (tmp_path / "ledger.db").chmod(mode)
+        Ledger.open(url)
+        assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == mode
+
+
+def test_a_path_is_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger.create("sqlite:///ledger.db", epsilon=1.0, delta=0.0)
+    assert ledger.name == f"sqlite:///{tmp_path / 'ledger.db'}"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ledger.spend(pure(0.5), dataset="a")
+    assert Ledger.open(ledger.name).spent == 0.5
+    with pytest.raises(LedgerError, match="There is no ledger at"):
+        Ledger.open("sqlite:///ledger.db")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 @pytest.mark.parametrize("bad", [{"epsilon": 0, "delta": 0}, {"epsilon": 1, "delta": 1}, {"epsilon": "1", "delta": 0}])
 def test_bad_limits_make_nothing(url: str, tmp_path: Path, bad: dict[str, float]) -> None:
     with pytest.raises(ss.InvalidInput):
-        Ledger(url, **bad)
+        Ledger.create(url, **bad)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("address", ["ledger.db", "sqlite://", "sqlite:///", "mysql://a@b/c", 3, "sqlite:///:memory:"])
 def test_addresses(address: object) -> None:
     with pytest.raises(ss.InvalidInput, match=r"sqlite:///"):
-        Ledger(address, epsilon=1.0, delta=0.0)
+        Ledger.create(address, epsilon=1.0, delta=0.0)
 
 
 def test_relative_addresses_and_missing_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Ledger("sqlite:///here ?#%.db", epsilon=1.0, delta=0.0).spend(pure(0.5))
+    Ledger.create("sqlite:///here ?#%.db", epsilon=1.0, delta=0.0).spend(pure(0.5))
     assert (tmp_path / "here ?#%.db").exists()
-    assert Ledger("sqlite:///here ?#%.db").spent == 0.5
+    assert Ledger.open("sqlite:///here ?#%.db").spent == 0.5
     with pytest.raises(LedgerError, match="cannot be made: No such file or directory"):
-        Ledger("sqlite:///no/such/ledger.db", epsilon=1.0, delta=0.0)
+        Ledger.create("sqlite:///no/such/ledger.db", epsilon=1.0, delta=0.0)
     (tmp_path / "folder").mkdir()
     with pytest.raises(LedgerError, match="Is a directory"):
-        Ledger("sqlite:///folder", epsilon=1.0, delta=0.0)
+        Ledger.create("sqlite:///folder", epsilon=1.0, delta=0.0)
 
 
 def test_a_charge_is_an_entry(ledger: Ledger) -> None:
@@ -124,7 +175,7 @@ def test_the_budget_is_exceeded_with_a_sentence(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("contract", [(1.0, 1e-6), (5.0, 1e-8), (30.0, 1e-5)])
 def test_a_release_may_take_the_limit_whole(tmp_path: Path, contract: tuple[float, float]) -> None:
-    book = Ledger(f"sqlite:///{tmp_path / 'whole.db'}", epsilon=contract[0], delta=contract[1])
+    book = Ledger.create(f"sqlite:///{tmp_path / 'whole.db'}", epsilon=contract[0], delta=contract[1])
     release = ss.release_scores(np.eye(4), np.ones(4), epsilon=contract[0], delta=contract[1])
     book.spend(release)
     assert book.spent == pytest.approx(contract[0], rel=1e-6)
@@ -152,12 +203,11 @@ def test_datasets_have_their_own_budgets_and_unnamed_charges_count_against_all(l
 
 def test_an_account_is_a_ledger_for_one_dataset(ledger: Ledger) -> None:
     account = ledger.account("patients", who="ada", why="pilot")
-    entry = account.charge(pure(2.0), np.eye(3))
+    entry = account.spend(pure(2.0))
     assert (entry.dataset, entry.who, entry.why) == ("patients", "ada", "pilot")
     account.spend(pure(1.0))
     assert (account.spent, account.remaining, account.room().pure) == (3.0, 7.0, 7.0)
-    ledger.charge(pure(4.0), np.eye(3))
-    assert ledger.account(np.eye(3)).spent == ledger.spent_on(np.eye(3)) == 4.0
+    assert ledger.account("others").spent == 0.0
     with pytest.raises(BudgetExceeded):
         account.spend(pure(8.0))
 
@@ -179,7 +229,7 @@ def test_identities_that_come_and_go_are_promised_the_same(ledger: Ledger) -> No
         for number, most in ((3, 2), (4, 2), (3, 3), (5, 1))
     ]
     assert ledger.verify()
-    assert Ledger(ledger.name).spent_on("clinic") == ledger.spent_on("clinic") > 0.5
+    assert Ledger.open(ledger.name).spent_on("clinic") == ledger.spent_on("clinic") > 0.5
     for other in (grouped(np.arange(6) // 2, centroids=True), pure(0.1)):
         with pytest.raises(ss.InvalidInput, match="do not add up") as caught:
             ledger.spend_all([other], dataset="clinic", same_people=True)
@@ -200,35 +250,78 @@ def test_radii_stay_different(ledger: Ledger) -> None:
         ledger.spend(within(0.25), dataset="a")
 
 
-def test_a_collection_is_known_by_a_keyed_fingerprint(ledger: Ledger, tmp_path: Path, rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((300, 7)).astype(np.float32)
-    mark = ledger.fingerprint(rows)
-    assert mark.startswith("hmac-sha256:")
-    assert len(mark) == 12 + 64
-    np.save(tmp_path / "rows.npy", rows)
-    same = [rows.copy(), np.asfortranarray(rows), np.repeat(rows, 2, axis=0)[::2], rows.astype(">f4")]
-    same += [rows.astype(np.float64), 2 * rows]  # another number type, twice as long
-    assert {ledger.fingerprint(other) for other in same} == {mark}
-    assert ledger.fingerprint(np.load(tmp_path / "rows.npy", mmap_mode="r")) == mark
-    changed = rows.copy()
-    changed[299, 6] += 1e-5
-    different = [changed, rows[:-1], rows[::-1], rows.reshape(700, 3)]
-    marks = {ledger.fingerprint(other) for other in different}
-    assert len(marks) == 4
-    assert mark not in marks
-    assert Ledger(f"sqlite:///{tmp_path / 'other.db'}", epsilon=1.0, delta=0.0).fingerprint(rows) != mark
-    entry = ledger.spend(pure(1.0), dataset=rows)
-    assert entry.dataset == mark
-    assert ledger.spent_on(rows) == ledger.spent_on(mark) == 1.0
-    with pytest.raises(ss.InvalidInput, match="two-dimensional"):
-        ledger.spend(pure(1.0), dataset=np.ones(3))
+#: All of them look like "faces" on a screen, or nearly so.
+SPELLINGS = ("faces ", " faces", "fa\u200bces", "fa\u00adces", "f\u0430ces", "\uff46aces", "faces\ufe0f", "faces\u00a0")
 
 
-def test_a_fingerprint_is_streamed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.arange(6000.0).reshape(1000, 6)
-    whole = ledger.fingerprint(rows)
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 100)
-    assert ledger.fingerprint(rows) == whole
+@pytest.mark.parametrize("name", SPELLINGS, ids=ascii)
+def test_one_name_has_one_spelling(ledger: Ledger, name: str) -> None:
+    ledger.spend(pure(1.0), dataset="faces")
+    for use in (ledger.account, ledger.spent_on, ledger.room, lambda name: ledger.spend(pure(1.0), dataset=name)):
+        with pytest.raises(ss.InvalidInput, match="must be a name") as caught:
+            use(name)
+        assert str(caught.value).isascii()
+    assert ledger.datasets() == ["faces"]
+
+
+REJECTED = {
+    "nothing": "",
+    "too long": "x" * 201,
+    "two spaces": "my  faces",
+    "a tab": "my\tfaces",
+    "a line's end": "my\u2028faces",
+    "a private character": "faces\ue000",
+    "an unassigned one": "faces\u0378",
+    "half a character": "faces\ud800",
+    "a tag": "faces\U000e0041",
+    "a filler that is a letter": "faces\u3164",
+    "a loose accent": "fac\u0337es",
+    "a turned direction": "\u202efaces",
+    "another dash": "my\u2013faces",
+    "another quote": "ann\u02bcs faces",
+    "a ligature": "\ufb01les",
+    "a letter of mathematics": "\U0001d41faces",
+    "Greek in Latin": "f\u03b1ces",
+    "all Cyrillic, as in 'cop'": "\u0441\u043e\u0440",
+    "a fingerprint": "hmac-sha256:00",
+}
+
+
+@pytest.mark.parametrize("what", REJECTED)
+def test_names_that_could_be_taken_for_another(ledger: Ledger, what: str) -> None:
+    with pytest.raises(ss.InvalidInput, match="must be a name"):
+        ledger.account(REJECTED[what])
+
+
+def test_names_that_are_fine(ledger: Ledger) -> None:
+    russian, japanese = "\u043f\u0430\u0446\u0438\u0435\u043d\u0442\u044b", "\u65e5\u672c\u8a9e\u30c7\u30fc\u30bf v2"
+    names = [
+        "faces",
+        "Faces",
+        "faces 2024/05: v1.2_x-y",
+        "caf\u00e9",
+        "\ud658\uc790",
+        russian,
+        japanese,
+        "7",
+        "\u0645\u0631\u0636\u0649",
+    ]
+    for name in names:
+        assert ledger.account(name).dataset == name
+        ledger.account(name).spend(pure(1.0))
+    assert ledger.datasets() == sorted(names), "capitals make another name"
+    assert ledger.account("cafe\u0301").dataset == "caf\u00e9"
+    assert ledger.spent_on("cafe\u0301") == 1.0
+
+
+@pytest.mark.parametrize("collection", [np.eye(3), [[1.0, 0.0]], 3, b"faces", None], ids=str)
+def test_only_a_name_is_charged(ledger: Ledger, collection: object) -> None:
+    with pytest.raises(ss.InvalidInput, match="must be the collection's name, a string"):
+        ledger.account(collection)  # type: ignore[arg-type]
+    if collection is not None:
+        with pytest.raises(ss.InvalidInput, match="must be the collection's name, a string"):
+            ledger.spend(pure(1.0), dataset=collection)  # type: ignore[arg-type]
+    assert ledger.entries() == []
 
 
 def test_what_cannot_be_charged(ledger: Ledger) -> None:
@@ -246,7 +339,7 @@ def test_what_cannot_be_charged(ledger: Ledger) -> None:
 
     with pytest.raises(ss.InvalidInput, match="does not know: 'foreign'"):
         ledger.spend(Promise(Foreign(1.0)))
-    for more in ({"who": 3}, {"why": "two\nlines"}, {"why": "x" * 1001}, {"dataset": ""}, {"who": "\ud800"}):
+    for more in ({"who": 3}, {"why": "two\nlines"}, {"why": "x" * 1001}, {"who": "\ud800"}):
         with pytest.raises(ss.InvalidInput, match="printable characters"):
             ledger.spend(pure(1.0), **more)
     assert ledger.entries() == []
@@ -333,7 +426,7 @@ def test_tampering_is_evident(ledger: Ledger, url: str, how: str) -> None:
     assert (good.entries, good.head, good.first_bad) == (5, ledger.head(), None)
     statements, first = TAMPERING[how]
     tamper(url, *statements)
-    for book in (ledger, Ledger(url)):
+    for book in (ledger, Ledger.open(url)):
         found = book.verify()
         if how == "a limit raised" and book is not ledger:
             assert found.first_bad == 1  # the whole chain hangs on the ledger's own facts
@@ -407,15 +500,15 @@ def test_unknown_formats_and_kinds_are_refused(ledger: Ledger, url: str, monkeyp
     assert "kind 'refund'" in ledger.verify().reason
     tamper(url, "UPDATE scoreshield_ledger SET facts = replace(facts, '\"format\":1', '\"format\":2')")
     with pytest.raises(LedgerError, match="has format 2 and rules 1"):
-        Ledger(url)
+        Ledger.open(url)
     with pytest.raises(LedgerError, match="has format 2 and rules 1"):
         ledger.verify()
     tamper(url, "UPDATE scoreshield_ledger SET facts = '{'")
     with pytest.raises(LedgerError, match="cannot be read"):
-        Ledger(url)
+        Ledger.open(url)
     tamper(url, "DELETE FROM scoreshield_ledger")
     with pytest.raises(LedgerError, match="row is gone"):
-        Ledger(url)
+        Ledger.open(url)
 
 
 def test_the_hash_is_what_the_documentation_says(ledger: Ledger) -> None:
@@ -457,23 +550,23 @@ def test_export(ledger: Ledger, tmp_path: Path) -> None:
 def test_real_releases_take_a_budget_whole(tmp_path: Path, mechanism: str) -> None:
     delta = 1e-6 if mechanism == "gaussian" else 0.0
     for epsilon in (0.1, 1.0, 7.3):
-        book = Ledger(f"sqlite:///{tmp_path / f'{epsilon}.db'}", epsilon=epsilon, delta=delta)
+        book = Ledger.create(f"sqlite:///{tmp_path / f'{epsilon}.db'}", epsilon=epsilon, delta=delta)
         release = ss.release_scores(np.eye(4), np.ones(4), epsilon=epsilon, delta=delta, mechanism=mechanism)
-        book.spend(release, dataset=np.eye(4))
+        book.spend(release, dataset="people")
         assert book.spent == pytest.approx(epsilon, rel=1e-6)
         with pytest.raises(BudgetExceeded):
-            book.spend(release, dataset=np.eye(4))
+            book.spend(release, dataset="people")
         assert book.verify()
 
 
 def test_postgres_without_its_driver_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ss.InvalidInput, match="needs the 'postgres' extra"):
-        Ledger("postgresql://ada:secret@localhost/x", epsilon=1.0, delta=0.0)
+        Ledger.create("postgresql://ada:secret@localhost/x", epsilon=1.0, delta=0.0)
 
 
 def test_several_charges_are_made_together_or_not_at_all(url: str) -> None:
-    ledger = Ledger(url, epsilon=1.0, delta=0.0)
+    ledger = Ledger.create(url, epsilon=1.0, delta=0.0)
     entries = ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
     assert [entry.id for entry in entries] == [1, 2]
     assert ledger.spent_on("files") == pytest.approx(0.6)

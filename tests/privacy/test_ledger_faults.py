@@ -12,6 +12,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,16 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[str]:
+    """On a disk in memory where there is one: what is tested is locks, and a disk waits for platters."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield f"sqlite:///{tmp_path / 'ledger.db'}"
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield f"sqlite:///{folder}/ledger.db"
+
+
 def test_killed_before_and_after_every_statement_of_a_charge(url: str) -> None:
     found = drive("kill_at_every_statement", url)
     print(f"\n{len(found['results'])} kills over the statements {' '.join(found['steps'])}")
@@ -72,7 +84,7 @@ def test_killed_at_random_moments(url: str) -> None:
 
 
 def test_two_thousand_racing_charges_from_eight_processes(url: str) -> None:
-    Ledger(url, epsilon=10.0, delta=0.0)
+    Ledger.create(url, epsilon=10.0, delta=0.0)
     found = drive("race", url, "8", "250")
     print(f"\n{found}")
     assert found["asked"] == 2000
@@ -81,6 +93,16 @@ def test_two_thousand_racing_charges_from_eight_processes(url: str) -> None:
     assert (found["failed"], found["lost"], found["twice"]) == (0, 0, 0)
     assert found["spent"] <= found["limit"]
     assert found["whole"]
+
+
+def test_racing_makers_and_chargers(fast: str) -> None:
+    """Closing a descriptor of the file would drop the locks of this process, and with them a charge."""
+    found = drive("race_creation", fast, "12")
+    print(f"\n{found}")
+    assert found["errors"] == []
+    assert found["lost"] == 0
+    assert found["acknowledged"] == 12 * 4 * 4 * 3
+    assert found["whole"] == found["rounds"] == 12
 
 
 def test_a_file_that_cannot_grow(url: str) -> None:
@@ -109,11 +131,11 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def test_a_locked_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.1)
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, ledger.verify, lambda: Ledger(url)):
+    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, ledger.verify, lambda: Ledger.open(url)):
         with pytest.raises(LedgerError, match=r"has been locked by another process for 0\.1 s; nothing was charged"):
             use()
     other.execute("ROLLBACK")
@@ -129,7 +151,7 @@ def test_a_file_that_is_no_ledger(url: str, content: bytes) -> None:
     path = Path(url.removeprefix("sqlite:///"))
     path.write_bytes(content)
     with pytest.raises(LedgerError) as caught:
-        Ledger(url)
+        Ledger.open(url)
     assert str(caught.value).count("\n") == 0
     assert path.read_bytes() == content
 
@@ -147,7 +169,7 @@ def test_a_database_of_something_else(url: str) -> None:
 def outcome(url: str, entries: list[Entry]) -> str:
     """How a damaged ledger shows: an error, a failed check, or not at all because nothing it says was hit."""
     try:
-        ledger = Ledger(url)
+        ledger = Ledger.open(url)
         if not ledger.verify():
             return "verify"
         return "harmless" if ledger.entries() == entries else "silent"
@@ -156,7 +178,7 @@ def outcome(url: str, entries: list[Entry]) -> str:
 
 
 def test_damage_anywhere_is_noticed_or_harmless(url: str) -> None:
-    ledger = Ledger(url, epsilon=1000.0, delta=0.0)
+    ledger = Ledger.create(url, epsilon=1000.0, delta=0.0)
     for place in range(40):
         ledger.spend(pure(1.0), why=f"{place} " + "x" * 300)
     path = Path(url.removeprefix("sqlite:///"))
@@ -174,13 +196,13 @@ def test_damage_anywhere_is_noticed_or_harmless(url: str) -> None:
     for length in (len(whole) // 2, 4096, 100):
         path.write_bytes(whole[:length])
         with pytest.raises(LedgerError):
-            Ledger(url).spend(pure(1.0))
+            Ledger.open(url).spend(pure(1.0))
     path.write_bytes(whole)
-    assert Ledger(url).verify()
+    assert Ledger.open(url).verify()
 
 
 def test_a_ledger_that_vanishes(url: str) -> None:
-    ledger = Ledger(url, epsilon=10.0, delta=0.0)
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     Path(url.removeprefix("sqlite:///")).unlink()
     with pytest.raises(LedgerError, match="cannot be opened"):
         ledger.spend(pure(1.0))

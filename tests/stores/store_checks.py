@@ -134,7 +134,7 @@ class StoreChecks:
         return [self.ids[i] for i in order], self.vectors()[order]
 
     def account(self, folder: Path) -> Account:
-        return Ledger(f"sqlite:///{folder / 'ledger.db'}", epsilon=20.0, delta=0.0).account("people")
+        return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=20.0, delta=0.0).account("people")
 
     def assert_refused(self, account: Account, ask: Callable[[], Any], match: str) -> None:
         """One clear sentence, no budget spent, nothing of the store in it."""

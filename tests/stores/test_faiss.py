@@ -471,7 +471,7 @@ class TestBadIndexes:
 
 @pytest.mark.parametrize("factory", READ)
 def test_private_search(factory: str, tmp_path: Path) -> None:
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).account("people")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).account("people")
     index = built(factory)
     search = PrivateSearch(FaissStore(index), epsilon=40, mode="query", ledger=account)
     best = int(np.argmax(cosines(ROWS, QUERY)))

@@ -291,7 +291,7 @@ def test_a_record_that_goes_while_all_are_read(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("metric", "dtype"), KINDS)
 def test_private_search(metric: str, dtype: str, tmp_path: Path) -> None:
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).account("people")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).account("people")
     store = UsearchStore(built(metric, dtype))
     best = int(KEYS[np.argmax(cosines(ROWS, QUERY))])
     assert best in PrivateSearch(store, epsilon=40, mode="query", ledger=account).search(QUERY, 3).ids

@@ -22,7 +22,7 @@ Url = Annotated[
     str,
     typer.Argument(help="Where the ledger is: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.", metavar="LEDGER"),
 ]
-Dataset = Annotated[str | None, typer.Option(help="One dataset, by its name or fingerprint; all of them without this.")]
+Dataset = Annotated[str | None, typer.Option(help="One dataset, by its name; all of them without this.")]
 
 
 @app.command(epilog="scoreshield ledger init sqlite:///ledger.db --epsilon 10 --delta 1e-6")
@@ -32,20 +32,20 @@ def init(
     delta: Annotated[float, typer.Option(help="The delta it is counted at; 0 takes pure mechanisms only. No default.")],
     as_json: Json = False,
 ) -> None:
-    """Make a ledger with its limit, which is for good; an existing one must have the same limit."""
-    _status(Ledger(url, epsilon=epsilon, delta=delta), None, as_json)
+    """Make a ledger with its limit, which cannot be changed later; there must be none yet."""
+    _status(Ledger.create(url, epsilon=epsilon, delta=delta), None, as_json)
 
 
 @app.command(epilog="scoreshield ledger status sqlite:///ledger.db")
 def status(url: Url, dataset: Dataset = None, as_json: Json = False) -> None:
     """What was spent, what is left, and what one more release may cost."""
-    _status(Ledger(url), dataset, as_json)
+    _status(Ledger.open(url), dataset, as_json)
 
 
 @app.command("list", epilog="scoreshield ledger list sqlite:///ledger.db")
 def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> None:
     """Every charge: when, who, why and how much."""
-    entries = [entry for entry in Ledger(url).entries() if dataset is None or entry.dataset in (dataset, None)]
+    entries = [entry for entry in Ledger.open(url).entries() if dataset is None or entry.dataset in (dataset, None)]
     if as_json:
         typer.echo(json.dumps([entry.to_dict() for entry in entries]))
         return
@@ -73,7 +73,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check every entry and the chain; the head it prints is worth keeping somewhere else."""
-    found = Ledger(url).verify(head=head)
+    found = Ledger.open(url).verify(head=head)
     if not found:
         raise LedgerError(found.reason)
     facts = {"ok": True, "entries": found.entries, "head": found.head}
@@ -92,7 +92,7 @@ def export(
         raise ss.InvalidInput(f"{output} exists already; choose another name or pass --force to overwrite it.")
     if not output.parent.is_dir():
         raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
-    ledger = Ledger(url)
+    ledger = Ledger.open(url)
     ledger.export(output)
     facts = {"file": str(output), "head": ledger.head()}
     typer.echo(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")

@@ -47,7 +47,7 @@ def ledger_of(url: str | None, dataset: str | None) -> Any:
         return None
     if dataset is None:
         raise ss.InvalidInput("--ledger needs --dataset, the name of the collection that is charged.")
-    return ss.Ledger(url).account(dataset)
+    return ss.Ledger.open(url).account(dataset)
 
 
 def one_or_many(query: Any) -> Any:

@@ -164,7 +164,8 @@ class PrivateRetriever:
             given["score_range"] = tuple(given["score_range"])
         if given.get("ledger") is not None:
             account = given["ledger"]
-            given["ledger"] = Ledger(account["url"]).account(account["dataset"], who=account["who"], why=account["why"])
+            ledger = Ledger.open(account["url"])
+            given["ledger"] = ledger.account(account["dataset"], who=account["who"], why=account["why"])
         made = default_from_dict(cls, {**data, "init_parameters": given})
         made._loaded = True
         return made

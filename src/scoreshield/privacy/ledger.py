@@ -1,9 +1,10 @@
 """A ledger of what was spent on the privacy of a collection: it lasts, cannot be overdrawn, and can be checked.
 
-A release is charged *before* its noise is drawn. A crash between the two costs budget and releases nothing; no order of
-events releases something that was not charged. Charges are decided by the :class:`~scoreshield.privacy.filters.Filter`
-that the entries add up to, under the database's lock, so racing processes cannot pass the limit together. Entries are
-frozen and chained by SHA-256. docs/accounting.md says what that shows, and what it cannot.
+A release is charged *before* its noise is drawn: its guarantee is checked against the budget, its clean scores are
+computed, the charge is committed, and only then are random bits drawn. A crash after the commit costs budget and
+releases nothing. Charges are decided by the :class:`~scoreshield.privacy.filters.Filter` that the entries add up to,
+under the database's lock, so racing processes cannot pass the limit together. Entries are frozen and chained by
+SHA-256. docs/accounting.md says what that shows, and what it cannot.
 """
 
 from __future__ import annotations
@@ -12,32 +13,28 @@ import contextlib
 import csv
 import getpass
 import hashlib
-import hmac
 import io as text_io
 import json
 import secrets
 import socket
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-
-from scoreshield import _checks, embeddings, io
-from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError
+from scoreshield import _checks, io
+from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
 from scoreshield.privacy.ledger_books import Books, charge_of
 from scoreshield.privacy.ledger_entry import COLUMNS, FORMAT, KINDS, Entry, canonical, check_text, digest
-from scoreshield.privacy.ledger_store import Session, store_at
+from scoreshield.privacy.ledger_names import canonical_name
+from scoreshield.privacy.ledger_store import Session, Store, store_at
 from scoreshield.privacy.profile import Profile
 
 __all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "PendingCharge", "Verification"]
-
-_FINGERPRINT = "hmac-sha256:"
-_BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -80,33 +77,89 @@ class PendingCharge:
 class Ledger:
     """The budget of one collection, or of several, in a database.
 
+    Make one with :meth:`create` and open it with :meth:`open`. The constructor does either: it opens what is there, and
+    makes a ledger with a :class:`~scoreshield.LedgerWarning` where there is none.
+
     Parameters
     ----------
-    url : ``sqlite:///PATH`` (``sqlite:////PATH`` from the root) or ``postgresql://...``.
+    url : ``sqlite:///PATH`` (``sqlite:////PATH`` from the root) or ``postgresql://...``. A path is made absolute here.
     epsilon, delta : the most that may ever be spent on one dataset. Given once, when the ledger is made; later openings
         agree or leave them out. With ``delta`` = 0 only pure mechanisms can be charged.
 
-    A dataset is a name, or a collection, which is known by its keyed fingerprint. Changing one record changes the
-    fingerprint: collections that share records must share a name. A charge without a dataset counts against all.
+    A dataset is a name: collections that share records must share a name. A charge without one counts against all.
     """
 
     def __init__(self, url: str, *, epsilon: float | None = None, delta: float | None = None) -> None:
-        self._store = store_at(url)
-        if not self._store.exists():
+        store = store_at(url)
+        if not store.exists():
             if epsilon is None and delta is None:
-                raise LedgerError(f"There is no ledger at {self._store.name}; give epsilon and delta to make one.")
-            self._create(*check_budget(epsilon, delta, "Ledger"))
-        row = self._store.read(_row)
-        self._facts, self._key = row.facts, row.key
-        self._genesis = digest(self._facts)
-        self.epsilon = float(self._facts["epsilon"])
-        self.delta = float(self._facts["delta"])
+                raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
+            if _create(store, *check_budget(epsilon, delta, "Ledger")):
+                warnings.warn(
+                    f"There was no ledger at {store.name}, so one was made with nothing spent; Ledger.create makes one "
+                    "without this warning, and Ledger.open never makes one.",
+                    LedgerWarning,
+                    stacklevel=2,
+                )
+        self._read(store)
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
             asked = " and ".join(f"{n} {v!r}" for n, v in (("epsilon", epsilon), ("delta", delta)) if v is not None)
             raise InvalidInput(
                 f"The ledger {self._store.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r} for "
                 f"good; got {asked}."
             )
+
+    @classmethod
+    def create(cls, url: str, *, epsilon: float, delta: float) -> Ledger:
+        """Make a ledger where there is none.
+
+        Args:
+            url: As for the class.
+            epsilon: The most that may ever be spent on one dataset; it cannot be changed later.
+            delta: The delta it is counted at.
+
+        Returns:
+            The new ledger.
+
+        Raises:
+            LedgerError: If there is a ledger already, or anything else by that name.
+        """
+        store, budget = store_at(url), check_budget(epsilon, delta, "Ledger.create")
+        if store.exists() or not _create(store, *budget):
+            raise LedgerError(f"There is a ledger at {store.name} already; open it with Ledger.open.")
+        return cls._at(store)
+
+    @classmethod
+    def open(cls, url: str) -> Ledger:
+        """Open a ledger that is there.
+
+        Args:
+            url: As for the class.
+
+        Returns:
+            The ledger, with the limit that it was made with.
+
+        Raises:
+            LedgerError: If there is none; nothing is made.
+        """
+        store = store_at(url)
+        if not store.exists():
+            raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
+        return cls._at(store)
+
+    @classmethod
+    def _at(cls, store: Store) -> Ledger:
+        ledger = cls.__new__(cls)
+        ledger._read(store)
+        return ledger
+
+    def _read(self, store: Store) -> None:
+        self._store = store
+        row = store.read(_row)
+        self._facts, self._key = row.facts, row.key
+        self._genesis = digest(self._facts)
+        self.epsilon = float(self._facts["epsilon"])
+        self.delta = float(self._facts["delta"])
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
@@ -116,32 +169,13 @@ class Ledger:
         """The address, without a password."""
         return self._store.name
 
-    def fingerprint(self, collection: Any) -> str:
-        """A keyed fingerprint of a collection: HMAC-SHA256 under this ledger's own key.
-
-        It is over the directions of the rows in single precision, so that the same records in double precision are the
-        same collection. Another order, or other rows, are another one: give those a name.
-
-        It says nothing about the content to whoever lacks the key, and cannot be compared with another ledger's.
-        """
-        rows = embeddings.as_rows(collection, "Ledger.fingerprint", "collection")
-        mac = hmac.new(self._key, f"scoreshield collection 1\n{rows.shape}\n".encode(), hashlib.sha256)
-        block = max(1, _BLOCK_BYTES // (rows.shape[1] * 8))
-        for start in range(0, len(rows), block):
-            part = rows[start : start + block].astype(np.float64)
-            with np.errstate(all="ignore"):
-                part /= np.abs(part).max(axis=1, keepdims=True)
-                part /= np.sqrt(np.vecdot(part, part))[:, None]
-            mac.update(np.ascontiguousarray(part, dtype="<f4").data)
-        return _FINGERPRINT + mac.hexdigest()
-
-    def spend(self, item: Any, *, dataset: Any = None, who: str | None = None, why: str = "") -> Entry:
+    def spend(self, item: Any, *, dataset: str | None = None, who: str | None = None, why: str = "") -> Entry:
         """Charge a guarantee or a release once, or raise and charge nothing.
 
         Parameters
         ----------
         item : a guarantee, or a release that carries one. Research mode is refused.
-        dataset : a name, a collection, or None.
+        dataset : the collection's name; None counts against all.
         who, why : for the record. Without ``who``, the user and host that the operating system names.
 
         Returns
@@ -161,7 +195,7 @@ class Ledger:
         self,
         items: Iterable[Any],
         *,
-        dataset: Any = None,
+        dataset: str | None = None,
         who: str | None = None,
         why: str = "",
         same_people: bool = False,
@@ -171,15 +205,13 @@ class Ledger:
         ``same_people`` says that identities are the same people as in earlier charges, some of whom came or went, so
         that another number of them adds up; without it, that is refused as another grouping of the records.
         """
-        return self.reserve(
-            items, dataset=dataset, who=who, why=why, same_people=same_people, check=False
-        ).commit()
+        return self.reserve(items, dataset=dataset, who=who, why=why, same_people=same_people, check=False).commit()
 
     def reserve(
         self,
         items: Iterable[Any],
         *,
-        dataset: Any = None,
+        dataset: str | None = None,
         who: str | None = None,
         why: str = "",
         adjacency: Adjacency | None = None,
@@ -225,13 +257,23 @@ class Ledger:
             self._store.read(lambda session: self._check_fit(session, charges, where, same_people))
         return pending
 
-    def charge(self, guarantee: Any, collection: Any) -> Entry:
-        """What a release function calls before it draws noise: charge its guarantee to the collection it reads."""
-        return self.spend(guarantee, dataset=collection)
+    def account(self, name: str, *, who: str | None = None, why: str = "") -> Account:
+        """This ledger for the collection of that name, to hand to release functions as ``ledger=``.
 
-    def account(self, dataset: Any, *, who: str | None = None, why: str = "") -> Account:
-        """This ledger for one dataset, to hand to release functions; a collection is fingerprinted here, once."""
-        return Account(self, self._dataset(dataset, "Ledger.account"), who, why)
+        Args:
+            name: The collection's name. docs/accounting.md says which names there are. "Faces" and "faces" are two.
+            who: Who charges, for the record; the user and host that the operating system names if left out.
+            why: What for, for the record.
+
+        Returns:
+            The account.
+
+        Raises:
+            InvalidInput: If this is not a name, or one that could be taken for another.
+        """
+        if not isinstance(name, str):
+            _checks.reject("name", "Ledger.account", "the collection's name, a string", name)
+        return Account(self, self._dataset(name, "Ledger.account"), who, why)
 
     @property
     def spent(self) -> float:
@@ -243,20 +285,20 @@ class Ledger:
         """The limit less what is spent; :meth:`room` says what one more release may cost."""
         return max(0.0, self.epsilon - self.spent)
 
-    def spent_on(self, dataset: Any) -> float:
+    def spent_on(self, dataset: str | None) -> float:
         """The same for one dataset, charges that name none included."""
         return max(budget.spent for budget in self._filters(dataset, "Ledger.spent_on"))
 
-    def remaining_on(self, dataset: Any) -> float:
+    def remaining_on(self, dataset: str | None) -> float:
         return max(0.0, self.epsilon - self.spent_on(dataset))
 
-    def room(self, dataset: Any = None) -> Room:
+    def room(self, dataset: str | None = None) -> Room:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         rooms = [budget.room() for budget in self._filters(dataset, "Ledger.room")]
         return Room(*(min(values) for values in zip(*((r.pure, r.mu, r.gaussian) for r in rooms), strict=True)))
 
     def datasets(self) -> list[str]:
-        """The datasets that were charged by name or fingerprint."""
+        """The names that were charged; earlier versions also charged fingerprints, which start "hmac-sha256:"."""
         return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).names)
 
     def entries(self) -> list[Entry]:
@@ -290,27 +332,22 @@ class Ledger:
 
         io.write_whole({path: write})
 
-    def _create(self, epsilon: float, delta: float) -> None:
-        key = secrets.token_bytes(32)
-        facts = {
-            "format": FORMAT,
-            "rules": RULES,
-            "id": secrets.token_hex(16),
-            "created": _now().isoformat(timespec="microseconds"),
-            "epsilon": epsilon,
-            "delta": delta,
-            "key": hashlib.sha256(key).hexdigest(),
-        }
-        self._store.create(canonical(facts), key.hex(), digest(facts))
-
-    def _dataset(self, dataset: Any, function: str) -> str | None:
-        if dataset is None:
+    def _dataset(self, name: Any, function: str) -> str | None:
+        """A name as it is charged: an old one as it was written, a new one in its one spelling."""
+        if name is None:
             return None
-        if isinstance(dataset, str):
-            return check_text(dataset, "dataset", function, least=1, most=200)
-        return self.fingerprint(dataset)
+        try:
+            composed = canonical_name(name, function)
+        except InvalidInput:
+            if not isinstance(name, str) or not self._has(name):
+                raise
+            return name
+        return name if name != composed and self._has(name) else composed
 
-    def _filters(self, dataset: Any, function: str) -> list[Filter]:
+    def _has(self, name: str) -> bool:
+        return name.isprintable() and name in self.datasets()
+
+    def _filters(self, dataset: str | None, function: str) -> list[Filter]:
         where = self._dataset(dataset, function)
         return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).filters(where))
 
@@ -441,8 +478,22 @@ def _row(session: Session) -> _Row:
     return found
 
 
+def _create(store: Store, epsilon: float, delta: float) -> bool:
+    key = secrets.token_bytes(32)
+    facts = {
+        "format": FORMAT,
+        "rules": RULES,
+        "id": secrets.token_hex(16),
+        "created": _now().isoformat(timespec="microseconds"),
+        "epsilon": epsilon,
+        "delta": delta,
+        "key": hashlib.sha256(key).hexdigest(),
+    }
+    return store.create(canonical(facts), key.hex(), digest(facts))
+
+
 def _stamp(above: Entry | None) -> tuple[str, str]:
-    """The time now, and a note if the clock stands before that of the entry above: said, never mended."""
+    """The time now, and a note if the clock stands before that of the entry above: said, never changed."""
     now = _now()
     if above is None:
         return now.isoformat(timespec="microseconds"), ""

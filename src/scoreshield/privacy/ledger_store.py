@@ -3,24 +3,34 @@
 SQLite keeps its rollback journal (not the write-ahead log, whose shared memory does not work across hosts) with
 ``synchronous=EXTRA``: when a commit returns, entry and journal removal are on the disk. ``BEGIN IMMEDIATE`` takes the
 write lock before anything is read, so what a charge reads is what it is decided on. PostgreSQL takes the ledger's
-single row ``FOR UPDATE`` for the same reason, and never commits asynchronously. A connection lasts for one transaction,
-so a fork, a thread or a lost server cannot share or break one.
+single row ``FOR UPDATE`` for the same reason, and never commits asynchronously. A connection lasts for one transaction.
+
+Closing *any* descriptor of a file drops this process's POSIX locks on it, SQLite's among them. So nothing here opens
+the file of a ledger but SQLite itself, and a new ledger is built under another name and linked into place.
+
+A fork copies what SQLite believes about its locks, and not the locks. So a fork waits until no other thread is in a
+transaction here, and a child starts without one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import secrets
 import sqlite3
+import stat
+import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
-from scoreshield.errors import InvalidInput, LedgerError
+from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger_entry import COLUMNS, Entry
 
 T = TypeVar("T")
@@ -91,8 +101,8 @@ class Store(ABC):
         """Whether there is a ledger."""
 
     @abstractmethod
-    def create(self, facts: str, key: str, head: str) -> None:
-        """Make the ledger, unless another process has done so."""
+    def create(self, facts: str, key: str, head: str) -> bool:
+        """Make the ledger; false where there is one, which another process may have made just now."""
 
     @abstractmethod
     def read(self, work: Callable[[Session], T]) -> T:
@@ -113,85 +123,209 @@ def store_at(url: Any) -> Store:
     raise InvalidInput(f"The 'url' parameter of Ledger must be sqlite:///PATH or postgresql://... Got {got} instead.")
 
 
+class _Gate:
+    """Transactions pass it; a fork waits until those of other threads are through, and keeps new ones out meanwhile."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._inside: dict[int, int] = {}
+
+    @contextlib.contextmanager
+    def passed(self) -> Iterator[None]:
+        me = threading.get_ident()
+        with self._changed:
+            self._inside[me] = self._inside.get(me, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside[me] = self._inside.get(me, 1) - 1
+                if not self._inside[me]:
+                    del self._inside[me]
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not set(self._inside) - {threading.get_ident()})
+
+    def open(self) -> None:
+        self._changed.release()
+
+    def open_in_child(self) -> None:
+        """The child has one thread, and a lock of its own: what the parent's threads wait on is not the child's."""
+        self._changed = threading.Condition(threading.RLock())
+        self._inside = {me: count for me, count in self._inside.items() if me == threading.get_ident()}
+
+
+_gate = _Gate()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _gate.close(),
+        after_in_parent=lambda: _gate.open(),
+        after_in_child=lambda: _gate.open_in_child(),
+    )
+
+
 class SQLiteStore(Store):
     """One file, for any number of processes on one host."""
 
     def __init__(self, url: str) -> None:
-        self.name = url
-        self._path = Path(url.removeprefix("sqlite:///"))
-        if str(self._path) == ":memory:":
+        given = url.removeprefix("sqlite:///")
+        if given == ":memory:":
             raise InvalidInput("A ledger must outlive its process: give it a file, such as sqlite:///ledger.db.")
+        try:
+            self._path = Path(given).absolute()  # another working directory later must not be another ledger
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"The ledger's address {url[:80]!r} names no usable file: {_reason(error)}.") from None
+        self.name = f"sqlite:///{self._path}"
 
     def exists(self) -> bool:
         try:
-            there = self._path.exists()
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"The ledger's address {self.name[:80]!r} names no usable file: {error}.") from None
-        if not there:
+            mode = self._path.stat().st_mode
+        except FileNotFoundError:
             return False
-        with self._connection() as connection:
-            return self._tables(connection)
-
-    def create(self, facts: str, key: str, head: str) -> None:
-        try:  # for its owner alone: the fingerprint key is in it
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise LedgerError(f"The ledger {self._path} cannot be made: {reason}.") from None
+            reason = _reason(error)
+            raise InvalidInput(f"The ledger's address {self.name[:80]!r} names no usable file: {reason}.") from None
+        with self._transaction("BEGIN") as connection:
+            self._check_tables(connection)
+        if os.name == "posix" and mode & stat.S_IRWXO:
+            warnings.warn(
+                f"Everyone on this computer may read or write the ledger {self._path}, which holds a key and who asked "
+                f"for what; chmod o= would keep them out.",
+                LedgerWarning,
+                stacklevel=4,
+            )
+        return True
 
-        def work(session: Session) -> None:
-            session.create(facts, key, head)
-
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            if self._tables(connection):
-                connection.execute("ROLLBACK")
-            else:
-                self._finish(connection, work)
+    def create(self, facts: str, key: str, head: str) -> bool:
+        fresh = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
+        try:  # for its owner alone: the key is in it
+            os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            with self._transaction("BEGIN IMMEDIATE", fresh) as connection:
+                Session(connection.execute).create(facts, key, head)
+                connection.execute("COMMIT")
+            os.link(fresh, self._path)
+        except FileExistsError:
+            return False
+        except (OSError, ValueError) as error:
+            raise LedgerError(f"The ledger {self._path} cannot be made: {_reason(error)}.") from None
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                fresh.unlink()
+        _sync_folder(self._path.parent)
+        return True
 
     def read(self, work: Callable[[Session], T]) -> T:
-        with self._connection() as connection:
-            connection.execute("BEGIN")
+        with self._transaction("BEGIN") as connection:
             return work(Session(connection.execute))
 
     def write(self, work: Callable[[Session], T]) -> T:
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            return self._finish(connection, work)
+        process = os.getpid()
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            self._check_tables(connection)
+            answer = work(Session(connection.execute))
+            if os.getpid() != process:
+                raise LedgerError("This process was forked in the middle of a charge, which is its parent's alone.")
+            connection.execute("COMMIT")
+            return answer
 
-    def _finish(self, connection: sqlite3.Connection, work: Callable[[Session], T]) -> T:
-        """Do the work and commit; closing a connection that did not commit rolls back."""
-        answer = work(Session(connection.execute))
-        connection.execute("COMMIT")
-        return answer
-
-    def _tables(self, connection: sqlite3.Connection) -> bool:
-        names = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if names and "scoreshield_ledger" not in names:
-            raise LedgerError(f"{self._path} is a database of something else and holds no ledger.")
-        return bool(names)
+    def _check_tables(self, connection: sqlite3.Connection) -> None:
+        """A trigger, a view or a foreign index could change what a charge reads or writes."""
+        rows = connection.execute("SELECT type, name, tbl_name FROM sqlite_master").fetchall()
+        found = {(str(kind), str(name)) for kind, name, table in rows if not _is_automatic(name, table)}
+        if ("table", "scoreshield_ledger") not in found:
+            what = "is a database of something else and holds no ledger" if rows else "is there and holds no ledger"
+            raise LedgerError(f"{self._path} {what}; name another file.")
+        if foreign := sorted(found - _OBJECTS):
+            raise LedgerError(
+                f"The ledger {self._path} holds what no ledger has, the {' '.join(foreign[0])}: it could change what "
+                "is charged, so nothing is."
+            )
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        try:
-            if self._path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            address = f"file:{quote(str(self._path))}?mode=rw"
-            connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-        except (sqlite3.Error, OSError, ValueError) as error:
-            raise LedgerError(f"The ledger {self._path} cannot be opened: {_reason(error)}.") from None
-        try:
-            with contextlib.closing(connection):
-                connection.execute("PRAGMA synchronous=EXTRA")
-                connection.execute("PRAGMA fullfsync=ON")
+    def _transaction(self, begin: str, path: Path | None = None) -> Iterator[sqlite3.Connection]:
+        """A connection in a transaction; what is not committed is rolled back."""
+        path = self._path if path is None else path
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = self._begin(begin, path, stack)
+            except (sqlite3.Error, OSError, ValueError) as error:
+                raise self._failure(error, "opened") from None
+            try:
                 yield connection
-        except sqlite3.OperationalError as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise LedgerError(_locked(self._path)) from None
-            raise LedgerError(f"The ledger {self._path} cannot be used: {_reason(error)}; {_UNKNOWN}.") from None
-        except sqlite3.Error as error:
-            raise LedgerError(f"{self._path} is not a ledger, or is corrupt: {_reason(error)}.") from None
+            except sqlite3.Error as error:
+                raise self._failure(error, "used") from None
+
+    def _begin(self, begin: str, path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
+        """Wait for the lock in short turns, and outside the gate between them, so that no fork waits for long."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            with contextlib.ExitStack() as turn:
+                turn.enter_context(_gate.passed())
+                connection = turn.enter_context(_connected(path))
+                try:
+                    connection.execute("PRAGMA synchronous=EXTRA")
+                    connection.execute("PRAGMA fullfsync=ON")
+                    connection.execute(begin)
+                    connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+                    connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")  # a commit waits for readers
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error) or time.monotonic() > deadline:
+                        raise
+                else:
+                    stack.enter_context(turn.pop_all())
+                    return connection
+            time.sleep(0.001 + 0.01 * secrets.randbelow(1000) / 1000)
+
+    def _failure(self, error: BaseException, doing: str) -> LedgerError:
+        if isinstance(error, sqlite3.OperationalError) and _is_busy(error):
+            return LedgerError(_locked(self._path))
+        if isinstance(error, sqlite3.OperationalError) and doing == "used":
+            return LedgerError(f"The ledger {self._path} cannot be used: {_reason(error)}; {_UNKNOWN}.")
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            return LedgerError(f"{self._path} is not a ledger, or is corrupt: {_reason(error)}.")
+        return LedgerError(f"The ledger {self._path} cannot be opened: {_reason(error)}.")
+
+
+#: What a ledger's database holds.
+_OBJECTS = {("table", "scoreshield_ledger"), ("table", "scoreshield_entries")}
+
+
+def _is_automatic(name: Any, table: Any) -> bool:
+    """Whether SQLite made this index by itself, for a key of one of our tables."""
+    return str(name).startswith("sqlite_autoindex_") and ("table", str(table)) in _OBJECTS
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    address = f"file:{quote(str(path))}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, timeout=0.0, isolation_level=None)
+    process = os.getpid()
+    try:
+        yield connection
+    finally:
+        if os.getpid() == process:
+            connection.close()
+        else:  # a child must not roll back what its parent is writing, not even when it ends
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a new name to the disk, where the system lets folders be opened."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class PostgresStore(Store):
@@ -205,12 +339,20 @@ class PostgresStore(Store):
                 "A ledger on PostgreSQL needs the 'postgres' extra: pip install 'scoreshield[postgres]'."
             ) from None
         self._psycopg = psycopg
-        self._url = url
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise InvalidInput(f"The ledger's address is not a valid one: {error}.") from None
-        self.name = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        parts = _server_parts(psycopg, url)
+        if parts is None:
+            del url  # it may hold a password, and this error keeps its frames
+            raise InvalidInput(
+                "The ledger's address is not a valid one: write / ? # % @ : in a name or password as %2F %3F %23 %25 "
+                "%40 %3A."
+            )
+        self.name = _server_name(parts)
+        self._secrets = tuple(parts[name] for name in _SECRET if parts.get(name))
+        # In a closure: an attribute would go into every dump of variables.
+        self._connect = lambda: psycopg.connect(url, connect_timeout=10, application_name="scoreshield")
+
+    def __reduce__(self) -> Any:
+        raise InvalidInput("A ledger on a server is not pickled, since its address may hold a password: open it again.")
 
     def exists(self) -> bool:
         def work(connection: Any) -> bool:
@@ -218,14 +360,16 @@ class PostgresStore(Store):
 
         return self._run(work)
 
-    def create(self, facts: str, key: str, head: str) -> None:
-        def work(connection: Any) -> None:
+    def create(self, facts: str, key: str, head: str) -> bool:
+        def work(connection: Any) -> bool:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('scoreshield_ledger'))")
-            if not connection.execute("SELECT to_regclass('scoreshield_ledger') IS NOT NULL").fetchone()[0]:
-                _durable(connection)
-                self._session(connection).create(facts, key, head)
+            if connection.execute("SELECT to_regclass('scoreshield_ledger') IS NOT NULL").fetchone()[0]:
+                return False
+            _durable(connection)
+            self._session(connection).create(facts, key, head)
+            return True
 
-        self._run(work)
+        return self._run(work)
 
     def read(self, work: Callable[[Session], T]) -> T:
         def reading(connection: Any) -> T:
@@ -238,6 +382,7 @@ class PostgresStore(Store):
         def writing(connection: Any) -> T:
             _durable(connection)
             connection.execute("SELECT one FROM scoreshield_ledger FOR UPDATE")
+            self._check_tables(connection)
             return work(self._session(connection))
 
         return self._run(writing)
@@ -245,20 +390,66 @@ class PostgresStore(Store):
     def _session(self, connection: Any) -> Session:
         return Session(lambda statement, values=(): connection.execute(statement.replace("?", "%s"), values))
 
+    def _check_tables(self, connection: Any) -> None:
+        """A trigger, a rule, a view or a row policy could change what a charge reads or writes."""
+        for table in sorted(name for kind, name in _OBJECTS if kind == "table"):
+            found = connection.execute(_FOREIGN, (table,)).fetchone()
+            if found is not None and (found[0] != "r" or any(found[1:])):
+                raise LedgerError(
+                    f"The table {table} of the ledger {self.name} is a view, or has a trigger, a rule or a row policy: "
+                    "that could change what is charged, so nothing is."
+                )
+
     def _run(self, work: Callable[[Any], T]) -> T:
         """One transaction, again where the server says that another stood in its way."""
         psycopg = self._psycopg
         for attempt in range(_RETRIES):
             try:
-                with psycopg.connect(self._url, connect_timeout=10, application_name="scoreshield") as connection:
+                with self._connect() as connection:
                     return work(connection)
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
                 time.sleep(0.01 * 2**attempt)
+                continue
             except psycopg.errors.LockNotAvailable:
-                raise LedgerError(_locked(self.name)) from None
+                failure = LedgerError(_locked(self.name))
             except psycopg.Error as error:
-                raise LedgerError(f"The ledger {self.name} cannot be used: {_reason(error)}; {_UNKNOWN}.") from None
+                failure = LedgerError(f"The ledger {self.name} cannot be used: {self._hidden(error)}; {_UNKNOWN}.")
+            raise failure  # here, where the driver's error and its frames, which know the address, are gone
         raise LedgerError(f"The ledger {self.name} was in too much demand to be charged; nothing was charged.")
+
+    def _hidden(self, error: BaseException) -> str:
+        text = _reason(error)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+_SECRET = ("password", "sslpassword", "passfile", "service")
+
+#: The kind of a table, and whether anything hangs on it. Rules of views are of kind "_RETURN".
+_FOREIGN = """SELECT c.relkind, c.relrowsecurity, c.relhasrules, c.relhassubclass,
+        EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = c.oid)
+    FROM pg_class c WHERE c.oid = to_regclass(?)""".replace("?", "%s")
+
+
+def _server_parts(psycopg: Any, url: str) -> dict[str, str] | None:
+    """What the driver makes of an address; None where a raw character of a password ended up in another part."""
+    try:
+        parts = {name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(url).items()}
+    except (psycopg.Error, ValueError):
+        return None
+    hosts = [parts.get(name, "") for name in ("host", "hostaddr", "user")]
+    port, name = parts.get("port", ""), parts.get("dbname", "")
+    if any("@" in part for part in (*hosts, name)) or "/" in name or not set(port) <= set("0123456789,"):
+        return None
+    return parts
+
+
+def _server_name(parts: dict[str, str]) -> str:
+    """Host, port and database, and nothing else."""
+    host = quote(parts.get("host", parts.get("hostaddr", "")), safe=",:[]/.-")
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"postgresql://{host}{port}/{quote(parts.get('dbname', ''), safe='')}"
 
 
 def _durable(connection: Any) -> None:

@@ -1,0 +1,105 @@
+"""Names of collections: one spelling each, so that one collection has one budget.
+
+Two names that look alike must not have two budgets. A name is made of letters, of which no two alphabets are mixed, and
+of printable ASCII characters. docs/accounting.md states the rules; each of them is one function here.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+
+#: How ledgers of earlier versions named a collection that had no name; no new name may look like one.
+FINGERPRINT = "hmac-sha256:"
+_MOST = 200
+
+#: Scripts that are written together: Unicode Technical Standard 39, "highly restrictive".
+_TOGETHER = (
+    {"LATIN", "CJK", "HIRAGANA", "KATAKANA"},
+    {"LATIN", "CJK", "HANGUL"},
+    {"LATIN", "CJK", "BOPOMOFO"},
+)
+#: Cyrillic and Greek letters that look like Latin ones: a name of nothing else looks like a Latin name.
+_LIKE_LATIN = frozenset(
+    "\u0430\u0441\u0435\u04bb\u0456\u0458\u043e\u0440\u0455\u0443\u0445\u0501\u051b\u051d\u0475\u04cf\u0432\u043c\u043d\u043a\u0442"
+    "\u0410\u0412\u0421\u0415\u041d\u0406\u0408\u041a\u041c\u041e\u0420\u0405\u0422\u0423\u0425\u0417\u051a\u051c\u0474\u04c0"
+    "\u03bf\u03b1\u03bd\u03b9\u03ba\u03c1\u03c5\u03c7\u03b3\u03b7\u03c9"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+)
+
+
+def canonical_name(name: Any, function: str) -> str:
+    """The one spelling of a new name, or an error that says what is wrong with it."""
+    if not isinstance(name, str):
+        _checks.reject("dataset", function, "the collection's name, a string", name)
+    try:
+        composed = unicodedata.normalize("NFC", name)
+    except ValueError:
+        composed = name
+    for is_so, must in _RULES:
+        if not is_so(composed):
+            raise InvalidInput(
+                f"The 'dataset' parameter of {function} must be a name {must}. Got {ascii(name)[:80]} instead."
+            )
+    return composed
+
+
+def _has_a_length(name: str) -> bool:
+    return 1 <= len(name) <= _MOST
+
+
+def _has_plain_spaces(name: str) -> bool:
+    return name == name.strip(" ") and "  " not in name
+
+
+def _has_plain_characters(name: str) -> bool:
+    """ASCII from the space on, or a letter that stands by itself."""
+    return all(_is_plain(character) for character in name)
+
+
+def _is_plain(character: str) -> bool:
+    if character.isascii():
+        return character.isprintable()
+    kind = unicodedata.category(character)
+    if kind == "Lm":  # the Japanese length mark is a letter; modifiers look like quotes
+        return not unicodedata.name(character).startswith("MODIFIER")
+    return kind in ("Lu", "Ll", "Lt", "Lo") and "FILLER" not in unicodedata.name(character, "FILLER")
+
+
+def _has_no_variants(name: str) -> bool:
+    return unicodedata.normalize("NFKC", name) == name
+
+
+def _has_one_script(name: str) -> bool:
+    found = {_script(character) for character in name if character.isalpha()}
+    return len(found) <= 1 or any(found <= together for together in _TOGETHER)
+
+
+def _script(character: str) -> str:
+    """The first word of a letter's Unicode name, which is its script."""
+    first = unicodedata.name(character).split()[0].partition("-")[0]
+    return {"IDEOGRAPHIC": "CJK"}.get(first, first)
+
+
+def _is_not_disguised(name: str) -> bool:
+    letters = [character for character in name if character.isalpha()]
+    return not letters or not all(character in _LIKE_LATIN for character in letters)
+
+
+def _is_not_a_fingerprint(name: str) -> bool:
+    return not name.casefold().startswith(FINGERPRINT)
+
+
+_RULES: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (_has_a_length, f"of 1 to {_MOST} characters"),
+    (_has_plain_characters, "of letters and printable ASCII characters, without invisible ones or loose accents"),
+    (_has_plain_spaces, "without spaces at its ends and without two in a row"),
+    (_has_no_variants, "without variant forms of characters, such as full-width letters"),
+    (_has_one_script, "in one alphabet, since letters of another may look the same"),
+    (_is_not_disguised, "that does not consist of Cyrillic or Greek letters that all look like Latin ones"),
+    (_is_not_a_fingerprint, f"that does not start with {FINGERPRINT!r}, as those of earlier versions do"),
+)
