@@ -245,9 +245,9 @@ class TestLedger:
         for given, says in (
             (None, "every query spends: the 'ledger' of PrivateSearch must be ledger.account"),
             (ledger, r"'ledger' parameter of PrivateSearch must be ledger.account\(name\)"),
-            (ledger.account(None), "'ledger' parameter"),
+            (Account(ledger, None), "'ledger' parameter"),
             ("people", "'ledger' parameter"),
-            (ledger.account("hmac-sha256:" + 64 * "0"), "a fingerprint is another one after every insert"),
+            (Account(ledger, "hmac-sha256:" + 64 * "0"), "a fingerprint is another one after every insert"),
         ):
             with pytest.raises(InvalidInput, match=says):
                 PrivateSearch(ROWS, epsilon=1, mode=mode, ledger=given, **options)

@@ -434,10 +434,6 @@ class Account:
             items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
         )
 
-    def charge(self, guarantee: Any, collection: Any) -> Entry:  # noqa: ARG002
-        """As :meth:`Ledger.charge`; which dataset the collection belongs to has been said already."""
-        return self.spend(guarantee)
-
     @property
     def spent(self) -> float:
         return self.ledger.spent_on(self.dataset)

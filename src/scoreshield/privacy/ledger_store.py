@@ -349,7 +349,9 @@ class PostgresStore(Store):
         self.name = _server_name(parts)
         self._secrets = tuple(parts[name] for name in _SECRET if parts.get(name))
         # In a closure: an attribute would go into every dump of variables.
-        self._connect = lambda: psycopg.connect(url, connect_timeout=10, application_name="scoreshield")
+        self._connect: Callable[[], Any] = lambda: psycopg.connect(
+            url, connect_timeout=10, application_name="scoreshield"
+        )
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A ledger on a server is not pickled, since its address may hold a password: open it again.")
