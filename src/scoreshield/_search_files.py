@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from scoreshield import _checks, io
+from scoreshield import _checks, _loading, io
 from scoreshield._search_answers import Names, Recipe
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.indexing import IndexRelease
@@ -108,16 +108,16 @@ def read_index(path: Path) -> Saved:
         raise InvalidInput(f"{path} holds a {index.kind} release and no index.")
     beside = _beside(path)
     try:
-        facts = json.loads(beside.read_text(encoding="utf-8"))
+        facts = _loading.parse_json(_loading.read_bytes(beside).decode())
         version, paid = facts["version"], facts["paid"]
         ids, hidden = _names(facts["ids"]), _names(facts["hidden"])
         saved = Saved(index, ids, version, frozenset(hidden), None if paid is None else Paid(**paid))
         whole = facts["format"] == _FORMAT and len(ids) == len(index.vectors) and type(version) is int
         whole = whole and all(isinstance(part, str) for part in saved.paid or ())
         whole = whole and facts["index"] == _digest(saved)
-    except OSError as error:
-        raise FileError(f"Cannot read {beside}, the ids of the index {path}: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError):
+    except FileError as error:
+        raise FileError(f"{str(error).rstrip('.')}: it should hold the ids of the index {path}.") from None
+    except (ValueError, KeyError, TypeError, OverflowError):
         whole = False
     if not whole:
         raise InvalidInput(f"{beside} does not hold the ids of the index in {path}.")

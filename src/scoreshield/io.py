@@ -7,13 +7,14 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield import _loading
 from scoreshield.errors import FileError, InvalidInput
 
 FORMAT = 1  # of saved releases; a number never changes meaning
@@ -73,14 +74,14 @@ def read_release(
     path: str | Path,
 ) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, NDArray[Any]]]:
     """The parts that ``release_writer`` wrote."""
-    with _reading(path), Path(path).open("rb") as raw:
-        file = np.load(raw, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile) or "meta" not in file:
+    with _loading.opened(path) as raw:
+        archive = _loading.Archive(raw, path)
+        if "meta" not in archive.names:
             raise InvalidInput(f"{path} is not a ScoreShield release: it holds no guarantee.")
-        meta = json.loads(str(file["meta"]))
+        meta = _loading.parse_json(str(archive["meta"]))
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise InvalidInput(f"{path} is a release of another format than this version reads ({FORMAT}).")
-        arrays = {name: file[name] for name in file.files if name != "meta"}
+        arrays = {name: archive[name] for name in archive.names if name != "meta"}
         return str(meta["kind"]), dict(meta["guarantee"]), dict(meta["facts"]), arrays
 
 
@@ -100,32 +101,36 @@ def read_array(path: str | Path, *, name: str | None = None, mapped: bool = Fals
         raise InvalidInput(f"{path} must be a .npy, .npz or .parquet file, by its ending.")
     if suffix == ".npy" and name is not None:
         raise InvalidInput(f"{path} is an .npy file and holds one array without a name; leave {name!r} out.")
-    with _reading(path):
-        return readers[suffix]()
+    return readers[suffix]()
 
 
 def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
-    if mapped:
-        return np.lib.format.open_memmap(path, mode="r")
-    with Path(path).open("rb") as raw:
-        return np.lib.format.read_array(raw, allow_pickle=False)
+    with _loading.opened(path) as raw:
+        header = _loading.read_header(raw)
+        if header.nbytes > os.fstat(raw.fileno()).st_size - raw.tell():
+            raise InvalidInput(f"{path} is truncated: it is shorter than its header says.")
+        if not mapped or not header.nbytes:
+            return _loading.read_values(raw, header)
+        order: Literal["F", "C"] = "F" if header.fortran else "C"
+        return np.memmap(raw, header.dtype, "r", raw.tell(), header.shape, order)
 
 
 def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
-    with Path(path).open("rb") as raw:
-        file = np.load(raw, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InvalidInput(f"{path} is not an .npz file, whatever its name says.")
-        names = file.files
+    with _loading.opened(path) as raw:
+        archive = _loading.Archive(raw, path)
+        names = archive.names
         if name is None:
             usual = [option for option in ("embeddings", "emb", "query") if option in names]
             if len(names) != 1 and not usual:
-                raise InvalidInput(f"{path} holds several arrays ({', '.join(names)}); say which one by name.")
+                raise InvalidInput(f"{path} holds several arrays ({_listed(names)}); say which one by name.")
             name = names[0] if len(names) == 1 else usual[0]
         if name not in names:
-            raise InvalidInput(f"{path} holds no array {name!r}; it holds {', '.join(names) or 'nothing'}.")
-        array: NDArray[Any] = file[name]
-        return array
+            raise InvalidInput(f"{path} holds no array {name!r}; it holds {_listed(names) or 'nothing'}.")
+        return archive[name]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(_loading.printable(name[:40]) for name in names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
@@ -134,29 +139,62 @@ def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
         import pyarrow.parquet as parquet
     except ImportError:
         raise InvalidInput(f"Reading {path} needs the 'parquet' extra: pip install 'scoreshield[parquet]'.") from None
-    try:
-        table = parquet.read_table(path, columns=None if name is None else [name])
-    except pa.ArrowException as error:
-        raise InvalidInput(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
-    if name is not None and not table.num_columns:
+    with _loading.opened(path) as raw:
+        try:
+            # The open file and not its name, which Arrow might take for an address or a folder of files.
+            table = _parquet_table(path, raw, parquet.ParquetFile(raw), pa, name)
+        except pa.ArrowException as error:
+            raise InvalidInput(f"{path} is not a readable Parquet file: {_loading.first_line(error)}") from None
+        return _parquet_matrix(path, table, pa)
+
+
+def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: str | None) -> Any:
+    """The column of lists, or the numeric columns; no other is read."""
+    fields = [field for field in file.schema_arrow if name in (None, field.name)]
+    if name is not None and not fields:
         raise InvalidInput(f"{path} holds no column {name!r}.")
-    lists = [column for column in table.columns if _is_list(pa, column.type)]
-    if len(lists) > 1:
-        raise InvalidInput(f"{path} holds {len(lists)} columns of lists; say which one by name.")
-    if lists:
-        column = lists[0].combine_chunks()
-        flat = column.flatten().to_numpy(zero_copy_only=False)
-        if column.null_count or not len(column) or len(flat) % len(column):
-            raise InvalidInput(f"{path}: the embedding column must hold lists of one length, none missing.")
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-        if (lengths != lengths[0]).any():
-            raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
-        matrix: NDArray[Any] = flat.reshape(len(column), -1)
-        return matrix
-    numeric = [column.to_numpy() for column in table.columns if _is_number(pa, column.type)]
-    if not numeric:
+    chosen = [field for field in fields if _is_list(pa, field.type)]
+    if len(chosen) > 1:
+        raise InvalidInput(f"{path} holds {len(chosen)} columns of lists; say which one by name.")
+    chosen = chosen or [field for field in fields if _is_number(pa, field.type)]
+    if not chosen:
         raise InvalidInput(f"{path} holds neither a column of lists nor numeric columns.")
-    return np.column_stack(numeric)
+    names = [field.name for field in chosen]
+    if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
+        raise InvalidInput(f"{path} holds two columns of one name.")
+    on_disk, size, parts = os.fstat(raw.fileno()).st_size, 0, []
+    _loading.check_size(_parquet_size(file, chosen), on_disk, path)
+    for batch in file.iter_batches(batch_size=2**14, columns=names):
+        size += batch.nbytes
+        _loading.check_size(size, on_disk, path)
+        parts.append(batch)
+    return pa.Table.from_batches(parts, schema=pa.schema(chosen)).select(names)
+
+
+def _parquet_size(file: Any, chosen: list[Any]) -> int:
+    """Bytes of these columns in memory by the file's own account: repeated values take almost none on disk."""
+    heads = {field.name for field in chosen}
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    return sum(
+        max(8 * int(column.num_values), int(column.total_uncompressed_size))
+        for column in columns
+        if column.path_in_schema.partition(".")[0] in heads
+    )
+
+
+def _parquet_matrix(path: str | Path, table: Any, pa: Any) -> NDArray[Any]:
+    if not _is_list(pa, table.schema.field(0).type):
+        return np.column_stack([column.to_numpy() for column in table.columns])
+    column = table.column(0).combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if column.null_count or not len(column) or len(flat) % len(column):
+        raise InvalidInput(f"{path}: the embedding column must hold lists of one length, none missing.")
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    if (lengths != lengths[0]).any():
+        raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
+    matrix: NDArray[Any] = flat.reshape(len(column), -1)
+    return matrix
 
 
 def _is_list(pa: Any, kind: Any) -> bool:
@@ -166,22 +204,3 @@ def _is_list(pa: Any, kind: Any) -> bool:
 
 def _is_number(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
-
-
-@contextlib.contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
-    """Turn what can go wrong while reading into one sentence."""
-    try:
-        yield
-    except InvalidInput:
-        raise
-    except FileNotFoundError:
-        raise FileError(f"There is no file {path}.") from None
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror or _first_line(error)}.") from None
-    except Exception as error:  # a damaged file can make its reader fail in any way at all
-        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {_first_line(error)}") from None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
-from scoreshield import _checks, io
+from scoreshield import _checks, _loading, io
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.lowrank import unit_factor, unit_gram
 from scoreshield.privacy.guarantee import Guarantee
@@ -414,15 +414,16 @@ def load(path: str | Path) -> Any:
     kind, guarantee_data, facts, arrays = io.read_release(path)
     kinds = _kinds()
     if kind not in kinds:
-        raise InvalidInput(f"{path} holds a release of kind {kind!r}, which this version does not know.")
-    guarantee = Guarantee.from_dict(guarantee_data)
+        raise InvalidInput(f"{path} holds a release of kind {kind[:40]!r}, which this version does not know.")
+    with _loading.reading(path):
+        guarantee = Guarantee.from_dict(guarantee_data)
     fields = {field.name for field in dataclasses.fields(kinds[kind])} - {"guarantee"}
     if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
     try:
         release = kinds[kind](**arrays, **facts, guarantee=guarantee)
         sound = release.holds_together()
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError):
+    except Exception:  # whatever values of other kinds make of it
         sound = False
     if not sound:
         raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")

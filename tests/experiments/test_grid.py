@@ -151,7 +151,7 @@ def test_what_is_not_a_grid_is_refused(text: str, words: str) -> None:
 
 
 def test_a_missing_grid_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ss.FileError, match="Cannot read the grid"):
+    with pytest.raises(ss.FileError, match="There is no file"):
         read_yaml(tmp_path / "no.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ss.InvalidInput, match="not a text file"):

@@ -293,7 +293,7 @@ def test_tables_that_are_not_whole_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
         with pytest.raises(ss.InvalidInput, match=words):
             table.read(tmp_path / name)
-    with pytest.raises(ss.FileError, match="Cannot read"):
+    with pytest.raises(ss.FileError, match="There is no file"):
         table.read(tmp_path / "none.csv")
 
 

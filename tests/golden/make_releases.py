@@ -1,4 +1,4 @@
-"""Write one small release file of each kind, as this version writes them: `python tests/golden/make_releases.py FOLDER`.
+"""Write one small release file of each kind: `python tests/golden/make_releases.py FOLDER`.
 
 The files in `releases/` were written by the version before the loaders got their limits. They are never written anew:
 a later version must load them with the same meaning, which `contents.json` states.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import secrets
 import time
 from collections import defaultdict, deque
@@ -25,8 +26,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import io
-from scoreshield.audit.lines import decoded, encoded
+from scoreshield import _loading, io
+from scoreshield.audit.lines import LARGEST, decoded, encoded
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 from scoreshield.experiments.runner import only_one
 
@@ -34,6 +35,8 @@ SETTINGS, RELEASES, LOCK = "settings.json", "releases.jsonl", ".lock"
 REPORTS = ("report.html", "report.json")
 #: What an audit that begins afresh leaves of the one before, until it has a release of its own.
 _BEFORE = ".before-"
+#: Bytes of one line: an output of the largest size, in text.
+_LONGEST = 4 * LARGEST
 #: Seconds of releases that a kill may cost.
 _KEPT_EVERY = 1.0
 
@@ -50,10 +53,10 @@ class Journal:
 
     def __init__(self, folder: Path, begun: datetime) -> None:
         self.path, self.begun = folder / RELEASES, begun
-        self._before, self._width, self.repeated = _read(self.path)
+        self._before, self._width, self.repeated, end = _read(self.path)
         self.known = sum(map(len, self._before.values()))
         self.added = 0
-        self._file = self._opened()
+        self._file = self._opened(end)
         self._flushed = time.monotonic()
 
     def recording(self, release: Callable[..., Any]) -> Callable[[NDArray[Any]], Any]:
@@ -108,11 +111,11 @@ class Journal:
         except OSError as error:
             raise FileError(f"Cannot write {self.path}: {error.strerror}; the releases before are kept.") from None
 
-    def _opened(self) -> BinaryIO:
+    def _opened(self, end: int) -> BinaryIO:
+        """The file to append to, for its owner alone; what stands after ``end`` is a line that was cut short."""
         try:
-            file = self.path.open("ab+")
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)  # a line that was cut short
+            file = open(self.path, "ab", opener=_owner_only)  # noqa: SIM115
+            file.truncate(end)
         except OSError as error:
             raise FileError(f"Cannot write {self.path}: {error.strerror}.") from None
         return file
@@ -198,14 +201,14 @@ def _compared(path: Path, asked: dict[str, Any], secret: str | None) -> tuple[st
     wanted = json.loads(json.dumps(asked))
     other = "those of another version", datetime.now(UTC), 0
     try:
-        before = json.loads(path.read_bytes())
+        before = _loading.parse_json(_loading.read_bytes(path))
         made, planned, begun = dict(before["asked"]), before["releases"], datetime.fromisoformat(before["begun"])
         address = before["address"] == _slow_digest(secret, before["salt"])
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except FileError:
+        raise
+    except (ValueError, KeyError, TypeError):
         return other
-    if made == wanted and address and isinstance(planned, int) and begun.tzinfo is not None:
+    if made == wanted and address and type(planned) is int and planned > 0 and begun.tzinfo is not None:
         return None, begun, planned
     changed = next((name for name in wanted if made.get(name) != wanted[name]), None)
     return (changed or (other[0] if address else "what follows the address"), *other[1:])
@@ -236,34 +239,43 @@ def _forget(folder: Path, *, whole: bool, lock: bool) -> None:
             folder.rmdir()
 
 
-def _read(path: Path) -> tuple[dict[str, deque[dict[str, Any]]], int | None, int]:
-    """What was released before, by collection, in order; the width of it; and how many requests were repeated.
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _read(path: Path) -> tuple[dict[str, deque[dict[str, Any]]], int | None, int, int]:
+    """What was released before, by collection, in order; its width; requests repeated; and where the last line ends.
 
     A last line that was cut short is left aside.
     """
     found: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
-    wide, repeated = None, 0
+    wide, repeated, end = None, 0, 0
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return found, None, 0
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-    for line in content.split(b"\n")[:-1]:
-        try:
-            kept = json.loads(line)
-            if "repeated" in kept:
-                repeated += int(kept["repeated"])
-                continue
-            output = decoded(kept)
-            if not isinstance(output, set):
-                wide = np.size(output) if wide is None else wide
-                if np.size(output) != wide:
-                    raise ValueError
-            found[str(kept["on"])].append(kept)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise InvalidInput(f"{path} is damaged: a line holds no release; move the folder away.") from None
-    return found, wide, repeated
+        with _loading.opened(path) as file:
+            while (line := file.readline(_LONGEST + 1)).endswith(b"\n"):
+                end += len(line)
+                try:
+                    kept = _loading.parse_json(line)
+                    if "repeated" in kept:
+                        repeated += int(kept["repeated"])
+                        continue
+                    output = decoded(kept)
+                    size = wide if isinstance(output, set) else np.size(output)
+                    wide = size if wide is None else wide
+                    if size != wide:
+                        raise ValueError
+                    found[str(kept["on"])].append(kept)
+                except (ValueError, KeyError, TypeError, OverflowError):
+                    raise _damaged(path) from None
+            if len(line) > _LONGEST:
+                raise _damaged(path)
+    except _loading.MissingFile:
+        return found, None, 0, 0
+    return found, wide, repeated, end
+
+
+def _damaged(path: Path) -> InvalidInput:
+    return InvalidInput(f"{path} is damaged: a line holds no release; move the folder away.")
 
 
 def _key(embeddings: NDArray[Any]) -> str:

@@ -7,6 +7,7 @@ together), compressed, in base 64; of a symmetric matrix, one half. Every number
 from __future__ import annotations
 
 import base64
+import math
 import zlib
 from typing import Any
 
@@ -17,15 +18,17 @@ from scoreshield.audit.outputs import numbers
 
 #: Outputs of more numbers than this are packed.
 _PLAIN = 64
+#: Bytes of one output, unpacked: a packed line of a megabyte could name a thousand.
+LARGEST = 2**28
 
 
 def encoded(output: Any, records: int) -> tuple[dict[str, Any], int] | None:
     """JSON values that `decoded` brings back: arrays and sets as they are, all else as its numbers; and how many.
 
-    None where they are not all finite.
+    None where they are not all finite, or too many to be read back.
     """
     row = numbers(output, records)  # which refuses what holds no numbers
-    if not np.isfinite(row).all():
+    if not np.isfinite(row).all() or row.nbytes > LARGEST:
         return None
     if isinstance(output, set | frozenset):
         return {"set": sorted(int(place) for place in output)}, len(row)
@@ -35,7 +38,7 @@ def encoded(output: Any, records: int) -> tuple[dict[str, Any], int] | None:
 
 
 def decoded(kept: dict[str, Any]) -> Any:
-    """The output that a line holds; ValueError, KeyError or TypeError where it holds none."""
+    """The output that a line holds; ValueError, KeyError, TypeError or OverflowError where it holds none."""
     if "set" in kept:
         return {int(place) for place in kept["set"]}
     values = kept["array"] if "array" in kept else kept["numbers"]
@@ -61,10 +64,10 @@ def _packed(array: NDArray[Any]) -> dict[str, Any]:
 
 def _unpacked(values: dict[str, Any]) -> NDArray[Any]:
     kind, shape = np.dtype(str(values["type"])), tuple(int(size) for size in values["shape"])
-    try:
-        content = zlib.decompress(base64.b64decode(values["packed"], validate=True))
-    except zlib.error:
-        raise ValueError from None
+    if kind.kind not in "fiub" or any(size < 1 for size in shape) or math.prod(shape) * kind.itemsize > LARGEST:
+        raise ValueError
+    size = len(shape) == 2 and shape[0] * (shape[0] + 1) // 2 if values["half"] else math.prod(shape)
+    content = _inflated(base64.b64decode(values["packed"], validate=True), size * kind.itemsize)
     by_place = np.frombuffer(content, np.uint8).reshape(kind.itemsize, -1)
     flat = np.ascontiguousarray(by_place.T).view(kind).ravel()
     if not values["half"]:
@@ -72,4 +75,16 @@ def _unpacked(values: dict[str, Any]) -> NDArray[Any]:
     found = np.empty(shape, kind)
     upper = np.triu_indices(shape[0])
     found[upper] = found.T[upper] = flat
+    return found
+
+
+def _inflated(content: bytes, size: int) -> bytes:
+    """Exactly so many bytes out of compressed ones; what would give more is not unpacked any further."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(content, size + 1)
+    except zlib.error:
+        raise ValueError from None
+    if len(found) != size or not stream.eof:
+        raise ValueError
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scoreshield import _checks
+from scoreshield import _checks, _loading
 from scoreshield.errors import FileError, InvalidInput
 
 
@@ -23,8 +23,7 @@ def path_of(value: Any, here: str, name: str = "path", must: str = "the path of 
 
 def read(path: Path) -> bytes:
     """What a file holds."""
-    with reading(path):
-        return path.read_bytes()
+    return _loading.read_bytes(path)
 
 
 @contextlib.contextmanager
@@ -36,6 +35,8 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise FileError(f"There is no file {path}.") from None
+    except MemoryError:
+        raise
     except Exception as error:  # zlib, struct, lzma, zipfile, tarfile and csv each have errors of their own
         if isinstance(error, OSError) and error.strerror:
             raise FileError(f"Cannot read {path}: {error.strerror}.") from None
@@ -75,5 +76,5 @@ def make_folder(folder: Path) -> None:
 
 
 def first_line(error: object) -> str:
-    """The first line of what an error says, without its full stop."""
-    return (str(error).strip().splitlines() or [""])[0].rstrip(".") or type(error).__name__
+    """The first line of what an error says, printable and without its full stop."""
+    return _loading.printable((str(error).strip().splitlines() or [""])[0][:200].rstrip(".")) or type(error).__name__

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scoreshield import _checks
+from scoreshield import _checks, _loading
 from scoreshield.data import _fields, _files
 from scoreshield.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
@@ -103,6 +103,8 @@ def verify(path: Path, file: RemoteFile) -> None:
         if _recall(record) == stamp:
             return
         found = _digest(path, file.checksum.partition(":")[0])
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from None
     if found != file.checksum:
@@ -204,15 +206,15 @@ def _allow(address: str, local_http: bool) -> None:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    with path.open("rb") as raw:
+    with _loading.opened(path) as raw:
         digest = hashlib.file_digest(raw, lambda: hashlib.new(algorithm, usedforsecurity=False))
     return f"{algorithm}:{digest.hexdigest()}"
 
 
 def _recall(record: Path) -> object:
     try:
-        return json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return _loading.parse_json(_loading.read_bytes(record))
+    except (OSError, ValueError):
         return None  # it only saves time
 
 

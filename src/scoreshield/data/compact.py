@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _checks, _loading
 from scoreshield.data import _fields, _files, archives
 from scoreshield.data.sets import FacePairs, LabelledSet, Ratings, RetrievalSet, ScorePairs, SentencePairs, grouped
 from scoreshield.errors import FileError, InvalidInput
@@ -177,16 +177,13 @@ def _find(data_dir: str | Path, file: str) -> Path:
 def _arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The named arrays of an .npz file, in this order. Pickled objects are never read: they could run code."""
     path = _find(data_dir, file)
-    with _files.reading(path), path.open("rb") as raw:
-        archive = np.load(raw, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InvalidInput(f"{path} is not an .npz file, whatever its name says; it should hold {_CONTENT[file]}.")
-        missing = [name for name in names if name not in archive.files]
+    with _loading.opened(path) as raw:
+        archive = _loading.Archive(raw, path)
+        missing = [name for name in names if name not in archive.names]
         if missing:
             raise InvalidInput(f"{path} lacks the array '{missing[0]}'; it should hold {_CONTENT[file]}.")
-        assert archive.zip is not None  # it is closed only at the end
-        for member in archive.zip.infolist():
-            archives.within(path, member.filename, member.file_size, archives.LIMIT)
+        for name, size in archive.sizes.items():
+            archives.within(path, f"{name}.npy", size, archives.LIMIT)
         arrays = {name: archive[name] for name in names}
     for name, array in arrays.items():
         if not array.ndim or not len(array):

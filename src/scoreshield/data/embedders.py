@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _checks, _loading
 from scoreshield.data._fields import Float32, Items, numeral
 from scoreshield.errors import FileError, InvalidInput
-from scoreshield.io import write_whole
+from scoreshield.io import read_array, write_whole
 
 Progress = Callable[[int, int], object]  # items so far, items in all
 
@@ -199,8 +198,8 @@ def _content(item: Any, place: int) -> tuple[str, bytes]:
 def _kept(rows_file: Path, facts_file: Path, records: int) -> Float32 | None:
     """Embeddings that are whole and unchanged, or None."""
     try:
-        facts = json.loads(facts_file.read_text(encoding="utf-8"))
-        rows = np.lib.format.read_array(io.BytesIO(rows_file.read_bytes()), allow_pickle=False)
+        facts = _loading.parse_json(_loading.read_bytes(facts_file))
+        rows = read_array(rows_file)
         whole = (
             rows.dtype == np.float32
             and rows.ndim == 2
@@ -208,6 +207,6 @@ def _kept(rows_file: Path, facts_file: Path, records: int) -> Float32 | None:
             and list(rows.shape) == facts["shape"]
             and hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest() == facts["sha256"]
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return rows if whole else None

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
 import numpy as np
 
-from scoreshield import _checks
+from scoreshield import _checks, _loading
 from scoreshield.data import _files, archives, cache
 from scoreshield.data._fields import numeral
 from scoreshield.data.sets import RetrievalSet, grouped
 from scoreshield.errors import InvalidInput
 
 _LINK = re.compile(r"wikipedia_link_\d+\+?")
+_MOST_DECODED = 8
 _BETWEEN = re.compile(r"[\s,;|]+(?=https?://)")  # several addresses in one cell
 _MOST = 1_000_000  # the highest grade of a judgement that is believed
 
@@ -70,8 +70,8 @@ def _records(content: bytes, where: str) -> dict[str, tuple[str, str]]:
     records: dict[str, tuple[str, str]] = {}
     for number, line in archives.lines(content, where):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = _loading.parse_json(line)
+        except ValueError:
             record = None
         if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in ("_id", "text")):
             raise InvalidInput(f"{where}, line {number}: a line must be a JSON object with texts '_id' and 'text'.")
@@ -146,7 +146,7 @@ def frames_links(path: str | Path) -> tuple[tuple[str, ...], ...]:
 
 def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
     with _files.reading(path):
-        text = path.read_bytes().decode("utf-8-sig")
+        text = _loading.read_bytes(path).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
         rows = [(reader.line_num, row) for row in reader]
     missing = [name for name in ("Prompt", "Answer") if name not in (reader.fieldnames or ())]
@@ -183,13 +183,13 @@ def _links(row: dict[str, str], where: str) -> list[str]:
 def _title(link: str) -> str:
     """The title of the page at an address.
 
-    Some addresses are encoded twice. Decoding until nothing changes is safe, since MediaWiki allows neither a percent
+    Some addresses are encoded twice. Decoding more often is safe, since MediaWiki allows neither a percent
     sign before two hexadecimal digits nor "#" in a title; a question mark in a title is encoded.
     """
     address, _, query = link.partition("#")[0].partition("?")
     _, known, page = address.partition("/wiki/")  # what follows may hold a slash of its own
     if not known:
         page = parse_qs(query).get("title", [address.rstrip("/").rpartition("/")[2]])[0]
-    while (decoded := unquote(page)) != page:
-        page = decoded
+    for _ in range(_MOST_DECODED):
+        page = unquote(page)
     return page.partition("#")[0].replace("_", " ").strip()

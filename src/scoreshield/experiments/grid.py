@@ -14,13 +14,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scoreshield.errors import FileError, InvalidInput
+from scoreshield import _loading
+from scoreshield.errors import InvalidInput
 
 #: How the replacement of one whole record is written where a number would be a Gram radius.
 RECORD = "record"
 _AT_LEAST_TWO = ("scores_per_side", "pairs", "users")
 #: An advantage this near to nothing, or to what delta alone gives, leaves no epsilon to spend.
 _LEAST_ADVANTAGE = 1e-9
+#: Of a grid: characters in all and of one value, and levels of nesting. The longest that ships has 2,000, 40 and 5.
+_LONGEST, _LONGEST_WORD, _DEEPEST = 2**16, 1000, 16
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,12 @@ class Choices:
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """One mapping from a YAML file, or one sentence about what is wrong with it."""
+    with _loading.opened(path) as file:
+        content = file.read(_LONGEST + 1)
     try:
-        text = Path(path).read_text("utf-8")
-    except OSError as error:
-        raise FileError(f"Cannot read the grid {path}: {error.strerror}.") from None
+        return parse_yaml(content.decode("utf-8"), str(path))
     except UnicodeDecodeError:
         raise InvalidInput(f"The grid {path} is not a text file.") from None
-    return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
@@ -84,8 +86,15 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise InvalidInput("Experiments need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
+    if len(text) > _LONGEST:
+        raise InvalidInput(f"The grid {source} is longer than {_LONGEST:,} characters, which no grid is.")
     try:
+        _check_events(yaml, text)
         found = yaml.safe_load(text)
+    except RecursionError:
+        raise InvalidInput(f"The grid {source} is nested too deeply.") from None
+    except ValueError as error:
+        raise InvalidInput(f"The grid {source} is not valid YAML: {_loading.first_line(error)}.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
@@ -93,6 +102,29 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise InvalidInput(f"The grid {source} must be a list of 'name: value' lines.")
     return found
+
+
+def _check_events(yaml: Any, text: str) -> None:
+    """Raise a YAMLError where the text uses what no grid needs: aliases, tags, deep nesting, long words.
+
+    A few aliases of aliases name billions of values, and a number of a million digits takes minutes to read.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        problem = None
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            problem = "anchors and aliases (& and *) are not read"
+        elif getattr(event, "tag", None) is not None:
+            problem = "tags (!) are not read"
+        elif isinstance(event, yaml.ScalarEvent) and len(event.value) > _LONGEST_WORD:
+            problem = f"a value is longer than {_LONGEST_WORD} characters"
+        elif isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            problem = f"it is nested more than {_DEEPEST} deep" if depth > _DEEPEST else None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if problem is not None:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, choices: Choices, source: str) -> Grid:
@@ -106,7 +138,7 @@ def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, ch
             merged[name] = value
     _known(merged, [*Grid.__dataclass_fields__], "setting", source)
     if merged["experiment"] != base["experiment"]:
-        raise InvalidInput(f"The grid {source} is for {merged['experiment']!r}, not for {base['experiment']!r}.")
+        raise InvalidInput(f"The grid {source} is for {_shown(merged['experiment'])}, not for {base['experiment']!r}.")
     _known(merged["options"], choices.options, "option", source)
     found = Grid(
         experiment=str(merged["experiment"]),
@@ -156,7 +188,9 @@ def _advantages_leave_something(grid: Grid, source: str) -> None:
 
 def _part(value: Any, source: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInput(f"The grid {source}: 'quick' and 'options' must hold 'name: value' lines. Got {value!r}.")
+        raise InvalidInput(
+            f"The grid {source}: 'quick' and 'options' must hold 'name: value' lines. Got {_shown(value)}."
+        )
     return value
 
 
@@ -166,7 +200,7 @@ def _known(given: Iterable[str], known: Iterable[str], kind: str, source: str) -
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names) or 'none'}."
-            raise InvalidInput(f"The grid {source} has an unknown {kind} {name!r}{hint}")
+            raise InvalidInput(f"The grid {source} has an unknown {kind} {_shown(name)}{hint}")
 
 
 def _names(merged: Mapping[str, Any], name: str, known: Sequence[str], source: str) -> tuple[str, ...]:
@@ -187,7 +221,7 @@ def _number(value: Any, name: str, source: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInput(f"The grid {source}: {name} must hold numbers. Got {value!r}.")
+        raise InvalidInput(f"The grid {source}: {name} must hold numbers. Got {_shown(value)}.")
     return number
 
 
@@ -207,15 +241,15 @@ def _radii(merged: Mapping[str, Any], source: str) -> tuple[float | None, ...]:
     for value in _items(merged, "adjacency"):
         radius = None if value == RECORD else _number(value, f"adjacency ({RECORD!r} or a Gram radius)", source)
         if radius is not None and radius <= 0:
-            raise InvalidInput(f"The grid {source}: a Gram radius must be positive. Got {value!r}.")
+            raise InvalidInput(f"The grid {source}: a Gram radius must be positive. Got {_shown(value)}.")
         radii.append(radius)
     return tuple(dict.fromkeys(radii))
 
 
 def _whole(merged: Mapping[str, Any], name: str, least: int, source: str) -> int:
     value = merged[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInput(f"The grid {source}: {name} must be a whole number, at least {least}. Got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+        raise InvalidInput(f"The grid {source}: {name} must be a whole number, at least {least}. Got {_shown(value)}.")
     return value
 
 
@@ -228,10 +262,12 @@ def _option(name: str, value: Any, like: Any, source: str) -> Any:
     if isinstance(like, float):
         number = _number(value, name, source)
         if number <= 0:
-            raise InvalidInput(f"The grid {source}: {name} must be positive. Got {value!r}.")
+            raise InvalidInput(f"The grid {source}: {name} must be positive. Got {_shown(value)}.")
         return number
     if not isinstance(value, str) or not re.fullmatch(r"cpu|torch|cuda(:\d+)?", value):
-        raise InvalidInput(f"The grid {source}: {name} must be cpu, torch, cuda or a GPU as cuda:1. Got {value!r}.")
+        raise InvalidInput(
+            f"The grid {source}: {name} must be cpu, torch, cuda or a GPU as cuda:1. Got {_shown(value)}."
+        )
     return value
 
 
@@ -239,7 +275,7 @@ def _public(name: str, value: Any, like: Any, source: str) -> Any:
     """What is public of scores: thresholds and ranges, perhaps by data set, in the shape of the shipped ones."""
     if isinstance(like, dict):
         if not isinstance(value, dict):
-            raise InvalidInput(f"The grid {source}: {name} must hold 'name: value' lines. Got {value!r}.")
+            raise InvalidInput(f"The grid {source}: {name} must hold 'name: value' lines. Got {_shown(value)}.")
         _known(value, like, f"entry of {name}", source)
         return {key: _public(f"{name}.{key}", inner, like[key], source) for key, inner in value.items()}
     if not isinstance(like, list):
@@ -249,9 +285,13 @@ def _public(name: str, value: Any, like: Any, source: str) -> Any:
         return threshold
     ends = [_number(end, name, source) for end in value] if isinstance(value, list) else []
     if len(ends) != 2 or not -1 <= ends[0] < ends[1] <= 1:
-        raise InvalidInput(f"The grid {source}: {name} must be [a, b] with -1 <= a < b <= 1. Got {value!r}.")
+        raise InvalidInput(f"The grid {source}: {name} must be [a, b] with -1 <= a < b <= 1. Got {_shown(value)}.")
     return ends
 
 
 def _problem(error: Exception) -> str:
     return " ".join(str(getattr(error, "problem", None) or "it cannot be read").split())
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]

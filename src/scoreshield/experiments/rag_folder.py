@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scoreshield import io
+from scoreshield import _loading, io
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.experiments.runner import only_one
 from scoreshield.privacy.guarantee import Guarantee
@@ -91,7 +91,7 @@ def kept_retrieval(
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_bytes())
+        data = _loading.parse_json(_loading.read_bytes(path))
         records, guarantee = records_from(data["records"]), Guarantee.from_dict(data["guarantee"])
         sound = (
             {name: data[name] for name in facts} == facts
@@ -99,7 +99,7 @@ def kept_retrieval(
             and [(r.condition, r.question) for r in records] == [(c, q.id) for c in RETRIEVING for q in questions]
             and all(_is_ranking(record.indices, chunks, facts["k"]) for record in records)
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         sound = False
     if not sound:
         raise InvalidInput(
@@ -122,12 +122,14 @@ def _check_settings(out: Path, settings: dict[str, Any]) -> None:
     path = out / SETTINGS
     try:
         _refuse_strangers(out)
-        before = json.loads(path.read_bytes()) if path.exists() else None
+        content = _loading.read_bytes(path) if path.exists() else None
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    except InvalidInput:
-        raise
-    except (ValueError, RecursionError):
+    try:
+        before = None if content is None else _loading.parse_json(content)
+    except ValueError:
         before = {}
     if before is not None and before not in (settings, settings | NOT_ANSWERING):
         made = before if isinstance(before, dict) else {}

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from scoreshield import io
+from scoreshield import _loading, io
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 from scoreshield.experiments import table
 from scoreshield.experiments.cells import Cell, Experiment, rows
@@ -113,7 +113,7 @@ def _checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
     found = {}
     for name in experiment.files:
         with contextlib.suppress(OSError):
-            found[name] = hashlib.sha256((data_dir / name).read_bytes()).hexdigest()
+            found[name] = hashlib.sha256(_loading.read_bytes(data_dir / name)).hexdigest()
     return found
 
 
@@ -135,11 +135,10 @@ def _settle(path: Path, settings: dict[str, Any]) -> None:
         content = json.dumps(settings, indent=2).encode()
         io.write_whole({path: lambda file: file.write(content)})
         return
+    content = _loading.read_bytes(path)
     try:
-        before = json.loads(path.read_bytes())
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError):
+        before = _loading.parse_json(content)
+    except ValueError:
         before = None
     if before != json.loads(json.dumps(settings)):
         raise InvalidInput(

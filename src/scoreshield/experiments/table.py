@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io as text_io
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scoreshield import io
-from scoreshield.errors import FileError, InvalidInput
+from scoreshield import _loading, io
+from scoreshield.errors import InvalidInput
 from scoreshield.experiments.cells import COLUMNS
 
 Row = dict[str, Any]
@@ -37,18 +36,16 @@ def write(folder: Path, rows: Sequence[Row]) -> list[Path]:
 
 def read(path: Path) -> list[Row]:
     """The rows that :func:`write` wrote, from the CSV file, with numbers as numbers and gaps as None."""
+    content = _loading.read_bytes(path)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            csv.field_size_limit(2**27)  # a guarantee with a table of levels is long
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InvalidInput(f"{path} is not a results table: it lacks the column {missing[0]!r}.")
-            return [{name: _value(name, text) for name, text in row.items()} for row in reader]
+        csv.field_size_limit(2**27)  # a guarantee with a table of levels is long
+        reader = csv.DictReader(text_io.StringIO(content.decode(), newline=""))
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InvalidInput(f"{path} is not a results table: it lacks the column {missing[0]!r}.")
+        return [{name: _value(name, text) for name, text in row.items()} for row in reader]
     except InvalidInput:
         raise
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
     except (UnicodeDecodeError, ValueError, TypeError, csv.Error):
         raise InvalidInput(f"{path} is not a whole results table; run the experiment again.") from None
 
@@ -117,11 +114,8 @@ def read_lines(path: Path) -> list[Any]:
     """The whole lines of a file of JSON lines; a last one that an end cut short is left out."""
     if not path.exists():
         return []
+    lines = _loading.read_bytes(path).split(b"\n")
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
-    try:
-        return [json.loads(line) for line in lines[:-1] if line]
-    except (ValueError, RecursionError):
+        return [_loading.parse_json(line) for line in lines[:-1] if line]
+    except ValueError:
         raise InvalidInput(f"{path} is damaged before its end; move the run folder away and start again.") from None

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from scoreshield import _loading
 from scoreshield.errors import InvalidInput
 from scoreshield.experiments import EXPERIMENTS, table
 from scoreshield.experiments.runner import SETTINGS
@@ -171,7 +172,7 @@ def read(runs: Path) -> dict[str, Run]:
 def _settings(folder: Path) -> dict[str, Any]:
     """The grid of a run; empty where the folder has it no more."""
     try:
-        return dict(json.loads((folder / SETTINGS).read_text("utf-8"))["grid"])
+        return dict(_loading.parse_json(_loading.read_bytes(folder / SETTINGS))["grid"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

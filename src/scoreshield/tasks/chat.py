@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from scoreshield import _checks, io
+from scoreshield import _checks, _loading, io
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
 
@@ -295,12 +295,8 @@ def _content(reply: Any) -> str | None:
 def _read(path: Path) -> str | None:
     """A kept answer; None where there is none, or a damaged one, which is then asked for again."""
     try:
-        answer = json.loads(path.read_bytes())["answer"]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror or 'unknown reason'}.") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+        answer = _loading.parse_json(_loading.read_bytes(path))["answer"]
+    except (_loading.MissingFile, ValueError, KeyError, TypeError):
         return None
     return answer if isinstance(answer, str) else None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from scoreshield import _loading
 from scoreshield.data import archives
 from scoreshield.data.retrieval import read_frames
 from scoreshield.errors import FileError, InvalidInput
@@ -97,17 +97,12 @@ def _lines(path: Path) -> tuple[Question, ...]:
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with the words that say where it is."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise FileError(f"There is no file {path}.") from None
-    except (OSError, ValueError) as error:
-        raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or 'it is no path'}.") from None
+    content = _loading.read_stream(path)
     for number, line in archives.lines(content, str(path)):
         where = f"{path}, line {number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = _loading.parse_json(line)
+        except ValueError:
             record = None
         if not isinstance(record, dict):
             raise InvalidInput(f"{where}: a line must be a JSON object.")

@@ -1,0 +1,241 @@
+"""Files that a stranger may have written: regular ones, within limits, and one sentence where something is wrong.
+
+A compressed file of a few megabytes can become gigabytes. What a file says about its own size is compared with
+:func:`allowed` before anything is read, and no more is read than was said. The limit is :data:`LARGEST` bytes, or
+:data:`TIMES` times the size on disk where that is more, so that an uncompressed file of any size passes. For real files
+that compress better, the environment variable :data:`VARIABLE` sets another limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import FileError, InvalidInput
+
+LARGEST = 2**30
+TIMES = 4
+VARIABLE = "SCORESHIELD_LARGEST_BYTES"
+
+_KINDS = "biufcmMSU"  # of arrays: numbers, dates and texts; never objects, whose reading could run code
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 0x1
+_MOST_AXES = 32
+
+
+class MissingFile(FileError):
+    """There is no file of this name."""
+
+
+def allowed(on_disk: int) -> int:
+    """How many bytes a file of this size may become in memory."""
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return max(LARGEST, TIMES * on_disk)
+    if not (given.isascii() and given.isdecimal()) or len(given) > 18:
+        raise InvalidInput(f"The environment variable {VARIABLE} must be a number of bytes. Got {given[:40]!r}.")
+    return int(given)
+
+
+def check_size(needed: int, on_disk: int, path: str | Path) -> None:
+    """Raise InvalidInput where a file would take more memory than :func:`allowed`."""
+    most = allowed(on_disk)
+    if needed > most:
+        raise InvalidInput(
+            f"{path} would take {needed:,} bytes in memory, more than the {most:,} that are allowed for a file of "
+            f"{on_disk:,} bytes; if it is no mistake, set the environment variable {VARIABLE} to a larger number."
+        )
+
+
+@contextlib.contextmanager
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; what goes wrong within the block is one sentence.
+
+    Raises:
+        FileError: the file is missing, forbidden, or fails while it is read.
+        InvalidInput: it is a folder, a pipe or a device, or its content is damaged.
+    """
+    with reading(path), open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidInput(f"{path} is not a regular file; a pipe or a device cannot be read here.")
+        yield file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe that nobody writes to would be waited for
+
+
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turn what can go wrong while reading into one sentence."""
+    try:
+        yield
+    except (FileError, InvalidInput):
+        raise
+    except FileNotFoundError:
+        raise MissingFile(f"There is no file {path}.") from None
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or first_line(error)}.") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file can make its reader fail in any way at all
+        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {first_line(error)}") from None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a regular file."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1)
+        if len(content) > size:
+            raise InvalidInput(f"{path} grew while it was read; read it when nobody writes to it.")
+        return content
+
+
+def read_stream(path: str | Path) -> bytes:
+    """The content of a regular file, or what a pipe gives until it ends, up to :data:`LARGEST` bytes."""
+    with reading(path), open(path, "rb") as file:  # noqa: PTH123
+        status = os.fstat(file.fileno())
+        size = status.st_size if stat.S_ISREG(status.st_mode) else allowed(0)
+        content = file.read(size + 1)
+        if len(content) > size:
+            raise InvalidInput(f"{path} gives more than {size:,} bytes; write it to a file that stays as it is.")
+        return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply, or holds NaN, an infinity or a number of thousands of digits.
+    """
+    try:
+        return json.loads(text, parse_constant=_reject_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("the JSON text is nested too deeply") from None
+
+
+def _reject_number(text: str) -> NoReturn:
+    raise ValueError(f"JSON has no number {text[:20]}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _reject_number(text)
+    return value
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one printable line, whatever its class does when it is asked."""
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        lines = []
+    return printable(lines[0][:200] if lines else type(error).__name__)
+
+
+def printable(line: str) -> str:
+    """A line without control characters: a stranger's could move the cursor and rewrite what was said."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+# ---- Arrays.
+
+
+class Header(NamedTuple):
+    """The form of one array in the .npy format."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(stream: IO[bytes]) -> Header:
+    """The form of the array that a stream in the .npy format holds.
+
+    Raises:
+        ValueError: it is no such stream, or an array that is never read: of Python objects, of compound values, or of
+            values without size.
+    """
+    version = np.lib.format.read_magic(stream)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"the .npy format {version[0]}.{version[1]} is unknown")
+    try:
+        shape, fortran, dtype = readers[version](stream)
+    except (MemoryError, RecursionError):  # Python's parser, on brackets in brackets
+        raise ValueError("the header of the array is nested too deeply") from None
+    if dtype.kind not in _KINDS or dtype.itemsize == 0 or dtype.subdtype is not None:
+        raise ValueError(f"arrays of type {str(dtype)[:40]} are not read")
+    if len(shape) > _MOST_AXES or any(length < 0 for length in shape):
+        raise ValueError("the array has no possible shape")
+    return Header(dtype, tuple(int(length) for length in shape), bool(fortran))
+
+
+def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
+    """The array of this form that follows in a stream."""
+    flat = np.empty(math.prod(header.shape), header.dtype)
+    target = memoryview(flat.view(np.uint8))
+    done = 0
+    while done < len(target):
+        part = stream.read(min(len(target) - done, 2**24))
+        if not part:
+            raise ValueError("the array ends before its last value")
+        target[done : done + len(part)] = part
+        done += len(part)
+    return flat.reshape(header.shape[::-1]).T if header.fortran else flat.reshape(header.shape)
+
+
+class Archive:
+    """The arrays of an .npz file by name, each read when it is asked for.
+
+    Args:
+        file: an open file.
+        path: its name, for messages.
+    """
+
+    def __init__(self, file: BinaryIO, path: str | Path) -> None:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            raise InvalidInput(f"{path} is not an .npz file, whatever its name says; it is an .npy file.")
+        self._zip = zipfile.ZipFile(file)
+        entries = self._zip.infolist()
+        self._entries = {entry.filename.removesuffix(".npy"): entry for entry in entries}
+        if len(self._entries) < len(entries):
+            raise InvalidInput(f"{path} is not a sound .npz file: it holds one name twice.")
+        if any(entry.compress_type not in _METHODS or entry.flag_bits & _ENCRYPTED for entry in entries):
+            raise InvalidInput(f"{path} is not a sound .npz file: it is encrypted, or compressed by another method.")
+        check_size(sum(entry.file_size for entry in entries), os.fstat(file.fileno()).st_size, path)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each array, by the file's own account."""
+        return {name: entry.file_size for name, entry in self._entries.items()}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        entry = self._entries[name]
+        with self._zip.open(entry) as member:  # which gives no more bytes than the entry says, and checks their CRC
+            header = read_header(member)
+            if header.nbytes != entry.file_size - member.tell():
+                raise ValueError(f"the array {printable(name[:40])} is not of the size that its header says")
+            array = read_values(member, header)
+            member.read(1)
+            return array
