@@ -140,7 +140,7 @@ def first_line(error: BaseException) -> str:
     """What an error says, in one printable line, whatever its class does when it is asked."""
     try:
         lines = str(error).splitlines()
-    except Exception:
+    except BaseException:  # a stranger's class may raise anything here
         lines = []
     return printable(lines[0][:200] if lines else type(error).__name__)
 
@@ -190,7 +190,7 @@ def read_header(stream: IO[bytes]) -> Header:
 def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
     """The array of this form that follows in a stream."""
     flat = np.empty(math.prod(header.shape), header.dtype)
-    target = memoryview(flat.view(np.uint8))
+    target = memoryview(flat.view(np.uint8))  # type: ignore[arg-type]
     done = 0
     while done < len(target):
         part = stream.read(min(len(target) - done, 2**24))

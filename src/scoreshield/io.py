@@ -62,6 +62,24 @@ def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: 
                 leftover.unlink()
 
 
+#: How a cell begins that a spreadsheet would take for a formula, and the mark that makes it a text.
+_FORMULAS, _MARK = ("=", "+", "-", "@", "\t", "\r", "\n"), "'"
+
+
+def csv_text(text: str) -> str:
+    """A text as a cell of a CSV table: one that a spreadsheet would run as a formula gets an apostrophe in front.
+
+    Carriage returns become line feeds: Python's writer does not quote them, and they would end the row.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _MARK + text if text.startswith((*_FORMULAS, _MARK)) else text
+
+
+def from_csv_text(cell: str) -> str:
+    """The text that :func:`csv_text` made the cell of."""
+    return cell[1:] if cell.startswith(_MARK) and cell[1:].startswith((*_FORMULAS, _MARK)) else cell
+
+
 def release_writer(
     kind: str, guarantee: dict[str, Any], facts: dict[str, Any], arrays: dict[str, NDArray[Any]]
 ) -> Callable[[BinaryIO], None]:

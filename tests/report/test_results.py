@@ -373,3 +373,20 @@ def test_each_runtime_picture_has_its_own_reading() -> None:
         "Noise for one record at ε = 10, δ = 10⁻⁸, n = 10: newton 1 s (converged), aap 70 s (70 times as long as "
         "newton; stopped before it converged). The bars are means over all budgets of the run.",
     ]
+
+
+def test_names_in_a_table_from_elsewhere_are_plain_text_on_the_page(small: Path, tmp_path: Path) -> None:
+    """No link, picture, script or formula of a chart: whoever wrote the table does not write the page."""
+    links = "[log in](https://evil.example) ![x](https://evil.example/p.png) www.evil.example"
+    evil = f"{links} <script>alert(1)</script> $\\frac$"
+    for name in ("runtime", "noise"):
+        rows = table.read(small / name / "results.csv")
+        hostile = [
+            row | {"processor": evil, "machine": "\x1b[2J" + evil, "dataset": f"{row['dataset']}{evil}"} for row in rows
+        ]
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        table.write(tmp_path / "runs" / name, hostile)
+    for page in made(tmp_path / "runs", tmp_path):
+        assert "evil.example" in page
+        for mark in ("](https://evil", "://evil", "www.evil", "<script>alert", "\x1b"):
+            assert mark not in page

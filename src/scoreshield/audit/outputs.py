@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._loading import first_line
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.indexing import IndexRelease, release_index
 from scoreshield.privacy.adjacency import Replacement
@@ -111,18 +112,19 @@ class Source:
 
     def _call(self, rows: Any, further: dict[str, Any]) -> Any:
         def call() -> Any:
-            return self._release(rows, **self._rng, **further)
+            try:
+                return self._release(rows, **self._rng, **further)
+            except ScoreShieldError:
+                raise
+            except BaseException as error:  # whatever a stranger's code raises, sys.exit() included
+                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                    raise  # a person's: in another thread only the release itself can raise it
+                raise InvalidInput(
+                    f"The release under audit raised {type(error).__name__} ({first_line(error)}) on a collection of "
+                    f"shape {rows.shape}; it must return an output for every collection of unit rows."
+                ) from error
 
-        try:
-            return call() if self._worker is None else self._worker.run(call)
-        except ScoreShieldError:
-            raise
-        except (Exception, SystemExit) as error:  # whatever a stranger's code raises
-            said = (str(error).splitlines() or [""])[0][:200]
-            raise InvalidInput(
-                f"The release under audit raised {type(error).__name__} ({said}) on a collection of shape "
-                f"{rows.shape}; it must return an output for every collection of unit rows."
-            ) from error
+        return call() if self._worker is None else self._worker.run(call)
 
     def _vector(self, output: Any, records: int) -> Float:
         vector = numbers(output, records)

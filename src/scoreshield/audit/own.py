@@ -13,8 +13,10 @@ import math
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 
+from scoreshield._loading import first_line
 from scoreshield.audit.engine import audit, fewest
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.shipped import Own, own_releases
@@ -55,8 +57,10 @@ def _in_turn(owned: Sequence[Own], order: Sequence[int]) -> Iterator[tuple[int, 
 
 def _side_by_side(order: Sequence[int]) -> Iterator[tuple[int, AuditResult]]:
     # Fresh processes, so that none inherits a lock or the state of a generator.
-    with multiprocessing.get_context("spawn").Pool(_PROCESSES) as pool:
-        yield from pool.imap_unordered(_whole, order)
+    # An executor notices a process that was killed, where a Pool would wait for its answer forever.
+    with ProcessPoolExecutor(_PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_whole, number) for number in order]):
+            yield done.result()
 
 
 @cache
@@ -129,5 +133,14 @@ def _shown(done: int, total: int, name: str) -> None:
     print(f"\r{done} of {total}: {name:60}", end="" if done < total else "\n", file=sys.stderr, flush=True)
 
 
+def _main() -> int:
+    """The command, whose 1 says that a claim is broken and nothing else: any failure is 70."""
+    try:
+        return main()
+    except Exception as error:
+        print(f"scoreshield.audit.own: {type(error).__name__} ({first_line(error)})", file=sys.stderr)
+        return 70
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
+from scoreshield._loading import first_line
 from scoreshield.audit.deadline import Reply, left
 from scoreshield.audit.saved import saved_outputs
 from scoreshield.errors import InvalidInput
@@ -137,11 +138,13 @@ def _with_query(release: Release, query: ArrayLike | None, dimensions: int) -> R
 def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever its top level does
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever its top level does
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise InvalidInput(f"There is no module {missing!r} here or among the installed ones.") from None
-        said = _first_line(error)
+        said = first_line(error)
         raise InvalidInput(f"The module {name} cannot be imported: {type(error).__name__}: {said}") from None
 
 
@@ -354,9 +357,3 @@ def _is_local(host: str) -> bool:
 def _seconds(header: str | None) -> float:
     """Retry-After in seconds; its other form, a date, is left aside."""
     return float(header) if header is not None and header.isascii() and header.isdigit() else 0.0
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says, fit for a terminal: no second line, no control characters."""
-    line = (str(error).splitlines() or [""])[0][:200]
-    return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -20,12 +20,15 @@ import typer
 from rich.console import Console
 
 import scoreshield as ss
+from scoreshield._loading import first_line
 from scoreshield.cli import audit, bench, ledger, plan, rag, report, select
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
 from scoreshield.cli.text import printable
 from scoreshield.privacy import calibration as gaussian
 
 _UNFORESEEN = 70  # as EX_SOFTWARE in sysexits.h
+_INTERRUPTED = 130  # as Typer reports it
+_COMPLETION = "_SCORESHIELD_COMPLETE"  # set by a shell that asks for completions, which Typer ends with sys.exit()
 
 app = typer.Typer(
     help="Release cosine similarities under differential privacy, with a certificate.",
@@ -110,23 +113,35 @@ def main() -> None:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         _stop(f"{message.rstrip('.')}. See 'scoreshield --help'.")
     except ss.ScoreShieldError as error:
-        _stop(str(error))
+        _stop(_said(error))
     except OSError as error:
         with contextlib.suppress(OSError):  # so that the interpreter does not try once more at its end
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
         _stop(f"Cannot print the answer: {error.strerror}.")
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
-    except Exception as error:  # a fault of ours: to end with 1 would read as a broken claim
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BaseException as error:  # a fault of ours, or a stranger's sys.exit(): 1 would read as a broken claim
+        if isinstance(error, SystemExit) and _COMPLETION in os.environ:
+            raise
         if os.environ.get("SCORESHIELD_DEBUG") == "1":
             traceback.print_exc()
-        said = (str(error).splitlines() or [""])[0][:200]
-        _stop(f"Unforeseen {type(error).__name__} ({said}); SCORESHIELD_DEBUG=1 shows where.", _UNFORESEEN)
-    if code == 130:  # how Typer reports an interrupt
+        _stop(f"Unforeseen {type(error).__name__} ({first_line(error)}); SCORESHIELD_DEBUG=1 shows where.", _UNFORESEEN)
+    if code == _INTERRUPTED:
         _stop("Interrupted; no file was left half-written.", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _stop(message: str, code: int = 2) -> None:
-    print("scoreshield: " + printable(" ".join(message.split())), file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # standard error may be full or closed
+        print("scoreshield: " + printable(" ".join(message.split())), file=sys.stderr, flush=True)
     sys.exit(code)
+
+
+def _said(error: BaseException) -> str:
+    """The whole text of one of our errors; a stranger's subclass may fail to give any."""
+    try:
+        return str(error)
+    except BaseException:
+        return type(error).__name__

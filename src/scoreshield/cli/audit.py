@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from scoreshield.cli.options import Json
+from scoreshield.cli.output import check_not_input
 from scoreshield.errors import InvalidInput
 
 EXAMPLE = "scoreshield audit service:release --epsilon 1 --delta 1e-6 --adjacency replace --out audit"
@@ -92,6 +93,8 @@ def audit(
     folder = audit_run.Folder(out, again)
     web = target.lower().startswith(("http://", "https://"))
     files = not web and Path(target).suffix.lower() in (".npy", ".npz", ".parquet")
+    if out is not None:
+        check_not_input((out / name for name in audit_run.FILES), (query, canaries, without, Path(target)))
     claim = audit_run.claimed(epsilon, delta, adjacency, noise, files=files)
     if plain and noise != "gaussian":
         raise InvalidInput("--plain says what is done with Gaussian noise; give --noise gaussian with it.")

@@ -30,13 +30,15 @@ from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
 from scoreshield.cli.audit_progress import prints_aside, shown
 from scoreshield.cli.output import one_or_many
-from scoreshield.cli.text import printable
+from scoreshield.cli.text import say
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
 from scoreshield.privacy.profile import GaussianProfile
 from scoreshield.report import audit_page
 
 RELEASES, MOST = 2000, 1_000_000
+#: What an audit writes into its folder.
+FILES = (journal.SETTINGS, journal.RELEASES, journal.LOCK, *journal.REPORTS)
 #: Of the order that outputs in files are taken in.
 _SEED = 0
 #: Facts that are printed, apart from being in the report.
@@ -263,7 +265,7 @@ class Outcome:
             lines = str(self.result).splitlines()
             lines += [f"{name:<17} {self.facts[name]}" for name in _TOLD if name in self.facts]
             lines += [f"{'Written':<17} {', '.join(self.files)}"] if self.files else []
-            typer.echo("\n".join(map(printable, lines)))
+            say("\n".join(lines))
         if self.result.broken:
             raise typer.Exit(1)
 

@@ -10,6 +10,8 @@ import typer
 
 import scoreshield as ss
 from scoreshield.cli.options import Json, progress_bar
+from scoreshield.cli.output import check_not_input
+from scoreshield.cli.text import say
 
 EXAMPLE = "scoreshield bench gram-vision --quick --data-dir DIR --out runs/gram-vision"
 
@@ -33,6 +35,7 @@ def bench(
     """Run one experiment: every value comes with its guarantee, the paper's ones with what is true of them."""
     from scoreshield.experiments import EXPERIMENTS, run
     from scoreshield.experiments.grid import read_yaml
+    from scoreshield.experiments.runner import FILES
     from scoreshield.report.experiments import draw
 
     if name not in EXPERIMENTS:
@@ -44,6 +47,7 @@ def bench(
         typer.echo(_as_yaml(settings.to_dict()), nl=False)
         return
     folder = out or Path("runs") / name
+    check_not_input((folder / file for file in FILES), [grid])
     with progress_bar(as_json, f"{name}") as progress:
         rows = run(experiment, settings, folder, data_dir=data_dir, workers=workers, progress=progress)
     left_out: list[str] = []
@@ -54,13 +58,13 @@ def bench(
             json.dumps(told | {"left_out": left_out} | ({"scope": experiment.scope} if experiment.scope else {}))
         )
         return
-    typer.echo(f"{len(rows):,} values in {folder / 'results.csv'}, each with its guarantee.")
+    say(f"{len(rows):,} values in {folder / 'results.csv'}, each with its guarantee.")
     if experiment.scope:
-        typer.echo(experiment.scope)
+        say(experiment.scope)
     for path in pictures:
-        typer.echo(f"picture  {path}")
+        say(f"picture  {path}")
     for line in left_out or (["Nothing of this run can be drawn."] if not pictures else []):
-        typer.echo(line)
+        say(line)
 
 
 def _as_yaml(settings: dict[str, object]) -> str:

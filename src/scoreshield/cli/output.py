@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 import scoreshield as ss
 from scoreshield import io
+from scoreshield.cli.text import say
 from scoreshield.report.certificate import beside, write_with_certificate
 
 Embeddings = Annotated[
@@ -55,15 +57,38 @@ def one_or_many(query: Any) -> Any:
     return query[0] if query.ndim == 2 and len(query) == 1 else query
 
 
-def check_output(output: Path, force: bool) -> None:
-    """Refuse a wrong ending, a missing folder or a taken name before any noise is drawn."""
+def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | None = None) -> None:
+    """Reject a wrong ending, a missing folder, a taken name or the name of an input before any noise is drawn."""
     if output.suffix != ".npz":
         raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
     if not output.parent.is_dir():
         raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
+    check_not_input(beside(output), (*inputs, ledger_file(ledger)))
     taken = [path for path in beside(output) if path.exists()]
     if taken and not force:
         raise ss.InvalidInput(f"{taken[0]} exists already; choose another name or pass --force to overwrite it.")
+
+
+def check_not_input(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Reject an output that is the same file as an input, by whatever path or link; --force is no reason to lose it."""
+    given = [path for path in inputs if path is not None]
+    for written in outputs:
+        for read in given:
+            if _is_same(written, read):
+                raise ss.InvalidInput(f"{written} is the same file as the input {read}; choose another output.")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one of them is not there: reading it will say so
+        return False
+
+
+def ledger_file(url: str | None) -> Path | None:
+    """The file of an SQLite ledger."""
+    scheme = "sqlite:///"
+    return Path(url.removeprefix(scheme)) if url is not None and url.startswith(scheme) else None
 
 
 def check_ranking(top_k: int | None, threshold: float | None) -> None:
@@ -87,7 +112,7 @@ def finish(release: ss.Release, output: Path, as_json: bool, facts: dict[str, An
         files = [str(path) for path in beside(output)]
         typer.echo(json.dumps({"files": files, **facts, "guarantee": release.guarantee.to_dict()}))
         return
-    typer.echo(str(release.guarantee))
+    say(str(release.guarantee))
     for name, value in facts.items():
-        typer.echo(f"{name:<15} {value}")
-    typer.echo("Written        " + ", ".join(str(path) for path in beside(output)))
+        say(f"{name:<15} {value}")
+    say("Written        " + ", ".join(str(path) for path in beside(output)))

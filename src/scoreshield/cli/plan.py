@@ -15,6 +15,8 @@ from rich.table import Table
 import scoreshield as ss
 from scoreshield import io
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
+from scoreshield.cli.output import check_not_input
+from scoreshield.cli.text import printable
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.utility.choice import Choice, Need, choose
 from scoreshield.utility.decisions import Endpoint
@@ -160,7 +162,8 @@ def plan(
         _show_choice(made_choice, as_json)
         return
     if html is not None:
-        _check_page(html, force)
+        read = [path for text in (impostor, genuine) if text is not None for path in (Path(text), _split(text)[0])]
+        _check_page(html, force, [*read, embeddings, labels])
     contract = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
     shared: dict[str, Any] = {"delta": delta, "calibration": calibration, "score_range": score_range, **contract}
     scores, origin = _scores(impostor, genuine, embeddings, labels, research)
@@ -198,9 +201,9 @@ def _show_choice(made: Choice, as_json: bool) -> None:
         typer.echo(json.dumps(made.to_dict()))
         return
     console = Console(highlight=False)
-    console.print(made.answer, style="bold")
+    console.print(printable(made.answer), style="bold", markup=False)
     for warning in made.warnings:
-        console.print(f"Warning: {warning}", style="yellow")
+        console.print(printable(f"Warning: {warning}"), style="yellow", markup=False)
     table = Table(title=f"Predicted {made.metric}")
     for name in ("mechanism", "range", "predicted", "eps", "attack advantage"):
         table.add_column(name, justify="left" if name == "mechanism" else "right")
@@ -235,10 +238,16 @@ def _read(text: str) -> Any:
     model = score_model(text)
     if model is not None:
         return model
+    path, name = _split(text)
+    array = io.read_array(path, name=name)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # all that a column can be
+
+
+def _split(text: str) -> tuple[Path, str | None]:
+    """The file and the array that FILE or FILE.npz:ARRAY names."""
     named = ".npz:" in text or ".parquet:" in text
     path, _, name = text.rpartition(":") if named else (text, "", "")
-    array = io.read_array(path, name=name or None)
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # all that a column can be
+    return Path(path), name or None
 
 
 def _refuse(purpose: str, given: dict[str, Any]) -> None:
@@ -247,20 +256,21 @@ def _refuse(purpose: str, given: dict[str, Any]) -> None:
         raise ss.InvalidInput(f"{' and '.join(wrong)} cannot go with {purpose}: leave one of them out.")
 
 
-def _check_page(html: Path, force: bool) -> None:
+def _check_page(html: Path, force: bool, inputs: list[Path | None]) -> None:
     if html.suffix not in (".html", ".htm"):
         raise ss.InvalidInput(f"The page must end in .html; got {html}.")
     if not html.parent.is_dir():
         raise ss.InvalidInput(f"There is no folder {html.parent} to write to.")
+    check_not_input([html], inputs)
     if html.exists() and not force:
         raise ss.InvalidInput(f"{html} exists already; choose another name or pass --force to overwrite it.")
 
 
 def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
     console = Console(highlight=False)
-    console.print(made.answer, style="bold")
+    console.print(printable(made.answer), style="bold", markup=False)
     for warning in made.warnings:
-        console.print(f"Warning: {warning}", style="yellow")
+        console.print(printable(f"Warning: {warning}"), style="yellow", markup=False)
     console.print(
         f"The best membership test has an advantage of {made.contract.attack_advantage:.4f} (AUC "
         f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds {rate_text(float(made.contract.tpr_at(0.01)))}."
@@ -270,7 +280,7 @@ def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
     for note in notes:
         console.print(f"* {note}", markup=False)
     if html is not None:
-        console.print(f"Written {html}", soft_wrap=True)
+        console.print(printable(f"Written {html}"), soft_wrap=True, markup=False)
 
 
 def _verification_table(made: VerificationPlan) -> tuple[Table, list[str]]:

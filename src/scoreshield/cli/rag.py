@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from scoreshield.cli.options import Json, progress_bar
-from scoreshield.cli.output import Dataset, LedgerUrl, ledger_of
+from scoreshield.cli.output import Dataset, LedgerUrl, check_not_input, ledger_file, ledger_of
+from scoreshield.cli.text import say
 from scoreshield.errors import InvalidInput, ScoreShieldError
+from scoreshield.experiments.rag_folder import FILES
 from scoreshield.experiments.rag_run import LEAVABLE, Answering, Mechanism, Releasing, run
 from scoreshield.tasks.chunks import OVERLAP, SIZE
 from scoreshield.tasks.rag import CONDITIONS, SETTINGS
@@ -91,6 +93,7 @@ def rag(
 
     The key of the servers, where they want one, is read from $SCORESHIELD_API_KEY.
     """
+    check_not_input((out / name for name in FILES), (corpus, questions, ledger_file(ledger)))
     answering = None
     if (models := _models(generator, generator_url, judge, judge_url, conditions)) is not None:
         chosen = CONDITIONS if conditions is None else _some_of(CONDITIONS, conditions, "conditions")
@@ -118,8 +121,8 @@ def rag(
     if as_json:
         typer.echo(json.dumps({"files": files, **done.to_dict(records=False)}))
         return
-    typer.echo(str(done))
-    typer.echo("Written        " + ", ".join(files))
+    say(str(done))
+    say("Written        " + ", ".join(files))
 
 
 def _models(

@@ -81,7 +81,7 @@ def release_scores(
     as_json: Json = False,
 ) -> None:
     """Release the similarity of a public query with every record."""
-    check_output(output, force)
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
     check_ranking(top_k, threshold)
     release = ss.release_scores(
         io.read_array(embeddings, name=array, mapped=True),
@@ -123,7 +123,7 @@ def release_row(
     as_json: Json = False,
 ) -> None:
     """Release the similarity of one record with every record."""
-    check_output(output, force)
+    check_output(output, force, embeddings, labels, ledger=ledger)
     check_ranking(top_k, threshold)
     release = ss.release_row(
         io.read_array(embeddings, name=array, mapped=True),
@@ -173,7 +173,7 @@ def release_gram(
     as_json: Json = False,
 ) -> None:
     """Release all pairwise similarities."""
-    check_output(output, force)
+    check_output(output, force, embeddings, labels, ledger=ledger)
     adjacency = adjacency_of(labels, centroids)
     if gram_radius is not None:
         if labels is not None:

@@ -10,6 +10,8 @@ import typer
 
 import scoreshield as ss
 from scoreshield.cli.options import Json, progress_bar
+from scoreshield.cli.output import check_not_input
+from scoreshield.cli.text import say
 
 app = typer.Typer(help="Figures and pages.", no_args_is_help=True)
 
@@ -37,12 +39,13 @@ def results(
     """The results page: what all finished runs show, pictures first, with the command that made each."""
     from scoreshield.report.results import make
 
+    check_not_input((markdown, html), runs.rglob("*"))
     folder = images or markdown.parent / "images" / "results"
     page = make(runs, markdown=markdown, html=html, images=folder, data_dir=data_dir)
     if as_json:
         typer.echo(json.dumps({"markdown": str(markdown), "html": str(html), "sections": len(page.sections)}))
         return
-    typer.echo(f"{markdown} and {html}, {len(page.sections)} sections.")
+    say(f"{markdown} and {html}, {len(page.sections)} sections.")
 
 
 @app.command(epilog="scoreshield report figures --out figures")
@@ -63,4 +66,4 @@ def figures(
         typer.echo(json.dumps({"files": [str(path) for path in paths]}))
         return
     for path in paths:
-        typer.echo(str(path))
+        say(str(path))

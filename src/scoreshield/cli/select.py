@@ -57,7 +57,7 @@ def release_matches(
     as_json: Json = False,
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
-    check_output(output, force)
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
     release = ss.release_matches(
         io.read_array(embeddings, name=array, mapped=True),
         one_or_many(io.read_array(query)),
@@ -98,7 +98,7 @@ def release_top_k(
     as_json: Json = False,
 ) -> None:
     """Release the indices of the k best records, without their scores."""
-    check_output(output, force)
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
     release = ss.release_top_k(
         io.read_array(embeddings, name=array, mapped=True),
         one_or_many(io.read_array(query)),
@@ -134,7 +134,7 @@ def release_histogram(
     as_json: Json = False,
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
-    check_output(output, force)
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
     if target_fmr is not None and not 0 < target_fmr < 1:
         raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
@@ -175,7 +175,7 @@ def release_index(
     as_json: Json = False,
 ) -> None:
     """Release vectors that answer every later query."""
-    check_output(output, force)
+    check_output(output, force, embeddings, labels, ledger=ledger)
     with progress_bar(as_json) as progress:
         release = ss.release_index(
             io.read_array(embeddings, name=array, mapped=True),

@@ -207,7 +207,7 @@ def _allow(address: str, local_http: bool) -> None:
 
 def _digest(path: Path, algorithm: str) -> str:
     with _loading.opened(path) as raw:
-        digest = hashlib.file_digest(raw, lambda: hashlib.new(algorithm, usedforsecurity=False))
+        digest = hashlib.file_digest(raw, lambda: hashlib.new(algorithm, usedforsecurity=False))  # type: ignore[arg-type]
     return f"{algorithm}:{digest.hexdigest()}"
 
 

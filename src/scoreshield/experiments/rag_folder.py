@@ -23,6 +23,8 @@ from scoreshield.tasks.rag_corpus import Question
 from scoreshield.tasks.rag_retrieval import AUDIENCE, RETRIEVING, SCOPE, RetrievalRecord, records_from
 
 SETTINGS, RETRIEVAL, LOCK = "settings.json", "retrieval.json", ".lock"
+#: What a run writes into its folder, embeddings and answers apart.
+FILES = (SETTINGS, RETRIEVAL, LOCK, "results.json", "results.csv")
 #: The settings of a run without a generator, which may be added to it.
 NOT_ANSWERING: dict[str, Any] = dict.fromkeys(("generator", "judge", "conditions", "max_tokens", "leave_out"))
 

@@ -31,6 +31,8 @@ from scoreshield.experiments.grid import Grid
 from scoreshield.geometry.arrays import Progress
 
 SETTINGS, CELLS, ENVIRONMENT, LOCK = "settings.json", "cells.jsonl", "environment.json", ".lock"
+#: What a run writes into its folder, pictures apart.
+FILES = (SETTINGS, CELLS, ENVIRONMENT, LOCK, "results.csv", "results.parquet")
 #: Libraries of linear algebra start as many threads as there are cores; here each process, timed ones too, gets one.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -84,7 +84,7 @@ def _value(name: str, text: str | None) -> Any:
     if text == "":
         return None
     if name in _TEXTS:
-        return text
+        return io.from_csv_text(text)
     return int(text) if name in _WHOLE else float(text)
 
 
@@ -93,8 +93,12 @@ def _csv(rows: Sequence[Row], columns: Sequence[str]) -> bytes:
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: "" if row.get(name) is None else row[name] for name in columns})
+        writer.writerow({name: _cell(row.get(name)) for name in columns})
     return buffer.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else io.csv_text(value) if isinstance(value, str) else value
 
 
 def _parquet(rows: Sequence[Row], columns: Sequence[str]) -> Callable[[BinaryIO], object] | None:

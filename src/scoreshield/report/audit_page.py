@@ -96,7 +96,11 @@ def render(result: AuditResult, *, facts: Mapping[str, Any] | None = None, now: 
 def save(
     result: AuditResult, folder: str | Path, *, facts: Mapping[str, Any] | None = None, now: datetime | None = None
 ) -> tuple[Path, Path]:
-    """Write ``report.html`` and ``report.json`` into a folder, both or neither, and say where they are."""
+    """Write ``report.html`` and ``report.json`` into a folder, both or neither, for their owner alone.
+
+    Returns:
+        where they are.
+    """
     moment = now or datetime.now(UTC)
     page = render(result, facts=facts, now=moment).encode()
     told = {
@@ -110,7 +114,7 @@ def save(
     }
     data = json.dumps(told, indent=2, allow_nan=False).encode()
     paths = Path(folder) / PAGE, Path(folder) / DATA
-    io.write_whole({paths[0]: lambda file: file.write(page), paths[1]: lambda file: file.write(data)})
+    io.write_whole({paths[0]: lambda file: file.write(page), paths[1]: lambda file: file.write(data)}, private=True)
     return paths
 
 

@@ -67,9 +67,9 @@ def render(plan: Plan, *, now: datetime | None = None) -> str:
 
 
 def save(plan: Plan, path: str | Path) -> None:
-    """Write the page of a plan, whole or not at all."""
+    """Write the page of a plan, whole or not at all, for its owner alone: its curves may show private scores."""
     page = render(plan).encode()
-    io.write_whole({Path(path): lambda file: file.write(page)})
+    io.write_whole({Path(path): lambda file: file.write(page)}, private=True)
 
 
 # ---- Numbers for people.

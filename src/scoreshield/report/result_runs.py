@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scoreshield import _loading
+from scoreshield._loading import printable
 from scoreshield.errors import InvalidInput
 from scoreshield.experiments import EXPERIMENTS, table
 from scoreshield.experiments.runner import SETTINGS
@@ -156,7 +158,7 @@ def read(runs: Path) -> dict[str, Run]:
         folder = runs / name
         if not (folder / "results.csv").exists():
             continue
-        rows = table.read(folder / "results.csv")
+        rows = [_without_marks(row) for row in table.read(folder / "results.csv")]
         if not rows:
             raise InvalidInput(f"{folder / 'results.csv'} holds no rows; run the experiment again.")
         made = {path.stem: path for path in pictures.draw(name, rows, folder / "figures")}
@@ -167,6 +169,20 @@ def read(runs: Path) -> dict[str, Run]:
             f"There is no finished run under {runs}; make one with: scoreshield bench noise --quick --out {runs}/noise"
         )
     return found
+
+
+#: Columns of JSON, which no page shows.
+_JSON = ("facts", "guarantee")
+#: What Markdown, HTML or a chart would take for a mark of its own.
+_MARKS = re.compile(r"[\[\]<>`*\\|&!$^~{}]|(?<=http):(?=/)|(?<=https):(?=/)|(?<=www)\.", re.IGNORECASE)
+
+
+def _without_marks(row: Row) -> Row:
+    """A row whose names are plain text: a table from elsewhere could name a link or a script where a method stands."""
+    return {
+        name: printable(_MARKS.sub("?", text)) if isinstance(text, str) and name not in _JSON else text
+        for name, text in row.items()
+    }
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,214 @@
+"""`scoreshield audit` ends with 1 where a claim is broken, and for no other reason."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TARGETS = """
+import sys
+import threading
+import time
+
+import numpy as np
+import scoreshield as ss
+import typer
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise SystemExit(1)
+
+
+class MuteOfOurs(ss.ScoreShieldError):
+    def __str__(self):
+        raise ValueError
+
+
+class Own(BaseException):
+    pass
+
+
+class Output:
+    def __array__(self, *args, **kwargs):
+        sys.exit(1)
+
+
+class Quiet(Output):
+    def __array__(self, *args, **kwargs):
+        sys.exit(0)
+
+
+def raising(error):
+    def release(embeddings):
+        raise error
+    return release
+
+
+def clean(embeddings):
+    return embeddings[:, 0] + np.random.normal(0, 0.01, len(embeddings))
+
+
+def hanging(embeddings):
+    time.sleep(60)
+
+
+exit_one = raising(SystemExit(1))
+exit_zero = raising(SystemExit(0))
+exit_text = raising(SystemExit("\\x1b[2Jtext"))
+interrupt = raising(KeyboardInterrupt())
+generator = raising(GeneratorExit())
+base = raising(Own("own"))
+mute = raising(Mute())
+mute_of_ours = raising(MuteOfOurs())
+typer_exit = raising(typer.Exit(1))
+abort = raising(typer.Abort())
+recursion = raising(RecursionError())
+memory = raising(MemoryError())
+end_of_file = raising(EOFError())
+broken_pipe = raising(BrokenPipeError())
+
+
+def output(embeddings):
+    return Output()
+
+
+def quiet(embeddings):
+    return Quiet()
+"""
+CLAIM = ("--epsilon", "1", "--delta", "0.001", "--adjacency", "replace", "--releases", "100")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "targets.py").write_text(TARGETS)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, module: str = "scoreshield.cli") -> tuple[int, str, str]:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def audit(folder: Path, target: str, *more: str) -> tuple[int, str, str]:
+    return run(folder, "audit", target, *CLAIM, *more)
+
+
+def failed(outcome: tuple[int, str, str]) -> str:
+    code, out, err = outcome
+    assert code in (2, 70), (code, err)
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("scoreshield: ")
+    assert err.rstrip("\n").isprintable()
+    return err
+
+
+def test_a_broken_claim_is_1(folder: Path) -> None:
+    code, out, _ = audit(folder, "targets:clean")
+    assert code == 1
+    assert "BROKEN" in out.upper()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "exit_one", "exit_zero", "exit_text", "interrupt", "generator", "base", "mute", "mute_of_ours", "typer_exit",
+        "abort", "recursion", "memory", "end_of_file", "broken_pipe", "output", "quiet",
+    ],
+)  # fmt: skip
+def test_a_function_that_raises_anything_is_never_0_or_1(target: str, folder: Path) -> None:
+    failed(audit(folder, f"targets:{target}"))
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(1)", "SystemExit(0)", "GeneratorExit()", "BaseException('x')"])
+def test_a_module_that_raises_anything_is_2(raised: str, folder: Path) -> None:
+    (folder / "bad.py").write_text(f"raise {raised}")
+    assert "cannot be imported" in failed(audit(folder, "bad:release"))
+
+
+def test_what_a_folder_keeps_of_a_function_that_raises(folder: Path) -> None:
+    failed(audit(folder, "targets:exit_one", "--out", "kept"))
+    assert not (folder / "kept" / "report.json").exists()
+
+
+def test_files_that_cannot_be_read_are_2(folder: Path) -> None:
+    np.savez(folder / "objects.npz", **{"with": np.array([{}]), "without": np.zeros(3)})
+    failed(audit(folder, "objects.npz"))
+    failed(audit(folder, "missing.npz"))
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"scores": ' + b"[" * 100_000)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/release"
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_endpoint_that_answers_with_nonsense_is_2(address: str, folder: Path) -> None:
+    assert "no JSON" in failed(audit(folder, address, "--retries", "0"))
+    failed(audit(folder, "http://127.0.0.1:9/release", "--retries", "0"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_a_person_who_interrupts_ends_with_130(folder: Path) -> None:
+    command = [sys.executable, "-m", "scoreshield.cli", "audit", "targets:hanging", *CLAIM]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_a_full_standard_error_is_not_1(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "scoreshield.cli", "audit", "targets:exit_one", *CLAIM]
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=full, timeout=120)
+    assert done.returncode not in (0, 1)
+
+
+def test_the_audit_of_our_own_ends_with_70_where_it_fails(folder: Path) -> None:
+    (folder / "failing.py").write_text(
+        "import scoreshield.audit.own as own\nown.run = lambda **_: 1 / 0\nimport sys\nsys.exit(own._main())\n"
+    )
+    code, out, err = run(folder, module="failing")
+    assert (code, out) == (70, "")
+    assert "ZeroDivisionError" in err
+
+
+def test_completion_of_a_shell_still_works(folder: Path) -> None:
+    environment = {
+        **os.environ,
+        "_SCORESHIELD_COMPLETE": "complete_bash",
+        "COMP_WORDS": "scoreshield au",
+        "COMP_CWORD": "1",
+    }
+    code = "import sys; sys.argv = ['scoreshield']; from scoreshield.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "audit" in done.stdout
