@@ -92,7 +92,7 @@ class TestOutputsOverInputs:
             self.rejected(run("release", "index", "rows.npz", "--epsilon", 5, "--output", output, "--force"))
 
     def test_the_ledger(self, folder: Path, run: Any) -> None:
-        ss.Ledger(f"sqlite:///{folder / 'ledger.npz'}", epsilon=10, delta=1e-6)
+        ss.Ledger.create(f"sqlite:///{folder / 'ledger.npz'}", epsilon=10, delta=1e-6)
         before = (folder / "ledger.npz").read_bytes()
         command = ("release", "index", "rows.npz", "--epsilon", 5, "--ledger", "sqlite:///ledger.npz")
         self.rejected(run(*command, "--dataset", "rows", "--output", "ledger.npz", "--force"))

@@ -126,7 +126,7 @@ def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
     with _loading.opened(path) as raw:
         header = _loading.read_header(raw)
         if header.nbytes > os.fstat(raw.fileno()).st_size - raw.tell():
-            raise InvalidInput(f"{path} is truncated: it is shorter than its header says.")
+            raise ValueError("it is shorter than its header says")
         if not mapped or not header.nbytes:
             return _loading.read_values(raw, header)
         order: Literal["F", "C"] = "F" if header.fortran else "C"
