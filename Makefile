@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint docs audit bench bench-quick clean
+.PHONY: demo test lint docs audit mutate bench bench-quick clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -25,6 +25,12 @@ docs: $(VENV)/.installed-dev
 # Every mechanism and regime at three budgets, attacked: claimed epsilon, lower bound found, what would have been found.
 audit: $(VENV)/.installed-dev
 	$(BIN)/scoreshield audit --own
+
+# Mutation tests of privacy/ and the releases: hours; a run that was stopped goes on. See docs/mutation.md.
+mutate: $(VENV)/.installed-mutation
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutate.py run --processes 2
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutate.py again --processes 2
+	$(BIN)/python tools/mutate.py report
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/noise.py
@@ -50,7 +56,7 @@ bench-quick: $(VENV)/.installed-results
 	  --images docs/images/results --html runs/results.html
 
 clean:
-	rm -rf $(VENV) site runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -63,6 +69,10 @@ $(VENV)/.installed-demo: $(BIN)/python pyproject.toml
 
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
 	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-mutation: $(BIN)/python pyproject.toml
+	$(PIP) install --editable '.[dev,mutation]'
 	@touch $@
 
 $(VENV)/.installed-results: $(BIN)/python pyproject.toml

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
+from scipy.stats import norm
 
 import scoreshield as ss
 from scoreshield.privacy import calibration
@@ -154,3 +159,69 @@ def test_bad_input_is_one_sentence(arguments: tuple[object, ...], message: str) 
         ss.calibrate(*arguments)  # type: ignore[arg-type]
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sensitivity", [1e-100, 1e100])
+def test_the_ends_of_the_range_of_sensitivities_belong_to_it(sensitivity: float) -> None:
+    assert ss.calibrate(1, 1e-6, sensitivity) == pytest.approx(sensitivity * ss.calibrate(1, 1e-6, 1.0), rel=1e-12)
+
+
+@pytest.mark.parametrize("sensitivity", [0.99e-100, 1.01e100])
+def test_beyond_the_ends_is_an_error(sensitivity: float) -> None:
+    with pytest.raises(ss.InvalidInput):
+        ss.calibrate(1, 1e-6, sensitivity)
+
+
+def test_a_probability_is_at_most_one() -> None:
+    assert calibration.delta_of(0.0, 100.0) == 1.0
+
+
+def test_the_scale_is_never_below_the_exact_quotient(rng: np.random.Generator) -> None:
+    for sensitivity, mu in rng.uniform(0.1, 10, (500, 2)):
+        exact = Fraction(float(sensitivity)) / Fraction(float(mu))
+        scale = Fraction(calibration._scale(float(sensitivity), float(mu)))
+        # More than one rounding of the quotient and of a sensitivity's own formula, and no waste.
+        assert exact * (1 + Fraction(2) ** -50) < scale < exact * (1 + Fraction(2) ** -46)
+
+
+@pytest.mark.parametrize("error", [-1e-7, -1e-10, 1e-10, 1e-7])
+def test_an_answer_is_safe_even_where_the_solver_stops_early(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve: Callable[..., float] = calibration.brentq
+
+    def stop_early(*args: Any, **options: Any) -> float:
+        root = solve(*args, **options)
+        return root + (error if args[0] is not calibration.exceeds else error * root)
+
+    monkeypatch.setattr(calibration, "brentq", stop_early)
+    mu = calibration.mu_of(1.0, 1e-6)
+    assert exact_log_delta(1.0, mu) <= np.log(1e-6)
+    assert calibration.delta_of(calibration.epsilon_of(1e-6, 0.3), 0.3) <= 1e-6
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (1e-3, 0.1), (50.0, 1e-12)])
+def test_no_noise_is_wasted(epsilon: float, delta: float) -> None:
+    """The near miss: one part in 1e10 less noise, or less epsilon, does not keep the promise."""
+    mu = calibration.mu_of(epsilon, delta)
+    assert (
+        calibration.exceeds(epsilon, mu, np.log(delta))
+        <= 0
+        < calibration.exceeds(epsilon, mu * (1 + 1e-10), np.log(delta))
+    )
+    least = calibration.epsilon_of(delta, mu)
+    assert least == pytest.approx(epsilon, rel=1e-10)
+
+
+@pytest.mark.parametrize("mu", [9e-6, 1e-6, 3e-8])
+@pytest.mark.parametrize("multiple", [0.0, 0.5, 2.0, 10.0])
+def test_small_ratios_are_rounded_up_and_tight(mu: float, multiple: float) -> None:
+    epsilon = multiple * mu
+    value, error = calibration.log_delta(epsilon, mu)
+    assert abs(value - exact_log_delta(epsilon, mu)) <= error < 1e-9
+
+
+def test_the_best_membership_test() -> None:
+    mu = 1.3
+    thresholds = np.linspace(-8, 8 + mu, 100_001)
+    false, true = norm.sf(thresholds), norm.sf(thresholds - mu)
+    assert calibration.attack_advantage(mu) == pytest.approx(float((true - false).max()), abs=1e-7)
+    assert calibration.attack_auc(mu) == pytest.approx(float(np.trapezoid(true[::-1], false[::-1])), abs=1e-7)

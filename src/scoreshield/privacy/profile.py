@@ -105,8 +105,8 @@ class PureProfile(Profile):
     def epsilon_at(self, delta: float) -> float:
         if delta == 0:
             return self.epsilon
-        # e = E + ln(1 - delta (1 + e^-E))
-        rest = 1 - delta * (1 + math.exp(-self.epsilon))
+        # e = E + ln(1 - delta (1 + e^-E)), in an order that loses no digits where delta is near 1.
+        rest = (1 - delta) - delta * math.exp(-self.epsilon)
         return max(0.0, self.epsilon + math.log(rest) + 1e-12 * (1 + self.epsilon)) if rest > 0 else 0.0
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
@@ -159,7 +159,7 @@ class StepProfile(Profile):
     def epsilon_at(self, delta: float) -> float:
         if delta == 0:
             return self.epsilon
-        rest = 1 - delta / self.mass
+        rest = (self.mass - delta) / self.mass  # 1 - delta / mass would lose its digits where delta is near the mass
         return max(0.0, self.epsilon + math.log(rest) + 1e-12 * (1 + self.epsilon)) if rest > 0 else 0.0
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
@@ -200,7 +200,7 @@ class LaplaceProfile(Profile):
             low = np.exp(np.minimum(self.epsilon, 700.0)) * a
             middle = 1 - shrink / (4 * a)
             high = 1 - shrink * (1 - a)
-        return np.clip(np.where(a < shrink / 2, low, np.where(a <= 0.5, middle, high)), 0.0, 1.0)
+        return np.clip(np.where(a <= shrink / 2, low, np.where(a <= 0.5, middle, high)), 0.0, 1.0)
 
     @property
     def auc(self) -> float:

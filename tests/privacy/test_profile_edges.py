@@ -1,0 +1,255 @@
+"""Profiles and laws at their edges: rounding up in exact terms, extreme budgets, and the types of their arguments."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise, law_from_dict
+from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.profile import (
+    CurveProfile,
+    GaussianProfile,
+    LaplaceProfile,
+    Profile,
+    PureProfile,
+    StepProfile,
+    profile_from_dict,
+)
+
+LAWS = [GaussianNoise(0.7), LaplaceNoise(0.3), StaircaseNoise.calibrated(2.0, 1.5), StaircaseNoise(1.0, 2.0, 0.3)]
+PROFILES: list[Profile] = [
+    GaussianProfile(0.7),
+    PureProfile(2.0),
+    StepProfile(2.0, 0.6),
+    LaplaceProfile(2.0),
+    CurveProfile((0.0, 1.0, 2.0), (0.6, 0.3, 0.0)),
+]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("method", ["cdf", "sf", "quantile"])
+def test_laws_compute_in_double_precision_whatever_they_get(law: GaussianNoise, method: str) -> None:
+    single = np.array([0.1, 0.3, 0.7, 0.9], dtype=np.float32)
+    found = getattr(law, method)(single)
+    assert found.dtype == np.float64
+    assert np.array_equal(found, getattr(law, method)(single.astype(np.float64)))
+    assert np.array_equal(getattr(law, method)([0.25, 0.75]), getattr(law, method)(np.array([0.25, 0.75])))
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.kind)
+def test_profiles_compute_in_double_precision_whatever_they_get(profile: Profile) -> None:
+    single = np.array([0.01, 0.1, 0.3, 0.7, 0.9], dtype=np.float32)
+    found = profile.tpr_at(single)
+    assert found.dtype == np.float64
+    assert np.array_equal(found, profile.tpr_at(single.astype(np.float64)))
+    assert np.array_equal(profile.tpr_at(single.astype(np.float64).tolist()), found)
+
+
+def exact_delta(profile: Profile, epsilon: float) -> mpmath.mpf:
+    """The closed forms in 50 digits, written from the definitions: m (1 - e^(eps - E)) and 1 - e^((eps - E) / 2)."""
+    largest = mpmath.mpf(profile.epsilon)  # type: ignore[attr-defined]
+    if isinstance(profile, LaplaceProfile):
+        return 1 - mpmath.exp((epsilon - largest) / 2)
+    mass = mpmath.mpf(profile.mass) if isinstance(profile, StepProfile) else 1 / (1 + mpmath.exp(-largest))
+    return mass * (1 - mpmath.exp(epsilon - largest))
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        make(epsilon)
+        for epsilon in (1e-6, 0.01, 0.3, 1.0, 3.0, 12.0, 40.0, 800.0)
+        for make in (PureProfile, LaplaceProfile)
+    ]
+    + [StepProfile(epsilon, mass) for epsilon in (1e-3, 0.3, 3.0, 30.0) for mass in (0.1, 0.45)],
+    ids=repr,
+)
+def test_profiles_are_rounded_up_and_tight(profile: PureProfile | LaplaceProfile | StepProfile) -> None:
+    with mpmath.workdps(50):
+        for share in (0.0, 0.2, 0.5, 0.9, 0.999):
+            epsilon = share * profile.epsilon
+            exact = exact_delta(profile, epsilon)
+            delta = mpmath.mpf(profile.delta_at(epsilon))
+            assert min(1, exact) <= delta <= exact * (1 + mpmath.mpf("1e-12"))
+            if 0 < delta < 1:
+                # The least epsilon at this delta, rounded up, and by no more than rounding takes.
+                back = profile.epsilon_at(float(delta))
+                assert exact_delta(profile, back) <= delta
+                assert back <= epsilon + 3e-12 * (1 + profile.epsilon)
+        assert profile.delta_at(profile.epsilon) == 0.0
+        assert profile.delta_at(2 * profile.epsilon) == 0.0
+        assert profile.epsilon_at(0.0) == profile.epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 30.0])
+def test_nothing_is_left_to_pay_where_delta_is_the_whole_advantage(epsilon: float) -> None:
+    for profile in (PureProfile(epsilon), StepProfile(epsilon, 0.4), LaplaceProfile(epsilon)):
+        for delta in (profile.advantage, (1 + profile.advantage) / 2, 0.999_999_999):
+            if delta >= profile.advantage:
+                assert profile.epsilon_at(delta) == pytest.approx(0.0, abs=1e-9)
+    assert StepProfile(epsilon, 0.4).epsilon_at(0.4) == 0.0
+    assert StepProfile(epsilon, 0.4).epsilon_at(0.9) == 0.0
+
+
+@pytest.mark.parametrize("make", [PureProfile, LaplaceProfile, lambda epsilon: StepProfile(epsilon, 0.9)])
+def test_huge_budgets_neither_overflow_nor_leave_the_unit_interval(make: type[PureProfile]) -> None:
+    for epsilon in (600.0, 720.0, 5000.0):
+        rates = np.array([0.0, 1e-300, 1e-100, 0.1, 1.0])
+        found = make(epsilon).tpr_at(rates)
+        assert found[0] == 0.0
+        assert found[-1] == 1.0
+        assert np.all((found >= rates) & (found <= 1.0))
+        assert found[2] >= 0.9 * (1 - 1e-12)  # rates far above e^-epsilon already reach what noise leaves
+
+
+def test_the_curve_of_a_step_runs_through_its_corners() -> None:
+    """(0, 0), (m q, m), (1 - m, 1 - m q), (1, 1), with q = e^-E, and the area below."""
+    profile = StepProfile(1.5, 0.4)
+    q = math.exp(-1.5)
+    corners = np.array([0.0, 0.4 * q, 0.6, 1.0])
+    heights = np.array([0.0, 0.4, 1 - 0.4 * q, 1.0])
+    assert profile.tpr_at(corners) == pytest.approx(heights, abs=1e-12)
+    assert profile.auc == pytest.approx(float(np.trapezoid(heights, corners)), abs=1e-12)
+    assert profile.auc >= float(np.trapezoid(heights, corners))
+
+
+def test_the_curve_of_laplace_noise_runs_through_its_corners() -> None:
+    shrink = math.exp(-2.0)
+    profile = LaplaceProfile(2.0)
+    assert profile.tpr_at([0.0, shrink / 4, shrink / 2, 0.3, 0.5, 1.0]) == pytest.approx(
+        [0.0, 0.25, 0.5, 1 - shrink / 1.2, 1 - shrink / 2, 1.0], abs=1e-15
+    )
+
+
+def test_a_mass_from_an_advantage_is_rounded_up() -> None:
+    for epsilon, advantage in ((0.5, 0.1), (3.0, 0.7), (10.0, 0.3)):
+        profile = StepProfile.of_advantage(epsilon, advantage)
+        with mpmath.workdps(40):
+            exact = advantage / (1 - mpmath.exp(-mpmath.mpf(epsilon)))
+            assert exact < profile.mass < exact * (1 + mpmath.mpf("1e-12"))
+    assert StepProfile.of_advantage(1.0, 5.0).mass == pytest.approx(1 / (1 + math.exp(-1.0)), rel=1e-15)
+
+
+def test_between_its_knots_a_curve_is_linear_in_the_exponential() -> None:
+    curve = CurveProfile((0.0, 1.0, 3.0), (0.5, 0.2, 0.01))
+    x = 0.25 * math.e + 0.75 * math.exp(3.0)
+    assert curve.delta_at(math.log(x)) == pytest.approx(0.25 * 0.2 + 0.75 * 0.01, rel=1e-12)
+    assert curve.epsilon_at(0.25 * 0.2 + 0.75 * 0.01) == pytest.approx(math.log(x), rel=1e-11)
+    for epsilon in (0.1, 0.5, 1.0, 2.0, 2.9):
+        delta = curve.delta_at(epsilon)
+        assert epsilon * (1 - 1e-12) <= curve.epsilon_at(delta) <= epsilon + 1e-11
+        knots = np.exp([0.0, 1.0, 3.0])
+        assert delta > np.interp(math.exp(epsilon), knots, curve.deltas)
+    assert curve.delta_at(50.0) == pytest.approx(0.01, rel=1e-12)
+    assert curve.epsilon_at(0.0099) == math.inf
+    assert curve.epsilon_at(0.01) < 3.0001
+    assert curve.epsilon_at(0.5) == 0.0
+    assert curve.epsilon_at(0.7) == 0.0
+    assert CurveProfile((0.0, 1.0), (1.0, 0.0)).delta_at(0.0) == 1.0
+
+
+def test_a_curve_of_randomised_response_is_its_closed_form() -> None:
+    rates = np.linspace(0, 1, 501)
+    curve = CurveProfile((0.0, 2.0), (PureProfile(2.0).delta_at(0.0), 0.0))
+    assert curve.tpr_at(rates) == pytest.approx(PureProfile(2.0).tpr_at(rates), abs=1e-12)
+    assert curve.auc == pytest.approx(PureProfile(2.0).auc, abs=2e-8)
+    assert curve.auc >= PureProfile(2.0).auc - 1e-9
+    wide = CurveProfile((0.0, 700.0), (1.0, 1e-9))
+    assert np.all(wide.tpr_at(rates) <= 1.0)
+    assert wide.tpr_at(0.0) == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "curve", "losses": [0.0, 1.0], "deltas": [0.5]},
+        {"kind": "curve", "losses": [0.5, 1.0], "deltas": [0.5, 0.1]},
+        {"kind": "curve", "losses": [0.0, 701.0], "deltas": [0.5, 0.1]},
+        {"kind": "curve", "losses": [0.0, 1.0], "deltas": [1.5, 0.1]},
+        {"kind": "curve", "losses": [0.0, 1.0], "deltas": [0.5, -0.1]},
+        {"kind": "curve", "losses": [0.0, 2.0, 1.0], "deltas": [0.5, 0.2, 0.1]},
+        {"kind": "curve", "losses": [0.0, 1.0, 2.0], "deltas": [0.5, 0.1, 0.2]},
+        {"kind": "curve", "losses": [0.0, math.nan], "deltas": [0.5, 0.1]},
+        {"kind": "pure", "epsilon": 0.0},
+        {"kind": "laplace", "epsilon": -1.0},
+        {"kind": "step", "epsilon": 1.0, "mass": -0.5},
+        {"kind": "step", "epsilon": -1.0, "mass": 0.5},
+        {"kind": "step", "epsilon": 1.0},
+        {"kind": "gaussian"},
+    ],
+)
+def test_a_curve_that_is_no_profile_is_an_error(data: dict[str, object]) -> None:
+    with pytest.raises(ss.InvalidInput):
+        profile_from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("losses", "deltas"),
+    [((0.0,), (0.3,)), ((0.0, 700.0), (1.0, 0.0)), ((0.0, 1.0, 1.0), (0.5, 0.2, 0.2)), ((0.0, 1.0), (0.0, 0.0))],
+)
+def test_the_ends_of_what_a_curve_may_be_belong_to_it(losses: tuple[float, ...], deltas: tuple[float, ...]) -> None:
+    curve = CurveProfile(losses, deltas)
+    assert profile_from_dict(curve.to_dict()) == curve
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_laws_come_back_equal(law: GaussianNoise) -> None:
+    assert law_from_dict(law.to_dict()) == law
+    assert law.to_dict()["std"] == law.std
+
+
+@pytest.mark.parametrize("data", [{}, {"name": "cauchy"}, {"name": "laplace"}, {"name": "staircase", "epsilon": 1.0}])
+def test_unknown_laws_are_errors(data: dict[str, object]) -> None:
+    with pytest.raises(ss.InvalidInput):
+        law_from_dict(data)
+
+
+def test_the_share_of_a_staircase() -> None:
+    assert StaircaseNoise(1.0, 2.0, 1.0).gamma == 1.0
+    for gamma in (0.0, -0.1, 1.000001, math.nan):
+        with pytest.raises(ss.InvalidInput):
+            StaircaseNoise(1.0, 2.0, gamma)
+    for broken in ({"epsilon": 0.0, "sensitivity": 1.0}, {"epsilon": 1.0, "sensitivity": -1.0}):
+        with pytest.raises(ss.InvalidInput):
+            StaircaseNoise(gamma=0.5, **broken)
+    # The inner part is a whole number of grid steps, at least one, whatever the budget.
+    assert StaircaseNoise.calibrated(2.0, 1.0).gamma == pytest.approx(1 / (1 + math.e))
+    assert StaircaseNoise.calibrated(2.0, 1.0, 1 / 8).gamma == 2 / 8
+    assert StaircaseNoise.calibrated(2.0, 2.0, 1 / 8).gamma == 4 / 16
+    assert StaircaseNoise.calibrated(100.0, 1.0, 1 / 8).gamma == 1 / 8
+    assert 0 < StaircaseNoise.calibrated(1e6, 1.0).gamma < 1e-300
+
+
+def test_the_pure_scale_of_laplace_noise_is_rounded_up(rng: np.random.Generator) -> None:
+    for epsilon, sensitivity in rng.uniform(0.1, 10, (300, 2)):
+        law = LaplaceNoise.calibrated(float(epsilon), float(sensitivity))
+        with mpmath.workdps(40):
+            exact = mpmath.mpf(float(sensitivity)) / mpmath.mpf(float(epsilon))
+            assert exact * (1 + mpmath.mpf(2) ** -50) < law.b < exact * (1 + mpmath.mpf(2) ** -46)
+        assert law.profile(float(sensitivity)).epsilon_at(0.0) <= epsilon
+
+
+def test_quantiles_of_certainties_are_infinite() -> None:
+    for law in (LaplaceNoise(0.3), GaussianNoise(0.3)):
+        assert law.quantile(0.0) == -math.inf
+        assert law.quantile(1.0) == math.inf
+    assert LaplaceNoise(0.3).quantile(0.5) == 0.0
+    assert LaplaceNoise(0.3).cdf(0.0) == 0.5
+    assert StaircaseNoise(1.0, 2.0, 0.3).cdf(0.0) == 0.5
+    assert StaircaseNoise(1.0, 2.0, 0.3).quantile(0.5) == 0.0
+
+
+def test_a_move_costs_as_many_steps_as_it_crosses() -> None:
+    law = StaircaseNoise(1.0, 2.0, 0.3)
+    assert law.profile(1e-3).epsilon_at(0.0) == 1.0
+    assert law.profile(2.0 * (1 + 1e-13)).epsilon_at(0.0) == 1.0  # the rounding of a quotient is no second step
+    assert law.profile(2.0 * (1 + 1e-9)) == PureProfile(2.0)
+    assert law.profile(4.0) == PureProfile(2.0)
+    assert law.profile(4.1) == PureProfile(3.0)
+    assert isinstance(StaircaseNoise(1.0, 2.0, 0.5).profile(2.0), StepProfile)
+    assert StaircaseNoise(1.0, 2.0, 0.51).profile(2.0) == PureProfile(1.0)
