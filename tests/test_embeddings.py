@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import UserList, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -105,12 +110,69 @@ def test_a_pairwise_score_depends_on_its_two_rows_alone(n: int, d: int, rng: np.
         assert np.array_equal(after[np.ix_(keep, keep)], before[np.ix_(keep, keep)])
 
 
-def test_a_list_has_one_precision_whatever_one_record_is(rng: np.random.Generator) -> None:
-    rows = list(rng.standard_normal((40, 8)).astype(np.float32))
-    before = cosines(rows, np.ones((1, 8)))
+class Rows(Sequence[Array]):
+    """A sequence of somebody's own: it has a length and items, and no dtype."""
+
+    def __init__(self, rows: list[Array]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._rows[place]
+
+
+class Block:
+    """An array of somebody's own: it says its dtype, as those of PyTorch and pandas do."""
+
+    def __init__(self, rows: list[Array]) -> None:
+        self._rows = np.array(rows, dtype=np.float32)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        return np.array(self._rows, dtype=dtype, copy=copy)
+
+
+SEQUENCES: dict[str, Callable[[list[Array]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "deque": deque,
+    "UserList": UserList,
+    "own sequence": Rows,
+    "list of lists": lambda rows: [list(row) for row in rows],
+    "deque of tuples": lambda rows: deque(tuple(row) for row in rows),
+}
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_a_sequence_has_one_precision_whatever_one_record_is(kind: str, rng: np.random.Generator) -> None:
+    rows = list(rng.standard_normal((300, 8)).astype(np.float32))
+    query = rng.standard_normal((1, 8))
+    before = cosines(SEQUENCES[kind](rows), query)
     rows[3] = rng.standard_normal(8)  # a float64 record among float32 ones
-    after = cosines(rows, np.ones((1, 8)))
+    after = cosines(SEQUENCES[kind](rows), query)
     assert np.array_equal(np.delete(after, 3, axis=1), np.delete(before, 3, axis=1))
+    # The check would see another precision: it moves most scores.
+    single = cosines(np.array(rows, dtype=np.float32), query)
+    assert (np.delete(single, 3, axis=1) != np.delete(before, 3, axis=1)).mean() > 0.5
+
+
+def test_what_has_a_dtype_of_its_own_keeps_it(rng: np.random.Generator, tmp_path: Path) -> None:
+    rows = rng.standard_normal((6, 4)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    for given_ in (rows, Block(list(rows)), memoryview(rows), mapped):
+        assert embeddings.as_rows(given_, "test").dtype == np.float32
+    for given_ in (rows.astype(np.float64), memoryview(rows.astype(np.float64)), rows.astype(np.int64)):
+        assert embeddings.as_rows(given_, "test").dtype == np.float64
+
+
+@pytest.mark.parametrize("library", ["torch", "pandas"])
+def test_tensors_and_frames_have_a_dtype_of_their_own(library: str, rng: np.random.Generator) -> None:
+    module = pytest.importorskip(library)
+    rows = rng.standard_normal((6, 4)).astype(np.float32)
+    given_ = module.from_numpy(rows) if library == "torch" else module.DataFrame(rows)
+    assert embeddings.as_rows(given_, "test").dtype == np.float32
 
 
 def test_ball_keeps_short_rows_short() -> None:
@@ -127,6 +189,46 @@ def test_centroids_are_directions_of_means_in_sorted_order(rng: np.random.Genera
         assert means[place] == pytest.approx(mean / np.linalg.norm(mean))
 
 
-def test_centroids_that_cancel_are_refused() -> None:
-    with pytest.raises(ss.InvalidInput, match=r"identity number 1 .* cancel out"):
-        embeddings.centroids(np.array([[1.0, 0], [0, 1], [0, -1]]), np.array([0, 1, 1]), "test")
+def test_what_cancels_out_is_taken_as_the_first_basis_vector() -> None:
+    rows = np.array([[0.0, 1], [0, 1], [0, -1], [0.6, 0.8], [-0.6, -0.8]])
+    means = embeddings.centroids(rows, np.array([0, 1, 1, 2, 2]), "test")
+    assert np.array_equal(means, [[0, 1], [1, 0], [1, 0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 3])
+def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Generator) -> None:
+    """A zero row has the scores of the first basis vector, and no other score knows of it."""
+    rows = rng.standard_normal((3000, 24)).astype(dtype)
+    query = rng.standard_normal((m, 24))
+    before, pairs = cosines(rows, query), embeddings.gram(rows[:40], "test")
+    axis = rows.copy()
+    axis[11] = np.eye(24)[0]
+    rows[11] = 0
+    after = cosines(rows, query)
+    assert after[:, 11] == pytest.approx(query[:, 0] / np.linalg.norm(query, axis=1), abs=1e-6)
+    assert np.abs(after - cosines(axis, query)).max() < 1e-6
+    assert np.array_equal(np.delete(after, 11, axis=1), np.delete(before, 11, axis=1))
+    assert np.array_equal(cosines(rows, query, "ball")[:, 11], np.zeros(m))
+    keep = np.arange(40) != 11
+    assert np.array_equal(embeddings.gram(rows[:40], "test"), embeddings.gram(axis[:40], "test"))
+    assert np.array_equal(embeddings.gram(rows[:40], "test")[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
+    assert np.array_equal(embeddings.unit_rows(rows, "test")[11], np.eye(24)[0])
+
+
+def test_a_centroid_depends_on_its_own_identity_alone(rng: np.random.Generator) -> None:
+    rows, labels = rng.standard_normal((900, 16)), rng.integers(0, 200, 900)
+    before = embeddings.centroids(rows, labels, "test")
+    own = labels == labels[7]
+    for other in (0 * rows[own], 1e200 * rows[own], -rows[own], np.resize([1.0, -1.0], (own.sum(), 1)) * rows[7]):
+        changed = rows.copy()
+        changed[own] = other
+        after = embeddings.centroids(changed, labels, "test")
+        assert np.abs(np.linalg.norm(after, axis=1) - 1).max() < 1e-12
+        assert np.array_equal(np.delete(after, labels[7], axis=0), np.delete(before, labels[7], axis=0))
+        assert not np.array_equal(after[labels[7]], before[labels[7]])
+
+
+def test_a_public_zero_is_an_error() -> None:
+    with pytest.raises(ss.InvalidInput, match="Row 1 of 'query' is zero and has no direction"):
+        cosines(np.eye(3), np.array([[1.0, 0, 0], [0, 0, 0]]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -363,7 +364,7 @@ class TestRefusals:
         with pytest.raises(ss.InvalidInput, match=message):
             release_index(collection, **options)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_bad_rows(self, value: float, collection: Array) -> None:
         rows = collection.copy()
         rows[17] = value
@@ -389,6 +390,36 @@ class TestRefusals:
         rows = np.full((3, 4), np.nan)
         with pytest.raises(ss.InvalidInput, match="PrivUnit"):
             release_index(rows, epsilon=1, delta=0.1)
+
+
+@pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
+@pytest.mark.parametrize("vanishing", ["zero", "orthogonal", "nearly orthogonal"])
+def test_every_finite_record_is_released(mechanism: str, vanishing: str, rng: np.random.Generator) -> None:
+    """A record that vanishes is taken as the first direction of its space, and no other vector knows of it."""
+    contract: dict[str, Any] = {"epsilon": 5, "mechanism": mechanism, "delta": 1e-6 if mechanism == "gaussian" else 0}
+    basis = np.eye(6)[[4, 2, 1]]
+    rows = rng.standard_normal((50, 6))
+    rows[7] = {"zero": 0 * rows[7], "orthogonal": np.eye(6)[0], "nearly orthogonal": [1, 0, 1e-12, 0, 0, 0]}[vanishing]
+    axis = rows.copy()
+    # A zero row is the first basis vector, which is orthogonal to this basis too: then the basis' first direction.
+    axis[7] = basis[0]
+    index = release_index(rows, reduction=basis, rng=3, **contract)
+    assert np.array_equal(index.vectors, release_index(axis, reduction=basis, rng=3, **contract).vectors)
+    rows[7] = rng.standard_normal(6)
+    other = release_index(rows, reduction=basis, rng=3, **contract)
+    assert np.array_equal(np.delete(index.vectors, 7, axis=0), np.delete(other.vectors, 7, axis=0))
+    assert not np.array_equal(index.vectors[7], other.vectors[7])
+
+
+@pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
+@pytest.mark.parametrize("centroids", [True, False])
+def test_every_finite_collection_has_an_index_by_private_pca(mechanism: str, centroids: bool) -> None:
+    contract: dict[str, Any] = {"epsilon": 5, "delta": 1e-6, "components": 2, "reduction": "pca"}
+    who = ss.Identity([0, 0, 1, 1, 2], centroids=centroids)
+    for rows in (np.zeros((5, 4)), np.eye(5, 4), [[1, 0, 0, 0], [-1, 0, 0, 0], [0, 1, 0, 0], [0, -1, 0, 0], [0] * 4]):
+        index = release_index(rows, mechanism=mechanism, adjacency=who, **contract)
+        assert np.isfinite(index.vectors).all()
+        assert index.holds_together()
 
 
 def test_a_ledger_is_charged_before_the_noise_and_not_for_bad_rows(collection: Array) -> None:

@@ -4,7 +4,9 @@ Nothing here is private. The functions return clean scores to `releases`, which 
 memory and lets nothing else out. Each score is computed from its own row (or pair of rows) alone, never from the
 rest of the collection: that is what makes replacing one record move only that record's scores.
 
-Errors name the offending row: they speak to the curator who holds the collection, and must not be passed to a client.
+Every finite row has a direction, so that no release can tell two neighbouring collections apart by an error: a zero row
+and an identity whose records cancel out are taken as the first basis vector. A NaN or an infinity raises an error that
+names the row: it speaks to the curator who holds the collection, and must not be passed to a client.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ Norm = Literal["unit", "ball"]
 NORMS: tuple[str, ...] = get_args(Norm)
 # A block of rows stays in the second-level cache while its norms and its scores are taken.
 _BLOCK_BYTES = 1 << 20
+#: What is left of unit rows after they cancel out, or after a projection, has no direction below this length: it is
+#: rounding error, which is about 1e-16 for each row and dimension.
+_VANISHES = 1e-9
 
 
 def as_rows(embeddings: ArrayLike, function: str, name: str = "embeddings") -> Rows:
@@ -32,10 +37,24 @@ def as_rows(embeddings: ArrayLike, function: str, name: str = "embeddings") -> R
     array = _checks.array(embeddings, name, function, must)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         _checks.reject(name, function, must, array if array.ndim else embeddings)
-    # A list takes the widest type in it, so one record could change the precision of all: lists are always double.
-    if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and not isinstance(embeddings, list | tuple):
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and has_own_dtype(embeddings):
         return array.astype(np.float32, copy=False)
     return array.astype(np.float64, copy=False)
+
+
+def has_own_dtype(embeddings: Any) -> bool:
+    """Whether NumPy reads this as an array of one type, rather than record by record.
+
+    A list, a deque or any other sequence takes the widest type in it, so that one record could change the precision of
+    all the others: sequences are always taken as double.
+    """
+    if any(hasattr(embeddings, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
+        return True
+    try:
+        memoryview(embeddings).release()
+    except TypeError:
+        return False
+    return True
 
 
 def as_queries(query: ArrayLike, dimension: int, function: str) -> tuple[NDArray[np.float64], bool]:
@@ -45,7 +64,7 @@ def as_queries(query: ArrayLike, dimension: int, function: str) -> tuple[NDArray
     if array.ndim not in (1, 2) or array.shape[-1] != dimension or array.dtype.kind not in "fiu" or not len(array):
         _checks.reject("query", function, must, array if array.ndim else query)
     rows = as_rows(np.atleast_2d(array), function, "query")
-    return unit_rows(rows, function, "query"), array.ndim == 1
+    return public_unit_rows(rows, function, "query"), array.ndim == 1
 
 
 def rounding_error(dimension: int, dtype: Any) -> float:
@@ -60,7 +79,8 @@ def rounding_error(dimension: int, dtype: Any) -> float:
 def scores(rows: Rows, queries: NDArray[np.float64], norm: str, function: str) -> NDArray[np.float64]:
     """Clean cosines of every query with every row, shape (m, n), before clamping.
 
-    ``norm`` "unit" divides by the row's length; "ball" divides only rows longer than one (x / max(1, |x|)).
+    ``norm`` "unit" divides by the row's length, and takes a zero row as the first basis vector; "ball" divides only
+    rows longer than one (x / max(1, |x|)).
     """
     n, d = rows.shape
     public = queries.astype(rows.dtype)
@@ -90,37 +110,63 @@ def gram(rows: Rows, function: str) -> NDArray[np.float64]:
 
 
 def unit_rows(rows: Rows, function: str, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
-    """A double-precision copy of the rows, each of length one; ``first`` is the number of the first, for errors."""
+    """A double-precision copy of the rows, each of length one, a zero row as the first basis vector.
+
+    ``first`` is the number of the first row, for errors.
+    """
     out = rows.astype(np.float64)
-    _scale_to_one(out, first + np.arange(len(out)), function, name)
+    largest = _scale_to_one(out, first + np.arange(len(out)), function, name)
+    out[largest == 0, 0] = 1.0
     with np.errstate(under="ignore"):
         out /= np.sqrt(np.vecdot(out, out))[:, None]
     return out
 
 
+def public_unit_rows(rows: Rows, function: str, name: str) -> NDArray[np.float64]:
+    """The same for rows that are no records of the collection, such as queries: a zero row raises an error."""
+    empty = ~rows.any(axis=1)
+    if empty.any():
+        raise InvalidInput(f"Row {int(np.argmax(empty))} of '{name}' is zero and has no direction; remove it.")
+    return unit_rows(rows, function, name)
+
+
+def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums or projections of unit rows, scaled to length one in place; what vanishes becomes the first basis vector."""
+    lengths = np.sqrt(np.vecdot(rows, rows))
+    vanished = lengths < _VANISHES
+    rows[vanished] = 0.0
+    rows[vanished, 0] = lengths[vanished] = 1.0
+    rows /= lengths[:, None]
+    return rows
+
+
+def check_finite(rows: Rows, function: str, name: str = "embeddings") -> None:
+    """Raise the error about the first row that holds a NaN or an infinity, if there is one."""
+    block = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.itemsize))
+    for start in range(0, len(rows), block):
+        part = rows[start : start + block]
+        _check_largest(np.abs(part).max(axis=1), start + np.arange(len(part)), function, name)
+
+
 def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.float64]:
-    """The direction of each identity's mean unit row, one row per label in sorted order."""
+    """The direction of each identity's mean unit row, one row per label in sorted order.
+
+    Each sum runs over its own identity's rows alone. Rows that cancel out have the first basis vector as centroid.
+    """
     unit = unit_rows(rows, function)
     index = np.unique(labels, return_inverse=True)[1]
     members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
-    sums: NDArray[np.float64] = members @ unit
-    lengths = np.sqrt(np.vecdot(sums, sums))
-    if (lengths < 1e-9).any():
-        worst = int(np.argmin(lengths))
-        raise InvalidInput(
-            f"The records of identity number {worst} (in sorted order of labels) cancel out, so {function} has no "
-            "centroid direction for it; give that identity other records or leave it out."
-        )
-    sums /= lengths[:, None]
-    return sums
+    return directions(members @ unit)
 
 
 def _careful_scores(
     part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str, function: str
 ) -> NDArray[np.float64]:
-    """The scores of rows with NaN, infinite, zero, huge or tiny entries: refuse the first three, rescale the rest."""
+    """The scores of rows with NaN, infinite, zero, huge or tiny entries: raise an error for the first two."""
     out = part.astype(np.float64)
-    largest = _scale_to_one(out, numbers, function, "embeddings", zero=norm == "ball")
+    largest = _scale_to_one(out, numbers, function, "embeddings")
+    if norm == "unit":
+        out[largest == 0, 0] = 1.0
     lengths = np.sqrt(np.vecdot(out, out))
     if norm == "ball":
         with np.errstate(over="ignore"):
@@ -134,21 +180,20 @@ def _careful_scores(
 
 
 def _scale_to_one(
-    rows: NDArray[np.float64], numbers: NDArray[np.intp], function: str, name: str, *, zero: bool = False
+    rows: NDArray[np.float64], numbers: NDArray[np.intp], function: str, name: str
 ) -> NDArray[np.float64]:
-    """Divide each row, in place, by its largest entry, so that no square overflows or vanishes; refuse bad rows."""
+    """Divide each row that is not zero, in place, by its largest entry, so that no square overflows or vanishes."""
     largest: NDArray[np.float64] = np.abs(rows).max(axis=1)
+    _check_largest(largest, numbers, function, name)
+    with np.errstate(under="ignore"):
+        rows /= np.where(largest == 0, 1.0, largest)[:, None]
+    return largest
+
+
+def _check_largest(largest: NDArray[Any], numbers: NDArray[np.intp], function: str, name: str) -> None:
     bad = ~np.isfinite(largest)
     if bad.any():
         raise InvalidInput(
             f"Row {numbers[np.argmax(bad)]} of '{name}' holds a NaN or an infinity; {function} takes finite "
             "numbers only."
         )
-    empty = largest == 0
-    if empty.any():
-        if not zero:
-            raise InvalidInput(f"Row {numbers[np.argmax(empty)]} of '{name}' is zero and has no direction; remove it.")
-        largest = np.where(empty, 1.0, largest)
-    with np.errstate(under="ignore"):
-        rows /= largest[:, None]
-    return largest

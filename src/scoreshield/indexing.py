@@ -122,7 +122,7 @@ class IndexRelease(Release):
     def _reduced(self, query: ArrayLike, function: str) -> tuple[Float, bool]:
         queries, single = _embeddings.as_queries(query, self.dimension, function)
         if self.projection is not None:
-            queries = _embeddings.unit_rows(queries @ self.projection.T, function, "query")
+            queries = _embeddings.public_unit_rows(queries @ self.projection.T, function, "query")
         return queries, single
 
 
@@ -199,8 +199,7 @@ def prepare_index(
 
     def checked_rows() -> _embeddings.Rows:
         rows = source.rows()
-        for _ in blocks(rows):
-            pass
+        _embeddings.check_finite(rows, FUNCTION)
         return rows
 
     def draw(rows: _embeddings.Rows, stream: Stream) -> IndexRelease:
@@ -208,7 +207,7 @@ def prepare_index(
         projection = plan.projection(rows, stream)
         for start, block in blocks(rows):
             if projection is not None:
-                block = _embeddings.unit_rows(block @ projection.T, FUNCTION, first=start)
+                block = _embeddings.directions(block @ projection.T)
             end = start + len(block)
             vectors[start:end] = maker.release(block, stream)
             if progress is not None:

@@ -83,7 +83,8 @@ def release_scores(
     adjacency : who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels, centroids=True)``
         one score per identity is released, in sorted order of the labels.
     score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
-    norm : ``"unit"`` normalises rows and refuses zero rows; ``"ball"`` only shortens rows longer than one.
+    norm : ``"unit"`` normalises rows, and takes a zero row as the first basis vector; ``"ball"`` only shortens rows
+        longer than one.
     rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
     ledger : ``ledger.account(name)`` of a :class:`scoreshield.Ledger`, charged before any random bit is drawn. The name
         is the collection's. A row that is not finite is found before the charge and costs nothing.

@@ -288,9 +288,10 @@ def test_documents_without_embeddings_are_told_in_one_sentence() -> None:
         PrivateRetriever(store_of(some), epsilon=1).warm_up()
     with pytest.raises(StoreError, match="mixes vectors of different lengths"):
         PrivateRetriever(store_of([*documents(), Document(id="x", embedding=[1.0])]), epsilon=1).warm_up()
-    for bad in ([0.0] * D, [float("nan")] * D):
-        with pytest.raises(StoreError, match="zero or not finite"):
-            PrivateRetriever(store_of([*documents(), Document(id="x", embedding=bad)]), epsilon=1).warm_up()
+    nothing = [*documents(), Document(id="x", embedding=[float("nan")] * D)]
+    with pytest.raises(StoreError, match="not finite"):
+        PrivateRetriever(store_of(nothing), epsilon=1).warm_up()
+    PrivateRetriever(store_of([*documents(), Document(id="x", embedding=[0.0] * D)]), epsilon=1).warm_up()
     # A store that keeps embeddings to itself when asked for documents is read all the same.
     kept = PrivateRetriever(store_of(return_embedding=False), epsilon=PLENTY, top_k=2)
     assert names(kept.run(QUERY.tolist())) == BEST[:2]

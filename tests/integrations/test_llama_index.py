@@ -516,8 +516,7 @@ def test_bad_input_is_one_sentence() -> None:
     [
         ({}, "holds no records"),
         ({"a": [1.0, 2.0], "b": [1.0]}, "mixes vectors of different lengths"),
-        ({"a": [1.0, float("nan")], "b": [1.0, 0.0]}, "zero or not finite"),
-        ({"a": [0.0, 0.0], "b": [1.0, 0.0]}, "zero or not finite"),
+        ({"a": [1.0, float("nan")], "b": [1.0, 0.0]}, "not finite"),
     ],
 )
 def test_a_bad_store_is_told_in_one_sentence(vectors: dict[str, list[float]], told: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from scoreshield import embeddings
 from scoreshield.errors import StoreError
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.search import PrivateSearch
@@ -75,6 +76,8 @@ class StoreChecks:
     ids : N of them, in the order in which they are put, which is not their sorted order; ``new`` is one more.
     any_length : whether vectors need not be of unit length.
     holds : what the store itself lets in: "nan", "zero", "twice" (an id), "lengths" (different ones).
+    takes_zero : the pins under which a zero vector is taken as the first basis vector; under others the store cannot
+        score one, and is refused before anything is charged.
     scores_zero : whether the store gives a zero vector the cosine 0, which nobody can tell without the vectors.
     failures : the names that :meth:`failing` takes.
     sees_updates : whether ``state`` sees a vector replaced under its id; otherwise the adapter has ``changed()``.
@@ -85,6 +88,7 @@ class StoreChecks:
     new: ClassVar[Any] = 1000
     any_length: ClassVar[bool] = True
     holds: ClassVar[frozenset[str]] = frozenset({"zero"})
+    takes_zero: ClassVar[frozenset[str]] = frozenset({"auto", "copy", "view"})
     scores_zero: ClassVar[bool] = False
     failures: ClassVar[tuple[str, ...]] = ("dropped", "late")
     sees_updates: ClassVar[bool] = True
@@ -237,6 +241,12 @@ class StoreChecks:
         if kind == "zero" and pin == "scores" and self.scores_zero:
             scored = self.open().scores(the_query())
             assert self.open().convention.to_cosine(scored.values)[list(scored.ids).index(ids[7])] == 0
+            return
+        if kind == "zero" and pin in self.takes_zero:
+            snapshot = Pinned(self.open(), pin=pin).current()
+            rows, public = snapshot.problem(the_query().astype(np.float64))
+            cosines = embeddings.scores(rows, public[None], "unit", "test")[0]
+            assert cosines[snapshot.ids.index(ids[7])] == pytest.approx(the_query()[0], abs=self.tolerance)
             return
         account = self.account(tmp_path)
 

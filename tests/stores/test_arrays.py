@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scoreshield import embeddings
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.stores import ArrayStore, Pinned
 
@@ -163,14 +164,25 @@ def test_bad_files(tmp_path: Path) -> None:
         ArrayStore("rows.csv")
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("file", [True, False])
 def test_bad_rows(tmp_path: Path, bad: float, file: bool) -> None:
     rows = ROWS.copy()
     rows[4] = bad
     np.save(tmp_path / "rows.npy", rows)
-    with pytest.raises(StoreError, match="zero or not finite numbers; nothing was released"):
+    with pytest.raises(StoreError, match="holds vectors that are not finite numbers; nothing was released"):
         Pinned(ArrayStore(tmp_path / "rows.npy" if file else rows)).current()
+
+
+@pytest.mark.parametrize("pin", ["copy", "scores", "auto"])
+def test_a_zero_row_is_taken_as_the_first_basis_vector(tmp_path: Path, pin: str) -> None:
+    rows = ROWS.copy()
+    rows[4] = 0
+    np.save(tmp_path / "rows.npy", rows)
+    snapshot = Pinned(ArrayStore(tmp_path / "rows.npy"), pin=pin).current()
+    query = QUERY / np.linalg.norm(QUERY)
+    given, public = snapshot.problem(query)
+    assert embeddings.scores(given, public[None], "unit", "test")[0, 4] == pytest.approx(query[0], abs=1e-6)
 
 
 @pytest.mark.parametrize(("ids", "says"), [([1] * N, "same id more than once"), ([[1]] * N, "cannot be told apart")])

@@ -33,6 +33,7 @@ def settings() -> Any:
 
 
 class ChromaChecks(StoreChecks):
+    takes_zero: ClassVar[frozenset[str]] = frozenset({"auto", "copy", "view", "scores"})
     ids: ClassVar[Sequence[Any]] = [f"p{i}" for i in np.random.default_rng(1).permutation(N)]
     new: ClassVar[Any] = "new"
     space: ClassVar[str] = "cosine"

@@ -88,6 +88,7 @@ def built(factory: str, metric: int = faiss.METRIC_INNER_PRODUCT, rows: Any = RO
 
 
 class FaissChecks(StoreChecks):
+    takes_zero: ClassVar[frozenset[str]] = frozenset({"auto", "copy", "view", "scores"})
     holds = frozenset({"nan", "zero", "twice"})
     metric: ClassVar[int] = faiss.METRIC_INNER_PRODUCT
 
@@ -453,7 +454,7 @@ class TestBadIndexes:
 
     @pytest.mark.parametrize("pin", ["auto", "copy", "scores"])
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQfp16"])
-    @pytest.mark.parametrize("bad", [np.nan, 0.0])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_rows_that_cannot_be_scored(self, factory: str, bad: float, pin: str) -> None:
         index = built(factory)
         index.add(np.full((1, D), bad, dtype=np.float32))

@@ -28,6 +28,7 @@ def table_of(ids: Sequence[Any], vectors: Any, kind: Any = None) -> Any:
 
 
 class TestLance(StoreChecks):
+    takes_zero: ClassVar[frozenset[str]] = frozenset()
     holds: ClassVar[frozenset[str]] = frozenset({"zero", "twice"})
     kind: ClassVar[Any] = pa.float32()
 

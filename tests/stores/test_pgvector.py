@@ -77,6 +77,7 @@ def database(server: str) -> Database:
 
 
 class PgChecks(StoreChecks):
+    takes_zero: ClassVar[frozenset[str]] = frozenset({"auto", "copy", "view", "scores"})
     column: ClassVar[str] = f"vector({DIMENSION})"
     id_type: ClassVar[str] = "bigint PRIMARY KEY"
     watch: ClassVar[str] = "counters"

@@ -176,7 +176,7 @@ class TestVersions:
         assert pinned.listed() == (held.ids, 1)
         assert pinned.current() is held
         store.token, store.rows = 2, np.full((N, DIMENSION), np.nan, dtype=np.float32)
-        with pytest.raises(StoreError, match="zero or not finite"):
+        with pytest.raises(StoreError, match="not finite"):
             pinned.listed()
         assert pinned._snapshot is None
 
@@ -216,7 +216,7 @@ class TestVersions:
         good = store.rows
         store.token, store.rows = 2, np.full((N, DIMENSION), np.nan, dtype=np.float32)
         for _ in range(2):
-            with pytest.raises(StoreError, match="zero or not finite"):
+            with pytest.raises(StoreError, match="not finite"):
                 pinned.current()
         store.rows = good
         assert pinned.current().version == 2
@@ -265,11 +265,11 @@ class TestViews:
         with pytest.raises(InvalidInput, match="gives no view of its vectors; use pin='copy'"):
             Pinned(Memory(), pin="view")
 
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_bad_rows(self, bad: float) -> None:
         store = Memory(zero_copy=True)
         store.rows[N - 1] = bad
-        with pytest.raises(StoreError, match="zero or not finite"):
+        with pytest.raises(StoreError, match="not finite"):
             Pinned(store).current()
 
 
@@ -281,9 +281,8 @@ def _set(store: Memory, **facts: Any) -> Memory:
 BAD = {
     "empty": (lambda s: _set(s, rows=s.rows[:0], ids=[]), "holds no records"),
     "no rows at all": (lambda s: _set(s, rows=np.empty(0), ids=[]), "holds no records"),
-    "nan": (lambda s: s.rows.__setitem__((3, 2), np.nan), "zero or not finite|not finite numbers"),
-    "infinite": (lambda s: s.rows.__setitem__((3, 2), np.inf), "zero or not finite|not finite numbers"),
-    "zero": (lambda s: s.rows.__setitem__(3, 0), "zero or not finite|not finite numbers"),
+    "nan": (lambda s: s.rows.__setitem__((3, 2), np.nan), "not finite numbers"),
+    "infinite": (lambda s: s.rows.__setitem__((3, 2), np.inf), "not finite numbers"),
     "the same id twice": (lambda s: s.ids.__setitem__(0, "r1"), "the same id more than once"),
     "ids that cannot be told apart": (lambda s: s.ids.__setitem__(0, ["r0"]), "cannot be told apart"),
     "too few ids": (lambda s: s.ids.pop(), "gave 59 ids and 60 vectors|one score a record"),

@@ -85,6 +85,7 @@ class TestFolder(LocalChecks):
     ]
     vector_name: ClassVar[str | None] = "face"
     distance: ClassVar[Any] = models.Distance.EUCLID
+    takes_zero: ClassVar[frozenset[str]] = frozenset()
     scores_zero: ClassVar[bool] = False
 
     @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ def built(metric: str = "cos", dtype: str = "f32", **options: Any) -> Any:
 
 
 class UsearchChecks(StoreChecks):
+    takes_zero: ClassVar[frozenset[str]] = frozenset()
     holds = frozenset({"nan", "zero"})
     sees_updates = True
     metric: ClassVar[str] = "cos"

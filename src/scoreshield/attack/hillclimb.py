@@ -55,7 +55,7 @@ class Matcher:
         )
         if len(row) != 1 or row.shape[1] < 2:
             _checks.reject("template", "Matcher", _VECTOR, np.asarray(template))
-        self._template: Float = _embeddings.unit_rows(row, "Matcher", "template")[0]
+        self._template: Float = _embeddings.public_unit_rows(row, "Matcher", "template")[0]
         self.sigma = _at_least_zero(sigma, "sigma", "Matcher")
         self.threshold = _cosine(threshold, "threshold", "Matcher")
         self.queries = 0
@@ -99,7 +99,7 @@ class Matcher:
         array = np.atleast_2d(_checks.array(probes, "probes", function, must))
         if array.ndim != 2 or array.shape[1] != self.dimension:
             _checks.reject("probes", function, must, array)
-        return _embeddings.unit_rows(_embeddings.as_rows(array, function, "probes"), function, "probes")
+        return _embeddings.public_unit_rows(_embeddings.as_rows(array, function, "probes"), function, "probes")
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,10 +114,10 @@ def game(
         ``others``. Non-members claim a random position each, so that both worlds are neighbours of each other.
     """
     function = "game"
-    rows = _embeddings.unit_rows(_embeddings.as_rows(records, function, "records"), function, "records")
+    rows = _embeddings.public_unit_rows(_embeddings.as_rows(records, function, "records"), function, "records")
     asked = rows
     if probes is not None:
-        asked = _embeddings.unit_rows(_embeddings.as_rows(probes, function, "probes"), function, "probes")
+        asked = _embeddings.public_unit_rows(_embeddings.as_rows(probes, function, "probes"), function, "probes")
         if asked.shape != rows.shape:
             _checks.reject("probes", function, f"an array of shape {rows.shape}, as the records are", asked)
     share = _checks.real(reference, "reference", function, "a share in (0, 0.4]")

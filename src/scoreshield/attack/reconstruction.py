@@ -288,7 +288,7 @@ def _rows(source: Any, name: str, n: int, function: str) -> tuple[Float, float]:
     rows = _embeddings.as_rows(source, function, name)
     if len(rows) != n:
         _checks.reject(name, function, f"the {n} known records, one a row", rows)
-    return _embeddings.unit_rows(rows, function, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
+    return _embeddings.public_unit_rows(rows, function, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
 
 
 def _column_space(rows: Float, default: float, tolerance: Any, function: str) -> Float:

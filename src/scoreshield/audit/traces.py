@@ -135,7 +135,7 @@ def _unit(rows: ArrayLike, name: str, function: str) -> Float:
     array = _embeddings.as_rows(rows, function, name)
     if not np.isfinite(array).all():
         _checks.reject(name, function, "an array of finite numbers", array)
-    return _embeddings.unit_rows(array, function, name)
+    return _embeddings.public_unit_rows(array, function, name)
 
 
 def _places(slots: ArrayLike | None, m: int, n: int, function: str) -> NDArray[np.intp]:

@@ -24,7 +24,8 @@ _PAGE = 1_000
 def _cosines(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each of a record and the unit query alone; double precision holds the square of any single one."""
     wide = rows.astype(np.float64)
-    with np.errstate(all="ignore"):  # zero vectors become NaN, which is refused
+    wide[~wide.any(axis=1), 0] = 1.0  # as a release takes a zero vector
+    with np.errstate(all="ignore"):
         cosines = np.vecdot(wide, query.astype(np.float64)) / np.sqrt(np.vecdot(wide, wide))
     return np.asarray(cosines, dtype=np.float32)
 

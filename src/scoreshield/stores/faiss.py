@@ -99,7 +99,7 @@ class FaissStore:
                 out[done : done + len(page)] = _embeddings.scores(page, query, "unit", "FaissStore")[0]
             except InvalidInput:
                 raise StoreError(
-                    f"{self.name} holds vectors that are zero or not finite numbers; nothing was released."
+                    f"{self.name} holds vectors that are not finite numbers; nothing was released."
                 ) from None
             done += len(page)
         return out

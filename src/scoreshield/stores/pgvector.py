@@ -146,7 +146,8 @@ class PgVectorStore:
             raise self._without()
         rows.sort(key=lambda row: row[0])
         products, lengths = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2).T
-        lengths[lengths < _SHORTEST] = np.nan  # refused, as what is not finite is
+        vanished = lengths < _SHORTEST  # taken as the first basis vector, as a release takes a zero vector
+        products[vanished], lengths[vanished] = -query[0], 1.0
         return Scored([row[0] for row in rows], (-products / lengths).astype(np.float32))
 
     def records(self) -> Records:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -215,14 +215,15 @@ class Pinned:
         else:
             rows = _unit_copy(rows, self.store)
         found = Snapshot(self.store, tuple(records.ids), rows, version, state)
-        _check_convention(self.store, found, self._scored(_probe(rows.shape[1])))
+        zero = {found.ids[place] for place in np.flatnonzero(~records.vectors.any(axis=1))}
+        _check_convention(self.store, found, self._scored(_probe(rows.shape[1]), zero), zero)
         if reading(self.store, "telling its state", self.store.state) != state:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released: try again.")
         return found
 
-    def _scored(self, query: NDArray[np.float32]) -> Scored:
+    def _scored(self, query: NDArray[np.float32], zero: Set[Any] = frozenset()) -> Scored:
         ids, values = reading(self.store, "scoring a probe", lambda: self.store.scores(query))
-        return Scored(ids, _check_scored(self.store, ids, values))
+        return Scored(ids, _check_scored(self.store, ids, values, zero))
 
 
 def _probe(dimension: int) -> NDArray[np.float32]:
@@ -231,12 +232,15 @@ def _probe(dimension: int) -> NDArray[np.float32]:
     return (probe / np.linalg.norm(probe)).astype(np.float32)
 
 
-def _check_scored(store: Store, ids: Sequence[Any], given: Any) -> NDArray[Any]:
+def _check_scored(store: Store, ids: Sequence[Any], given: Any, zero: Set[Any] = frozenset()) -> NDArray[Any]:
+    """One finite score for each record; what a store says of a zero vector does not matter."""
     values: NDArray[Any] = np.asarray(given)
     if values.ndim != 1 or len(values) != len(ids) or values.dtype.kind != "f":
         raise StoreError(f"{store.name} did not give one score a record.")
     if not len(values):
         raise StoreError(f"{store.name} holds no records.")
+    if zero:
+        values = np.where([one in zero for one in ids], 0.0, values)
     if not np.isfinite(values).all():
         raise StoreError(f"{store.name} gave scores that are not finite numbers; nothing was released.")
     return values
@@ -251,6 +255,8 @@ def _checked_records(store: Store) -> Records | None:
         vectors = np.asarray(records.vectors)
     except ValueError:  # rows of different lengths
         vectors = np.empty(0, dtype=object)
+    if vectors.dtype.kind == "f" and not _embeddings.has_own_dtype(records.vectors):
+        vectors = vectors.astype(np.float64)  # or else one record could change the precision of all
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1:] != (store.dimension,):
         if not len(ids):
             raise StoreError(f"{store.name} holds no records.")
@@ -285,25 +291,21 @@ def _unit_copy(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
 def _check_rows(rows: NDArray[Any], store: Store) -> None:
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
-        largest = np.abs(part).max(axis=1)
-        if not (np.isfinite(largest).all() and largest.min() > 0):
-            raise _bad_rows(store)
+        if not np.isfinite(np.abs(part).max(axis=1)).all():
+            raise StoreError(f"{store.name} holds vectors that are not finite numbers; nothing was released.")
 
 
-def _bad_rows(store: Store) -> StoreError:
-    return StoreError(f"{store.name} holds vectors that are zero or not finite numbers; nothing was released.")
-
-
-def _check_convention(store: Store, found: Snapshot, scored: Scored) -> None:
-    """The store's own scores of a probe must be what its convention says of its vectors."""
+def _check_convention(store: Store, found: Snapshot, scored: Scored, zero: Set[Any]) -> None:
+    """The store's own scores of a probe must be what its convention says of its vectors that are not zero."""
     assert found.rows is not None
     place = {one: number for number, one in enumerate(scored.ids)}
     if len(place) != len(found) or any(one not in place for one in found.ids):
         raise StoreError(f"{store.name} scores other records than it lists: it changed while it was read; try again.")
     probe = _probe(found.rows.shape[1])
     cosines = _embeddings.scores(found.rows, probe[None].astype(np.float64), "unit", "Pinned")[0]
-    values = scored.values[[place[one] for one in found.ids]]
-    agree = [c for c in Convention if np.abs(c.to_cosine(values) - cosines).max() <= TOLERANCE]
+    compared = [number for number, one in enumerate(found.ids) if one not in zero]
+    values, cosines = scored.values[[place[found.ids[number]] for number in compared]], cosines[compared]
+    agree = [c for c in Convention if np.abs(c.to_cosine(values) - cosines).max(initial=0) <= TOLERANCE]
     if store.convention not in agree:
         advice = f"they are {agree[0].value!r}" if agree else "its vectors may not be of unit length"
         raise StoreError(
