@@ -356,3 +356,80 @@ def test_bad_arguments(tmp_path: Path) -> None:
         ParquetStore(tmp_path / "none.parquet")
     with pytest.raises(InvalidInput, match="the path of a file"):
         ParquetStore(3)  # type: ignore[arg-type]
+
+
+class TestFilesFromElsewhere:
+    """A database file may hold more than a table: none of it reads another file or stands in for the engine."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        (tmp_path / "other.csv").write_text('id,embedding\n1,"[1.0, 2.0]"\n')
+        with contextlib.closing(duckdb.connect(tmp_path / "a.db")) as made:
+            made.execute("CREATE TABLE people (id BIGINT, embedding FLOAT[2])")
+            made.execute("INSERT INTO people VALUES (1, [1, 0]), (2, [0, 1])")
+            made.execute(
+                "CREATE VIEW elsewhere AS SELECT id, embedding::FLOAT[2] AS embedding "
+                f"FROM read_csv('{tmp_path / 'other.csv'}')"
+            )
+            made.execute("CREATE VIEW within AS SELECT * FROM people")
+            made.execute(
+                "CREATE TABLE computed (id BIGINT, embedding FLOAT[2] "
+                "GENERATED ALWAYS AS (CAST([random(), id] AS FLOAT[2])))"
+            )
+            made.execute("INSERT INTO computed VALUES (1)")
+            made.execute("CREATE MACRO array_cosine_similarity(a, b) AS 0.77")
+            made.execute("CREATE MACRO len(a) AS 7")
+        return tmp_path / "a.db"
+
+    def test_a_view_is_rejected(self, path: Path) -> None:
+        for name in ("elsewhere", "within"):
+            with pytest.raises(InvalidInput, match="must be a table; a view"):
+                DuckDBStore(path, name)
+        with contextlib.closing(duckdb.connect(path)) as connection, pytest.raises(InvalidInput, match="a view"):
+            DuckDBStore(connection, "within")
+
+    def test_a_computed_column_is_rejected(self, path: Path) -> None:
+        with pytest.raises(InvalidInput, match="must store its columns"):
+            DuckDBStore(path, "computed")
+
+    def test_a_macro_does_not_stand_in_for_the_engine(self, path: Path) -> None:
+        scores = DuckDBStore(path, "people").scores(np.array([1, 0], dtype=np.float32)).values
+        assert scores.tolist() == [1.0, 0.0]
+
+    def test_a_table_that_became_a_view_is_noticed(self, path: Path) -> None:
+        store = DuckDBStore(path, "people")
+        with contextlib.closing(duckdb.connect(path)) as made:
+            made.execute("DROP VIEW within")
+            made.execute("ALTER TABLE people RENAME TO people2")
+            made.execute("CREATE VIEW people AS SELECT * FROM people2")
+        with pytest.raises(InvalidInput, match="must be a table; a view"):
+            store.scores(np.array([1, 0], dtype=np.float32))
+
+    def test_a_python_variable_is_no_table(self, path: Path) -> None:
+        relation = duckdb.sql("SELECT 1 AS id, [1.0, 2.0]::FLOAT[2] AS embedding")
+        assert relation is not None
+        with pytest.raises(StoreError, match="does not exist"):
+            DuckDBStore(path, "relation")
+
+    def test_connections_of_a_store_have_no_access_to_other_files(self, path: Path, tmp_path: Path) -> None:
+        with contextlib.closing(duckdb.connect(path)) as made:
+            made.execute(f"COPY people TO '{tmp_path / 'p.parquet'}' (FORMAT parquet)")
+        for store in (DuckDBStore(path, "people"), ParquetStore(tmp_path / "p.parquet")):
+            with store._cursor() as cursor:
+                for statement in (
+                    f"SELECT * FROM read_csv('{tmp_path / 'other.csv'}')",
+                    f"COPY (SELECT 1) TO '{tmp_path / 'out.csv'}'",
+                    "SET enable_external_access = true",
+                    f"ATTACH '{tmp_path / 'b.db'}'",
+                ):
+                    with pytest.raises(duckdb.Error):
+                        cursor.execute(statement)
+        assert not (tmp_path / "out.csv").exists()
+
+    def test_names_of_files_with_marks(self, path: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "a[1] *'q"
+        folder.mkdir()
+        with contextlib.closing(duckdb.connect(path)) as made:
+            name = str(folder / "p?.parquet").replace("'", "''")
+            made.execute(f"COPY people TO '{name}' (FORMAT parquet)")
+        assert ParquetStore(folder / "p?.parquet").records().ids == [1, 2]

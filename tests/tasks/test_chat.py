@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import socket
+import socketserver
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -418,3 +421,110 @@ def test_refused_batches(connect: Callable[..., ChatModel]) -> None:
     for conversations, workers in (("text", 1), (None, 1), ([ASKED], 0), ([ASKED], 1.5)):
         with pytest.raises(InvalidInput, match="parameter of complete_all must be"):
             model.complete_all(conversations, workers=workers)
+
+
+# ---- Proxies and the key.
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers nothing of use and keeps what it was sent: what a proxy would see."""
+    seen: list[bytes] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            seen.append(self.request.recv(65536))
+            self.request.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_address[1]}", seen
+        proxy.shutdown()
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with listening() as (address, seen):
+        for name in PROXIES:
+            monkeypatch.setenv(name, address)
+        yield seen
+
+
+def test_the_proxies_of_the_environment_see_nothing(
+    server: ChatServer, connect: Callable[..., ChatModel], proxy: list[bytes]
+) -> None:
+    import httpx
+
+    with httpx.Client() as client:  # the near miss: a client that takes them
+        client.get(server.url)
+    assert len(proxy) == 1
+    proxy.clear()
+    assert connect().complete(ASKED) == "fine"
+    assert connect(base_url=server.url.replace("127.0.0.1", "localhost")).complete(ASKED) == "fine"
+    with pytest.raises(ChatError):
+        connect(base_url="http://host.invalid/v1", allow_http=True, retries=0).complete(ASKED)
+    with pytest.raises(ChatError):
+        connect(base_url="https://host.invalid/v1", retries=0).complete(ASKED)
+    assert proxy == []
+
+
+def test_a_proxy_that_is_asked_for_serves_other_machines_alone(
+    server: ChatServer, connect: Callable[..., ChatModel]
+) -> None:
+    with listening() as (address, seen):
+        assert connect(proxy=address).complete(ASKED) == "fine"
+        assert seen == []
+        for base_url in ("http://host.invalid/v1", "https://host.invalid/v1"):
+            with pytest.raises(ChatError):
+                connect(base_url=base_url, allow_http=True, retries=0, proxy=address).complete(ASKED)
+        assert seen[0].startswith(b"POST http://host.invalid/v1/chat/completions ")
+        assert seen[1].startswith(b"CONNECT host.invalid:443 ")
+        assert KEY.encode() not in seen[1]
+    assert len(server.requests) == 1
+
+
+def test_keys_for_other_purposes_stay_in_the_environment(
+    server: ChatServer, connect: Callable[..., ChatModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_WEBHOOK_SECRET")
+    for name in names:
+        monkeypatch.setenv(name, f"value-of-{name}")
+    model = connect()
+    assert model.complete(ASKED) == "fine"
+    (request,) = server.requests
+    assert "value-of" not in repr(request)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": ""},
+        {"base_url": "ftp://host"},
+        {"base_url": "https://host.example/v1", "timeout": -1},
+        {"proxy": "socks9://user:pass-of-proxy@host"},
+        {"proxy": "http://user:pass-of-proxy@host:0"},
+        {"api_key": KEY + "\n"},
+        {"cache": "\0"},
+    ],
+)
+def test_no_frame_of_an_error_shows_the_key_or_the_proxy(options: dict[str, Any]) -> None:
+    arguments = {"base_url": "https://host.example/v1", "api_key": KEY, "proxy": "http://u:pass-of-proxy@host"}
+    arguments |= {"model": "m"} | options
+    with pytest.raises(ScoreShieldError) as caught:
+        ChatModel(**arguments)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+    error: BaseException | None = caught.value
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if "scoreshield" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
+                # A model that is half made has no repr of its own.
+                shown = repr({name: vars(value) if name == "self" else value for name, value in frame.f_locals.items()})
+                assert KEY not in shown
+                assert "pass-of-proxy" not in shown
+        assert KEY not in str(error) + repr(error)
+        assert "pass-of-proxy" not in str(error) + repr(error)
+        error = error.__context__

@@ -75,6 +75,12 @@ def rag(
     allow_http: Annotated[
         bool, typer.Option("--allow-http", help="Send prompts over plain http to another machine, for all to read.")
     ] = False,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            help="An HTTP proxy for servers on other machines; those that the environment names are never used."
+        ),
+    ] = None,
     leave_out: Annotated[
         str | None, typer.Option(help="What the servers do not know: some of temperature,max_tokens,seed.")
     ] = None,
@@ -98,7 +104,7 @@ def rag(
     if (models := _models(generator, generator_url, judge, judge_url, conditions)) is not None:
         chosen = CONDITIONS if conditions is None else _some_of(CONDITIONS, conditions, "conditions")
         left = () if leave_out is None else _some_of(LEAVABLE, leave_out, "leave-out")
-        answering = Answering(*models, chosen, max_tokens, timeout, retries, workers, allow_http, left)
+        answering = Answering(*models, chosen, max_tokens, timeout, retries, workers, allow_http, left, proxy)
     try:
         done = run(
             corpus,

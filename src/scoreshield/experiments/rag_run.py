@@ -13,7 +13,7 @@ import io as text_io
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,8 +97,9 @@ class Releasing:
 class Answering:
     """Who answers and who judges, each a model's name and its server's address, and in which conditions.
 
-    ``max_tokens``, ``timeout``, ``retries`` and ``allow_http`` are those of :class:`scoreshield.tasks.chat.ChatModel`,
-    ``workers`` that of :func:`scoreshield.tasks.rag.evaluate_answers`; ``leave_out`` names some of `LEAVABLE`.
+    ``max_tokens``, ``timeout``, ``retries``, ``allow_http`` and ``proxy`` are those of
+    :class:`scoreshield.tasks.chat.ChatModel`, ``workers`` that of :func:`scoreshield.tasks.rag.evaluate_answers`;
+    ``leave_out`` names some of `LEAVABLE`.
     """
 
     generator: tuple[str, str]
@@ -110,6 +111,7 @@ class Answering:
     workers: int = 4
     allow_http: bool = False
     leave_out: tuple[str, ...] = ()
+    proxy: str | None = field(default=None, repr=False)  # it may hold a password
 
     def model(self, which: tuple[str, str], cache: Path | None = None) -> ChatModel:
         name, url = which
@@ -119,6 +121,7 @@ class Answering:
             name,
             base_url=url,
             allow_http=self.allow_http,
+            proxy=self.proxy,
             timeout=self.timeout,
             retries=self.retries,
             cache=cache,

@@ -4,6 +4,10 @@ Scores come from ``SELECT id, array_cosine_similarity(vector, query)``, a full s
 precision DuckDB's squares of very long vectors overflow, and it answers 0. A Parquet file is read by the same
 statements, rather than by PyArrow: only its two columns are read, a block at a time, and the scores are the engine's
 own and not recomputed from the vectors they are checked against.
+
+A database file may come from elsewhere. It is opened without access to other files, extensions or Python variables, its
+table must be a table whose columns are stored, and functions are named in full: a view or a computed column could read
+other files or change with every reading, and a macro of the file could stand in for a function of the engine.
 """
 
 from __future__ import annotations
@@ -30,6 +34,13 @@ _PLAIN = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "
 _WIDE = ("hugeint", "uhugeint")
 #: How many of the last vectors ``state`` looks at.
 _SAMPLE = 32
+#: A connection of our own: nothing but what it was opened for.
+_CLOSED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+_LOCKED = {"enable_external_access": "false", "lock_configuration": "true"}
 
 
 class _DuckStore(ABC):
@@ -63,9 +74,8 @@ class _DuckStore(ABC):
     def scores(self, query: NDArray[np.float32]) -> Scored:
         single, double = f"FLOAT[{self._dimension}]", f"DOUBLE[{self._dimension}]"
         row = f"{self._column}::{single}::{double}"  # what overflows single precision is refused on the way
-        statement = (
-            f"SELECT {self._key} AS id, array_cosine_similarity({row}, ?::{double}) AS score FROM {self._relation}"
-        )
+        score = f"system.main.array_cosine_similarity({row}, ?::{double})"
+        statement = f"SELECT {self._key} AS id, {score} AS score FROM {self._relation}"
         ids, order, values = self._columns(statement, [query.tolist()])
         return Scored(ids, values.astype(np.float32)[order])
 
@@ -118,7 +128,8 @@ class _DuckStore(ABC):
             raise InvalidInput(f"{self.name}: the column {self._column} must hold FLOAT or DOUBLE arrays, not {kind}.")
         if kind.id == "array":
             return int(children["size"])
-        length = f"SELECT len({self._column}) FROM {self._relation} WHERE {self._column} IS NOT NULL LIMIT 1"
+        length = f"SELECT system.main.len({self._column}) FROM {self._relation}"
+        length += f" WHERE {self._column} IS NOT NULL LIMIT 1"
         row = cursor.execute(length).fetchone()
         if row is None:
             raise StoreError(f"{self.name} holds no records.")
@@ -178,6 +189,7 @@ class DuckDBStore(_DuckStore):
             _checks.reject("table", "DuckDBStore", "the name of a table", table)
         parts = [part for part in (schema, table) if part]
         self.name = "The DuckDB table " + ".".join(parts)
+        self._place: list[Any] = [None, schema, table]
         if self._connection is not None:
             self._place = parts = self._resolved(schema, table)
         super().__init__(".".join(map(_quoted, parts)), id_column, vector_column)
@@ -235,14 +247,33 @@ class DuckDBStore(_DuckStore):
             assert self._connection is not None
             # A connection serves one thread at a time; each of its cursors is one of its own.
             with contextlib.closing(self._connection.cursor()) as cursor:
+                self._check_table(cursor)
                 yield cursor
             return
         import duckdb
 
         if not self._path.is_file():
             raise StoreError(f"{self.name} is gone: there is no file {self._path.name}.")
-        with contextlib.closing(duckdb.connect(self._path, read_only=True)) as connection:
+        with contextlib.closing(duckdb.connect(self._path, read_only=True, config=_CLOSED | _LOCKED)) as connection:
+            self._check_table(connection)
             yield connection
+
+    def _check_table(self, cursor: Any) -> None:
+        """Raise where the name is not that of a table with stored columns."""
+        database, schema, table = self._place
+        where = (
+            f"WHERE lower(table_name) = lower({_literal(table)}) AND database_name = "
+            f"{_literal(database) if database else 'current_database()'} AND lower(schema_name) = "
+            f"lower({_literal(schema) if schema else 'current_schema()'})"
+        )
+        made = cursor.execute(f"SELECT sql FROM system.main.duckdb_tables() {where}").fetchone()
+        if made is None:
+            views = f"SELECT view_name FROM system.main.duckdb_views() {where.replace('table_name', 'view_name', 1)}"
+            if cursor.execute(views).fetchone() is not None:
+                raise InvalidInput(f"{self.name} must be a table; a view does not tell when it changes.")
+            raise StoreError(f"{self.name} does not exist.")
+        if "GENERATED ALWAYS AS" in made[0].upper():
+            raise InvalidInput(f"{self.name} must store its columns; a generated one may change with every reading.")
 
 
 class ParquetStore(_DuckStore):
@@ -264,8 +295,9 @@ class ParquetStore(_DuckStore):
         self.name = f"The Parquet file {self._path.name}"
         if not self._path.is_file():
             raise StoreError(f"{self.name} does not exist.")
-        name = glob.escape(str(self._path.absolute())).replace("'", "''")  # DuckDB takes patterns
-        super().__init__(f"read_parquet('{name}', hive_partitioning = false)", id_column, vector_column)
+        self._pattern = glob.escape(str(self._path.absolute()))  # DuckDB takes patterns
+        source = f"system.main.read_parquet({_literal(self._pattern)}, hive_partitioning = false)"
+        super().__init__(source, id_column, vector_column)
 
     def state(self) -> Hashable:
         return _facts(self._path, self.name), self._told
@@ -275,7 +307,11 @@ class ParquetStore(_DuckStore):
         import duckdb
 
         _facts(self._path, self.name)
-        with contextlib.closing(duckdb.connect()) as connection:
+        with contextlib.closing(duckdb.connect(config=_CLOSED)) as connection:
+            allowed = ", ".join(_literal(name) for name in (str(self._path.absolute()), self._pattern))
+            connection.execute(f"SET allowed_paths = [{allowed}]")
+            for name, value in _LOCKED.items():
+                connection.execute(f"SET {name} = {value}")
             yield connection
 
 

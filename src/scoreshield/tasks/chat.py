@@ -3,7 +3,8 @@
 The `openai` package (the 'rag' extra) speaks to the server. It repeats a request that met status 408, 409, 429 or 5xx,
 a time-out or a lost connection, after 0.5, 1, 2, 4 and then 8 seconds (each less up to a quarter, at random). Where the
 server names a delay in Retry-After, up to two minutes, it waits that long; where it names a longer one, it gives up.
-Prompts go to the named server alone: redirections are not followed, and plain http leaves this machine only on demand.
+Prompts go to the named server alone: redirections are not followed, proxies that the environment names ($HTTP_PROXY and
+the like) are not used, and plain http leaves this machine only on demand.
 
 Answers can be kept in a folder, one file each, named by a hash of everything that went into the request: a run that was
 stopped then goes on where it was. No message of this module holds a prompt, an answer or a key.
@@ -11,6 +12,7 @@ stopped then goes on where it was. No message of this module holds a prompt, an 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -69,6 +71,7 @@ class ChatModel:
     base_url : the address up to and with the version, for instance ``"http://localhost:8000/v1"``, without a user's
         name, a query or a fragment.
     allow_http : send prompts over plain http to another machine too, where everyone on the way can read them.
+    proxy : address of an HTTP proxy for servers on other machines; requests to this machine never take it.
     api_key : None takes $SCORESHIELD_API_KEY, or "none", which local servers accept.
     temperature, max_tokens, seed : sent with every request; None leaves one out.
     options : further decoding parameters, sent as they are, for instance ``{"top_p": 0.9}``.
@@ -84,6 +87,7 @@ class ChatModel:
         *,
         base_url: str,
         allow_http: bool = False,
+        proxy: str | None = None,
         api_key: str | None = None,
         temperature: float | None = 0.0,
         max_tokens: int | None = 512,
@@ -93,11 +97,15 @@ class ChatModel:
         retries: int = 5,
         cache: str | Path | None = None,
     ) -> None:
+        secret, route = _Secret(api_key), _Secret(proxy)
+        api_key = proxy = None  # an error below would keep them in its frame
         self.model = _checked_name(model)
         self.base_url = _checked_url(base_url, allow_http)
         self.parameters = _checked_parameters(temperature, max_tokens, seed, options)
         self.retries = _checks.count(retries, "retries", "ChatModel", least=0)
-        self._client = _client(self.base_url, _checked_key(api_key), _checked_timeout(timeout), self.retries)
+        self._client = _client(
+            self.base_url, _checked_key(secret), _checked_proxy(route), _checked_timeout(timeout), self.retries
+        )
         self.cache = None if cache is None else _checked_folder(cache)
 
     def __repr__(self) -> str:
@@ -253,8 +261,22 @@ def _in_threads(jobs: Sequence[Callable[[], str]], workers: int) -> list[Future[
     return futures
 
 
-def _client(base_url: str, api_key: str, timeout: float, retries: int) -> Any:
+class _Secret:
+    """A text that no repr shows, so that a report of an error with the values of its frames does not either."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+    def reveal(self) -> Any:
+        return self._value
+
+
+def _client(base_url: str, key: _Secret, proxy: _Secret, timeout: float, retries: int) -> Any:
     try:
+        import httpx  # which the openai package brings
         import openai
     except ImportError:
         raise InvalidInput("Chat models need the 'rag' extra: pip install 'scoreshield[rag]'.") from None
@@ -263,18 +285,25 @@ def _client(base_url: str, api_key: str, timeout: float, retries: int) -> Any:
             f"Chat models need the openai package, version 3.10 or newer. Got {openai.__version__}: "
             "pip install 'scoreshield[rag]'."
         )
-    try:
+    local = _is_local(urlsplit(base_url).hostname or "")
+    client = None
+    with contextlib.suppress(Exception):  # of the package's HTTP library: all else is checked by now
         client = openai.OpenAI(
             base_url=base_url,
-            api_key=api_key,
+            api_key=key.reveal(),
             timeout=timeout,
             max_retries=retries,
-            http_client=openai.DefaultHttpxClient(follow_redirects=False),
+            http_client=openai.DefaultHttpxClient(
+                follow_redirects=False,
+                trust_env=False,  # no proxies, and no passwords from ~/.netrc
+                proxy=None if local else proxy.reveal(),
+                verify=httpx.create_ssl_context(),  # which does know $SSL_CERT_FILE
+            ),
         )
-    except Exception:  # of the package's HTTP library: all else is checked by now
+    if client is None:
         _reject_url()
     # The package takes these from the environment; a server that is not OpenAI's has no business with them.
-    client.organization = client.project = None
+    client.organization = client.project = client.admin_api_key = client.webhook_secret = None
     return client
 
 
@@ -345,15 +374,39 @@ def _checked_timeout(timeout: object) -> float:
     return seconds
 
 
-def _checked_key(key: object) -> str:
-    if key is None:
-        key = os.environ.get(KEY_VARIABLE) or "none"
-    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or not key or " " in key:
+def _checked_proxy(proxy: _Secret) -> _Secret:
+    if not _is_proxy(proxy.reveal()):
+        # Without what was got: it may hold a password.
+        raise InvalidInput(
+            "The 'proxy' parameter of ChatModel must be an address that begins with http:// or https:// and names a "
+            "host. Got something else instead."
+        )
+    return proxy
+
+
+def _is_proxy(url: object) -> bool:
+    if url is None:
+        return True
+    try:
+        parts = urlsplit(url) if isinstance(url, str) and url.isprintable() and " " not in url else None
+        return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and key.isascii() and key.isprintable() and bool(key) and " " not in key
+
+
+def _checked_key(secret: _Secret) -> _Secret:
+    if secret.reveal() is None:
+        secret = _Secret(os.environ.get(KEY_VARIABLE) or "none")
+    if not _is_key(secret.reveal()):
         raise InvalidInput(
             f"The 'api_key' parameter of ChatModel (or ${KEY_VARIABLE}) must be printable ASCII without spaces or line "
             "breaks. Got something else instead."
         )
-    return key
+    return secret
 
 
 def _checked_parameters(
