@@ -15,7 +15,7 @@ import pytest
 from ledger_support import Promise, gaussian, pure
 
 import scoreshield as ss
-from scoreshield.privacy import filters, ledger_books
+from scoreshield.privacy import filters, ledger_units
 from scoreshield.privacy import ledger as module
 from scoreshield.privacy.ledger import BudgetExceeded, Entry, Ledger, LedgerError
 from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
@@ -213,21 +213,25 @@ def test_an_account_is_a_ledger_for_one_dataset(ledger: Ledger) -> None:
 
 
 def grouped(labels: np.ndarray, **options: bool) -> ss.Guarantee:
+    """The guarantee of a release, which has forgotten the labels."""
     rows = np.random.default_rng(1).standard_normal((len(labels), 3))
     adjacency = ss.Identity(labels, **options)
     return ss.release_scores(rows, np.ones(3), epsilon=0.5, delta=1e-8, adjacency=adjacency).guarantee
 
 
 def test_identities_that_come_and_go_are_promised_the_same(ledger: Ledger) -> None:
-    """Where the caller says that they are the same people: without, another number is another grouping."""
+    """Where the caller says that they are the same people: without, other labels are another grouping."""
     for labels in (np.arange(6) // 2, np.arange(8) // 2, np.arange(9) // 3, np.arange(5)):
-        ledger.spend_all([grouped(labels)], dataset="clinic", same_people=True)
-        with pytest.raises(ss.InvalidInput, match="do not add up"):
-            ledger.spend(grouped(np.arange(12)), dataset="clinic")
-    assert [entry.unit for entry in ledger.entries()] == [
+        adjacency = ss.Identity(labels)
+        ledger.spend_all([grouped(labels)], dataset="clinic", adjacency=adjacency, same_people=True)
+        with pytest.raises(ss.InvalidInput, match="groups the records in another way"):
+            ledger.spend(grouped(np.arange(12)), dataset="clinic", adjacency=ss.Identity(np.arange(12)))
+    units = [entry.unit.partition(" labels ") for entry in ledger.entries()]
+    assert [unit for unit, *_ in units] == [
         f"identity centroids False identities {number} largest {most}"
         for number, most in ((3, 2), (4, 2), (3, 3), (5, 1))
     ]
+    assert len({hash_ for *_, hash_ in units}) == 4
     assert ledger.verify()
     assert Ledger.open(ledger.name).spent_on("clinic") == ledger.spent_on("clinic") > 0.5
     for other in (grouped(np.arange(6) // 2, centroids=True), pure(0.1)):
@@ -236,8 +240,69 @@ def test_identities_that_come_and_go_are_promised_the_same(ledger: Ledger) -> No
         assert "identity centroids False" in str(caught.value)
         assert "another name for them would forget what was spent" in str(caught.value)
         with pytest.raises(ss.InvalidInput, match="do not add up"):
-            ledger.spend(other)
+            ledger.spend(other, same_people=True)
     assert len(ledger.entries()) == 4
+
+
+@pytest.mark.parametrize("centroids", [False, True])
+def test_two_groupings_of_equal_counts_do_not_share_a_budget(tmp_path: Path, centroids: bool) -> None:
+    """Records 0 and 1 are one person, or 0 and 2 are: two promises of 1 each do not make one of 2."""
+    ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=2.0, delta=1e-6)
+    account, rows = ledger.account("people"), np.eye(4) + 0.1
+    first, second = (ss.Identity(np.array(labels), centroids=centroids) for labels in ([0, 0, 1, 1], [0, 1, 0, 1]))
+    contract = {"epsilon": 1, "delta": 1e-6, "ledger": account}
+    ss.release_scores(rows, rows[0], adjacency=first, **contract)
+    with pytest.raises(ss.InvalidInput, match="groups the records in another way"):
+        ss.release_scores(rows, rows[0], adjacency=second, **contract)
+    with pytest.raises(ss.InvalidInput, match="groups the records in another way"):
+        account.spend(pure(0.5, adjacency=second))
+    ss.release_scores(rows, rows[0], adjacency=first, **contract)
+    assert account.spent == pytest.approx(2**0.5, rel=0.03)
+    assert len(ledger.entries()) == 2
+
+
+def test_equal_labels_have_one_hash_whatever_holds_them(ledger: Ledger) -> None:
+    def unit(labels: object, name: str) -> str:
+        return ledger.spend(pure(0.01, adjacency=ss.Identity(labels)), dataset=name).unit  # type: ignore[arg-type]
+
+    numbers = [3, 1, 3]
+    whole = {unit(np.array(numbers, dtype=kind), "n") for kind in ("i1", ">i4", "u2", "u8", "i8")} | {
+        unit(numbers, "n")
+    }
+    assert len(whole) == 1
+    words = np.array(["ann", "bob", "ann"])
+    text = {unit(kind, "t") for kind in (words, words.astype("U20"), words.astype(">U3"), words.astype(object))}
+    assert len(text) == 1
+    flags = {unit(labels, "f") for labels in ([True, False], np.array([1, 0], dtype="u1"))}
+    assert len(flags) == 1
+    others = (
+        [3, 1, 1],
+        [1, 3, 3],
+        [1, 3, 1],
+        ["3", "1", "3"],
+        [b"ann", b"bob", b"ann"],
+        np.array([2**63, 1, 2**63], dtype="u8"),
+    )
+    assert len({unit(labels, str(place)) for place, labels in enumerate(others)} | whole | text) == len(others) + 2
+    other = Ledger.create(ledger.name + ".2", epsilon=1.0, delta=0.0)
+    assert other.spend(pure(0.1, adjacency=ss.Identity(numbers))).unit not in whole, "the hash is keyed"
+
+
+def test_an_identity_without_its_labels_is_charged_only_on_the_callers_word(ledger: Ledger) -> None:
+    labels = np.arange(6) // 2
+    promise = grouped(labels)
+    with pytest.raises(ss.InvalidInput, match=r"needs the labels of an identity release.*or same_people=True"):
+        ledger.spend(promise, dataset="a")
+    for wrong in (ss.Identity(np.arange(6)), ss.Identity(labels, centroids=True), ss.Replacement()):
+        with pytest.raises(ss.InvalidInput, match="must be the one of the release"):
+            ledger.spend(promise, dataset="a", adjacency=wrong)
+    ledger.spend(promise, dataset="a", adjacency=ss.Identity(labels))
+    ledger.spend(promise, dataset="b", same_people=True)
+    with pytest.raises(ss.InvalidInput, match="without a hash of its labels") as caught:
+        ledger.spend(promise, dataset="b", adjacency=ss.Identity(labels))
+    assert "same_people=True if they are" in str(caught.value)
+    ledger.spend(promise, dataset="b", adjacency=ss.Identity(labels), same_people=True)
+    assert ledger.verify()
 
 
 def test_radii_stay_different(ledger: Ledger) -> None:
@@ -451,6 +516,10 @@ def test_what_only_a_pinned_head_shows(ledger: Ledger, url: str) -> None:
         "DELETE FROM scoreshield_entries WHERE id > 3",
         f"UPDATE scoreshield_ledger SET entries = 3, head = '{middle.hash}'",
     )
+    assert "sums that are kept" in ledger.verify().reason
+    with pytest.raises(LedgerError, match="has been altered"):
+        ledger.spend(pure(0.5))
+    tamper(url, "DELETE FROM scoreshield_accounts")
     assert ledger.verify(), "the shorter chain is whole"
     found = ledger.verify(head=pinned)
     assert not found
@@ -472,7 +541,7 @@ def test_what_only_a_pinned_head_shows(ledger: Ledger, url: str) -> None:
 def test_a_profile_that_cannot_be_read_is_named(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(GaussianProfile, "kind", "later")
-        patch.setattr(ledger_books, "profile_from_dict", lambda _: GaussianProfile(0.1))
+        patch.setattr(ledger_units, "profile_from_dict", lambda _: GaussianProfile(0.1))
         ledger.spend(gaussian(0.1))
     assert ledger.verify().reason == "Entry 1 holds a privacy profile or guarantee that cannot be read."
     with pytest.raises(LedgerError, match="a privacy profile that this version cannot read"):
@@ -499,9 +568,9 @@ def test_unknown_formats_and_kinds_are_refused(ledger: Ledger, url: str, monkeyp
     assert ledger.verify().first_bad == 1
     assert "kind 'refund'" in ledger.verify().reason
     tamper(url, "UPDATE scoreshield_ledger SET facts = replace(facts, '\"format\":1', '\"format\":2')")
-    with pytest.raises(LedgerError, match="has format 2 and rules 1"):
+    with pytest.raises(LedgerError, match="has format 2 and rules 2"):
         Ledger.open(url)
-    with pytest.raises(LedgerError, match="has format 2 and rules 1"):
+    with pytest.raises(LedgerError, match="has format 2 and rules 2"):
         ledger.verify()
     tamper(url, "UPDATE scoreshield_ledger SET facts = '{'")
     with pytest.raises(LedgerError, match="cannot be read"):

@@ -196,6 +196,7 @@ def test_a_role_that_may_charge_and_not_rewrite(url: str) -> None:
         f"GRANT USAGE ON SCHEMA {schema} TO {schema}_charger",
         f"GRANT SELECT, INSERT ON scoreshield_entries TO {schema}_charger",
         f"GRANT SELECT, UPDATE (entries, head) ON scoreshield_ledger TO {schema}_charger",
+        f"GRANT SELECT, INSERT, UPDATE ON scoreshield_accounts TO {schema}_charger",
     )
     theirs = url.replace("postgres:@", f"{schema}_charger:@", 1)
     Ledger.open(theirs).spend(pure(1.0))
@@ -204,6 +205,7 @@ def test_a_role_that_may_charge_and_not_rewrite(url: str) -> None:
         "UPDATE scoreshield_entries SET why = ''",
         "UPDATE scoreshield_ledger SET facts = ''",
         "DELETE FROM scoreshield_ledger",
+        "DELETE FROM scoreshield_accounts",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             execute(theirs, forbidden)

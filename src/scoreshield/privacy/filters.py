@@ -14,25 +14,31 @@ combined, and docs/accounting.md proves that together they keep the promise:
 The first charge decides which of the first two a run can end in, and no answer can have influenced that charge: so each
 may have its 99 %. For the same reason the first charge may take the budget whole.
 
-What was charged is kept as a multiset and nothing else, so a ledger can rebuild the filter from its entries.
+All that a decision looks at adds up, so a filter keeps sums and no list. They are exact fractions, which no order of
+the charges changes, and each is rounded to the nearest double once, when it is compared.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from scoreshield import _checks
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.losses import dominating_mu, log_moment, profile_of, pure_epsilon, residual
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 
-#: Of this rule book; a number never changes meaning, so an old ledger is always recomputed by its own rules.
-RULES = 1
+#: Of this rule book; a number never changes meaning, so an old ledger is always judged by its own rules. Book 1 rounds
+#: the cost of each kind of charge, times its number, before adding up; book 2 adds up exactly. Nothing else differs.
+RULES = 2
+#: How far apart the sums of the two books can be, relatively: three roundings, and one for the comparison.
+_BETWEEN_BOOKS = 2.0**-50
 _ONE_KIND = 0.99  # of delta, for runs with Gaussian noise alone, and for runs without any
 _BOTH_KINDS = 0.01  # of delta, for runs with both
 _RESIDUAL = 0.001  # of delta, out of either share of Renyi moments: for losses without bound
@@ -66,9 +72,131 @@ class Room:
         return f"what still fits is {' or '.join(parts)}"
 
 
+#: A fraction whose denominator is a power of two, as every double is; or infinity.
+Exact = Fraction | float
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All that the rules look at, of any number of charges: exact, and the same in every order.
+
+    Attributes:
+        count: How many charges.
+        gaussians: How many of them are Gaussian noise.
+        pure: Their pure epsilons, added up.
+        squared_mu: The squares of the mu that cover them.
+        residual: The probabilities of a loss without bound.
+        moments: The Renyi moments, at the orders that the budget fixes.
+        only: The charge itself where there is one.
+    """
+
+    count: int = 0
+    gaussians: int = 0
+    pure: Exact = Fraction(0)
+    squared_mu: Exact = Fraction(0)
+    residual: Exact = Fraction(0)
+    moments: tuple[Exact, ...] = ()
+    only: Profile | None = None
+
+    def __add__(self, other: Sums) -> Sums:
+        if not (self.count and other.count):
+            return self if self.count else other
+        return Sums(
+            self.count + other.count,
+            self.gaussians + other.gaussians,
+            self.pure + other.pure,
+            self.squared_mu + other.squared_mu,
+            self.residual + other.residual,
+            tuple(a + b for a, b in zip(self.moments, other.moments, strict=True)),
+        )
+
+    def times(self, number: int) -> Sums:
+        """So many of them."""
+        if number < 2:
+            return self if number else Sums()
+        return Sums(
+            self.count * number,
+            self.gaussians * number,
+            self.pure * number,
+            self.squared_mu * number,
+            self.residual * number,
+            tuple(moment * number for moment in self.moments),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; fractions as text, to the last bit."""
+        return {
+            "count": self.count,
+            "gaussians": self.gaussians,
+            "pure": _to_text(self.pure),
+            "squared_mu": _to_text(self.squared_mu),
+            "residual": _to_text(self.residual),
+            "moments": [_to_text(moment) for moment in self.moments],
+            "only": None if self.only is None else self.only.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Sums:
+        """What :meth:`to_dict` wrote; a KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            int(data["count"]),
+            int(data["gaussians"]),
+            _from_text(data["pure"]),
+            _from_text(data["squared_mu"]),
+            _from_text(data["residual"]),
+            tuple(_from_text(text) for text in data["moments"]),
+            None if data["only"] is None else profile_from_dict(data["only"]),
+        )
+
+    def is_near(self, other: Sums) -> bool:
+        """Whether these are sums of the same charges, whichever library of mathematics computed the moments."""
+        mine, theirs = ((s.pure, s.squared_mu, s.residual, *s.moments) for s in (self, other))
+        return (
+            (self.count, self.gaussians, self.only) == (other.count, other.gaussians, other.only)
+            and len(mine) == len(theirs)
+            and all(math.isclose(_round(a), _round(b), rel_tol=2.0**-40) for a, b in zip(mine, theirs, strict=True))
+        )
+
+
+def cost_of(profile: Profile, epsilon: float, delta: float) -> Sums:
+    """What one charge adds to the sums of a budget."""
+    return _cost(profile, *_limits(epsilon, delta).orders)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cost(profile: Profile, *orders: float) -> Sums:
+    mu = dominating_mu(profile)
+    squared = mu * mu
+    numbers = (pure_epsilon(profile), squared, residual(profile), *(log_moment(profile, order) for order in orders))
+    pure, squared_mu, rest, *moments = (Fraction(number) if math.isfinite(number) else math.inf for number in numbers)
+    return Sums(1, int(isinstance(profile, GaussianProfile)), pure, squared_mu, rest, tuple(moments), profile)
+
+
+def _to_text(value: Exact) -> str:
+    """Numerator in hexadecimal, and the power of two that it is divided by."""
+    return f"{value.numerator:x}p{value.denominator.bit_length() - 1}" if isinstance(value, Fraction) else "inf"
+
+
+def _from_text(text: str) -> Exact:
+    if text == "inf":
+        return math.inf
+    numerator, _, power = text.partition("p")
+    if len(text) > 1200 or not power.isdecimal() or int(power) > 1074:
+        raise ValueError("no exact sum")
+    return Fraction(int(numerator, 16), 1 << int(power))
+
+
+def _round(value: Exact) -> float:
+    """To the nearest double."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 @dataclass(frozen=True)
 class _Cost:
-    """What adds up, of one mechanism or of many."""
+    """What adds up, of one mechanism or of many, in doubles: what is compared."""
 
     count: int
     gaussians: int
@@ -76,6 +204,44 @@ class _Cost:
     squared_mu: float
     residual: float
     moments: tuple[float, ...]
+
+    @classmethod
+    def of(cls, sums: Sums) -> _Cost:
+        numbers = (_round(sums.pure), _round(sums.squared_mu), _round(sums.residual))
+        return cls(sums.count, sums.gaussians, *numbers, tuple(map(_round, sums.moments)))
+
+    def scaled(self, factor: float) -> _Cost:
+        """The same charges with sums that are so many times as large."""
+        moments = tuple(moment * factor for moment in self.moments)
+        numbers = (self.pure * factor, self.squared_mu * factor, self.residual * factor)
+        return _Cost(self.count, self.gaussians, *numbers, moments)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What a budget allows the sums to be."""
+
+    orders: tuple[float, ...]
+    caps: tuple[float, ...] = field(default=())
+    mixed_caps: tuple[float, ...] = field(default=())
+    squared_mu: float = -1.0
+
+
+@functools.lru_cache(maxsize=256)
+def _limits(epsilon: float, delta: float) -> _Limits:
+    orders = _orders(epsilon, delta)
+    if not delta:
+        return _Limits(orders)
+    # Rounded down, so that the sum, rounded to nearest, stays within.
+    squared_mu = gaussian.mu_of(epsilon, _ONE_KIND * delta) ** 2 * (1 - 1e-14)
+    caps, mixed_caps = (_moment_caps(epsilon, delta, orders, share) for share in (_ONE_KIND, _BOTH_KINDS))
+    return _Limits(orders, caps, mixed_caps, squared_mu)
+
+
+def _moment_caps(epsilon: float, delta: float, orders: tuple[float, ...], share: float) -> tuple[float, ...]:
+    """What the moments may add up to at each order, when all orders together may take this share of delta."""
+    each = math.log(delta) + math.log((share - _RESIDUAL) / len(orders))
+    return tuple(((order - 1) * epsilon + each + _log_slack(order)) * (1 - 1e-12) for order in orders)
 
 
 class Filter:
@@ -85,38 +251,53 @@ class Filter:
     ----------
     epsilon, delta : the budget. With ``delta`` = 0 only pure mechanisms are accepted.
 
-    Every method takes a profile, a guarantee or a release. Sums are rounded to the nearest double.
+    Every method takes a profile, a guarantee or a release. Sums are exact, and rounded once, to the nearest double.
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self.epsilon = _checks.budget(epsilon, "Filter")
         self.delta = _checks.probability(delta, "delta", "Filter", zero=True)
         self._charged: Counter[Profile] = Counter()
-        self._costs: dict[Profile, _Cost] = {}
-        self._orders = _orders(self.epsilon, self.delta)
-        self._caps = self._moment_caps(_ONE_KIND)
-        self._mixed_caps = self._moment_caps(_BOTH_KINDS)
-        # Rounded down, so that the sum, rounded to nearest, stays within.
-        self._squared_mu = (
-            gaussian.mu_of(self.epsilon, _ONE_KIND * self.delta) ** 2 * (1 - 1e-14) if self.delta else -1.0
-        )
+        self._sums = Sums()
+        self._limits = _limits(self.epsilon, self.delta)
 
     @classmethod
     def of(cls, epsilon: float, delta: float, charged: Mapping[Profile, int]) -> Filter:
-        """The filter after these charges, unchecked: what a ledger rebuilds from its entries."""
+        """The filter after these charges, unchecked."""
         filter_ = cls(epsilon, delta)
         filter_._charged.update(charged)
+        for profile, number in charged.items():
+            filter_._sums += filter_._cost(profile).times(number)
+        return filter_
+
+    @classmethod
+    def at(cls, epsilon: float, delta: float, sums: Sums) -> Filter:
+        """The filter after charges that add up to this, unchecked: what a ledger makes of an account."""
+        filter_ = cls(epsilon, delta)
+        filter_._sums = sums
         return filter_
 
     @property
     def charged(self) -> dict[Profile, int]:
-        """What was charged, and how often."""
+        """What was charged here, and how often; a filter that was made of sums does not know."""
         return dict(self._charged)
 
     def would_fit(self, item: Any) -> bool:
         """Whether the budget covers this mechanism on top of everything charged so far."""
         profile = profile_of(item, "Filter.would_fit")
-        return self._fits(self._total(profile), profile)
+        return self._fits(_Cost.of(self._sums + self._cost(profile)), profile)
+
+    def would_fit_by_book_1(self, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
+        """The same by the rules of the first book, which need to know what was charged, and seldom do.
+
+        The two books' sums differ by less than one part in 2^50, and what is larger never fits better: so where both
+        ends of that range agree, book 1 agrees with them.
+        """
+        total = _Cost.of(self._sums + self._cost(profile))
+        fits, might = (self._fits(total.scaled(1 + sign * _BETWEEN_BOOKS), profile) for sign in (1, -1))
+        if fits == might:
+            return fits
+        return self._fits(self._total_by_book_1(Counter(charged()) + Counter([profile])), profile)
 
     def spend(self, item: Any) -> None:
         """Charge it, or raise :class:`BudgetExceeded` and charge nothing."""
@@ -124,11 +305,15 @@ class Filter:
         if not self.would_fit(profile):
             raise self.refusal(profile)
         self._charged[profile] += 1
+        self._sums += self._cost(profile)
 
     def holds(self) -> bool:
         """Whether what was charged is within the budget; false only for a filter made of foreign charges."""
-        alone = next(iter(self._charged)) if self._charged.total() == 1 else None
-        return not self._charged or self._fits(self._total(), alone)
+        return not self._sums.count or self._fits(_Cost.of(self._sums), self._sums.only)
+
+    def holds_by_book_1(self, charged: Mapping[Profile, int]) -> bool:
+        """The same by the rules of the first book, for what was charged."""
+        return not self._sums.count or self._fits(self._total_by_book_1(charged), self._sums.only)
 
     def refusal(self, item: Any, number: int = 1) -> BudgetExceeded:
         """The error that says why this, or a batch of so many that ends with it, does not fit, and what would."""
@@ -155,19 +340,19 @@ class Filter:
     @property
     def spent(self) -> float:
         """The least epsilon at the budget's delta that is proved for what was charged, taken as a whole."""
-        if not self._charged:
+        if not self._sums.count:
             return 0.0
-        total = self._total()
+        total = _Cost.of(self._sums)
         bounds = [total.pure]
-        if self._charged.total() == 1:
-            bounds.append(self.asked(next(iter(self._charged))))
+        if self._sums.only is not None:
+            bounds.append(self.asked(self._sums.only))
         if self.delta and math.isfinite(total.squared_mu):
             bounds.append(gaussian.epsilon_of(self.delta, math.sqrt(total.squared_mu)))
         if total.residual < self.delta:
             spare = math.log(self.delta - total.residual)
             bounds.extend(
                 (moment - spare - _log_slack(order)) / (order - 1)
-                for order, moment in zip(self._orders, total.moments, strict=True)
+                for order, moment in zip(self._limits.orders, total.moments, strict=True)
             )
         return max(0.0, min(bounds))
 
@@ -178,7 +363,7 @@ class Filter:
 
     def room(self) -> Room:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
-        total = self._total()
+        total = _Cost.of(self._sums) if self._sums.count else _NOTHING
         exact = self.epsilon - total.pure  # a pure run: what is left over, to the last digit
         pure = _largest(lambda value: self._admits(total, PureProfile(value)), self.epsilon, exact)
         if not self.delta:
@@ -198,54 +383,41 @@ class Filter:
         if not total.gaussians and total.pure <= self.epsilon:
             return True
         if total.gaussians == total.count:
-            return total.squared_mu <= self._squared_mu
-        caps = self._mixed_caps if total.gaussians else self._caps
+            return total.squared_mu <= self._limits.squared_mu
+        caps = self._limits.mixed_caps if total.gaussians else self._limits.caps
         return total.residual <= _RESIDUAL * self.delta and any(
             moment <= cap for moment, cap in zip(total.moments, caps, strict=True)
         )
 
-    def _moment_caps(self, share: float) -> tuple[float, ...]:
-        """What the moments may add up to at each order, when all orders together may take this share of delta."""
-        if not self.delta:
-            return ()
-        each = math.log(self.delta) + math.log((share - _RESIDUAL) / len(self._orders))
-        return tuple(((order - 1) * self.epsilon + each + _log_slack(order)) * (1 - 1e-12) for order in self._orders)
-
-    def _total(self, extra: Profile | None = None) -> _Cost:
-        """The sums, each correctly rounded, so that they depend on the multiset and not on its order."""
-        parts = [(self._cost(profile), number) for profile, number in self._charged.items()]
-        if extra is not None:
-            parts.append((self._cost(extra), 1))
+    def _total_by_book_1(self, charged: Mapping[Profile, int]) -> _Cost:
+        """The sums of the first book: number times cost, rounded, for each kind of charge, and then their sum."""
+        parts = [(_Cost.of(self._cost(profile)), number) for profile, number in charged.items()]
         return _Cost(
             sum(number for _, number in parts),
             sum(number * part.gaussians for part, number in parts),
             _sum(number * part.pure for part, number in parts),
             _sum(number * part.squared_mu for part, number in parts),
             _sum(number * part.residual for part, number in parts),
-            tuple(_sum(number * part.moments[k] for part, number in parts) for k in range(len(self._orders))),
+            tuple(_sum(number * part.moments[k] for part, number in parts) for k in range(len(self._limits.orders))),
         )
 
     def _admits(self, total: _Cost, profile: Profile) -> bool:
-        one = self._cost(profile, keep=False)
+        one = _Cost.of(self._cost(profile))
         both = _Cost(
             total.count + 1,
             total.gaussians + one.gaussians,
             total.pure + one.pure,
             total.squared_mu + one.squared_mu,
             total.residual + one.residual,
-            tuple(a + b for a, b in zip(total.moments, one.moments, strict=True)),
+            tuple(a + b for a, b in zip(total.moments or (0.0,) * len(one.moments), one.moments, strict=True)),
         )
         return self._fits(both, profile)
 
-    def _cost(self, profile: Profile, *, keep: bool = True) -> _Cost:
-        if profile in self._costs:
-            return self._costs[profile]
-        moments = tuple(log_moment(profile, order) for order in self._orders)
-        is_gaussian = int(isinstance(profile, GaussianProfile))
-        cost = _Cost(1, is_gaussian, pure_epsilon(profile), dominating_mu(profile) ** 2, residual(profile), moments)
-        if keep:
-            self._costs[profile] = cost
-        return cost
+    def _cost(self, profile: Profile) -> Sums:
+        return _cost(profile, *self._limits.orders)
+
+
+_NOTHING = _Cost(0, 0, 0.0, 0.0, 0.0, ())
 
 
 def _orders(epsilon: float, delta: float) -> tuple[float, ...]:
@@ -262,7 +434,7 @@ def _log_slack(order: float) -> float:
     return math.log(order) - (order - 1) * math.log1p(-1 / order)
 
 
-def _sum(values: Any) -> float:
+def _sum(values: Iterable[float]) -> float:
     parts = list(values)
     return math.inf if math.inf in parts else math.fsum(parts)
 

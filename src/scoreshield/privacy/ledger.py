@@ -14,6 +14,7 @@ import csv
 import getpass
 import hashlib
 import io as text_io
+import itertools
 import json
 import secrets
 import socket
@@ -28,13 +29,18 @@ from scoreshield import _checks, io
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
-from scoreshield.privacy.ledger_books import Books, charge_of
-from scoreshield.privacy.ledger_entry import COLUMNS, FORMAT, KINDS, Entry, canonical, check_text, digest
+from scoreshield.privacy.ledger_books import Books, Budget, Check
+from scoreshield.privacy.ledger_entry import COLUMNS, FORMAT, KINDS, Entry, canonical, check_text, digest, read_json
 from scoreshield.privacy.ledger_names import canonical_name
 from scoreshield.privacy.ledger_store import Session, Store, store_at
+from scoreshield.privacy.ledger_units import charge_of
 from scoreshield.privacy.profile import Profile
 
 __all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "PendingCharge", "Verification"]
+
+
+#: How many links at the end of the chain each charge looks at; ``verify`` looks at all.
+_LOOK_BACK = 16
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,7 @@ class Ledger:
         self._genesis = digest(self._facts)
         self.epsilon = float(self._facts["epsilon"])
         self.delta = float(self._facts["delta"])
+        self._budget = Budget(self.epsilon, self.delta, int(self._facts["rules"]))
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
@@ -169,14 +176,27 @@ class Ledger:
         """The address, without a password."""
         return self._store.name
 
-    def spend(self, item: Any, *, dataset: str | None = None, who: str | None = None, why: str = "") -> Entry:
+    def spend(
+        self,
+        item: Any,
+        *,
+        dataset: str | None = None,
+        who: str | None = None,
+        why: str = "",
+        adjacency: Adjacency | None = None,
+        same_people: bool = False,
+    ) -> Entry:
         """Charge a guarantee or a release once, or raise and charge nothing.
 
         Parameters
         ----------
-        item : a guarantee, or a release that carries one. Research mode is refused.
+        item : a guarantee, or a release that carries one. Research mode is rejected.
         dataset : the collection's name; None counts against all.
         who, why : for the record. Without ``who``, the user and host that the operating system names.
+        adjacency : the one that the release was made with. An identity's own knows its labels, which a guarantee does
+            not keep; their keyed hash tells one grouping of the records from another.
+        same_people : says that identities are the same people as in earlier charges, some of whom came or went, so that
+            charges with other labels, or with unknown ones, add up.
 
         Returns
         -------
@@ -189,7 +209,9 @@ class Ledger:
         LedgerError
             if the ledger cannot be read or written, or has been altered. Then nothing may be released.
         """
-        return self.spend_all([item], dataset=dataset, who=who, why=why)[0]
+        return self.spend_all([item], dataset=dataset, who=who, why=why, adjacency=adjacency, same_people=same_people)[
+            0
+        ]
 
     def spend_all(
         self,
@@ -198,14 +220,13 @@ class Ledger:
         dataset: str | None = None,
         who: str | None = None,
         why: str = "",
+        adjacency: Adjacency | None = None,
         same_people: bool = False,
     ) -> list[Entry]:
-        """Charge several guarantees or releases at once, an entry each: all of them, or none.
-
-        ``same_people`` says that identities are the same people as in earlier charges, some of whom came or went, so
-        that another number of them adds up; without it, that is refused as another grouping of the records.
-        """
-        return self.reserve(items, dataset=dataset, who=who, why=why, same_people=same_people, check=False).commit()
+        """Charge several guarantees or releases at once, an entry each: all of them, or none."""
+        return self.reserve(
+            items, dataset=dataset, who=who, why=why, adjacency=adjacency, same_people=same_people, check=False
+        ).commit()
 
     def reserve(
         self,
@@ -221,40 +242,48 @@ class Ledger:
         """Check that guarantees or releases can be charged and fit the budget now; write nothing.
 
         ``commit()`` of the result charges them, all or none, and can still raise :class:`BudgetExceeded` where another
-        process took the budget in between. ``adjacency`` is the one that the release was asked for: an identity's own
-        knows its labels, which a guarantee does not keep. ``check=False`` leaves the check to ``commit()``.
+        process took the budget in between. ``check=False`` leaves the check to ``commit()``. The rest is as for
+        :meth:`spend`.
         """
         function = "Ledger.spend"
-        charges = [charge_of(getattr(item, "guarantee", item), function) for item in items]
+        charges = [charge_of(item, adjacency, self._key, function, same_people=same_people) for item in items]
         where = self._dataset(dataset, function)
         who = _default_who() if who is None else check_text(who, "who", function)
         why = check_text(why, "why", function)
 
+        def checked(session: Session, number: int) -> Books:
+            """The books with these charges in them, from this number on; an error where they do not fit."""
+            books = self._books(session)
+            before = books.filters(where)
+            for place, (profile, unit, _) in enumerate(charges):
+                books.check_units(where, unit, same_people=same_people)
+                if not books.fits(where, profile):
+                    raise _refusal(before, books.filters(where), profile, len(charges))
+                books.add(where, number + place, unit, profile)
+            return books
+
         def work(session: Session) -> list[Entry]:
             previous, above = self._head(session)
-            books = Books.read(session, self.epsilon, self.delta)
-            before = books.filters(where)
+            number = 1 if above is None else above.id + 1
+            books = checked(session, number)
             written: list[Entry] = []
-            for profile, unit, promise in charges:
-                books.check_unit(where, unit, same_people=same_people)
-                for charged, budget in zip(before, books.filters(where), strict=True):
-                    if not budget.would_fit(profile):
-                        raise charged.refusal(profile, len(charges))
-                books.add(where, unit, profile)
+            for place, (profile, unit, promise) in enumerate(charges):
                 time, note = _stamp(above)
-                number = 1 if above is None else above.id + 1
                 text = canonical(profile.to_dict())
-                fields = (number, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous)
-                entry = Entry(*fields).sealed()
-                session.append(entry)
-                session.advance(entry)
-                previous, above = entry.hash, entry
-                written.append(entry)
+                fields = (number + place, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous)
+                above = Entry(*fields).sealed()
+                session.append(above)
+                previous = above.hash
+                written.append(above)
+            if above is not None and written:
+                session.advance(above)
+                row = books.write(where, above)
+                self._read_back(session, written, where, row)
             return written
 
         pending = PendingCharge(lambda: self._store.write(work))
         if check:
-            self._store.read(lambda session: self._check_fit(session, charges, where, same_people))
+            self._store.read(lambda session: checked(session, session.last_number() + 1))
         return pending
 
     def account(self, name: str, *, who: str | None = None, why: str = "") -> Account:
@@ -299,7 +328,7 @@ class Ledger:
 
     def datasets(self) -> list[str]:
         """The names that were charged; earlier versions also charged fingerprints, which start "hmac-sha256:"."""
-        return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).names)
+        return self._store.read(lambda session: self._books(session).names())
 
     def entries(self) -> list[Entry]:
         """All entries, in order."""
@@ -345,35 +374,38 @@ class Ledger:
         return name if name != composed and self._has(name) else composed
 
     def _has(self, name: str) -> bool:
-        return name.isprintable() and name in self.datasets()
+        return name.isprintable() and self._store.read(lambda session: session.latest(name)) > 0
+
+    def _books(self, session: Session) -> Books:
+        return Books(session, self._budget, self._key)
 
     def _filters(self, dataset: str | None, function: str) -> list[Filter]:
         where = self._dataset(dataset, function)
-        return self._store.read(lambda session: Books.read(session, self.epsilon, self.delta).filters(where))
-
-    def _check_fit(
-        self, session: Session, charges: list[tuple[Profile, str, str]], where: str | None, same_people: bool
-    ) -> None:
-        books = Books.read(session, self.epsilon, self.delta)
-        before = books.filters(where)
-        for profile, unit, _ in charges:
-            books.check_unit(where, unit, same_people=same_people)
-            for charged, budget in zip(before, books.filters(where), strict=True):
-                if not budget.would_fit(profile):
-                    raise charged.refusal(profile, len(charges))
-            books.add(where, unit, profile)
+        return self._store.read(lambda session: self._books(session).filters(where))
 
     def _head(self, session: Session) -> tuple[str, Entry | None]:
-        """The hash to continue from, after a look at whether the end of the chain is what the ledger's row says."""
-        row, above = _row(session), session.last()
-        whole = (above is None and row.head == self._genesis) or (
+        """The hash to continue from, after a look at whether both ends of the chain are what the ledger's row says."""
+        row, above, first = _row(session), session.last(), session.first()
+        whole = (above is None and (row.entries, row.head) == (0, self._genesis)) or (
             above is not None and above.id == row.entries and above.hash == row.head == above.own_hash()
         )
-        first = next(iter(session.entries()), None)
-        whole = whole and (first is None or first.previous == self._genesis)
-        if digest(row.facts) != self._genesis or not whole or session.count() != row.entries:
+        whole = whole and (first is None or (first.id, first.previous) == (1, self._genesis))
+        links = session.links(_LOOK_BACK)
+        for (number, previous, _), (one_before, _, hash_) in itertools.pairwise(links):
+            whole = whole and (number, previous) == (one_before + 1, hash_)
+        if digest(row.facts) != self._genesis or not whole:
             raise LedgerError(f"The ledger {self.name} has been altered: run verify to see where; nothing was charged.")
         return row.head, above
+
+    def _read_back(
+        self, session: Session, written: list[Entry], where: str | None, row: tuple[int, str, str] | None
+    ) -> None:
+        """Before the commit: is what the database holds what was written?"""
+        facts, last = _row(session), written[-1]
+        same = list(session.entries(after=written[0].id - 1)) == written
+        same = same and (facts.entries, facts.head) == (last.id, last.hash) and facts.facts == self._facts
+        if not same or (row is not None and session.account(where or "") != row):
+            raise LedgerError(f"The ledger {self.name} does not keep what is written to it; nothing was charged.")
 
     def _verify(self, session: Session, pinned: tuple[int, str] | None) -> Verification:
         row = _row(session)
@@ -382,6 +414,7 @@ class Ledger:
             return Verification(0, f"0:{last}", None, "The ledger's own facts (limit, key) were changed.")
         if pinned == (0, last):
             pinned = None
+        accounts, sums = Check(session, self._budget, row.key), None
         for entry in session.entries():
             fault = entry.fault(last)
             if entry.id != good + 1 and fault is None:
@@ -391,7 +424,10 @@ class Ledger:
             if fault is not None:
                 return Verification(good, f"{good}:{last}", entry.id, f"Entry {entry.id} {fault}.")
             last, good = entry.hash, entry.id
+            sums = sums or accounts.add(entry)
         here = f"{good}:{last}"
+        if session.count() != good:
+            return Verification(good, here, None, "The ledger holds entries without a number.")
         if (good, last) != (row.entries, row.head):
             reason = (
                 f"The ledger's row says {row.entries} entries and the chain has {good}: its end was cut off or changed."
@@ -402,9 +438,7 @@ class Ledger:
             return Verification(good, here, good + 1, reason)
         if pinned is not None and pinned[0] == 0:
             return Verification(good, here, None, "The pinned head is of another ledger.")
-        if not all(budget.holds() for budget in Books.read(session, self.epsilon, self.delta).filters(None)):
-            return Verification(good, here, None, "The entries add up to more than the limit.")
-        return Verification(good, here)
+        return Verification(good, here, None, sums or accounts.fault() or "")
 
     def _as_json(self, entries: list[Entry]) -> str:
         content = {"ledger": self._facts, "entries": [entry.to_dict() for entry in entries]}
@@ -420,11 +454,17 @@ class Account:
     who: str | None = None
     why: str = ""
 
-    def spend(self, item: Any) -> Entry:
-        return self.ledger.spend(item, dataset=self.dataset, who=self.who, why=self.why)
+    def spend(self, item: Any, *, adjacency: Adjacency | None = None, same_people: bool = False) -> Entry:
+        """As :meth:`Ledger.spend`, for this account."""
+        return self.spend_all([item], adjacency=adjacency, same_people=same_people)[0]
 
-    def spend_all(self, items: Iterable[Any], *, same_people: bool = False) -> list[Entry]:
-        return self.ledger.spend_all(items, dataset=self.dataset, who=self.who, why=self.why, same_people=same_people)
+    def spend_all(
+        self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
+    ) -> list[Entry]:
+        """As :meth:`Ledger.spend_all`, for this account."""
+        return self.ledger.spend_all(
+            items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
+        )
 
     def reserve(
         self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
@@ -460,18 +500,25 @@ def _row(session: Session) -> _Row:
     if row is None:
         raise LedgerError("The ledger's own row is gone; it cannot be used.")
     try:
-        facts = json.loads(row[0])
+        facts = read_json(row[0])
         form, rules = facts["format"], facts["rules"]
         check_budget(facts["epsilon"], facts["delta"], "Ledger")
         found = _Row(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
-    except (ValueError, KeyError, TypeError):
+        digest(facts)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise LedgerError("The ledger's own row cannot be read; it cannot be used.") from None
-    if (form, rules) != (FORMAT, RULES):
+    if form != FORMAT or rules not in range(1, RULES + 1):
         raise LedgerError(
-            f"The ledger has format {form} and rules {rules}, which this version ({FORMAT}, {RULES}) does not know; "
-            "use a newer one."
+            f"The ledger has format {form} and rules {rules}, which this version ({FORMAT}, up to {RULES}) does not "
+            "know; use a newer one."
         )
     return found
+
+
+def _refusal(before: list[Filter], now: list[Filter], profile: Profile, number: int) -> BudgetExceeded:
+    """By the budget that has least room: what was spent before, and what would still fit."""
+    tight = next((place for place, budget in enumerate(now) if not budget.would_fit(profile)), 0)
+    return before[tight].refusal(profile, number)
 
 
 def _create(store: Store, epsilon: float, delta: float) -> bool:

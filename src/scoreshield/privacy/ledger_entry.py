@@ -18,6 +18,22 @@ from scoreshield.privacy.profile import Profile, profile_from_dict
 #: Of ledgers and their entries; a number never changes meaning.
 FORMAT = 1
 KINDS = ("charge",)
+#: Of one text in a ledger, in characters: a curve of 100,000 knots has half as many.
+_LONGEST = 8_000_000
+
+
+def read_json(text: str) -> Any:
+    """JSON as this package writes it: no NaN or Infinity; a ValueError for what cannot be read, however deep it is."""
+    if len(text) > _LONGEST:
+        raise ValueError("it is too long")
+
+    def reject(name: str) -> Any:
+        raise ValueError(f"{name} is not a number")
+
+    try:
+        return json.loads(text, parse_constant=reject)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def canonical(value: Any) -> str:
@@ -71,12 +87,15 @@ class Entry:
         del facts["hash"]
         try:
             return digest(facts)
-        except (TypeError, ValueError):  # a damaged database may hold anything at all
+        except (TypeError, ValueError, RecursionError):  # a damaged database may hold anything at all
             return ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with profile and guarantee as objects."""
-        return {**asdict(self), "profile": json.loads(self.profile), "guarantee": json.loads(self.guarantee)}
+        try:
+            return {**asdict(self), "profile": read_json(self.profile), "guarantee": read_json(self.guarantee)}
+        except (ValueError, TypeError):
+            raise LedgerError(f"Entry {self.id} holds a profile or guarantee that cannot be read.") from None
 
     def fault(self, previous: str) -> str | None:
         """What is wrong with this entry where the one above has the hash ``previous``; None if nothing is."""
@@ -88,8 +107,8 @@ class Entry:
             return f"is of format {self.format} and kind {self.kind!r}, which this version does not know"
         try:
             read_profile(self.profile)
-            json.loads(self.guarantee)
-        except (LedgerError, ValueError):
+            read_json(self.guarantee)
+        except (LedgerError, ValueError, TypeError):
             return "holds a privacy profile or guarantee that cannot be read"
         return None
 
@@ -100,8 +119,8 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Entry))
 def read_profile(text: str) -> Profile:
     """The profile of an entry."""
     try:
-        return profile_from_dict(json.loads(text))
-    except (ValueError, TypeError, AttributeError) as error:
+        return profile_from_dict(read_json(text))
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise LedgerError(f"The ledger holds a privacy profile that this version cannot read: {error}") from None
 
 

@@ -39,56 +39,142 @@ BUSY_SECONDS = 60.0
 _RETRIES = 8
 _UNKNOWN = "if this charge was recorded all the same, it costs budget and released nothing"
 
-_TABLES = (
-    """CREATE TABLE scoreshield_ledger (
+_LEDGER = """CREATE TABLE scoreshield_ledger (
         one INTEGER PRIMARY KEY CHECK (one = 1), facts TEXT NOT NULL, fingerprint_key TEXT NOT NULL,
-        entries BIGINT NOT NULL, head TEXT NOT NULL)""",
-    """CREATE TABLE scoreshield_entries (
+        entries BIGINT NOT NULL, head TEXT NOT NULL)"""
+_ENTRIES = """CREATE TABLE scoreshield_entries (
         id BIGINT PRIMARY KEY, format INTEGER NOT NULL, kind TEXT NOT NULL, time TEXT NOT NULL, note TEXT NOT NULL,
         dataset TEXT, unit TEXT NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL, profile TEXT NOT NULL,
-        guarantee TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE)""",
-)
+        guarantee TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE)"""
+_BY_DATASET = "CREATE INDEX scoreshield_entries_by_dataset ON scoreshield_entries (dataset, id)"
+#: Earlier versions made no such table, and no index: the first charge does. '' stands for charges without a dataset.
+_ACCOUNTS = """CREATE TABLE scoreshield_accounts (
+        dataset TEXT PRIMARY KEY, last BIGINT NOT NULL, sums TEXT NOT NULL, seal TEXT NOT NULL)"""
+
+#: All that a ledger's database holds, with the statement that makes it.
+_OBJECTS = {
+    ("table", "scoreshield_ledger"): _LEDGER,
+    ("table", "scoreshield_entries"): _ENTRIES,
+    ("table", "scoreshield_accounts"): _ACCOUNTS,
+    ("index", "scoreshield_entries_by_dataset"): _BY_DATASET,
+}
+_FIELDS = ", ".join(COLUMNS)
+_PAGE = 1000
 
 
 class Session:
     """The statements of a ledger, inside one transaction."""
 
-    def __init__(self, execute: Callable[..., Any]) -> None:
-        self._execute = execute
+    def __init__(self, execute: Callable[..., Any], has_accounts: bool) -> None:
+        self._execute, self._has_accounts = execute, has_accounts
 
     def facts(self) -> tuple[str, str, int, str] | None:
-        """The ledger's own facts, fingerprint key, number of entries and head; None where there is none."""
+        """The ledger's own facts, key, number of entries and head; None where there is none."""
         row = self._execute("SELECT facts, fingerprint_key, entries, head FROM scoreshield_ledger").fetchone()
         return None if row is None else (row[0], row[1], row[2], row[3])
 
     def create(self, facts: str, key: str, head: str) -> None:
-        for statement in _TABLES:
-            self._execute(statement)
+        self._execute(_LEDGER)
+        self._execute(_ENTRIES)
         self._execute("INSERT INTO scoreshield_ledger VALUES (1, ?, ?, 0, ?)", (facts, key, head))
+        self.add_accounts()
 
-    def last(self) -> Entry | None:
-        row = self._execute(f"SELECT {', '.join(COLUMNS)} FROM scoreshield_entries ORDER BY id DESC LIMIT 1").fetchone()
+    def has_accounts(self) -> bool:
+        """Whether there is a table of sums."""
+        return self._has_accounts
+
+    def add_accounts(self) -> None:
+        """Make the table of sums, and the index that finds the entries of one account."""
+        self._execute(_ACCOUNTS)
+        self._execute(_BY_DATASET)
+        self._has_accounts = True
+
+    def entry(self, number: int) -> Entry | None:
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id = ?", (number,)).fetchone()
         return None if row is None else Entry(*row)
 
-    def count(self) -> int:
-        return int(self._execute("SELECT COUNT(*) FROM scoreshield_entries").fetchone()[0])
+    def first(self) -> Entry | None:
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries ORDER BY id LIMIT 1").fetchone()
+        return None if row is None else Entry(*row)
 
-    def tallies(self) -> list[tuple[str | None, str, int, str, str, int]]:
-        """Dataset, unit, format, kind, profile and how many there are of each."""
-        columns = "dataset, unit, format, kind, profile"
-        return list(self._execute(f"SELECT {columns}, COUNT(*) FROM scoreshield_entries GROUP BY {columns}").fetchall())
+    def last(self) -> Entry | None:
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries ORDER BY id DESC LIMIT 1").fetchone()
+        return None if row is None else Entry(*row)
+
+    def last_number(self) -> int:
+        return int(self._execute("SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries").fetchone()[0])
+
+    def links(self, number: int) -> list[tuple[int, str, str]]:
+        """Number, previous and hash of the last so many entries, the last one first."""
+        columns = "SELECT id, previous, hash FROM scoreshield_entries ORDER BY id DESC LIMIT"
+        return list(self._execute(f"{columns} {number:d}").fetchall())
+
+    def count(self, after: int | None = None) -> int:
+        """How many entries there are, or how many beyond one: that reads them all."""
+        if after is None:
+            return int(self._execute("SELECT COUNT(*) FROM scoreshield_entries").fetchone()[0])
+        return int(self._execute("SELECT COUNT(*) FROM scoreshield_entries WHERE id > ?", (after,)).fetchone()[0])
+
+    def latest(self, dataset: str | None) -> int:
+        """The number of the last entry of an account; 0 where it has none."""
+        where, values = _is(dataset)
+        row = self._execute(f"SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries WHERE {where}", values).fetchone()
+        return int(row[0])
+
+    def charges(self, dataset: str | None, after: int) -> Iterator[tuple[int, str, int, str, str]]:
+        """Number, unit, format, kind and profile of the entries of one account, beyond one entry."""
+        where, values = _is(dataset)
+        columns = f"SELECT id, unit, format, kind, profile FROM scoreshield_entries WHERE {where} AND id > ?"
+        while page := self._execute(f"{columns} ORDER BY id LIMIT {_PAGE}", (*values, after)).fetchall():
+            yield from page
+            after = page[-1][0]
+
+    def datasets(self) -> list[str]:
+        """The names of accounts, each by one look at the index, however many entries it has."""
+        rows = self._execute(
+            """WITH RECURSIVE found (name) AS (
+                SELECT MIN(dataset) FROM scoreshield_entries UNION ALL
+                SELECT (SELECT MIN(dataset) FROM scoreshield_entries WHERE dataset > found.name) FROM found
+                WHERE found.name IS NOT NULL)
+            SELECT name FROM found WHERE name IS NOT NULL"""
+        ).fetchall()
+        return [str(row[0]) for row in rows]
+
+    def account(self, dataset: str) -> tuple[int, str, str] | None:
+        """The number of the last entry that is counted, the sums, and their seal."""
+        query = "SELECT last, sums, seal FROM scoreshield_accounts WHERE dataset = ?"
+        row = self._execute(query, (dataset,)).fetchone()
+        return None if row is None else (row[0], row[1], row[2])
+
+    def accounts(self) -> list[tuple[str, int, str, str]]:
+        return list(self._execute("SELECT dataset, last, sums, seal FROM scoreshield_accounts").fetchall())
+
+    def set_account(self, dataset: str, row: tuple[int, str, str]) -> None:
+        self._execute(
+            "INSERT INTO scoreshield_accounts (dataset, last, sums, seal) VALUES (?, ?, ?, ?) ON CONFLICT (dataset) "
+            "DO UPDATE SET last = excluded.last, sums = excluded.sums, seal = excluded.seal",
+            (dataset, *row),
+        )
 
     def append(self, entry: Entry) -> None:
         marks = ", ".join("?" for _ in COLUMNS)
         values = tuple(getattr(entry, name) for name in COLUMNS)
-        self._execute(f"INSERT INTO scoreshield_entries ({', '.join(COLUMNS)}) VALUES ({marks})", values)
+        self._execute(f"INSERT INTO scoreshield_entries ({_FIELDS}) VALUES ({marks})", values)
 
     def advance(self, entry: Entry) -> None:
         self._execute("UPDATE scoreshield_ledger SET entries = ?, head = ?", (entry.id, entry.hash))
 
-    def entries(self) -> Iterator[Entry]:
-        rows = self._execute(f"SELECT {', '.join(COLUMNS)} FROM scoreshield_entries ORDER BY id").fetchall()
-        return (Entry(*row) for row in rows)
+    def entries(self, after: int = -(2**62)) -> Iterator[Entry]:
+        """All entries beyond one, in order, a page at a time."""
+        query = f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id > ? ORDER BY id LIMIT {_PAGE}"
+        while page := self._execute(query, (after,)).fetchall():
+            yield from (Entry(*row) for row in page)
+            after = page[-1][0]
+
+
+def _is(dataset: str | None) -> tuple[str, tuple[str, ...]]:
+    """The condition on an account: NULL is equal to nothing, and only this form uses the index everywhere."""
+    return ("dataset IS NULL", ()) if dataset is None else ("dataset = ?", (dataset,))
 
 
 class Store(ABC):
@@ -203,7 +289,7 @@ class SQLiteStore(Store):
         try:  # for its owner alone: the key is in it
             os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             with self._transaction("BEGIN IMMEDIATE", fresh) as connection:
-                Session(connection.execute).create(facts, key, head)
+                Session(connection.execute, has_accounts=False).create(facts, key, head)
                 connection.execute("COMMIT")
             os.link(fresh, self._path)
         except FileExistsError:
@@ -218,30 +304,38 @@ class SQLiteStore(Store):
 
     def read(self, work: Callable[[Session], T]) -> T:
         with self._transaction("BEGIN") as connection:
-            return work(Session(connection.execute))
+            return work(Session(connection.execute, self._check_tables(connection)))
 
     def write(self, work: Callable[[Session], T]) -> T:
         process = os.getpid()
         with self._transaction("BEGIN IMMEDIATE") as connection:
-            self._check_tables(connection)
-            answer = work(Session(connection.execute))
+            session = Session(connection.execute, self._check_tables(connection))
+            if not session.has_accounts():
+                session.add_accounts()
+            answer = work(session)
             if os.getpid() != process:
                 raise LedgerError("This process was forked in the middle of a charge, which is its parent's alone.")
             connection.execute("COMMIT")
             return answer
 
-    def _check_tables(self, connection: sqlite3.Connection) -> None:
-        """A trigger, a view or a foreign index could change what a charge reads or writes."""
-        rows = connection.execute("SELECT type, name, tbl_name FROM sqlite_master").fetchall()
-        found = {(str(kind), str(name)) for kind, name, table in rows if not _is_automatic(name, table)}
+    def _check_tables(self, connection: sqlite3.Connection) -> bool:
+        """Whether there is a table of sums; an error for what could change what a charge reads or writes.
+
+        That is anything but the tables and the index that a ledger makes, by the statements that make them: a trigger,
+        a view, or a table of ours with more in it.
+        """
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+        found = {(str(row[0]), str(row[1])): str(row[3]) for row in rows if not _is_automatic(row[1], row[2])}
         if ("table", "scoreshield_ledger") not in found:
             what = "is a database of something else and holds no ledger" if rows else "is there and holds no ledger"
             raise LedgerError(f"{self._path} {what}; name another file.")
-        if foreign := sorted(found - _OBJECTS):
-            raise LedgerError(
-                f"The ledger {self._path} holds what no ledger has, the {' '.join(foreign[0])}: it could change what "
-                "is charged, so nothing is."
-            )
+        for object_, statement in sorted(found.items()):
+            if " ".join(statement.split()) != " ".join(_OBJECTS.get(object_, "").split()):
+                raise LedgerError(
+                    f"The ledger {self._path} holds what no ledger has, the {' '.join(object_)}: it could change what "
+                    "is charged, so nothing is."
+                )
+        return ("table", "scoreshield_accounts") in found
 
     @contextlib.contextmanager
     def _transaction(self, begin: str, path: Path | None = None) -> Iterator[sqlite3.Connection]:
@@ -286,10 +380,6 @@ class SQLiteStore(Store):
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             return LedgerError(f"{self._path} is not a ledger, or is corrupt: {_reason(error)}.")
         return LedgerError(f"The ledger {self._path} cannot be opened: {_reason(error)}.")
-
-
-#: What a ledger's database holds.
-_OBJECTS = {("table", "scoreshield_ledger"), ("table", "scoreshield_entries")}
 
 
 def _is_automatic(name: Any, table: Any) -> bool:
@@ -368,7 +458,7 @@ class PostgresStore(Store):
             if connection.execute("SELECT to_regclass('scoreshield_ledger') IS NOT NULL").fetchone()[0]:
                 return False
             _durable(connection)
-            self._session(connection).create(facts, key, head)
+            self._session(connection, has_accounts=False).create(facts, key, head)
             return True
 
         return self._run(work)
@@ -376,7 +466,7 @@ class PostgresStore(Store):
     def read(self, work: Callable[[Session], T]) -> T:
         def reading(connection: Any) -> T:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            return work(self._session(connection))
+            return work(self._session(connection, self._check_tables(connection)))
 
         return self._run(reading)
 
@@ -384,23 +474,33 @@ class PostgresStore(Store):
         def writing(connection: Any) -> T:
             _durable(connection)
             connection.execute("SELECT one FROM scoreshield_ledger FOR UPDATE")
-            self._check_tables(connection)
-            return work(self._session(connection))
+            session = self._session(connection, self._check_tables(connection))
+            # Whoever may only charge cannot make a table; for them an old ledger stays as slow as it was.
+            if not session.has_accounts() and connection.execute(_MAY_ADD).fetchone()[0]:
+                session.add_accounts()
+            return work(session)
 
         return self._run(writing)
 
-    def _session(self, connection: Any) -> Session:
-        return Session(lambda statement, values=(): connection.execute(statement.replace("?", "%s"), values))
+    def _session(self, connection: Any, has_accounts: bool) -> Session:
+        return Session(
+            lambda statement, values=(): connection.execute(statement.replace("?", "%s"), values), has_accounts
+        )
 
-    def _check_tables(self, connection: Any) -> None:
-        """A trigger, a rule, a view or a row policy could change what a charge reads or writes."""
-        for table in sorted(name for kind, name in _OBJECTS if kind == "table"):
-            found = connection.execute(_FOREIGN, (table,)).fetchone()
-            if found is not None and (found[0] != "r" or any(found[1:])):
+    def _check_tables(self, connection: Any) -> bool:
+        """Whether there is a table of sums; an error for what could change what a charge reads or writes.
+
+        That is a trigger, a rule, a view, a table that inherits, or a row policy.
+        """
+        tables = [name for kind, name in _OBJECTS if kind == "table"]
+        found = {table: connection.execute(_FOREIGN, (table,)).fetchone() for table in tables}
+        for table, facts in found.items():
+            if facts is not None and (facts[0] not in ("r", b"r") or any(facts[1:])):
                 raise LedgerError(
                     f"The table {table} of the ledger {self.name} is a view, or has a trigger, a rule or a row policy: "
                     "that could change what is charged, so nothing is."
                 )
+        return found["scoreshield_accounts"] is not None
 
     def _run(self, work: Callable[[Any], T]) -> T:
         """One transaction, again where the server says that another stood in its way."""
@@ -432,6 +532,10 @@ _SECRET = ("password", "sslpassword", "passfile", "service")
 _FOREIGN = """SELECT c.relkind, c.relrowsecurity, c.relhasrules, c.relhassubclass,
         EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = c.oid)
     FROM pg_class c WHERE c.oid = to_regclass(?)""".replace("?", "%s")
+
+
+_MAY_ADD = """SELECT pg_has_role(relowner, 'MEMBER') AND has_schema_privilege(relnamespace, 'CREATE')
+    FROM pg_class WHERE oid = to_regclass('scoreshield_entries')"""
 
 
 def _server_parts(psycopg: Any, url: str) -> dict[str, str] | None:
