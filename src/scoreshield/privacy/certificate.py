@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from decimal import ROUND_CEILING, Context
 
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.guarantee import Guarantee
@@ -22,9 +23,9 @@ def certificate(guarantee: Guarantee) -> str:
     say("Released", _what(guarantee) + ".")
     say(
         "Promise",
-        f"({guarantee.epsilon:g}, {guarantee.delta:g})-differential privacy"
+        f"({_rounded_up(guarantee.epsilon)}, {_rounded_up(guarantee.delta)})-differential privacy"
         if guarantee.delta
-        else f"pure {guarantee.epsilon:g}-differential privacy",
+        else f"pure {_rounded_up(guarantee.epsilon)}-differential privacy",
         "(no event gets more likely than a factor of e^epsilon, plus delta, by one change)."
         if guarantee.delta
         else "(no event gets more likely than a factor of e^epsilon by one change).",
@@ -52,6 +53,11 @@ def certificate(guarantee: Guarantee) -> str:
     say("How", *_how(guarantee))
     say("Sampler", *_sampler(guarantee))
     return "\n".join(lines) + "\n"
+
+
+def _rounded_up(value: float) -> str:
+    """Six digits that are never below the value."""
+    return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
 
 
 def _how(guarantee: Guarantee) -> list[str]:

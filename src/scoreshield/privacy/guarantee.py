@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from scoreshield.privacy.adjacency import (
     check_score_range,
 )
 from scoreshield.privacy.laws import law_from_dict
-from scoreshield.privacy.profile import GaussianProfile, Profile, PureProfile, StepProfile, profile_from_dict
+from scoreshield.privacy.profile import GaussianProfile, Profile, profile_from_dict
 
 SAMPLERS = ("exact", "research")
 #: What a release can be of.
@@ -191,68 +190,15 @@ class Guarantee:
             )
         except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidInput(f"The guarantee in the file is not complete or not valid: {error}") from None
+        from scoreshield.privacy.consistency import is_consistent
+
         try:
-            consistent = guarantee._consistent()
-        except (KeyError, TypeError, ValueError):
+            consistent = is_consistent(guarantee)
+        except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError):
             consistent = False
         if not consistent:
             raise InvalidInput("The guarantee in the file contradicts itself: its noise does not give its promise.")
         return guarantee
-
-    def _consistent(self) -> bool:
-        """Whether the noise, at its scale and sensitivity, gives the profile, and the profile the promise."""
-        if self.epsilon < 0 or self.delta_at(self.epsilon) > self.delta or self.grid_sensitivity < self.sensitivity:
-            return False
-        if not self._adjacency_covered():
-            return False
-        if self.noise is None:
-            return self._parts_add_up()
-        share = math.sqrt(0.5) if self.regime == "gram" else 1.0
-        if self.mechanism == "gaussian" and not (
-            abs(self.noise.std / (self.scale * share) - 1) < 1e-9
-            and abs(self.mu * self.scale / self.grid_sensitivity - 1) < 1e-9
-        ):
-            return False
-        given = self.noise.profile(self.grid_sensitivity * share)
-        return all(given.delta_at(e) <= self.delta_at(e) * (1 + 1e-9) for e in (0.0, self.epsilon / 2, self.epsilon))
-
-    def _adjacency_covered(self) -> bool:
-        """Whether the sensitivity is at least what the adjacency says of a release of scores, a row or a matrix."""
-        if self.regime not in ("scores", "row", "gram") or (self.regime == "scores" and len(self.shape) == 2):
-            return True
-        least = self.adjacency.sensitivity(self.regime, self.shape[-1], score_range=self.score_range).l2
-        return self.sensitivity >= least * (1 - 1e-12)
-
-    def _parts_add_up(self) -> bool:
-        """Whether the parts of a mechanism that adds no noise to entries spend no more than the whole."""
-        spent, told = self.epsilon * (1 + 1e-12), self.details
-        if self.calibration == "pure" and not self._tells_no_less():
-            return False
-        match self.regime:
-            case "matches":
-                return bool(0 < told["screening_epsilon"] + told["refining_epsilon"] <= spent)
-            case "top-k":
-                return bool(0 < self.shape[0] * told["epsilon_for_each"] <= spent and told["records"] >= self.shape[0])
-            case "histogram":
-                least = 2.0 if self.calibration == "pure" else math.sqrt(2)
-                profile = GaussianProfile(self.sensitivity / self.scale) if self.calibration != "pure" else None
-                if told["scores"] < 1 or self.sensitivity < least * (1 - 1e-12):
-                    return False
-                if profile is not None:
-                    return profile.delta_at(self.epsilon) <= self.delta * (1 + 1e-9)
-                return self.sensitivity / self.scale <= spent
-            case "index" if self.mechanism == "privunit":
-                return bool(0 < told["epsilon_per_record"] <= spent)
-        return self.regime == "index"
-
-    def _tells_no_less(self) -> bool:
-        """Whether a pure profile admits the attack that its mechanism does."""
-        least: Profile = PureProfile(self.epsilon)
-        if self.mechanism == "privunit" and isinstance(self.profile, StepProfile):
-            from scoreshield.privacy.privunit import PrivUnit
-
-            least = PrivUnit.calibrated(self.shape[1], self.details["epsilon_per_record"]).profile
-        return self.profile.delta_at(0.0) >= least.delta_at(0.0) * (1 - 1e-9)
 
     def __str__(self) -> str:
         from scoreshield.privacy.certificate import certificate

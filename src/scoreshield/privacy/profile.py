@@ -271,7 +271,7 @@ def profile_from_dict(data: dict[str, Any]) -> Profile:
         case {"kind": CurveProfile.kind, "losses": losses, "deltas": deltas} if len(losses) == len(deltas) > 0:
             knots = tuple(_checks.real(loss, "losses", function) for loss in losses)
             values = tuple(_checks.real(delta, "deltas", function) for delta in deltas)
-            falling = list(knots) == sorted(knots) and list(values) == sorted(values, reverse=True)
+            falling = list(knots) == sorted(set(knots)) and list(values) == sorted(values, reverse=True)
             if not falling or knots[0] != 0 or knots[-1] > 700 or not (0 <= values[-1] <= values[0] <= 1):
                 raise InvalidInput("The privacy profile in the file is not a falling curve.")
             return CurveProfile(knots, values)

@@ -1,0 +1,226 @@
+"""Whether a guarantee that was read from a file can be true: its noise and its budgets must give its promise.
+
+A guarantee states its promise several times over: as an epsilon and a delta, as a profile, as noise of a scale for a
+sensitivity, and as budgets of parts. Whoever edits one of them has to be found out by another. What is checked here is
+that the profile is nowhere below the one that the stated noise and budgets have, and that the promise is not below the
+profile. What was really drawn is not in a file; the tests compare that with the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scoreshield.privacy.adjacency import Identity
+from scoreshield.privacy.laws import StaircaseNoise
+from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile
+
+if TYPE_CHECKING:
+    from scoreshield.privacy.guarantee import Guarantee
+
+Delta = Callable[[float], float]
+
+#: The law of the noise on entries for each mechanism that has one, by what can be released with it.
+_ADDED: dict[str, dict[str, str | None]] = {
+    "scores": {
+        "gaussian": "gaussian",
+        "laplace": "laplace",
+        "staircase": "staircase",
+        "optimal": "levels",
+        "levels": "levels",
+    },
+    "row": {"gaussian": "gaussian"},
+    "gram": {"gaussian": "gaussian"},
+    "index": {"gaussian": "gaussian", "privunit": None},
+    "matches": {"randomised-response": None, "screen-and-refine": None},
+    "top-k": {"permute-and-flip": None, "gumbel": None},
+    "histogram": {"geometric": None, "gaussian": None},
+}
+#: Mechanisms that need a delta, and those that need none; tables and PrivUnit (beside a private PCA) do as they say.
+_NOT_PURE = ("gaussian",)
+_PURE = (
+    "laplace",
+    "staircase",
+    "randomised-response",
+    "screen-and-refine",
+    "permute-and-flip",
+    "gumbel",
+    "geometric",
+)
+#: Room for rounding where budgets are added up, and where calibrations are repeated.
+_ROUNDING, _REPEATED = 1e-12, 1e-9
+_POINTS = 33
+
+
+def is_consistent(guarantee: Guarantee) -> bool:
+    """Whether the stated noise gives the profile, and the profile the promise."""
+    laws = _ADDED[guarantee.regime]
+    law = None if guarantee.noise is None else guarantee.noise.name
+    if guarantee.mechanism not in laws or laws[guarantee.mechanism] != law:
+        return False
+    pure = guarantee.delta == 0
+    if guarantee.mechanism in (_NOT_PURE if pure else _PURE) or (guarantee.calibration == "pure") != pure:
+        return False
+    if guarantee.epsilon < 0 or guarantee.delta_at(guarantee.epsilon) > guarantee.delta:
+        return False
+    if not _least_sensitivity(guarantee) * (1 - _ROUNDING) <= guarantee.sensitivity <= guarantee.grid_sensitivity:
+        return False
+    implied = _implied(guarantee)
+    return implied is not None and _covers(guarantee.profile, implied, 2 * guarantee.epsilon)
+
+
+def _covers(profile: Profile, delta: Delta, farthest: float) -> bool:
+    """Whether a profile is nowhere below another one.
+
+    A curve is straight between its knots, and the other one is convex: the knots of a curve decide, the last included.
+    """
+    points = set(np.linspace(0.0, farthest, _POINTS).tolist())
+    if isinstance(profile, CurveProfile):
+        points |= set(profile.losses)
+    return all(delta(point) <= profile.delta_at(point) * (1 + _REPEATED) for point in points)
+
+
+def _implied(guarantee: Guarantee) -> Delta | None:
+    """The profile of what the guarantee says was drawn; None where it contradicts itself."""
+    match guarantee.regime:
+        case "matches":
+            return _screening(guarantee)
+        case "top-k":
+            return _selection(guarantee)
+        case "histogram":
+            return _counts(guarantee)
+        case "index" if guarantee.mechanism == "privunit":
+            return _privunit(guarantee)
+    return _added(guarantee)
+
+
+def _counts(guarantee: Guarantee) -> Delta | None:
+    """One record moves one score of a query, or n - 1 of the n (n - 1) / 2 scores of all pairs."""
+    counted, ratio = guarantee.details["scores"], guarantee.sensitivity / guarantee.scale
+    moved = guarantee.sensitivity / _least_sensitivity(guarantee)
+    pairs = math.isclose(moved * (moved + 1) / 2, counted, rel_tol=_REPEATED)
+    if counted < 1 or not (pairs or math.isclose(moved, 1, rel_tol=_REPEATED)):
+        return None
+    if guarantee.mechanism == "geometric":
+        return PureProfile(ratio * (1 - _ROUNDING)).delta_at
+    return GaussianProfile(ratio).delta_at
+
+
+def _screening(guarantee: Guarantee) -> Delta | None:
+    """Two budgets, neither negative, and the staircase that the second one takes."""
+    told, grid = guarantee.details, guarantee.grid
+    screening, refining, low = told["screening_epsilon"], told["refining_epsilon"], told["threshold"]
+    high = guarantee.score_range[1]
+    refined = guarantee.mechanism == "screen-and-refine"
+    if not (screening > 0 and refining >= 0 and (refining > 0) == refined and guarantee.score_range[0] <= low < high):
+        return None
+    if refined:
+        width = max(round(high / grid) - round(low / grid), math.ceil((high - low) / grid)) * grid
+        if not math.isclose(guarantee.scale, StaircaseNoise.calibrated(refining, width, grid).std, rel_tol=_REPEATED):
+            return None
+    return PureProfile((screening + refining) * (1 - _ROUNDING)).delta_at
+
+
+def _selection(guarantee: Guarantee) -> Delta | None:
+    told, (selections,) = guarantee.details, guarantee.shape
+    each = told["epsilon_for_each"]
+    noisy_enough = guarantee.sensitivity / guarantee.scale <= each * (1 + _ROUNDING)
+    if not (each > 0 and noisy_enough and told["records"] >= selections):
+        return None
+    return PureProfile(selections * each * (1 - _ROUNDING)).delta_at
+
+
+def _privunit(guarantee: Guarantee) -> Delta | None:
+    """PrivUnit on each record of an identity, beside the covariance of a private PCA where there is one."""
+    told, group = guarantee.details, _group(guarantee)
+    maker = PrivUnit.calibrated(guarantee.shape[1], told["epsilon_per_record"])
+    stated = (told["cap_height"], told["shrinkage"], guarantee.scale, guarantee.grid)
+    if not np.allclose(stated, (maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
+        return None
+    pure = maker.epsilon * group
+    if told["reduction"] != "pca":
+        return maker.profile.delta_at if group == 1 else PureProfile(pure * (1 - _ROUNDING)).delta_at
+    mu = _covariance_mu(guarantee)
+    if mu is None:
+        return None
+    beside, p = GaussianProfile(mu), 1 / (1 + math.exp(-pure))
+
+    def both(epsilon: float) -> float:
+        return p * _either_sign(beside, epsilon - pure) + (1 - p) * beside.delta_at(epsilon + pure)
+
+    return both
+
+
+def _either_sign(profile: Profile, epsilon: float) -> float:
+    if epsilon >= 0:
+        return profile.delta_at(epsilon)
+    return -math.expm1(epsilon) + math.exp(epsilon) * profile.delta_at(-epsilon)
+
+
+def _covariance_mu(guarantee: Guarantee) -> float | None:
+    """Of the noise on the second moment, which an identity's g records move by up to g sqrt 2."""
+    told = guarantee.details
+    sensitivity, std = told["covariance_sensitivity"], told["covariance_std"]
+    return sensitivity / std if sensitivity >= _group(guarantee) * math.sqrt(2) and std > 0 else None
+
+
+def _added(guarantee: Guarantee) -> Delta | None:
+    """Noise on entries; an entry of a Gram matrix is drawn once for two places, with its share of the scale."""
+    law, scale = guarantee.noise, guarantee.scale
+    share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
+    if guarantee.mechanism != "gaussian":
+        found: Delta = law.profile(guarantee.grid_sensitivity).delta_at
+        return found
+    if not math.isclose(law.std, scale * share, rel_tol=_REPEATED):
+        return None
+    if not math.isclose(guarantee.mu * scale, guarantee.grid_sensitivity, rel_tol=_REPEATED):
+        return None
+    # Rounding to the grid moves each entry that moves at all by up to a step more.
+    on_grid = guarantee.sensitivity + guarantee.grid * math.sqrt(_moved(guarantee))
+    mu = on_grid / scale
+    if guarantee.details.get("reduction") == "pca":
+        beside = _covariance_mu(guarantee)
+        if beside is None:
+            return None
+        mu = math.hypot(mu, beside)
+    elif not math.isclose(on_grid, guarantee.grid_sensitivity, rel_tol=_REPEATED):
+        return None
+    return GaussianProfile(mu * (1 - _ROUNDING)).delta_at
+
+
+def _moved(guarantee: Guarantee) -> int:
+    """How many released entries one neighbour can move."""
+    match guarantee.regime:
+        case "index":
+            return _group(guarantee) * guarantee.shape[1]
+        case "scores" if len(guarantee.shape) == 2:
+            return _group(guarantee) * guarantee.shape[0]
+    return guarantee.adjacency.sensitivity(guarantee.regime, guarantee.shape[-1]).moved
+
+
+def _group(guarantee: Guarantee) -> int:
+    """How many released rows one neighbour can move."""
+    return guarantee.adjacency.largest if isinstance(guarantee.adjacency, Identity) else 1
+
+
+def _least_sensitivity(guarantee: Guarantee) -> float:
+    """How far one neighbour can move what was released, at the least."""
+    low, high = guarantee.score_range
+    match guarantee.regime:
+        case "scores" if len(guarantee.shape) == 2:
+            # The spectral norm of the queries is at least 1; only the queries themselves say how much more.
+            return math.sqrt(_group(guarantee)) * min((high - low) * math.sqrt(guarantee.shape[0]), 2.0)
+        case "scores" | "row" | "gram":
+            released = guarantee.shape[-1]
+            return guarantee.adjacency.sensitivity(guarantee.regime, released, score_range=(low, high)).l2
+        case "top-k":
+            return high - low
+        case "histogram":
+            return 2.0 if guarantee.calibration == "pure" else math.sqrt(2)
+        case "index":
+            return 2 * math.sqrt(_group(guarantee))
+    return 1.0

@@ -1,0 +1,328 @@
+"""A guarantee that was edited contradicts itself, for every mechanism; one that was not, never does."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mechanism_registry import BY_NAME, ENTRIES, QUERY, ROWS, Entry
+
+import scoreshield as ss
+from scoreshield.privacy.accounting import compose, parallel
+from scoreshield.privacy.channel_program import WHOLE
+from scoreshield.privacy.guarantee import MECHANISMS
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, PureProfile
+
+every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+Data = dict[str, Any]
+
+
+def data_of(entry: Entry) -> Data:
+    found: Data = json.loads(json.dumps(entry.release(rng=1).guarantee.to_dict()))
+    return found
+
+
+def accepted(data: Data) -> bool:
+    try:
+        ss.Guarantee.from_dict(data)
+    except ss.InvalidInput:
+        return False
+    return True
+
+
+def with_details(data: Data, **details: Any) -> Data:
+    return {**data, "details": {**data["details"], **details}}
+
+
+@every_entry
+def test_what_was_not_edited_comes_back(entry: Entry) -> None:
+    guarantee = entry.release(rng=1).guarantee
+    assert ss.Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
+
+
+def honest() -> Iterator[Callable[[], Any]]:
+    """Contracts of every size, so that no honest guarantee is rejected."""
+    rng = np.random.default_rng(19)
+    for _ in range(12):
+        epsilon, delta = float(10 ** rng.uniform(-2, 1.6)), float(10 ** rng.uniform(-12, -1))
+        low = float(rng.uniform(-1, 0.3))
+        high = float(rng.uniform(low + 0.3, 1))
+        contract = {"epsilon": epsilon, "rng": 1, "score_range": (low, high)}
+        noisy = {**contract, "delta": delta}
+        k, share = int(rng.integers(1, 9)), float(rng.uniform(0.05, 0.9))
+        pca = {"components": 3, "reduction": "pca", "pca_share": share, "rng": 1, "epsilon": max(epsilon, 0.2)}
+        yield lambda c=noisy: ss.release_scores(ROWS, QUERY, **c)
+        yield lambda c=noisy: ss.release_row(ROWS, 2, **c)
+        yield lambda c=noisy: ss.release_gram(ROWS, projection="none", **c)
+        yield lambda c=contract: ss.release_scores(ROWS, QUERY, mechanism="laplace", **c)
+        yield lambda c=contract: ss.release_scores(ROWS, QUERY, mechanism="staircase", **c)
+        yield lambda c=contract, t=low: ss.release_matches(ROWS, QUERY, t, **c)
+        yield lambda c=contract, t=(low + high) / 2, s=share: ss.release_matches(ROWS, QUERY, t, refine=s, **c)
+        yield lambda c=contract, k=k: ss.release_top_k(ROWS, QUERY, k, **c)
+        yield lambda c=contract: ss.release_histogram(ROWS, QUERY, **c)
+        yield lambda c=noisy: ss.release_histogram(ROWS, None, mechanism="gaussian", **c)
+        yield lambda p=pca, d=delta: ss.release_index(ROWS, delta=d, **p)
+        yield lambda p=pca, d=delta: ss.release_index(ROWS, delta=d, mechanism="gaussian", **p)
+    paper = {"calibration": "classical", "unsafe_reproduce_paper": True, "rng": 1}
+    yield lambda: ss.release_scores(ROWS, QUERY, epsilon=8, delta=1e-3, **paper)
+    yield lambda: ss.release_scores(ROWS, QUERY, epsilon=0.5, delta=1e-6, calibration="conservative", rng=1)
+
+
+def test_no_honest_guarantee_is_rejected() -> None:
+    for make in honest():
+        data = make().guarantee.to_dict()
+        assert accepted(data), data
+
+
+# Understated profiles.
+
+
+@every_entry
+def test_a_profile_that_is_too_good_anywhere_is_noticed(entry: Entry) -> None:
+    """A curve through the true values, except for one knot that lies 3 % too low."""
+    data = data_of(entry)
+    profile, epsilon = ss.Guarantee.from_dict(data).profile, data["epsilon"]
+    losses = [epsilon * i / 64 for i in range(65)]
+    deltas = [profile.delta_at(loss) for loss in losses]
+    assert deltas[-1] <= data["delta"]
+    for place in (0, 9, 31, 50):
+        forged = list(deltas)
+        forged[place] = max(0.97 * forged[place], forged[place + 1])
+        curve = {"kind": "curve", "losses": losses, "deltas": forged}
+        assert not accepted({**data, "profile": curve})
+
+
+@every_entry
+def test_a_profile_with_a_smaller_parameter_is_noticed(entry: Entry) -> None:
+    data = data_of(entry)
+    for name, value in data["profile"].items():
+        if name in ("mu", "epsilon", "mass"):
+            assert not accepted({**data, "profile": {**data["profile"], name: 0.999 * value}})
+        if name == "deltas":
+            assert not accepted({**data, "profile": {**data["profile"], name: [0.97 * delta for delta in value]}})
+
+
+@every_entry
+def test_a_smaller_promise_is_noticed(entry: Entry) -> None:
+    data = data_of(entry)
+    assert not accepted({**data, "epsilon": 0.99 * data["epsilon"]})
+    if data["delta"]:
+        assert not accepted({**data, "delta": 0.9 * data["delta"]})
+        assert not accepted({**data, "delta": 0.0})
+
+
+@every_entry
+def test_less_noise_or_less_sensitivity_is_noticed(entry: Entry) -> None:
+    data = data_of(entry)
+    if entry.regime != "matches":  # where both are the constant 1
+        assert not accepted({**data, "sensitivity": 0.9 * data["sensitivity"]})
+    if entry.mechanism in ("gaussian", "geometric", "gumbel", "permute-and-flip", "privunit", "screen-and-refine"):
+        assert not accepted({**data, "scale": 0.98 * data["scale"]})
+    if data["noise"] and entry.mechanism not in ("optimal", "levels"):
+        name = {"gaussian": "std", "laplace": "b", "staircase": "sensitivity"}[entry.mechanism]
+        assert not accepted({**data, "noise": {**data["noise"], name: 0.98 * data["noise"][name]}})
+
+
+# A delta that is called pure.
+
+
+@every_entry
+def test_a_promise_with_delta_is_not_called_pure(entry: Entry) -> None:
+    data = data_of(entry)
+    if data["delta"] == 0:
+        assert not accepted({**data, "delta": 1e-10})
+        assert "pure" in str(ss.Guarantee.from_dict(data))
+    else:
+        assert not accepted({**data, "calibration": "pure"})
+        assert "pure" not in str(ss.Guarantee.from_dict(data)).split("Protects")[0]
+
+
+def test_a_tiny_delta_is_printed_as_one() -> None:
+    guarantee = ss.release_scores(ROWS, QUERY, epsilon=1, delta=1e-10, rng=1).guarantee
+    assert "(1, 1e-10)-differential privacy" in str(guarantee)
+    assert not accepted({**guarantee.to_dict(), "delta": 0.0, "calibration": "pure"})
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "shown"), [(1.0000001, "1.00001"), (0.1, "0.1"), (2.0, "2"), (12.3456789, "12.3457")]
+)
+def test_a_certificate_never_rounds_its_promise_down(epsilon: float, shown: str) -> None:
+    assert f"pure {shown}-differential" in str(
+        ss.release_scores(ROWS, QUERY, epsilon=epsilon, mechanism="laplace").guarantee
+    )
+
+
+# Names that do not belong together.
+
+
+@every_entry
+def test_another_mechanisms_name_is_noticed(entry: Entry) -> None:
+    data = data_of(entry)
+    for other in MECHANISMS:
+        if other != entry.mechanism and {other, entry.mechanism} not in ALIKE:
+            assert not accepted({**data, "mechanism": other}), other
+
+
+#: The two tables and the two selections have the same promise for the same numbers.
+ALIKE = ({"optimal", "levels"}, {"permute-and-flip", "gumbel"})
+
+
+# Budgets of parts.
+
+
+def test_tampered_screening_and_refining_budgets_are_noticed() -> None:
+    data = data_of(BY_NAME["matches, refined"])
+    screening, refining = data["details"]["screening_epsilon"], data["details"]["refining_epsilon"]
+    for changed in (
+        {"refining_epsilon": 0.0},
+        {"refining_epsilon": 0.9 * refining},
+        {"refining_epsilon": refining + 1e-6},
+        {"refining_epsilon": -refining, "screening_epsilon": 1.0 + refining},
+        {"screening_epsilon": 0.0, "refining_epsilon": 1.0},
+        {"screening_epsilon": refining, "refining_epsilon": screening},
+        {"screening_epsilon": screening + 1e-6},
+        {"threshold": 1.5},
+        {"threshold": 0.2},
+        {"refining_epsilon": None},
+        {"refining_epsilon": "0.3"},
+        {"refining_epsilon": math.nan},
+    ):
+        assert not accepted(with_details(data, **changed)), changed
+    plain = data_of(BY_NAME["matches"])
+    for changed in ({"refining_epsilon": 0.5}, {"screening_epsilon": 1.1}, {"screening_epsilon": -1.0}):
+        assert not accepted(with_details(plain, **changed)), changed
+    assert not accepted(with_details(plain, screening_epsilon=0.5, refining_epsilon=0.5))
+
+
+def test_tampered_selections_are_noticed() -> None:
+    data = data_of(BY_NAME["top-k, gumbel"])
+    for changed in ({"epsilon_for_each": 0.5}, {"epsilon_for_each": 0.1}, {"epsilon_for_each": -1.0}, {"records": 2}):
+        assert not accepted(with_details(data, **changed)), changed
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name.startswith("index, privunit")])
+def test_tampered_shares_of_an_index_are_noticed(name: str) -> None:
+    data = data_of(BY_NAME[name])
+    each = data["details"]["epsilon_per_record"]
+    for changed in (
+        {"epsilon_per_record": each * 1.001},
+        {"epsilon_per_record": each * 0.99},
+        {"cap_height": 0.5 * data["details"]["cap_height"]},
+        {"shrinkage": 1.01 * data["details"]["shrinkage"]},
+    ):
+        assert not accepted(with_details(data, **changed)), changed
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if "private PCA" in name])
+def test_a_tampered_covariance_is_noticed(name: str) -> None:
+    data = data_of(BY_NAME[name])
+    told = data["details"]
+    for changed in (
+        {"covariance_std": 0.9 * told["covariance_std"]},
+        {"covariance_sensitivity": 1.1 * told["covariance_sensitivity"]},
+        {"covariance_sensitivity": 0.9 * told["covariance_sensitivity"]},
+    ):
+        small = changed.get("covariance_sensitivity", math.inf) < told["covariance_sensitivity"]
+        if small and told["covariance_sensitivity"] * 0.9 > math.sqrt(2) * data["adjacency"].get("largest", 1):
+            continue
+        assert not accepted(with_details(data, **changed)), changed
+
+
+def test_identities_cannot_become_records() -> None:
+    """Three records of one person share a budget: the same index for single records would promise three times less."""
+    for mechanism in ("privunit", "gaussian"):
+        data = data_of(BY_NAME[f"index, {mechanism}, all dimensions, records"])
+        raw = {**data["adjacency"], "kind": "identity", "centroids": False, "identities": 4, "largest": 3}
+        assert not accepted({**data, "adjacency": raw})
+
+
+def test_an_edited_file_does_not_load(tmp_path: Path) -> None:
+    path = tmp_path / "release.npz"
+    BY_NAME["matches, refined"].release(rng=1).save(path)
+    with np.load(path) as file:
+        parts = dict(file)
+    meta = json.loads(str(parts.pop("meta")))
+    assert ss.load(path).guarantee.epsilon == 1
+    meta["guarantee"]["details"]["refining_epsilon"] = 0.0
+    np.savez(path, meta=np.array(json.dumps(meta)), **parts)
+    with pytest.raises(ss.InvalidInput, match="contradicts itself"):
+        ss.load(path)
+
+
+# Tables: the excess of two outputs adds up.
+
+
+def table(weights: list[list[int]], epsilon: float, delta: float) -> ss.LevelChannel:
+    outputs = tuple(float(i) / 8 for i in range(len(weights[0])))
+    return ss.LevelChannel((-0.5, 0.5), (0.0,), outputs, 0.125, np.array(weights, dtype=np.uint64), epsilon, delta)
+
+
+def test_an_excess_that_is_spread_over_two_outputs_is_noticed() -> None:
+    """Each output alone exceeds e^epsilon by at most delta; together they exceed it by twice that."""
+    epsilon, delta = 0.5, 1e-3
+    part = int(delta * WHOLE)
+    base, ratio = WHOLE // 8, math.exp(epsilon)
+    more = int(base * ratio) + int(0.9 * part)
+    rows = [[more, more, WHOLE - 2 * more], [base, base, WHOLE - 2 * base]]
+    with pytest.raises(ss.InvalidInput, match="not \\(epsilon, delta\\)"):
+        table(rows, epsilon, delta)
+    made = table(rows, epsilon, 2 * delta)
+    assert made.profile().delta_at(epsilon) == pytest.approx(1.8 * delta, rel=1e-6)
+    half = int(base * ratio) + int(0.45 * part)
+    assert table([[half, half, WHOLE - 2 * half], rows[1]], epsilon, delta).delta == delta
+    forged = {**made.to_dict(), "delta": delta}
+    with pytest.raises(ss.InvalidInput, match="not \\(epsilon, delta\\)"):
+        ss.LevelChannel.from_dict(forged)
+    released = ss.release_scores(
+        ROWS, QUERY, epsilon=epsilon, delta=2 * delta, mechanism=made, rng=1
+    ).guarantee.to_dict()
+    assert accepted(released)
+    assert not accepted({**released, "delta": delta, "noise": {**released["noise"], "delta": delta}})
+    understated = {**released["profile"], "deltas": [delta / 2 for _ in released["profile"]["deltas"]]}
+    assert not accepted({**released, "delta": delta, "profile": understated})
+
+
+def test_one_weight_beyond_pure_is_not_pure() -> None:
+    epsilon = 1.0
+    made = ss.randomised_response(epsilon, [0.0])
+    rows = made.weights.tolist()
+    rows[0][0] += 2**30  # 2^-32, a delta of about 2e-10
+    rows[0][1] -= 2**30
+    with pytest.raises(ss.InvalidInput, match="not \\(epsilon, delta\\)"):
+        ss.LevelChannel(made.inputs, made.cuts, made.outputs, made.step, np.array(rows, dtype=np.uint64), epsilon)
+    loose = ss.LevelChannel(
+        made.inputs, made.cuts, made.outputs, made.step, np.array(rows, dtype=np.uint64), epsilon, 1e-9
+    )
+    assert 1e-10 < loose.profile().delta_at(epsilon) < 1e-9
+    assert loose.profile().delta_at(30.0) < 1e-9
+
+
+# A loss without bound keeps its mass.
+
+LEAKY = CurveProfile((0.0, 0.5, 1.0), (0.2, 0.08, 1e-3))
+
+
+def test_residual_mass_stays() -> None:
+    for epsilon in (1.0, 5.0, 699.0, 1e6):
+        assert LEAKY.delta_at(epsilon) >= 1e-3
+    assert LEAKY.epsilon_at(0.999e-3) == math.inf
+    assert LEAKY.epsilon_at(0.0) == math.inf
+    assert LEAKY.tpr_at(0.0) >= 1e-3
+    assert parallel([LEAKY, PureProfile(0.1)]).delta_at(50.0) >= 1e-3
+    for others in ([PureProfile(0.1)], [GaussianProfile(0.01)], [LEAKY]):
+        assert compose([LEAKY, *others]).delta_at(50.0) >= 1e-3
+    assert compose([LEAKY] * 20).delta_at(599.0) >= 1 - (1 - 1e-3) ** 20
+    assert compose([LEAKY] * 20).epsilon_at(0.015) == math.inf
+
+
+def test_a_curve_that_falls_at_once_is_rejected() -> None:
+    for losses, deltas in (([0.0, 1.0, 1.0], [0.5, 0.5, 0.0]), ([0.0, 1.0], [0.1, 0.2]), ([0.0, 1.0], [0.1, -0.1])):
+        with pytest.raises(ss.InvalidInput, match="falling curve"):
+            ss.Guarantee.from_dict(
+                {**data_of(ENTRIES[0]), "profile": {"kind": "curve", "losses": losses, "deltas": deltas}}
+            )
