@@ -8,6 +8,7 @@ import hashlib
 import numpy as np
 
 from scoreshield.integrations.sentence_transformers import PrivateCorpus, semantic_search
+from scoreshield.integrations.text import embed_rows
 
 NOTES = [
     "The patient reports pain in the left knee after running.",
@@ -32,7 +33,8 @@ class WordModel:
 
 
 model = WordModel()
-corpus, queries = model.encode(NOTES), model.encode(["pain in the knee", "coffee and sleep"])
+corpus = embed_rows(model.encode, NOTES)  # one text per call, so that a row depends on its own text alone
+queries = model.encode(["pain in the knee", "coffee and sleep"])
 
 # Before: found = util.semantic_search(queries, corpus, top_k=2)
 found = semantic_search(queries, corpus, epsilon=40, top_k=2)

@@ -365,8 +365,19 @@ def test_sentence_transformers_embed_texts_in_batches(sentence_model: str) -> No
     direct = SentenceTransformer(sentence_model, device="cpu").encode(TEXTS, show_progress_bar=False)
     assert np.allclose(rows, direct, atol=1e-5)
     assert np.linalg.norm(rows[0] - rows[2]) > 1e-3
-    same = embedder(f"sentence-transformers:{sentence_model}", device="cpu")
-    assert made.name == same.name  # the weights are the same, the batches do not matter
+    same = embedder(f"sentence-transformers:{sentence_model}", batch_size=2, device="cpu")
+    alone = embedder(f"sentence-transformers:{sentence_model}", device="cpu")
+    assert made.name == same.name
+    assert made.name != alone.name  # rows that were padded together have other bits
+
+
+def test_a_sentence_embedder_reads_one_text_at_a_time_by_default(sentence_model: str) -> None:
+    made = embedder(f"sentence-transformers:{sentence_model}", device="cpu", local=True)
+    seen: list[list[str]] = []
+    encode = made.model.encode  # type: ignore[attr-defined]
+    made.model.encode = lambda texts, **options: seen.append(texts) or encode(texts, **options)  # type: ignore
+    made.embed(TEXTS)
+    assert seen == [[text] for text in TEXTS]
 
 
 def test_the_name_of_an_embedder_knows_its_weights(sentence_model: str) -> None:

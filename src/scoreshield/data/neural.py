@@ -1,8 +1,8 @@
 """Embedders around trained networks: sentence-transformers for texts, timm for images, dlib for faces.
 
 Each loads its package and weights when it is made. Its name ends in a digest of the weights, of how the model is set
-up (pooling, length limit, tokenizer, prompts, preparation of pictures) and of the versions of the packages, so that
-embeddings that were kept (`embedders.embed_cached`) are never taken for those of another model.
+up (pooling, length limit, tokenizer, prompts, texts per batch, preparation of pictures) and of the versions of the
+packages, so that embeddings that were kept (`embedders.embed_cached`) are never taken for those of another model.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class SentenceEmbedder:
     Parameters
     ----------
     model : such as "all-MiniLM-L6-v2", which cuts texts at 256 tokens and gives rows of length one.
-    batch_size : texts at a time.
+    batch_size : texts at a time. With one, the default, a row depends on its own text alone; with more, texts that are
+        padded together change each other's last bits (:func:`scoreshield.integrations.text.find_batch_effect`).
     device : "cpu", "cuda" and so on; None lets the package choose.
     local : True uses only weights that are on this machine.
     """
 
-    def __init__(self, model: str, *, batch_size: int = 32, device: str | None = None, local: bool = False) -> None:
+    def __init__(self, model: str, *, batch_size: int = 1, device: str | None = None, local: bool = False) -> None:
         package = _package("sentence_transformers", "text-embedders")
         self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
         try:
@@ -53,7 +54,8 @@ class SentenceEmbedder:
             raise _unloaded(f"sentence-transformers model {model!r}", error) from None
         self.model.eval()
         packages = ("sentence-transformers", "transformers", "tokenizers", "torch")
-        digest = _digest(_weights(self.model), _set_up(self.model), _versions(*packages))
+        batches = f"{self.batch_size} texts at a time".encode()
+        digest = _digest(_weights(self.model), _set_up(self.model), _versions(*packages), [batches])
         self.name = f"sentence-transformers:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
@@ -72,7 +74,7 @@ class ImageEmbedder:
     ----------
     model : such as "vit_base_patch14_dinov2.lvd142m".
     pretrained : False leaves the weights random, which is for tests of a pipeline and for nothing else.
-    batch_size : images at a time.
+    batch_size : images at a time; all have one size, so replacing one leaves the shapes of the others' computation.
     device : "cpu", "cuda" and so on.
     """
 

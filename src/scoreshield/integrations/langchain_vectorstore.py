@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,6 +33,25 @@ if TYPE_CHECKING:
 
 _WHY_NOT_MMR = "it compares clean vectors with each other and with the query, outside what was released"
 _OPTIONS = frozenset(inspect.signature(PrivateSearch).parameters) - {"store", "epsilon"}
+
+
+class RowByRow(Embeddings):
+    """A model that is given one document at a time, so that a row depends on its own text alone."""
+
+    def __init__(self, model: Embeddings) -> None:
+        self._model = model
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self._model.embed_documents([text])[0] for text in texts]
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [(await self._model.aembed_documents([text]))[0] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self._model.embed_query(text)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return await self._model.aembed_query(text)
 
 
 class PrivateVectorStore(VectorStore):
@@ -117,8 +136,11 @@ class PrivateVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> PrivateVectorStore:
-        """Embed texts into an InMemoryVectorStore and make that private; ``epsilon`` and options as above."""
-        wrapped = InMemoryVectorStore(_checked_embedding(embedding))
+        """Embed texts into an InMemoryVectorStore and make that private; ``epsilon`` and options as above.
+
+        Each text is embedded by a call of its own, so that a row depends on its own text alone.
+        """
+        wrapped = InMemoryVectorStore(RowByRow(_checked_embedding(embedding)))
         wrapped.add_texts(texts, metadatas, ids=ids)
         return cls.from_vectorstore(wrapped, **kwargs)
 
@@ -247,16 +269,27 @@ class PrivateVectorStore(VectorStore):
         """Add documents to the wrapped store, which is a new version of the collection.
 
         An index answers from the old version until :meth:`refresh`, which pays again; the other modes see the new
-        version at the next query.
+        version at the next query. Documents are added one by one, since a store that embeds several texts together lets
+        each change the others' last bits.
         """
-        ids = self._changed("Adding documents").add_documents(documents, **kwargs)
-        self._tell(added=True)
+        wrapped, ids = self._changed("Adding documents"), list[str]()
+        try:
+            for document, options in _one_by_one(documents, kwargs):
+                ids += wrapped.add_documents([document], **options)
+        finally:
+            if ids:
+                self._tell(added=True)
         return ids
 
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         """:meth:`add_documents`, by the wrapped store's own async call."""
-        ids = await self._changed("Adding documents").aadd_documents(documents, **kwargs)
-        self._tell(added=True)
+        wrapped, ids = self._changed("Adding documents"), list[str]()
+        try:
+            for document, options in _one_by_one(documents, kwargs):
+                ids += await wrapped.aadd_documents([document], **options)
+        finally:
+            if ids:
+                self._tell(added=True)
         return ids
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
@@ -365,6 +398,16 @@ def _checked_embedding(embedding: Any) -> Embeddings:
     if not isinstance(embedding, Embeddings):
         _checks.reject("embedding", "PrivateVectorStore", "a LangChain Embeddings", type(embedding))
     return embedding
+
+
+def _one_by_one(documents: Sequence[Document], kwargs: Mapping[str, Any]) -> Iterator[tuple[Document, dict[str, Any]]]:
+    """Each document with its own options: its id where ids are given, else the same for all."""
+    ids = kwargs.get("ids")
+    if ids is None:
+        return ((document, dict(kwargs)) for document in documents)
+    if len(ids) != len(documents):
+        _checks.reject("ids", "add_documents", f"{len(documents):,} ids, one for each document", ids)
+    return ((document, {**kwargs, "ids": [one]}) for document, one in zip(documents, ids, strict=True))
 
 
 def _named(ids: Any, kwargs: Mapping[str, Any]) -> list[str]:

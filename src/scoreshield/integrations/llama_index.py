@@ -255,10 +255,15 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Into the wrapped index. That is a new version: an index answers from the old one until ``search.refresh()``,
-        which pays again; the other modes see it at the next query."""
+        which pays again; the other modes see it at the next query.
+
+        Nodes without an embedding are embedded one by one, since texts that are embedded together change each other's
+        last bits.
+        """
         for name in kwargs:
             refuse(f"The option {name!r} of add", "the wrapped index adds its own way")
-        self._index.insert_nodes(nodes)
+        for node in nodes:
+            self._index.insert_nodes([node])
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:

@@ -20,7 +20,9 @@ from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry.arrays import Progress
 from scoreshield.integrations._common import refuse
+from scoreshield.integrations.text import Encode, as_array, check_texts, embed_rows, encode_batch
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import Hits, PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Records, Scored
@@ -62,12 +64,12 @@ def semantic_search(
     if "file" in options:
         refuse("'file' in semantic_search", "nothing tells a corpus of vectors from another; use a PrivateCorpus")
     options = _checked(options, "semantic_search")
-    k, queries = _checks.count(top_k, "top_k", "semantic_search"), _array(query_embeddings)
+    k, queries = _checks.count(top_k, "top_k", "semantic_search"), as_array(query_embeddings)
     held = [corpus_embeddings]
     del corpus_embeddings  # so that the frames of an error do not hold them
 
     def make() -> PrivateSearch:
-        rows = _embeddings.as_rows(_array(held.pop()), "semantic_search", "corpus_embeddings")
+        rows = _embeddings.as_rows(as_array(held.pop()), "semantic_search", "corpus_embeddings")
         _embeddings.as_queries(queries, rows.shape[1], "semantic_search")  # before anything is paid for
         return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **options)
 
@@ -81,9 +83,10 @@ class PrivateCorpus:
     ----------
     model : a SentenceTransformer, or anything with ``encode(sentences, normalize_embeddings=True)``. Where it has
         ``encode_document`` and ``encode_query``, these are used: they add the prompts that the model was trained with.
-    sentences : the corpus; hits name them by their place in it.
+    sentences : the corpus; hits name them by their place in it. Each is encoded by a call of its own, so that a row
+        depends on its own sentence alone (:mod:`scoreshield.integrations.text`).
     epsilon, options : of :class:`scoreshield.search.PrivateSearch`. In mode ``"index"`` no clean embedding is kept, and
-        with a ``file`` that is there the corpus is not encoded again.
+        with a ``file`` that is there the corpus is not encoded again. ``progress`` counts encoded sentences too.
     ids : one for each sentence, public: different whole numbers or strings. A ``file`` is then taken for a corpus of
         the same ids, in any order. Without them sentences are known by their place, and a file tells another corpus by
         its number of sentences only: nothing about the sentences themselves is in it that could be compared.
@@ -102,14 +105,15 @@ class PrivateCorpus:
             raise InvalidInput(
                 f"PrivateCorpus takes a model with an 'encode' method. Got {type(model).__name__} instead."
             )
-        self._model, self._sentences = model, _texts(sentences, "sentences", "PrivateCorpus")
+        self._model, self._sentences = model, check_texts(sentences, "sentences", "PrivateCorpus")
         options = _checked(options, "PrivateCorpus")
         names = range(len(self._sentences)) if ids is None else _names(ids, len(self._sentences))
         self._places: dict[Any, int] = {one: place for place, one in enumerate(names)}
         self._named = ids is not None
         if options.get("pin") == "scores":
             refuse("pin='scores' for a PrivateCorpus", "every query would encode the corpus again")
-        self._search = PrivateSearch(_Encoded(model, self._sentences, names), epsilon=epsilon, **options)
+        store = _Encoded(model, self._sentences, names, options.get("progress"))
+        self._search = PrivateSearch(store, epsilon=epsilon, **options)
         if self._search.mode == "index" and set(self._search.ids) != self._places.keys():
             raise InvalidInput(
                 f"The saved index is of {len(self._search.ids):,} records, and there are {len(self._sentences):,} "
@@ -140,8 +144,8 @@ class PrivateCorpus:
         all, where queries are charged.
         """
         one = isinstance(query, str)
-        texts = _texts([query] if isinstance(query, str) else query, "query", "PrivateCorpus.search")
-        vectors = _encode(self._model, "encode_query", texts)
+        texts = check_texts([query] if isinstance(query, str) else query, "query", "PrivateCorpus.search")
+        vectors = encode_batch(_encoder(self._model, "encode_query"), texts)  # public, so together
         answers = [self._found(hits) for hits in self._search.search_batch(vectors, k, threshold=threshold)]
         return answers[0] if one else answers
 
@@ -159,21 +163,21 @@ class PrivateCorpus:
 
 
 class _Encoded:
-    """Sentences as a store of their embeddings, which it makes when asked and does not keep."""
+    """Sentences as a store of their embeddings, which it makes when asked, one sentence per call, and does not keep."""
 
     name = "The corpus"
     convention = Convention.COSINE
     zero_copy = False
 
-    def __init__(self, model: Any, sentences: Sequence[str], names: Sequence[Any]) -> None:
-        self._model, self._sentences, self._names = model, sentences, names
+    def __init__(self, model: Any, sentences: Sequence[str], names: Sequence[Any], progress: Progress | None) -> None:
+        self._model, self._sentences, self._names, self._progress = model, sentences, names, progress
         self._dimension: int | None = None
         self._fresh: NDArray[Any] | None = None  # for the probe that follows a reading, then let go
 
     @property
     def dimension(self) -> int:
         if self._dimension is None:
-            self._dimension = int(self._encoded(self._sentences[:1]).shape[1])
+            self._dimension = int(self._encoded(self._sentences[:1], None).shape[1])
         return self._dimension
 
     def state(self) -> Hashable:
@@ -184,42 +188,21 @@ class _Encoded:
         return self._names
 
     def records(self) -> Records:
-        self._fresh = self._encoded(self._sentences)
+        self._fresh = self._encoded(self._sentences, self._progress)
         return Records(self._names, self._fresh)
 
     def scores(self, query: NDArray[np.float32]) -> Scored:
         rows, self._fresh = self._fresh, None
         return ArrayStore(self.records().vectors if rows is None else rows, ids=self._names).scores(query)
 
-    def _encoded(self, sentences: Sequence[str]) -> NDArray[Any]:
-        return reading(self, "being encoded", lambda: _encode(self._model, "encode_document", sentences))
+    def _encoded(self, sentences: Sequence[str], progress: Progress | None) -> NDArray[Any]:
+        encode = _encoder(self._model, "encode_document")
+        return reading(self, "being encoded", lambda: embed_rows(encode, sentences, progress))
 
 
-def _encode(model: Any, method: str, texts: Sequence[str]) -> NDArray[Any]:
+def _encoder(model: Any, method: str) -> Encode:
     encode = getattr(model, method, model.encode)
-    rows = _array(encode(list(texts), normalize_embeddings=True))
-    if rows.ndim != 2 or len(rows) != len(texts) or rows.dtype.kind != "f":
-        raise InvalidInput(f"The model must encode {len(texts):,} texts as so many rows of real numbers.")
-    return rows
-
-
-def _array(given: Any) -> NDArray[Any]:
-    """Tensors of any device and precision, lists of them, and whatever NumPy reads."""
-    if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
-        return np.stack([_array(one) for one in given])
-    if hasattr(given, "detach"):
-        dense = given.detach().to_dense() if given.is_sparse else given.detach()
-        return np.asarray((dense.float() if dense.dtype.itemsize < 4 else dense).cpu().numpy())
-    return _checks.array(given, "embeddings", "semantic_search", "a matrix of real numbers")
-
-
-def _texts(given: Any, name: str, function: str) -> list[str]:
-    must = "a list of at least one string"
-    if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):
-        _checks.reject(name, function, must, given)
-    if not all(isinstance(one, str) for one in given):
-        _checks.reject(name, function, must, given)
-    return list(given)
+    return lambda texts: encode(texts, normalize_embeddings=True)
 
 
 def _names(ids: Any, count: int) -> list[Any]:
