@@ -70,3 +70,24 @@ class StoreError(ScoreShieldError):
 
     Nothing was released or charged. The message holds no score, no vector and no text of the store's own errors.
     """
+
+
+class DocumentsNotRead(StoreError):
+    """A query was charged, and the documents of the records that it released could not be read.
+
+    Attributes
+    ----------
+    ids : the released records of each query, best first. They are released values: whoever may see the answer may read
+        these documents by other means. The same query, asked again, is answered without another charge.
+    """
+
+    def __init__(self, message: str, *, ids: tuple[tuple[Any, ...], ...]) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_not_read, (str(self), self.ids)
+
+
+def _rebuild_not_read(message: str, ids: tuple[tuple[Any, ...], ...]) -> DocumentsNotRead:
+    return DocumentsNotRead(message, ids=ids)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import json
+import uuid
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from scoreshield.integrations._common import KEY, annotated, look_every, scrub
+from scoreshield.errors import InvalidInput
+from scoreshield.integrations._common import KEY, Fields, annotated, growing_pages, look_every, scrub
 from scoreshield.search import PrivateSearch
 
 ROWS = np.random.default_rng(2).standard_normal((20, 4))
@@ -50,6 +54,41 @@ def test_vectors_do_not(vector: Any) -> None:
     assert scrub({"a": Pair(vector, "b")}) == {"a": ("b",)}
 
 
+@pytest.mark.parametrize("thing", [b"packed", object(), ROWS.data, iter([0.5]), lambda: 0.5, Ellipsis, ROWS.tolist])
+def test_only_plain_values_stay(thing: Any) -> None:
+    """What is no plain value may hold a vector, whatever it is called."""
+    assert scrub({"a": thing, "b": {"c": thing}, "d": [thing, 1]}) == {"b": {}, "d": [1]}
+
+
+def test_plain_values_stay_as_they_are() -> None:
+    day = dt.datetime(2021, 5, 1, tzinfo=dt.UTC)
+    given = {
+        "text": "x", "none": None, "day": day, "date": day.date(), "time": day.time(), "span": dt.timedelta(1),
+        "id": uuid.UUID(int=1), "price": decimal.Decimal("1.5"), "tags": {"a", "b"}, "few": [0.5] * 7, "pair": (1, "a"),
+    }  # fmt: skip
+    assert scrub(given) == given
+    assert scrub({"set": frozenset(range(8)), "names": frozenset("ab")}) == {"names": frozenset("ab")}
+
+
+def test_fields_are_declared() -> None:
+    fields = Fields.checked(["year"], None, "f")
+    fields.require(["year"])
+    with pytest.raises(InvalidInput, match=r"^A filter on the field 'name' needs filterable=\['name'\], because"):
+        fields.require(["year", "name"])
+    assert fields.shown({"year": 1, "name": "x", "score": 0.5}) == {"year": 1, "name": "x"}
+    assert Fields.checked((), ["name"], "f").shown({"year": 1, "name": "x"}) == {"name": "x"}
+    assert Fields.checked((), [], "f").shown({"year": 1}) == {}
+    for wrong in ("year", 3, [3]):
+        with pytest.raises(InvalidInput, match="'visible' parameter of f must be a list of names of fields"):
+            Fields.checked((), wrong, "f")
+
+
+def test_pages_grow_and_hold_every_id_once() -> None:
+    pages = list(growing_pages(range(1_000)))
+    assert [len(page) for page in pages] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 233]
+    assert [one for page in pages for one in page] == list(range(1_000))
+
+
 @pytest.mark.parametrize("key", ["score", "_distance", "Similarity", "embedding", KEY])
 def test_scores_do_not_by_their_names(key: str) -> None:
     assert scrub({key: 0.5, "a": {key: 0.5}}) == {"a": {}}
@@ -60,7 +99,7 @@ def test_annotated() -> None:
     search = PrivateSearch(ROWS, epsilon=5)
     hits = search.search(ROWS[0], 2)
     assert hits.noisy is not None
-    found = annotated({"year": np.int64(2021), "score": 1.0}, search, hits, 1)
+    found = annotated(scrub({"year": np.int64(2021), "score": 1.0}), search, hits, 1)
     assert found == {"year": 2021, KEY: {**search.facts(hits), "noisy_score": float(hits.noisy[1])}}
     assert found[KEY]["epsilon"] == 5
 

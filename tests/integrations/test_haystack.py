@@ -215,7 +215,7 @@ def test_nothing_is_read_or_paid_before_the_warm_up_and_once_after(tmp_path: Pat
 
 def test_changes_of_the_store_in_index_mode() -> None:
     for store in (store_of(), Elsewhere(documents())):
-        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=3)
+        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=3, filterable=["parity"])
         assert names(retriever.run(QUERY.tolist())) == BEST[:3]
         store.delete_documents([str(one) for one in BEST[:2]])  # not named again, at once; others move up
         assert names(retriever.run(QUERY.tolist())) == BEST[2:5]
@@ -303,18 +303,19 @@ def test_documents_without_embeddings_are_told_in_one_sentence() -> None:
 def test_filters_choose_among_the_released_ranking() -> None:
     even = {"field": "meta.parity", "operator": "==", "value": 0}
     large = {"field": "meta.number", "operator": ">=", "value": 10}
+    options: dict[str, Any] = {"top_k": 4, "filters": even, "filterable": ["meta.parity", "number"]}
     for store in (store_of(), Elsewhere(documents())):
-        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, filters=even)
+        retriever = PrivateRetriever(store, epsilon=PLENTY, **options)
         assert names(retriever.run(QUERY.tolist())) == [one for one in BEST if one % 2 == 0][:4]
         assert names(retriever.run(QUERY.tolist(), filters=large)) == [one for one in BEST if one >= 10][:4]
-        merging = PrivateRetriever(store, epsilon=PLENTY, top_k=4, filters=even, filter_policy=FilterPolicy.MERGE)
+        merging = PrivateRetriever(store, epsilon=PLENTY, filter_policy=FilterPolicy.MERGE, **options)
         both = names(merging.run(QUERY.tolist(), filters=large))
         assert both == [one for one in BEST if one >= 10 and one % 2 == 0][:4]
 
 
 def test_filters_that_do_not_fit_cost_nothing(tmp_path: Path) -> None:
     account = ledger(tmp_path)
-    retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account)
+    retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account, filterable=["number"])
     with pytest.raises(InvalidInput, match="The filters are not well formed"):
         retriever.run(QUERY.tolist(), filters={"operator": "AND"})
     with pytest.raises(InvalidInput, match=r"Filters must be a dictionary\. Got list"):
@@ -322,6 +323,63 @@ def test_filters_that_do_not_fit_cost_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"The filters do not fit the documents' metadata"):
         retriever.run(QUERY.tolist(), filters={"field": "meta.number", "operator": ">", "value": "2024-01-01"})
     assert account.spent == 0
+
+
+@pytest.mark.parametrize(
+    ("declared", "field", "missing"),
+    [
+        ((), "meta.parity", "meta.parity"),
+        ((), "parity", "meta.parity"),
+        (["number"], "meta.parity", "meta.parity"),
+        (["parity"], "content", "content"),
+        (["meta.content"], "content", "content"),
+        (["content"], "meta.content", "meta.content"),
+        (["parity"], "meta", "meta"),
+        (["meta.parity.deep"], "meta.parity", "meta.parity"),
+        (["embedding"], "score", "score"),
+    ],
+)
+def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_read_or_charged(
+    declared: Any, field: str, missing: str, tmp_path: Path
+) -> None:
+    account, store = ledger(tmp_path), Elsewhere(documents())
+    options: dict[str, Any] = {"epsilon": 1, "mode": "query", "ledger": account, "filterable": declared}
+    one = {"field": field, "operator": "==", "value": 1}
+    deep = {"operator": "NOT", "conditions": [{"operator": "AND", "conditions": [one]}]}
+    message = rf"^A filter on the field '{missing}' needs filterable=\['{missing}'\], because whoever filters learns"
+    retriever = PrivateRetriever(store, **options)
+    for filters in (one, deep):
+        with pytest.raises(InvalidInput, match=message):
+            PrivateRetriever(store, **options, filters=filters)
+        with pytest.raises(InvalidInput, match=message):
+            retriever.run(QUERY.tolist(), filters=filters)
+        with pytest.raises(InvalidInput, match=message):
+            retriever.run_batch([QUERY.tolist()], filters=filters)
+    assert store.reads == []
+    assert account.spent == 0
+
+
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [(["parity"], "meta.parity"), (["meta.parity"], "parity"), (["meta"], "parity"), (["parity"], "meta.parity.deep")],
+)
+def test_declared_fields_are_filterable_under_either_name_and_in_part(declared: Any, field: str) -> None:
+    retriever = PrivateRetriever(store_of(), epsilon=1, filterable=declared)
+    retriever.run(QUERY.tolist(), filters={"field": field, "operator": "==", "value": 1})
+
+
+def test_ids_are_public_and_need_no_declaration() -> None:
+    one = {"field": "id", "operator": "==", "value": "3"}
+    assert names(PrivateRetriever(store_of(), epsilon=1).run(QUERY.tolist(), filters=one)) == [3]
+
+
+def test_answers_carry_the_visible_fields_alone() -> None:
+    retriever = PrivateRetriever(store_of(), epsilon=1, visible=["number"])
+    found = retriever.run(QUERY.tolist())["documents"]
+    assert all(set(one.meta) == {"number", "scoreshield"} for one in found)
+    for wrong in ("number", [3]):
+        with pytest.raises(InvalidInput, match="'visible' parameter of PrivateRetriever must be a list of names"):
+            PrivateRetriever(store_of(), epsilon=1, visible=wrong)
 
 
 # ---- On paper.
@@ -342,6 +400,8 @@ def test_a_pipeline_is_written_and_read_without_vectors_and_says_when_it_pays_ag
         "delta": 0.0,
         "filters": {"field": "meta.parity", "operator": "==", "value": 1},
         "filter_policy": FilterPolicy.MERGE,
+        "filterable": ["parity"],
+        "visible": ["number"],
         "scale_score": True,
         "file": tmp_path / "index.npz",
     }

@@ -20,7 +20,7 @@ from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils.filters import document_matches_filter
 
 from scoreshield import _search_files
-from scoreshield.errors import FileError, InvalidInput, StoreError
+from scoreshield.errors import DocumentsNotRead, FileError, InvalidInput, StoreError
 from scoreshield.integrations.haystack import PrivateRetriever
 from scoreshield.integrations.haystack_documents import Documents, plain_id
 from scoreshield.privacy.ledger import Ledger
@@ -95,7 +95,8 @@ def test_a_deleted_document_is_not_named_in_modes_that_charge_and_others_stand_i
 ) -> None:
     store = kind()
     options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "check_every": 3600.0}
-    retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, filters=filters, **options)
+    only = {"filters": filters, "filterable": ["parity"]}
+    retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, **only, **options)
     assert names(retriever.run(QUERY)) == BEST[:4]
     store.delete_documents([str(BEST[1])])
     store.write_documents([Document(id="99", content="new", meta={"parity": 0}, embedding=QUERY)])  # as many as before
@@ -110,7 +111,7 @@ def test_a_document_that_left_the_filter_is_not_shown(tmp_path: Path) -> None:
     store = Server()
     even = {"field": "meta.parity", "operator": "==", "value": 0}
     options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "filters": even, "top_k": 3}
-    retriever = PrivateRetriever(store, epsilon=PLENTY, **options)
+    retriever = PrivateRetriever(store, epsilon=PLENTY, filterable=["parity"], **options)
     wanted = [one for one in BEST if one % 2 == 0]
     assert names(retriever.run(QUERY)) == wanted[:3]
     store.write_documents([replace(documents()[wanted[0]], meta={"parity": 1})])
@@ -119,7 +120,8 @@ def test_a_document_that_left_the_filter_is_not_shown(tmp_path: Path) -> None:
 
 def test_filters_see_metadata_that_changed_within_a_document(tmp_path: Path) -> None:
     store = in_memory()
-    retriever = PrivateRetriever(store, epsilon=PLENTY, mode="query", ledger=account_in(tmp_path), top_k=2)
+    options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "filterable": ["parity"]}
+    retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=2, **options)
     five = {"field": "meta.parity", "operator": "==", "value": 5}
     assert names(retriever.run(QUERY, filters=five)) == []
     store.update_by_filter({"field": "id", "operator": "==", "value": "3"}, {"parity": 5})  # the same object
@@ -133,11 +135,12 @@ def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
     account = account_in(tmp_path)
     none = {"field": "meta.parity", "operator": "==", "value": 7}
     for store in (Server(), in_memory()):
-        retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
+        retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account, filterable=["parity"])
         assert retriever.run(QUERY, filters=none) == {"documents": []}
         assert retriever.run_batch([QUERY, QUERY], filters=none) == {"documents": [[], []]}
         assert account.spent == 0
-        assert PrivateRetriever(store, epsilon=1).run(QUERY, filters=none) == {"documents": []}
+        index = PrivateRetriever(store, epsilon=1, filterable=["parity"])
+        assert index.run(QUERY, filters=none) == {"documents": []}
 
 
 def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: Path) -> None:
@@ -150,19 +153,47 @@ def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: 
     assert account.spent == 0
 
 
+def test_documents_that_cannot_be_read_by_their_ids_are_not_paid_for_by_an_index(tmp_path: Path) -> None:
+    store, account = Server(), account_in(tmp_path)
+    store.fails_after = 0
+    with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\); nothing"):
+        PrivateRetriever(store, epsilon=1, ledger=account).run(QUERY)
+    assert account.spent == 0
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+@pytest.mark.parametrize("kind", ["server", "memory"])
+def test_documents_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) -> None:
+    account = account_in(tmp_path)
+    bare = [Document(id=one.id, content=one.content, embedding=one.embedding) for one in documents()]
+    for one in bare:
+        object.__setattr__(one, "meta", None)  # Haystack warns of a plain assignment
+    if kind == "server":
+        store: Any = Server()
+        store.written = {one.id: one for one in bare}
+    else:
+        store = InMemoryDocumentStore()
+        store.storage.update({one.id: one for one in bare})
+    found = PrivateRetriever(store, epsilon=1, mode=mode, ledger=account, top_k=3).run(QUERY)["documents"]
+    assert len(found) == 3
+    assert all(set(one.meta) == {"scoreshield"} for one in found)
+    assert account.spent == pytest.approx(1)
+
+
 @pytest.mark.parametrize("filters", [None, {"field": "meta.parity", "operator": "==", "value": 1}])
 def test_documents_that_cannot_be_read_after_the_charge_are_not_charged_again(filters: Any, tmp_path: Path) -> None:
     store, account = Server(), account_in(tmp_path)
-    retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account, top_k=3)
+    options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["parity"]}
+    retriever = PrivateRetriever(store, epsilon=1, top_k=3, **options)
     store.fails_after = 1  # the one that is tried before
     for _ in range(2):
-        with pytest.raises(StoreError, match="the query was charged, and asking the same again costs nothing") as told:
+        with pytest.raises(DocumentsNotRead, match=r"the query was charged and released the records '") as told:
             retriever.run(QUERY, filters=filters)
         assert "secret" not in str(told.value)
         assert "nothing was released" not in str(told.value)
         assert account.spent == pytest.approx(1)
     store.fails_after = 10**9
-    assert len(retriever.run(QUERY, filters=filters)["documents"]) == 3
+    assert told.value.ids == (tuple(one.id for one in retriever.run(QUERY, filters=filters)["documents"]),)
     assert account.spent == pytest.approx(1)
     retriever.run(QUERY, filters=filters)
     assert account.spent == pytest.approx(2)  # what was shown is not kept

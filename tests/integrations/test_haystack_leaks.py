@@ -159,11 +159,11 @@ def test_clean_numbers_that_were_stored_beside_a_document_are_scrubbed_and_canno
     assert not tells(private(store).run(QUERY.tolist()))
     for field in ("meta.score", "score"):
         above = {"field": field, "operator": ">", "value": -1.0}
-        assert private(store).run(QUERY.tolist(), filters=above)["documents"] == []
+        assert private(store, filterable=[field]).run(QUERY.tolist(), filters=above)["documents"] == []
     assert len(plain(store).run(QUERY.tolist(), filters={**above, "field": "meta.score"})["documents"]) == 5
     known = {"field": "embedding", "operator": "==", "value": ROWS[0].tolist()}
     assert len(plain(store).run(QUERY.tolist(), filters=known)["documents"]) == 1
-    assert private(store).run(QUERY.tolist(), filters=known)["documents"] == []
+    assert private(store, filterable=["embedding"]).run(QUERY.tolist(), filters=known)["documents"] == []
 
 
 def test_an_id_that_is_a_hash_over_the_embedding_is_not_shown() -> None:
@@ -376,11 +376,11 @@ def test_errors_hold_nothing_in_text_or_frames(tmp_path: Path) -> None:
     store = store_of()
     assert tells(*told_by(failing(lambda: plain(store).run([1.0]))))
     account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.0, delta=0.0).account("notes")
-    dear = PrivateRetriever(store, epsilon=3, mode="query", ledger=account)
+    dear = PrivateRetriever(store, epsilon=3, mode="query", ledger=account, filterable=["number"])
     wrong = {"field": "meta.number", "operator": ">", "value": "2024-01-01"}
     for work in (
         lambda: private(store).run([1.0]),
-        lambda: private(store).run(QUERY.tolist(), filters=wrong),
+        lambda: private(store, filterable=["number"]).run(QUERY.tolist(), filters=wrong),
         lambda: dear.run(QUERY.tolist()),
         lambda: dear.run(QUERY.tolist(), filters=wrong),
         lambda: dear.run_batch([QUERY.tolist()] * 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 import uuid
@@ -25,7 +26,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 import scoreshield as ss
-from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
+from scoreshield.errors import BudgetExceeded, DocumentsNotRead, InvalidInput, StoreError
 from scoreshield.integrations.langchain import PrivateRetriever, PrivateVectorStore
 from scoreshield.integrations.langchain_stores import InMemoryStore, adapted
 from scoreshield.search import PrivateSearch
@@ -172,7 +173,7 @@ def test_a_threshold_cuts_released_scores(clean: InMemoryVectorStore, threshold:
 
 
 def test_filters_cut_the_released_ranking(clean: InMemoryVectorStore) -> None:
-    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3)
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, filterable=["part"])
     everything = store.similarity_search("query", k=N)
     wanted = [document.id for document in everything if document.metadata["part"] == 1][:4]
     seen: list[Document] = []
@@ -200,7 +201,8 @@ def test_a_filter_over_many_pages_reads_each_document_once() -> None:
     rows = np.random.default_rng(3).standard_normal((3000, D))
     store = ArrayStore(rows, ids=[f"id-{i}" for i in range(3000)])
     for mode in ("index", "query"):
-        private = PrivateVectorStore(PrivateSearch(store, epsilon=3, mode=mode, rng=1), Model(), documents)
+        search = PrivateSearch(store, epsilon=3, mode=mode, rng=1)
+        private = PrivateVectorStore(search, Model(), documents, filterable=["last"])
         asked.clear()
         calls.clear()
         found = private.similarity_search("query", filter={"last": True})
@@ -228,7 +230,8 @@ def test_async_uses_the_models_own_calls(clean: InMemoryVectorStore) -> None:
 
 
 def test_arguments_of_a_call_go_before_those_of_the_retriever(clean: InMemoryVectorStore) -> None:
-    retriever = PrivateRetriever.from_vectorstore(clean, **CLEAR, search_kwargs={"k": 2, "filter": {"part": 0}})
+    search_kwargs = {"k": 2, "filter": {"part": 0}}
+    retriever = PrivateRetriever.from_vectorstore(clean, **CLEAR, search_kwargs=search_kwargs, filterable=["part"])
     of_part = [one for one in BEST if IDS.index(one) % 3 == 0]
     assert ids_of(retriever.invoke("query")) == of_part[:2]
     assert ids_of(retriever.invoke("query", k=5, verbose=True)) == of_part[:5]
@@ -367,12 +370,22 @@ def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
     account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=account)
     with monkeypatch.context() as broken:
-        broken.setattr(InMemoryVectorStore, "get", None, raising=False)
-        broken.setattr(clean, "store", _Unreadable(clean.store))
+        broken.setattr(clean, "store", _Unreadable(clean.store, IDS[0]))
+        released = []
         for _ in range(3):
-            with pytest.raises(StoreError, match=r"read \(ConnectionError\); the query was charged, and asking"):
+            with pytest.raises(
+                DocumentsNotRead, match=r"read \(ConnectionError\); the query was charged and"
+            ) as caught:
                 store.similarity_search("query")
+            released.append(caught.value.ids)
+        assert "text of the store" not in str(caught.value)
     assert account.spent == 5
+    assert released[0] == released[1] == released[2]
+    (ids,) = released[0]
+    assert len(ids) == 4
+    assert f"released the records {', '.join(map(repr, ids))};" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).ids == caught.value.ids
+    assert ids_of(store.get_by_ids(list(ids))) == list(ids)  # the caller can read them by other means
     assert len(store.similarity_search("query")) == 4
     assert account.spent == 5
     assert len(store.similarity_search("query")) == 4  # and a new one is a new release
@@ -380,14 +393,35 @@ def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
 
 
 class _Unreadable(dict[str, Any]):
-    """Entries that can be listed, as for a reading of vectors, but not looked up."""
+    """Entries that can be listed, as for a reading of vectors, but not looked up, except for one."""
 
-    def get(self, *_: Any) -> Any:
+    def __init__(self, entries: dict[str, Any], readable: str | None = None) -> None:
+        super().__init__(entries)
+        self.readable = readable
+
+    def get(self, one: Any, *_: Any) -> Any:
+        if one == self.readable:
+            return self[one]
         raise ConnectionError("text of the store")
 
 
+@pytest.mark.parametrize("mode", ["index", "query", "screening"])
+def test_documents_that_cannot_be_read_are_not_paid_for(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = ledger.account("papers")
+    options: dict[str, Any] = {"epsilon": 5, "mode": mode, "ledger": account}
+    if mode == "screening":
+        options["threshold"] = 0.0
+    monkeypatch.setattr(clean, "store", _Unreadable(clean.store))
+    with pytest.raises(StoreError, match=r"^The documents could not be read \(ConnectionError\)"):
+        PrivateRetriever.from_vectorstore(clean, **options).invoke("query")
+    assert account.spent == 0
+
+
 def test_a_filter_that_fails_costs_nothing(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
-    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=ledger.account("papers"))
+    options: dict[str, Any] = {"mode": "query", "ledger": ledger.account("papers"), "filterable": ["nothing"]}
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, **options)
     with pytest.raises(KeyError):
         store.similarity_search("query", filter=lambda document: document.metadata["nothing"])
     assert ledger.account("papers").spent == 0
@@ -557,7 +591,7 @@ def in_chroma(model: Embeddings, space: str = "cosine") -> VectorStore:
 def test_every_vector_store_is_read_and_its_documents_found(make: Callable[[Embeddings], VectorStore]) -> None:
     uuids = [f"00000000-0000-0000-0000-{i:012d}" for i in range(N)]  # Qdrant takes no other strings
     wrapped = filled(make, uuids)
-    store = PrivateVectorStore.from_vectorstore(wrapped, **CLEAR)
+    store = PrivateVectorStore.from_vectorstore(wrapped, **CLEAR, filterable=["part"])
     best = [uuids[IDS.index(one)] for one in BEST]
     found = store.similarity_search_with_score("query", k=N)
     assert ids_of([document for document, _ in found]) == best
@@ -794,7 +828,8 @@ def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
 
 def test_a_filter_that_nothing_passes_is_not_charged(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
     account = ledger.account("papers")
-    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, mode="query", ledger=account)
+    options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["part"]}
+    store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, **options)
     assert store.similarity_search("query", filter={"part": 9}) == []
     assert store.similarity_search_with_score("query", filter=lambda _: False) == []
     assert store.as_retriever(search_kwargs={"filter": {"part": 9}}).batch(["query", "query"]) == [[], []]
@@ -849,3 +884,150 @@ def test_without_the_package_the_extra_is_named() -> None:
     program = "import sys; sys.modules['langchain_core'] = None; import scoreshield.integrations.langchain"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "needs the 'langchain' extra: pip install 'scoreshield[langchain]'" in done.stderr
+
+
+# ---- Fields: a filter is an exact oracle, so what may be filtered on is declared.
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_read_or_charged(
+    clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = ledger.account("papers")
+    options: dict[str, Any] = {"epsilon": 3, "mode": mode, "ledger": account}
+    message = r"^A filter on the field 'part' needs filterable=\['part'\], because whoever filters learns that field"
+    with pytest.raises(InvalidInput, match=message):
+        PrivateRetriever.from_vectorstore(clean, **options, search_kwargs={"filter": {"part": 1}})
+    assert account.spent == 0
+    store = PrivateVectorStore.from_vectorstore(clean, **options, filterable=["year"])
+    spent = account.spent
+    monkeypatch.setattr(clean, "store", None)  # nothing is read
+    for way in (
+        lambda: store.similarity_search("query", filter={"part": 1}),
+        lambda: store.similarity_search("query", filter={"part": 1, "year": 2020}),
+        lambda: store.as_retriever(search_kwargs={"filter": {"part": 1}}),
+        lambda: store.as_retriever().invoke("query", filter={"part": 1}),
+        lambda: store.as_retriever().batch(["query"], filter={"part": 1}),
+        lambda: asyncio.run(store.asimilarity_search("query", filter={"part": 1})),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            way()
+    assert account.spent == spent
+
+
+def test_a_filter_function_sees_the_declared_fields_alone(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    account = ledger.account("papers")
+    options: dict[str, Any] = {"epsilon": 3, "mode": "query", "ledger": account}
+    none = PrivateVectorStore.from_vectorstore(clean, **options)
+    with pytest.raises(InvalidInput, match="A filter function needs 'filterable'"):
+        none.similarity_search("query", filter=lambda _: True)
+    some = PrivateVectorStore.from_vectorstore(clean, **options, filterable=["year"])
+    for undeclared in (
+        lambda document: document.metadata["part"] == 1,
+        lambda document: document.metadata.get("part") == 1,
+        lambda document: "part" in document.metadata,
+        lambda document: "text" in document.page_content,
+    ):
+        with pytest.raises(InvalidInput, match=r"^A filter on the field '(part|page_content)' needs filterable="):
+            some.similarity_search("query", filter=undeclared)
+    with pytest.raises(AttributeError):
+        some.similarity_search("query", filter=lambda document: document.model_dump())
+    assert account.spent == 0
+    assert some.similarity_search("query", filter=lambda document: len(document.metadata) > 0) == []
+    assert len(some.similarity_search("query", k=1, filter=lambda document: document.id == IDS[3])) == 1
+    text = PrivateVectorStore.from_vectorstore(clean, **options, filterable=["page_content"])
+    found = text.similarity_search("query", filter=lambda document: document.page_content == TEXTS[3])
+    assert ids_of(found) == [IDS[3]]
+
+
+def test_answers_carry_the_visible_fields_alone() -> None:
+    wrapped = InMemoryVectorStore(Model())
+    facts = {"part": 1, "source": "book", "certainty": 0.7, "raw": b"vector", "thing": object()}
+    wrapped.add_texts(TEXTS, [dict(facts) for _ in TEXTS], ids=IDS)
+    everything = PrivateVectorStore.from_vectorstore(wrapped, epsilon=1)
+    assert set(everything.similarity_search("query", k=1)[0].metadata) == {"part", "source", "certainty", "scoreshield"}
+    store = PrivateVectorStore.from_vectorstore(wrapped, epsilon=1, visible=["source"], filterable=["part"])
+    (found,) = store.similarity_search("query", k=1, filter={"part": 1})
+    assert set(found.metadata) == {"source", "scoreshield"}
+    assert store.get_by_ids(IDS[:1])[0].metadata == {"source": "book"}
+    by_search = PrivateRetriever.from_search(store._search, Model(), wrapped.get_by_ids, visible=[])
+    assert set(by_search.invoke("query")[0].metadata) == {"scoreshield"}
+
+
+@pytest.mark.parametrize("wrong", ["part", 3, [1], None])
+def test_the_declared_fields_are_a_list_of_names(clean: InMemoryVectorStore, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="'filterable' parameter of from_vectorstore must be a list of names"):
+        PrivateVectorStore.from_vectorstore(clean, epsilon=1, filterable=wrong)
+
+
+# ---- Stores whose records have no metadata, or no text.
+
+
+def chroma_records(**parts: Any) -> VectorStore:
+    wrapped: Any = in_chroma(Model())
+    wrapped._collection.add(ids=IDS, embeddings=ROWS.tolist(), **parts)
+    return wrapped  # type: ignore[no-any-return]
+
+
+def qdrant_records(payloads: list[dict[str, Any] | None]) -> VectorStore:
+    wrapped: Any = in_qdrant(Model())
+    models = pytest.importorskip("qdrant_client.models")
+    points = [models.PointStruct(id=i, vector=ROWS[i].tolist(), payload=payloads[i]) for i in range(N)]
+    wrapped.client.upsert("papers", points)
+    return wrapped  # type: ignore[no-any-return]
+
+
+def faiss_records() -> VectorStore:
+    wrapped: Any = filled(in_faiss)
+    for document in wrapped.docstore._dict.values():
+        document.metadata = None
+    return wrapped  # type: ignore[no-any-return]
+
+
+def memory_records() -> VectorStore:
+    wrapped = InMemoryVectorStore(Model())
+    wrapped.add_texts(TEXTS, ids=IDS)
+    return wrapped
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: chroma_records(documents=TEXTS),
+        lambda: qdrant_records([{"page_content": text} for text in TEXTS]),
+        lambda: qdrant_records([{"page_content": text, "metadata": None} for text in TEXTS]),
+        faiss_records,
+        memory_records,
+    ],
+    ids=["chroma", "qdrant", "qdrant, None", "faiss", "memory"],
+)
+def test_documents_without_metadata_are_found(make: Callable[[], VectorStore], mode: str, ledger: ss.Ledger) -> None:
+    account = ledger.account("papers")
+    retriever = PrivateRetriever.from_vectorstore(make(), epsilon=5, mode=mode, ledger=account, k=3)
+    found = retriever.invoke("query")
+    assert len(found) == 3
+    assert all(document.page_content in TEXTS and set(document.metadata) == {"scoreshield"} for document in found)
+    assert account.spent == 5
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: chroma_records(), lambda: qdrant_records([None] * N), lambda: qdrant_records([{"year": 1}] * N)],
+    ids=["chroma", "qdrant without a payload", "qdrant"],
+)
+def test_records_without_texts_are_not_paid_for(make: Callable[[], VectorStore], mode: str, ledger: ss.Ledger) -> None:
+    account = ledger.account("papers")
+    with pytest.raises(InvalidInput, match=f"^None of the {N} records has a text"):
+        PrivateRetriever.from_vectorstore(make(), epsilon=5, mode=mode, ledger=account).invoke("query")
+    assert account.spent == 0
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+def test_records_without_a_text_are_left_out_among_others(mode: str, ledger: ss.Ledger) -> None:
+    payloads: list[Any] = [None if i % 2 else {"page_content": TEXTS[i]} for i in range(N)]
+    options: dict[str, Any] = {"mode": mode, "ledger": ledger.account("papers"), "k": 3}
+    found = PrivateRetriever.from_vectorstore(qdrant_records(payloads), epsilon=5, **options).invoke("query")
+    assert len(found) == 3
+    assert all(TEXTS.index(document.page_content) % 2 == 0 for document in found)

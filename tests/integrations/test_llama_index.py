@@ -41,7 +41,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
 )
 
-from scoreshield.errors import BudgetExceeded, InvalidInput, StoreError
+from scoreshield.errors import BudgetExceeded, InvalidInput, ScoreShieldError, StoreError
 from scoreshield.integrations.llama_index import PrivateRetriever, PrivateVectorStore
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.search import PrivateSearch
@@ -265,7 +265,9 @@ def test_filters_and_restrictions_choose_among_the_released_ranking() -> None:
     even = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
 
     def best(keep: Any, **kwargs: Any) -> None:
-        retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=4, **kwargs)
+        declared = ["parity", "number", "ref_doc_id"]
+        options = {"similarity_top_k": 4, "filterable": declared, **kwargs}
+        retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, **options)
         assert names(retriever.retrieve("what?")) == [one for one in BEST if keep(one)][:4]
 
     best(lambda one: one % 2 == 0, filters=even)
@@ -288,7 +290,8 @@ def test_filters_and_restrictions_choose_among_the_released_ranking() -> None:
 def test_filters_that_do_not_fit_are_told_in_one_sentence_and_cost_nothing(tmp_path: Path) -> None:
     account = ledger(tmp_path)
     wrong = MetadataFilters(filters=[MetadataFilter(key="number", value="x", operator=FilterOperator.GT)])
-    retriever = PrivateRetriever.from_index(index_of(), epsilon=1, mode="query", ledger=account, filters=wrong)
+    options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["number"]}
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=1, filters=wrong, **options)
     with pytest.raises(InvalidInput, match=r"The filters do not fit the nodes' metadata \(TypeError\)\."):
         retriever.retrieve("what?")
     assert account.spent == 0
@@ -296,11 +299,58 @@ def test_filters_that_do_not_fit_are_told_in_one_sentence_and_cost_nothing(tmp_p
         PrivateRetriever.from_index(index_of(), epsilon=1, filters={"parity": 0})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("mode", ["index", "query"])
+def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_read_or_charged(
+    mode: str, tmp_path: Path
+) -> None:
+    account = ledger(tmp_path)
+    options: dict[str, Any] = {"epsilon": 1, "mode": mode, "ledger": account, "filterable": ["number"]}
+    parity = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
+    nested = MetadataFilters(filters=[MetadataFilter(key="number", value=0), parity], condition=FilterCondition.OR)
+    message = r"^A filter on the field '{0}' needs filterable=\['{0}'\], because whoever filters learns that field"
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("parity", {"filters": parity}),
+        ("parity", {"filters": nested}),
+        ("doc_id", {"doc_ids": ["doc 0"]}),
+        ("doc_id", {"filters": MetadataFilters(filters=[MetadataFilter(key="ref_doc_id", value="doc 0")])}),
+    ]
+    for field, asked in wrong:
+        with pytest.raises(InvalidInput, match=message.format(field)):
+            PrivateRetriever.from_index(index_of(), **options, **asked)
+    assert account.spent == 0
+    index = index_of()
+    store = PrivateVectorStore.from_index(index, **options)
+    spent = account.spent
+    index.docstore.get_node = None  # type: ignore[assignment, method-assign]  # nothing is read
+    for field, asked in wrong:
+        query = VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=2, **asked)
+        with pytest.raises(InvalidInput, match=message.format(field)):
+            store.query(query)
+    with pytest.raises(InvalidInput, match=message.format("parity")):
+        store.get_nodes(None, parity)
+    assert account.spent == spent
+
+
+def test_the_ids_of_nodes_are_public_and_need_no_declaration() -> None:
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=PLENTY, node_ids=NAMES[1:3], similarity_top_k=5)
+    assert sorted(names(retriever.retrieve("what?"))) == [1, 2]
+
+
+def test_answers_carry_the_visible_fields_alone() -> None:
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=8, visible=["number"])
+    (one, _) = retriever.retrieve("what?")
+    assert set(one.node.metadata) == {"number", "scoreshield"}
+    store = PrivateVectorStore.from_index(index_of(), epsilon=8, visible=[])
+    assert store.get_nodes([NAMES[4]])[0].metadata == {}
+    with pytest.raises(InvalidInput, match=r"parameter of PrivateRetriever\.from_index must be a list of names"):
+        PrivateRetriever.from_index(index_of(), epsilon=8, filterable="number")
+
+
 # ---- The vector store.
 
 
 def test_an_index_over_the_private_store_works_as_over_any_other() -> None:
-    store = PrivateVectorStore.from_index(index_of(), epsilon=PLENTY)
+    store = PrivateVectorStore.from_index(index_of(), epsilon=PLENTY, filterable=["parity", "doc_id"])
     index = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
     assert names(index.as_retriever(similarity_top_k=4).retrieve("what?")) == BEST[:4]
     assert names(asyncio.run(index.as_retriever(similarity_top_k=4).aretrieve("what?"))) == BEST[:4]
@@ -374,7 +424,7 @@ def test_in_query_mode_a_change_is_a_new_version_on_the_same_account(tmp_path: P
 
 
 def test_nodes_are_listed_without_scores_and_vectors() -> None:
-    store = PrivateVectorStore.from_index(index_of(), epsilon=8)
+    store = PrivateVectorStore.from_index(index_of(), epsilon=8, filterable=["number"])
     assert [one.node_id for one in store.get_nodes()] == NAMES
     (one,) = store.get_nodes([NAMES[4]])
     assert one.get_content() == "text 4"
@@ -435,6 +485,55 @@ def test_a_chroma_vector_store(tmp_path: Path) -> None:
     assert names(retriever.retrieve("what?")) == BEST[:5]
     index.delete_nodes([NAMES[BEST[1]]])
     assert BEST[1] not in names(retriever.retrieve("what?"))
+
+
+def chroma_records(folder: Path, **parts: Any) -> VectorStoreIndex:
+    """A collection that LlamaIndex did not write."""
+    chromadb = pytest.importorskip("chromadb")
+    module = pytest.importorskip("llama_index.vector_stores.chroma")
+    client = chromadb.PersistentClient(folder, chromadb.config.Settings(anonymized_telemetry=False))
+    collection = client.create_collection(uuid.uuid4().hex)
+    collection.add(ids=NAMES, embeddings=UNITS.tolist(), **parts)
+    return VectorStoreIndex.from_vector_store(module.ChromaVectorStore(collection), embed_model=Fixed())
+
+
+def qdrant_records(payload: dict[str, Any] | None) -> VectorStoreIndex:
+    client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+    models = pytest.importorskip("qdrant_client.models")
+    module = pytest.importorskip("llama_index.vector_stores.qdrant")
+    client.create_collection("notes", models.VectorParams(size=D, distance=models.Distance.COSINE))
+    client.upsert("notes", [models.PointStruct(id=i, vector=UNITS[i].tolist(), payload=payload) for i in range(N)])
+    return VectorStoreIndex.from_vector_store(module.QdrantVectorStore("notes", client=client), embed_model=Fixed())
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+@pytest.mark.parametrize("kind", ["chroma", "qdrant", "simple"])
+def test_nodes_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    if kind == "chroma":
+        index = chroma_records(tmp_path, documents=[f"text {i}" for i in range(N)])
+    elif kind == "qdrant":
+        index = qdrant_records({"text": "text 1"})
+    else:
+        index = VectorStoreIndex(
+            [TextNode(text="text 1", embedding=row.tolist()) for row in UNITS], embed_model=Fixed()
+        )
+    retriever = PrivateRetriever.from_index(index, epsilon=1, mode=mode, ledger=account, similarity_top_k=3)
+    found = retriever.retrieve("what?")
+    assert len(found) == 3
+    assert all(one.node.get_content().startswith("text ") for one in found)
+    assert account.spent == pytest.approx(1)
+
+
+@pytest.mark.parametrize("mode", ["index", "query"])
+@pytest.mark.parametrize("kind", ["chroma", "qdrant", "qdrant with other fields"])
+def test_records_without_a_text_are_not_paid_for(kind: str, mode: str, tmp_path: Path) -> None:
+    account = ledger(tmp_path)
+    index = chroma_records(tmp_path) if kind == "chroma" else qdrant_records({"year": 1} if "with" in kind else None)
+    with pytest.raises(ScoreShieldError, match=r"text") as caught:
+        PrivateRetriever.from_index(index, epsilon=1, mode=mode, ledger=account).retrieve("what?")
+    assert "\n" not in str(caught.value)
+    assert account.spent == 0
 
 
 def test_an_unknown_vector_store_needs_a_store() -> None:

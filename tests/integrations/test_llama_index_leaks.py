@@ -126,7 +126,7 @@ def test_clean_numbers_that_were_stored_beside_a_node_are_scrubbed_and_cannot_be
     assert not tells(everything(private(index, 3).retrieve("q")))
     above = MetadataFilters(filters=[MetadataFilter(key="score", value=-1.0, operator=FilterOperator.GT)])
     assert len(index.as_retriever(similarity_top_k=3, filters=above).retrieve("q")) == 3
-    assert private(index, 3, filters=above).retrieve("q") == []
+    assert private(index, 3, filters=above, filterable=["score"]).retrieve("q") == []
     store = PrivateVectorStore.from_index(index, epsilon=2.0)
     assert not tells(*(one.to_json() for one in store.get_nodes()))
     source = RelatedNodeInfo(node_id="source", metadata={"similarity": float(COSINES[0])})
@@ -424,13 +424,14 @@ def test_errors_hold_nothing_in_text_or_frames(tmp_path: Path) -> None:
     assert tells(*told_by(plain))
     account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1.0, delta=0.0).account("notes")
     charged: dict[str, Any] = {"mode": "query", "ledger": account}
+    declared: dict[str, Any] = {**charged, "filterable": ["number"]}
     wrong = MetadataFilters(filters=[MetadataFilter(key="number", value="x", operator=FilterOperator.GT)])
     store = PrivateVectorStore.from_index(index, epsilon=2.0, rng=SEED)
     dear = PrivateRetriever.from_index(index, epsilon=3, **charged)
     for work in (
         lambda: private(index).retrieve(QueryBundle("q", embedding=[1.0])),
-        lambda: private(index, filters=wrong).retrieve("q"),
-        lambda: PrivateRetriever.from_index(index, epsilon=1, filters=wrong, **charged).retrieve("q"),
+        lambda: private(index, filters=wrong, filterable=["number"]).retrieve("q"),
+        lambda: PrivateRetriever.from_index(index, epsilon=1, filters=wrong, **declared).retrieve("q"),
         lambda: dear.retrieve("q"),
         lambda: asyncio.run(dear.aretrieve("q")),
         lambda: dear.retrieve_batch(["q", "r"]),

@@ -18,7 +18,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
-from scoreshield.errors import FileError, InvalidInput, StoreError
+from scoreshield.errors import DocumentsNotRead, FileError, InvalidInput
 from scoreshield.integrations.llama_index import PrivateRetriever, PrivateVectorStore
 from scoreshield.integrations.llama_index_nodes import from_store, nodes_of
 from scoreshield.integrations.llama_index_stores import SimpleStore
@@ -157,18 +157,19 @@ def test_a_deleted_node_is_not_named_in_modes_that_charge_and_others_stand_in(fi
 
 def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
     account, index = account_in(tmp_path), index_of()
-    options: dict[str, Any] = {"mode": "query", "ledger": account}
+    options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["parity"]}
     assert PrivateRetriever.from_index(index, epsilon=1, filters=NONE, **options).retrieve(QUERY) == []
     store = PrivateVectorStore.from_index(index, epsilon=1, **options)
     result = store.query(VectorStoreQuery(query_embedding=UNITS[7].tolist(), similarity_top_k=2, filters=NONE))
     assert (result.nodes, result.ids) == ([], [])
     assert account.spent == 0
-    assert PrivateRetriever.from_index(index, epsilon=1, filters=NONE).retrieve(QUERY) == []
+    free = PrivateRetriever.from_index(index, epsilon=1, filters=NONE, filterable=["parity"])
+    assert free.retrieve(QUERY) == []
 
 
 def test_nodes_that_cannot_be_read_after_the_charge_are_not_charged_again(tmp_path: Path) -> None:
     account, held = account_in(tmp_path), {one.node_id: one for one in nodes()}
-    left = [N + 1]  # all of the first page, when a node is sought, and one that is tried before the charge
+    left = [1]  # the one that is tried before the charge
 
     def node_of(one: str) -> TextNode:
         left[0] -= 1
@@ -179,12 +180,12 @@ def test_nodes_that_cannot_be_read_after_the_charge_are_not_charged_again(tmp_pa
     search = PrivateSearch(ArrayStore(ROWS, list(held)), epsilon=1, mode="query", ledger=account)
     retriever = PrivateRetriever(search, node_of, similarity_top_k=3)
     for _ in range(2):
-        with pytest.raises(StoreError, match="the query was charged, and asking the same again costs nothing") as told:
+        with pytest.raises(DocumentsNotRead, match="the query was charged and released the records 'n") as told:
             retriever.retrieve(QUERY)
         assert "secret" not in str(told.value)
         assert account.spent == pytest.approx(1)
     left[0] = 10**9
-    assert len(retriever.retrieve(QUERY)) == 3
+    assert told.value.ids == (tuple(one.node.node_id for one in retriever.retrieve(QUERY)),)
     assert account.spent == pytest.approx(1)
     retriever.retrieve(QUERY)
     assert account.spent == pytest.approx(2)
@@ -198,7 +199,8 @@ def test_a_query_reads_the_nodes_that_it_shows_and_not_all(reads: list[str], tmp
         retriever.retrieve(QUERY)
         assert len(reads) <= 5
         assert reads[-4:] == [f"n{place}" for place in BEST[:4]]
-    filtered = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=4, filters=EVEN)
+    only: dict[str, Any] = {"filters": EVEN, "filterable": ["parity"]}
+    filtered = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=4, **only)
     assert names(filtered.retrieve(QUERY)) == [one for one in BEST if one % 2 == 0][:4]
 
 
@@ -206,7 +208,9 @@ class Kept:
     """A vector store with nodes of its own, which writes some ids in its own way."""
 
     def __init__(self) -> None:
-        self.held = {str(uuid.UUID(int=place)): TextNode(id_=uuid.UUID(int=place).hex) for place in range(600)}
+        self.held = {
+            str(uuid.UUID(int=place)): TextNode(id_=uuid.UUID(int=place).hex, text="x") for place in range(600)
+        }
         self.held |= {one.node_id: one for one in nodes()}
         self.calls = 0
 

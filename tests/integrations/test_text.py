@@ -184,7 +184,7 @@ def test_langchain_add_texts_and_add_documents_embed_one_text_per_call(ids: list
 
     from scoreshield.integrations.langchain import PrivateVectorStore
 
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0).account("notes")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0).account("notes")
 
     def private() -> PrivateVectorStore:
         wrapped = InMemoryVectorStore(model)
@@ -217,7 +217,7 @@ def test_langchain_aadd_documents_embeds_one_text_per_call(tmp_path: Any) -> Non
 
     from scoreshield.integrations.langchain import PrivateVectorStore
 
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0).account("notes")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0).account("notes")
 
     def added(texts: list[str]) -> list[list[float]]:
         wrapped = InMemoryVectorStore(model)
@@ -249,7 +249,7 @@ def test_a_llama_index_store_embeds_added_nodes_one_by_one(tmp_path: Any) -> Non
         async def _aget_query_embedding(self, query: str) -> list[float]:
             return self._get_text_embedding(query)
 
-    account = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0).account("notes")
+    account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=10, delta=0).account("notes")
 
     def vectors(index: Any, texts: list[str]) -> list[list[float]]:
         nodes = {node.text: node.node_id for node in index.docstore.docs.values()}

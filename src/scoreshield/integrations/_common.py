@@ -1,14 +1,19 @@
-"""What every framework adapter does alike: scrub what a record carries, and say what its score is worth."""
+"""What every framework adapter does alike: which fields of a record are public, and what its score is worth."""
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import numbers
-from collections.abc import Mapping
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from scoreshield.errors import InvalidInput
+from scoreshield import _checks
+from scoreshield.errors import DocumentsNotRead, InvalidInput, StoreError
 from scoreshield.search import Hits, PrivateSearch
 
 #: Where the guarantee stands in a record's metadata.
@@ -22,6 +27,55 @@ _TELLING = frozenset(
     }
 )  # fmt: skip
 _LONG = 8  # a list of so many numbers is taken for a vector
+#: The types of values that metadata may hold; whatever else a store puts there may hold a vector.
+_PLAIN = (
+    str, numbers.Number, type(None), dt.date, dt.time, dt.timedelta, uuid.UUID,
+    decimal.Decimal, np.datetime64, np.timedelta64,
+)  # fmt: skip
+_LARGEST_PAGE = 256
+#: How many released ids an error shows.
+_FEW = 10
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which fields of a record whoever queries may learn.
+
+    A filter is an exact oracle: whoever chooses it learns its field of every record. So a field is filterable only
+    where the curator has said so.
+
+    Attributes:
+        filterable: Fields that filters may name; none by default.
+        visible: Metadata fields that answers carry; None for all.
+    """
+
+    filterable: frozenset[str] = frozenset()
+    visible: frozenset[str] | None = None
+
+    @classmethod
+    def checked(cls, filterable: Any, visible: Any, function: str) -> Fields:
+        """From the options of a constructor."""
+        shown = None if visible is None else _names(visible, "visible", function)
+        return cls(_names(filterable, "filterable", function), shown)
+
+    def require(self, fields: Iterable[str]) -> None:
+        """Raise an error if a filter names a field that is not filterable."""
+        for field in sorted(set(fields) - self.filterable):
+            raise InvalidInput(
+                f"A filter on the field {field!r} needs filterable=[{field!r}], because whoever filters learns that "
+                "field of every record exactly."
+            )
+
+    def shown(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What an answer carries of a record's metadata."""
+        plain = scrub(metadata)
+        return plain if self.visible is None else {key: plain[key] for key in plain if key in self.visible}
+
+
+def _names(given: Any, name: str, function: str) -> frozenset[str]:
+    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
+        _checks.reject(name, function, "a list of names of fields", given)
+    return frozenset(given)
 
 
 #: Above so many records a look takes more than a few per cent of a release.
@@ -34,17 +88,44 @@ def look_every(records: int) -> float:
 
 
 def scrub(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The metadata without what may be a clean score or a vector, at any depth."""
+    """The metadata's plain values, at any depth, without those whose names or lengths are those of scores and vectors.
+
+    Records are read by their ids, so no store adds the score of a query. What is dropped was stored beside the record.
+    """
     plain = ((key, _plain(value)) for key, value in (metadata or {}).items())
     return {str(key): _scrubbed(value) for key, value in plain if _may_stay(key, value)}
 
 
-def annotated(metadata: Mapping[str, Any] | None, search: PrivateSearch, hits: Hits, place: int) -> dict[str, Any]:
-    """Scrubbed metadata with the guarantee of the score at this place, and the score before it was clipped."""
+def annotated(metadata: Mapping[str, Any], search: PrivateSearch, hits: Hits, place: int) -> dict[str, Any]:
+    """Metadata that may be shown, with the guarantee of the score at this place and the score before it was clipped."""
     facts = search.facts(hits)
     if hits.noisy is not None:
         facts["noisy_score"] = float(hits.noisy[place])
-    return {**scrub(metadata), KEY: facts}
+    return {**metadata, KEY: facts}
+
+
+def growing_pages(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """One id, then more and more at a time: the first is nearly always enough to see that documents can be read."""
+    start, size = 0, 1
+    while start < len(ids):
+        yield ids[start : start + size]
+        start, size = start + size, min(2 * size, _LARGEST_PAGE)
+
+
+def not_read(error: Exception, hits: Sequence[Hits], k: int) -> DocumentsNotRead:
+    """The error of a query that was charged and whose documents could not be read: it says what was released."""
+    ids = tuple(tuple(found.ids[:k]) for found in hits)
+    named = [repr(one) for found in ids for one in found]
+    few = ", ".join(named[:_FEW]) + (", ..." if len(named) > _FEW else "")
+    cause = str(error).removesuffix(".").removesuffix("; nothing was released")
+    charged = f"the query was charged and released the records {few or 'none'}"
+    return DocumentsNotRead(f"{cause}; {charged}; asking the same again costs nothing.", ids=ids)
+
+
+def not_charged(error: StoreError) -> StoreError:
+    """The error of a query whose documents could not be read before it was charged."""
+    cause = str(error).removesuffix(".").removesuffix("; nothing was released")
+    return StoreError(f"{cause}; nothing was released.")
 
 
 def refuse(what: str, why: str) -> NoReturn:
@@ -53,9 +134,15 @@ def refuse(what: str, why: str) -> NoReturn:
 
 
 def _may_stay(key: Any, value: Any) -> bool:
-    if str(key).lower() in _TELLING or (hasattr(value, "__array__") and not _single(value)):
+    if str(key).lower() in _TELLING:
         return False
-    return not (isinstance(value, list | tuple) and len(value) >= _LONG and all(map(_is_number, value)))
+    if isinstance(value, list | tuple | set | frozenset):
+        return len(value) < _LONG or not all(map(_is_number, value))
+    return isinstance(value, Mapping) or _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) and (not hasattr(value, "__array__") or _single(value))
 
 
 def _plain(value: Any) -> Any:
@@ -72,9 +159,9 @@ def _single(value: Any) -> bool:
 def _scrubbed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return scrub(value)
-    if isinstance(value, list | tuple):
-        kept = (_scrubbed(one) for one in map(_plain, value) if _may_stay("", one))
-        return tuple(kept) if isinstance(value, tuple) else list(kept)
+    if isinstance(value, list | tuple | set | frozenset):
+        kept = [_scrubbed(one) for one in map(_plain, value) if _may_stay("", one)]
+        return next(kind(kept) for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
     return value
 
 

@@ -11,7 +11,8 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield._search_files import as_path, is_there
 from scoreshield._search_options import check_identities, check_ledger
 from scoreshield.errors import InvalidInput
-from scoreshield.integrations._common import refuse
+from scoreshield.integrations._common import Fields, refuse
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.privacy.stream import stream_from
 from scoreshield.search import MODES, IndexNotSaved, PrivateSearch
-from scoreshield.stores.protocol import need
+from scoreshield.stores.protocol import need, reading
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -54,6 +56,9 @@ class PrivateRetriever:
     document_store : any document store; its documents must have embeddings.
     epsilon, mode, ledger, options : of :class:`scoreshield.search.PrivateSearch`: delta, file, threshold and so on.
     top_k, filters, filter_policy : as in other retrievers; filters act on the released ranking.
+    filterable : the fields that filters may name: ``"meta.year"`` or ``"year"``, and ``"content"``. None by default,
+        because whoever filters on a field learns it of every document exactly. Ids are public and need no mention.
+    visible : the metadata fields that answers carry; all by default.
     scale_score : give (1 + cosine) / 2, in [0, 1].
     return_embedding : refused; it is here so that this is said.
 
@@ -73,6 +78,8 @@ class PrivateRetriever:
         scale_score: bool = False,
         return_embedding: bool = False,
         filter_policy: FilterPolicy = FilterPolicy.REPLACE,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
         **options: Any,
     ) -> None:
         if not (hasattr(document_store, "filter_documents") and hasattr(document_store, "count_documents")):
@@ -84,7 +91,10 @@ class PrivateRetriever:
         if not isinstance(filter_policy, FilterPolicy):
             _checks.reject("filter_policy", "PrivateRetriever", "a FilterPolicy", filter_policy)
         self.top_k = _checks.count(top_k, "top_k", "PrivateRetriever")
-        self.scale_score, self._filters, self._policy = scale_score, _checked_filters(filters), filter_policy
+        declared = Fields.checked(filterable, visible, "PrivateRetriever")
+        self._fields = Fields(frozenset(map(_path, declared.filterable)), declared.visible)
+        self.scale_score, self._policy = scale_score, filter_policy
+        self._filters = _checked_filters(filters, self._fields)
         self._mode = _checks.one_of(mode, "mode", "PrivateRetriever", MODES)
         self._ledger, self._options = ledger, {"epsilon": _checks.budget(epsilon, "PrivateRetriever"), **options}
         _rehearse(self._mode, ledger, self._options)
@@ -110,6 +120,7 @@ class PrivateRetriever:
     def __reduce__(self) -> Any:
         raise InvalidInput("It may hold private vectors and is not pickled or copied; see to_dict() and 'file'.")
 
+    @clear_frames_on_error
     def warm_up(self) -> None:
         """Read the documents; make the index, or load it from ``file``. Once: later calls do nothing."""
         with self._lock:
@@ -124,8 +135,9 @@ class PrivateRetriever:
                 self._documents.let_go()
             if self._documents.keys.keys().isdisjoint(ids):
                 raise InvalidInput("The saved index names none of these documents; their ids must be what they were.")
-            self._answers, self._unsaved = Answers(made, self._documents), None
+            self._answers, self._unsaved = Answers(made, self._documents, self._fields), None
 
+    @clear_frames_on_error
     async def warm_up_async(self) -> None:
         """:meth:`warm_up` in a thread of its own."""
         await asyncio.to_thread(self.warm_up)
@@ -151,6 +163,8 @@ class PrivateRetriever:
             filters=self._filters,
             scale_score=self.scale_score,
             filter_policy=self._policy.value,
+            filterable=sorted(self._fields.filterable),
+            visible=None if self._fields.visible is None else sorted(self._fields.visible),
             **options,
         )
 
@@ -171,6 +185,7 @@ class PrivateRetriever:
         return made
 
     @component.output_types(documents=list[Document])
+    @clear_frames_on_error
     def run(
         self,
         query_embedding: list[float],
@@ -184,6 +199,7 @@ class PrivateRetriever:
         return {"documents": self._run(vector[None], filters, top_k, scale_score, return_embedding)[0]}
 
     @component.output_types(documents=list[Document])
+    @clear_frames_on_error
     async def run_async(
         self,
         query_embedding: list[float],
@@ -195,6 +211,7 @@ class PrivateRetriever:
         """:meth:`run` in a thread of its own."""
         return await asyncio.to_thread(self.run, query_embedding, filters, top_k, scale_score, return_embedding)
 
+    @clear_frames_on_error
     def run_batch(
         self,
         query_embeddings: Sequence[Sequence[float]],
@@ -213,7 +230,8 @@ class PrivateRetriever:
         if return_embedding:
             _refuse_embeddings()
         k = self.top_k if top_k is None else _checks.count(top_k, "top_k", "PrivateRetriever.run")
-        chosen = _checked_filters(apply_filter_policy(self._policy, self._filters, _checked_filters(filters)))
+        given = _checked_filters(filters, self._fields)
+        chosen = _checked_filters(apply_filter_policy(self._policy, self._filters, given), self._fields)
         self.warm_up()
         assert self._answers is not None
         found = self._answers.find(queries, k, chosen)
@@ -226,6 +244,9 @@ class PrivateRetriever:
             self._unsaved.save(self._options["file"])
             self._unsaved = None  # and taken from there
         self._announce()
+        if self._mode == "index" and not self._is_saved():
+            reading(self._documents, "giving its documents", self._documents.records)
+            self._documents.try_one()  # before anything is paid
         try:
             return PrivateSearch(self._documents, mode=self._mode, ledger=self._ledger, **self._options)
         except IndexNotSaved as error:
@@ -234,12 +255,15 @@ class PrivateRetriever:
 
     def _announce(self) -> None:
         """An index that was paid for before and is made anew is never made in silence."""
-        file = self._options.get("file")
-        if self._loaded and self._mode == "index" and (file is None or not is_there(Path(file))):
+        if self._loaded and self._mode == "index" and not self._is_saved():
             _log.warning(
                 "A PrivateRetriever that was loaded finds no saved index and makes a new release, at the full "
                 "price again; with 'file' it is made once."
             )
+
+    def _is_saved(self) -> bool:
+        file = self._options.get("file")
+        return file is not None and is_there(Path(file))
 
 
 def _rehearse(mode: str, ledger: Any, options: dict[str, Any]) -> None:
@@ -280,8 +304,8 @@ def _refuse_embeddings() -> None:
     refuse("return_embedding", "a document's embedding gives its clean score with every query")
 
 
-def _checked_filters(filters: Any) -> dict[str, Any] | None:
-    """Filters of the right form, told before anything is released."""
+def _checked_filters(filters: Any, fields: Fields) -> dict[str, Any] | None:
+    """Filters of the right form, on fields that are filterable, told before anything is read or released."""
     if filters is None or filters == {}:
         return None
     if not isinstance(filters, dict):
@@ -291,8 +315,33 @@ def _checked_filters(filters: Any) -> dict[str, Any] | None:
     except (FilterError, TypeError, ValueError) as error:
         told = str(error)
     else:
+        fields.require(_declared(path, fields) for path in _paths(filters))
         return filters
     raise InvalidInput(f"The filters are not well formed: {told}")
+
+
+def _paths(condition: dict[str, Any]) -> Iterator[str]:
+    """The fields that a filter looks at, at any depth, but for the id, which is public."""
+    if "field" in condition:
+        path = _path(condition["field"])
+        if path != "id":
+            yield path
+        return
+    for one in condition["conditions"]:
+        yield from _paths(one)
+
+
+def _path(field: str) -> str:
+    """Where Haystack looks for a field: among the attributes of a Document, or else in its metadata."""
+    known = "." in field or field in (one.name for one in fields_of(Document))
+    return field if known else f"meta.{field}"
+
+
+def _declared(path: str, fields: Fields) -> str:
+    """The field itself, or what was declared that it is a part of."""
+    parts = path.split(".")
+    wholes = (".".join(parts[:size]) for size in range(1, len(parts)))
+    return next((whole for whole in wholes if whole in fields.filterable), path)
 
 
 def _ledger_to_dict(account: Account | None) -> dict[str, Any] | None:

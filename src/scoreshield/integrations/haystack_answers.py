@@ -14,7 +14,7 @@ from haystack import Document
 from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import annotated
+from scoreshield.integrations._common import Fields, annotated, not_read
 from scoreshield.integrations.haystack_documents import Documents
 from scoreshield.search import Hits, PrivateSearch
 
@@ -27,8 +27,8 @@ _MOST_UNREAD = 256
 class Answers:
     """The best documents by released score, of a search over a document store."""
 
-    def __init__(self, search: PrivateSearch, documents: Documents) -> None:
-        self.search, self._documents = search, documents
+    def __init__(self, search: PrivateSearch, documents: Documents, fields: Fields) -> None:
+        self.search, self._documents, self._fields = search, documents, fields
         self._unread: dict[Hashable, list[Hits]] = {}
 
     def find(self, queries: NDArray[Any], k: int, filters: dict[str, Any] | None) -> list[list[Document]]:
@@ -42,8 +42,8 @@ class Answers:
             return self._shown(hits, k, keep)[0]
         except (StoreError, InvalidInput) as error:
             self._unread = dict([*self._unread.items(), (asked, hits)][-_MOST_UNREAD:])
-            told = str(error).removesuffix(".").removesuffix("; nothing was released")
-        raise StoreError(f"{told}; the query was charged, and asking the same again costs nothing.")
+            failure = not_read(error, hits, k)
+        raise failure
 
     def _from_index(self, queries: NDArray[Any], k: int, keep: Callable[[Document], bool]) -> list[list[Document]]:
         """Asking an index again costs nothing: more is asked for until enough of it may be returned."""
@@ -58,7 +58,7 @@ class Answers:
     def _charged(self, queries: NDArray[Any], k: int, keep: Callable[[Document], bool] | None) -> list[Hits]:
         """Released and paid for. What can go wrong with documents and filters is tried before, on no ranking."""
         documents = self._documents
-        documents.fetch(islice(documents.keys, 1))
+        documents.try_one()
         if keep is None:
             return self.search.search_batch(queries, k + _SPARE)
         judged = documents.judged(self.search.ids)
@@ -78,4 +78,6 @@ class Answers:
 
     def _scored(self, hits: Hits, place: int, document: Document) -> Document:
         score = None if hits.scores is None else float(hits.scores[place])
-        return replace(document, meta=annotated(document.meta, self.search, hits, place), score=score)
+        meta, blob = annotated(self._fields.shown(document.meta), self.search, hits, place), document.blob
+        shown = None if blob is None else replace(blob, meta=self._fields.shown(blob.meta))
+        return replace(document, meta=meta, blob=shown, score=score)

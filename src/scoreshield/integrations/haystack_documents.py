@@ -113,6 +113,10 @@ class Documents:
             found = reading(self, "giving documents by their ids", lambda: self._pages(list(keys)))
         return {keys[one.id]: bare(one, keys[one.id]) for one in found if one.id in keys}
 
+    def try_one(self) -> None:
+        """Read one document by its id, so that a store which cannot give documents is seen before a charge."""
+        self.fetch(islice(self.keys, 1))
+
     def judged(self, names: Sequence[str]) -> dict[str, Document]:
         """All of these documents, for a filter to look at: as they are now, or as they were read with their vectors."""
         if isinstance(self.wrapped, InMemoryDocumentStore):
@@ -188,10 +192,10 @@ class _Copy(NamedTuple):
 
 def _copied(document: Document, name: str, before: _Copy | None) -> _Copy:
     """A copy; the one from before where nothing that a filter looks at has changed."""
-    content, blob = document.content, document.blob
-    if before is not None and before.content is content and before.blob is blob and before.meta == document.meta:
+    content, blob, meta = document.content, document.blob, document.meta or {}
+    if before is not None and before.content is content and before.blob is blob and before.meta == meta:
         return before
-    return _Copy(dict(document.meta), content, blob, bare(document, name))
+    return _Copy(dict(meta), content, blob, bare(document, name))
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:
@@ -222,8 +226,9 @@ def plain_id(document: Document) -> str | None:
     if len(document.id) != _HASH or document.id == replace(document, id="", embedding=None, sparse_embedding=None).id:
         return None
     written: Any = str(document.embedding)  # once: it is the longest part of what is hashed
-    for size in range(len(document.meta), -1, -1):
-        made = replace(document, id="", meta=dict(islice(document.meta.items(), size)), embedding=written)
+    meta = document.meta or {}
+    for size in range(len(meta), -1, -1):
+        made = replace(document, id="", meta=dict(islice(meta.items(), size)), embedding=written)
         if made.id == document.id:
             return replace(made, id="", embedding=None, sparse_embedding=None).id
     return None

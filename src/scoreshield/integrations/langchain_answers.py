@@ -6,16 +6,17 @@ without what stores put beside them (scores, distances, vectors).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
+from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
-from scoreshield.integrations._common import annotated, refuse, scrub
+from scoreshield.integrations._common import Fields, annotated, growing_pages, not_charged, not_read, refuse, scrub
 from scoreshield.search import Hits, PrivateSearch
 from scoreshield.stores.protocol import bare
 
@@ -33,7 +34,7 @@ _MOST_UNREAD = 256
 
 
 class Plain(NamedTuple):
-    """A document as it may be shown: its text, and its metadata without scores and vectors."""
+    """A document without scores and vectors: its text, and its metadata."""
 
     page_content: str
     metadata: dict[str, Any]
@@ -58,9 +59,14 @@ def fetching(documents: Any) -> Fetch:
 
 
 def documents_of(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
-    """The documents without scores and vectors; a failure is told by its type alone, as its text may hold data."""
+    """The documents that have a text, without scores and vectors."""
+    return {one: plain for one, plain in _records_of(fetch, ids).items() if isinstance(plain.page_content, str)}
+
+
+def _records_of(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
+    """The same with those that have none; a failure is told by its type alone, as its text may hold data."""
     try:
-        return _plain(fetch, ids)
+        return _fetched(fetch, ids)
     except ScoreShieldError as known:
         failure: ScoreShieldError = known
     except Exception as error:
@@ -68,34 +74,78 @@ def documents_of(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
     raise bare(failure)
 
 
-def _plain(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
+def _fetched(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
     found = fetch(ids) if ids else {}
-    shown = {one: Plain(found[one].page_content, scrub(found[one].metadata)) for one in ids if one in found}
-    if not all(isinstance(plain.page_content, str) for plain in shown.values()):
-        raise StoreError("The documents could not be read: some have no text.")
-    return shown
+    return {one: Plain(found[one].page_content, scrub(found[one].metadata)) for one in ids if one in found}
 
 
-def check_named(ids: Sequence[Any], fetch: Fetch) -> None:
-    """Refuse ids that name no document at all: every answer would be empty, and paid for."""
-    pages = (ids[start : start + _LARGEST_PAGE] for start in range(0, len(ids), _LARGEST_PAGE))
-    if not any(documents_of(fetch, page) for page in pages):
-        raise InvalidInput(
-            f"None of the {len(ids):,} records is called as a document is (the first is {ids[0]!r}): documents need "
-            "the ids that the store, or the saved index, has; without any, LangChain draws new ones each time."
-        )
+def any_document(ids: Sequence[Any], fetch: Fetch) -> Any:
+    """The id of some record whose document can be read.
+
+    Where there is none, every answer would be empty, and charged: that raises an error which says why.
+    """
+    without_text = False
+    for page in growing_pages(ids):
+        for one, plain in _records_of(fetch, page).items():
+            if isinstance(plain.page_content, str):
+                return one
+            without_text = True
+    if without_text:
+        raise InvalidInput(f"None of the {len(ids):,} records has a text: a retriever answers with documents.")
+    raise InvalidInput(
+        f"None of the {len(ids):,} records is called as a document is (the first is {ids[0]!r}): documents need "
+        "the ids that the store, or the saved index, has; without any, LangChain draws new ones each time."
+    )
 
 
-def filter_of(given: Any) -> Callable[[Any, Plain], bool] | None:
-    """A test of one document: a function as it is, or metadata that must be equal."""
+# ---- Filters.
+
+
+class FilterView:
+    """What a filter function sees of a document: its id, and the fields that are filterable."""
+
+    def __init__(self, one: Any, plain: Plain, fields: Fields) -> None:
+        self.id = str(one)
+        self.metadata: Mapping[str, Any] = _FilterableMetadata(plain.metadata, fields)
+        self._plain, self._fields = plain, fields
+
+    @property
+    def page_content(self) -> str:
+        self._fields.require(["page_content"])
+        return self._plain.page_content
+
+
+class _FilterableMetadata(Mapping[str, Any]):
+    def __init__(self, metadata: Mapping[str, Any], fields: Fields) -> None:
+        self._metadata, self._fields = metadata, fields
+
+    def __getitem__(self, key: str) -> Any:
+        self._fields.require([key])
+        return self._metadata[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in self._metadata if key in self._fields.filterable)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def filter_of(given: Any, fields: Fields) -> Callable[[Any, Plain], bool] | None:
+    """A test of one document: a function of what is filterable of it, or metadata that must be equal."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
         if not callable(given):
             _checks.reject("filter", "a search", "a function of a Document, or metadata that must be equal", given)
-        return lambda one, plain: bool(given(plain.as_document(one)))
+        if not fields.filterable:
+            raise InvalidInput(
+                "A filter function needs 'filterable', the list of the fields that it looks at, because whoever "
+                "filters learns them of every record exactly."
+            )
+        return lambda one, plain: bool(given(FilterView(one, plain, fields)))
     if any(str(key).startswith("$") or isinstance(value, Mapping) for key, value in given.items()):
         raise InvalidInput("A filter with operators is a store's own language: give a function of a Document instead.")
+    fields.require(map(str, given))
     return lambda _, plain: all(plain.metadata.get(key) == value for key, value in given.items())
 
 
@@ -130,14 +180,17 @@ class Lookup:
 class Answers:
     """From query vectors to documents: every search of the vector store ends here."""
 
-    def __init__(self, search: PrivateSearch, fetch: Fetch) -> None:
-        self._search, self.fetch = search, fetch
+    def __init__(self, search: PrivateSearch, fetch: Fetch, fields: Fields) -> None:
+        self._search, self.fetch, self.fields = search, fetch, fields
+        self._known: Any = None  # a record that has a document
         self._unread: dict[tuple[bytes, int], list[Hits]] = {}
 
     def documents(self, ids: Sequence[Any]) -> list[Document]:
         """Those that there are, in the order of the ids."""
         found = documents_of(self.fetch, list(dict.fromkeys(ids)))
-        return [plain.as_document(one) for one, plain in found.items()]
+        return [
+            plain._replace(metadata=self.fields.shown(plain.metadata)).as_document(one) for one, plain in found.items()
+        ]
 
     def find(
         self, vectors: Sequence[Any], function: str, *, k: int = 4, filter: Any = None, **unknown: Any
@@ -145,20 +198,31 @@ class Answers:
         """The k best documents of each query vector: one charge for all of them, where there is one."""
         refuse_unknown(unknown, SIMILARITY, function, "it may act before the noise; 'k' and 'filter' act after it")
         k = _checks.count(k, "k", function)
-        lookup = Lookup(self.fetch, filter_of(filter), self._search)
+        lookup = Lookup(self.fetch, filter_of(filter, self.fields), self._search)
         if self._search.mode == "index" or lookup.filters:
             return self._read(self._hits(vectors, k, lookup), lookup, k)
         # Documents are read after the charge, so that nothing about an unpaid ranking is seen. Where that fails, what
         # was paid for is kept: asking the same again reads on from there.
         queries = _checks.array(vectors, "embedding", function, "vectors of one length")
         asked = queries.tobytes(), k
-        hits = self._unread.pop(asked, None) or self._search.search_batch(queries, k + _SPARE)
+        hits = self._unread.pop(asked, None) or self._charged(queries, k)
         try:
             return self._read(hits, lookup, k)
         except StoreError as error:
             self._unread = dict([*self._unread.items(), (asked, hits)][-_MOST_UNREAD:])
-            told = str(error).removesuffix(".")
-        raise StoreError(f"{told}; the query was charged, and asking the same again costs nothing.")
+            failure = not_read(error, hits, k)
+        raise failure
+
+    def _charged(self, queries: NDArray[Any], k: int) -> list[Hits]:
+        """Released and paid for. Before that, one document is read: a store that gives none is not paid for."""
+        try:
+            if self._known is None or not documents_of(self.fetch, [self._known]):
+                self._known = any_document(self._search.ids, self.fetch)
+        except StoreError as error:
+            failure = not_charged(error)
+        else:
+            return self._search.search_batch(queries, k + _SPARE)
+        raise failure
 
     def _hits(self, vectors: Sequence[Any], k: int, lookup: Lookup) -> list[Hits]:
         """Of an index, or under a filter: documents that may not be shown are left out at no cost, or before it."""
@@ -177,7 +241,7 @@ class Answers:
     def _found(self, hits: Hits, place: int, lookup: Lookup) -> Found:
         one = hits.ids[place]
         plain = lookup.found[one]
-        metadata = annotated(plain.metadata, self._search, hits, place)
+        metadata = annotated(self.fields.shown(plain.metadata), self._search, hits, place)
         score = None if hits.scores is None else float(hits.scores[place])
         return plain._replace(metadata=metadata).as_document(one), score
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -16,7 +16,9 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import PrivateAttr
 
 from scoreshield import _checks
-from scoreshield.integrations.langchain_answers import SIMILARITY, refuse_unknown
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.integrations._common import Fields
+from scoreshield.integrations.langchain_answers import SIMILARITY, filter_of, refuse_unknown
 from scoreshield.integrations.langchain_vectorstore import PrivateVectorStore, checked_threshold, refuse_mmr
 from scoreshield.search import PrivateSearch
 
@@ -42,9 +44,11 @@ class PrivateRetriever(VectorStoreRetriever):
         data["search_kwargs"] = _checked_search(search_type, data.get("search_kwargs") or {})
         if not isinstance(data.get("vectorstore"), PrivateVectorStore):
             _checks.reject("vectorstore", "PrivateRetriever", "a PrivateVectorStore", type(data.get("vectorstore")))
+        data["vectorstore"]._check_filter(data["search_kwargs"].get("filter"))
         super().__init__(**data)
 
     @classmethod
+    @clear_frames_on_error
     def from_vectorstore(
         cls,
         vectorstore: VectorStore,
@@ -53,15 +57,21 @@ class PrivateRetriever(VectorStoreRetriever):
         k: int = 4,
         search_type: str = "similarity",
         search_kwargs: dict[str, Any] | None = None,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
         **options: Any,
     ) -> PrivateRetriever:
         """In place of ``vectorstore.as_retriever(...)``; options as in :meth:`PrivateVectorStore.from_vectorstore`."""
         # Before an index is paid for.
         search_kwargs = _checked_search(search_type, {"k": k, **(search_kwargs or {})})
-        store = PrivateVectorStore.from_vectorstore(vectorstore, epsilon=epsilon, **options)
+        filter_of(search_kwargs.get("filter"), Fields.checked(filterable, visible, "from_vectorstore"))
+        store = PrivateVectorStore.from_vectorstore(
+            vectorstore, epsilon=epsilon, filterable=filterable, visible=visible, **options
+        )
         return store.as_retriever(search_type=search_type, search_kwargs=search_kwargs)
 
     @classmethod
+    @clear_frames_on_error
     def from_search(
         cls,
         search: PrivateSearch,
@@ -69,9 +79,12 @@ class PrivateRetriever(VectorStoreRetriever):
         documents: Mapping[Any, Document] | Callable[[Sequence[Any]], Iterable[Document]],
         *,
         k: int = 4,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
     ) -> PrivateRetriever:
         """Over a search and documents of your own: see :class:`PrivateVectorStore`."""
-        return PrivateVectorStore(search, embedding, documents).as_retriever(search_kwargs={"k": k})
+        store = PrivateVectorStore(search, embedding, documents, filterable=filterable, visible=visible)
+        return store.as_retriever(search_kwargs={"k": k})
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
@@ -91,6 +104,7 @@ class PrivateRetriever(VectorStoreRetriever):
         kwargs.pop("verbose", None)
         return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
 
+    @clear_frames_on_error
     def batch(
         self,
         inputs: list[str],
@@ -112,6 +126,7 @@ class PrivateRetriever(VectorStoreRetriever):
             one_by_one = super(PrivateRetriever, prepared).batch
         return one_by_one(inputs, config, return_exceptions=return_exceptions, **kwargs)
 
+    @clear_frames_on_error
     async def abatch(
         self,
         inputs: list[str],

@@ -233,7 +233,15 @@ def _faiss(vectorstore: Any) -> Adapted:
 def _chroma(vectorstore: Any) -> Adapted:
     from scoreshield.stores.chroma import ChromaStore
 
-    return Adapted(ChromaStore(vectorstore._collection), fetching(vectorstore.get_by_ids))
+    collection = vectorstore._collection
+
+    def fetch(ids: Sequence[Any]) -> dict[Any, Plain]:
+        # Not by get_by_ids, which raises where a record has no metadata.
+        found = collection.get(ids=list(ids), include=["documents", "metadatas"])
+        texts, metadatas = (found[part] or [None] * len(found["ids"]) for part in ("documents", "metadatas"))
+        return {one: Plain(*rest) for one, *rest in zip(found["ids"], texts, metadatas, strict=True)}
+
+    return Adapted(ChromaStore(collection), fetch)
 
 
 def _qdrant(vectorstore: Any) -> Adapted:
@@ -245,9 +253,12 @@ def _qdrant(vectorstore: Any) -> Adapted:
             f"vectors. Got {vectorstore.retrieval_mode!r} instead."
         )
 
-    def fetch(ids: Sequence[Any]) -> dict[Any, Document]:
-        # Its documents carry their ids in the metadata alone.
-        return {document.metadata["_id"]: document for document in vectorstore.get_by_ids(list(ids))}
+    def fetch(ids: Sequence[Any]) -> dict[Any, Plain]:
+        # Not by get_by_ids, which raises where a point has no payload and makes up a text where it has none.
+        points = vectorstore.client.retrieve(vectorstore.collection_name, list(ids), with_payload=True)
+        payloads: dict[Any, Any] = {point.id: point.payload or {} for point in points}
+        text, metadata = vectorstore.content_payload_key, vectorstore.metadata_payload_key
+        return {one: Plain(payload.get(text), payload.get(metadata)) for one, payload in payloads.items()}
 
     named = {"vector_name": vectorstore.vector_name} if vectorstore.vector_name else {}
     return Adapted(QdrantStore(vectorstore.client, vectorstore.collection_name, **named), fetch)

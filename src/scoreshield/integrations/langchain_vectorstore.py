@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,9 +19,19 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
+from scoreshield._search_files import as_path, is_there
 from scoreshield.errors import InvalidInput, ScoreShieldError
-from scoreshield.integrations._common import refuse
-from scoreshield.integrations.langchain_answers import Answers, Fetch, Found, check_named, fetching, refuse_unknown
+from scoreshield.integrations._common import Fields, refuse
+from scoreshield.integrations.langchain_answers import (
+    Answers,
+    Fetch,
+    Found,
+    any_document,
+    fetching,
+    filter_of,
+    refuse_unknown,
+)
 from scoreshield.integrations.langchain_stores import adapted
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import PrivateSearch
@@ -62,27 +72,36 @@ class PrivateVectorStore(VectorStore):
     search : what is searched; its ids are those of the documents.
     embedding : the model that embeds queries; the one the records were embedded with.
     documents : by id: a mapping, or a function like ``VectorStore.get_by_ids``.
+    filterable : the fields that filters may name: names of metadata, and ``"page_content"``. None by default, because
+        whoever filters on a field learns it of every document exactly.
+    visible : the metadata fields that answers carry; all by default.
 
     Most users want :meth:`from_vectorstore`.
     """
 
+    @clear_frames_on_error
     def __init__(
         self,
         search: PrivateSearch,
         embedding: Embeddings,
         documents: Mapping[Any, Document] | Callable[[Sequence[Any]], Iterable[Document]],
+        *,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
     ) -> None:
         if not isinstance(search, PrivateSearch):
             _checks.reject("search", "PrivateVectorStore", "a scoreshield.search.PrivateSearch", type(search))
         self._search = search
         self._embedding = _checked_embedding(embedding)
-        self._answers = Answers(search, fetching(documents))
+        fields = Fields.checked(filterable, visible, "PrivateVectorStore")
+        self._answers = Answers(search, fetching(documents), fields)
         del documents  # so that the frames of an error do not hold what lies beside them
-        check_named(search.ids, self._answers.fetch)  # reads the store where there is no index, and releases nothing
+        any_document(search.ids, self._answers.fetch)  # reads the store where there is no index, and releases nothing
         self._wrapped: VectorStore | None = None
         self._pinned: Pinned | None = None
 
     @classmethod
+    @clear_frames_on_error
     def from_vectorstore(
         cls,
         vectorstore: VectorStore,
@@ -90,6 +109,8 @@ class PrivateVectorStore(VectorStore):
         epsilon: float,
         store: Store | None = None,
         embedding: Embeddings | None = None,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
         **options: Any,
     ) -> PrivateVectorStore:
         """Make the vector store of a working pipeline private.
@@ -100,6 +121,7 @@ class PrivateVectorStore(VectorStore):
         epsilon : of the index, once; or of each query (``mode``). There is no default.
         store : of :mod:`scoreshield.stores`: where the vectors are, if the vector store is none of the above.
         embedding : the model that embeds queries; without it, the vector store's own.
+        filterable, visible : as in :class:`PrivateVectorStore`.
         options : of :class:`~scoreshield.search.PrivateSearch`: ``delta``, ``mode``, ``ledger``, ``file``, ...
         """
         function = "from_vectorstore"
@@ -114,19 +136,24 @@ class PrivateVectorStore(VectorStore):
         if embedding is None:
             raise InvalidInput("The vector store has no embedding model for queries: give one as 'embedding'.")
         embedding = _checked_embedding(embedding)
+        fields = Fields.checked(filterable, visible, function)
         source = adapted(vectorstore, store, hold=options.get("mode", "index") != "index")
         pinned = _pinned(source.store, options)
-        if store is not None:
-            _check_alike(pinned, source.fetch)
+        pays = options.get("mode", "index") == "index"
+        file = options.get("file")
+        saved = pays and file is not None and is_there(as_path(file, function))
+        if store is not None or (pays and not saved):
+            _check_documents(pinned, source.fetch)
         private = cls.__new__(cls)
         private._embedding, private._wrapped, private._pinned = embedding, vectorstore, pinned
         private._search = PrivateSearch(pinned, epsilon=epsilon, **options)
-        private._answers = Answers(private._search, source.fetch)
-        if options.get("file") is not None:  # of an index that was saved, nothing was paid
-            check_named(private._search.ids, source.fetch)
+        private._answers = Answers(private._search, source.fetch, fields)
+        if saved:  # nothing was paid
+            any_document(private._search.ids, source.fetch)
         return private
 
     @classmethod
+    @clear_frames_on_error
     def from_texts(
         cls,
         texts: list[str],
@@ -177,6 +204,7 @@ class PrivateVectorStore(VectorStore):
         """Whether the wrapped store changed since the version that answers now; None for an index from a file."""
         return self._search.stale
 
+    @clear_frames_on_error
     def refresh(self) -> None:
         """Make a new index of the wrapped store as it is now, and pay its full price again."""
         self._search.refresh()
@@ -191,15 +219,18 @@ class PrivateVectorStore(VectorStore):
 
     # ---- Searching: everything ends in `_answers`.
 
+    @clear_frames_on_error
     def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
         """The k best documents with their released cosines, best first (also where the wrapped store has distances).
 
-        ``filter``, a function of a Document or a mapping of metadata to be equal, cuts the released ranking.
+        ``filter``, a function of a Document or a mapping of metadata to be equal, cuts the released ranking. It may
+        look at the fields that are filterable.
         """
         self._check_scored("similarity_search_with_score")
         vector = self._embed(query)
         return _scored(self._answers.find([vector], "similarity_search_with_score", k=k, **kwargs)[0])
 
+    @clear_frames_on_error
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
@@ -209,22 +240,26 @@ class PrivateVectorStore(VectorStore):
         found = await run_in_executor(None, self._answers.find, [vector], "similarity_search_with_score", k=k, **kwargs)
         return _scored(found[0])
 
+    @clear_frames_on_error
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """The k best documents by released scores; ``filter`` as in :meth:`similarity_search_with_score`."""
         vector = self._embed(query)
         return [document for document, _ in self._answers.find([vector], "similarity_search", k=k, **kwargs)[0]]
 
+    @clear_frames_on_error
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """:meth:`similarity_search`, with the model's own async call and the search in a thread."""
         vector = await self._aembed(query)
         found = await run_in_executor(None, self._answers.find, [vector], "similarity_search", k=k, **kwargs)
         return [document for document, _ in found[0]]
 
+    @clear_frames_on_error
     def similarity_search_by_vector(self, embedding: list[float], k: int = 4, **kwargs: Any) -> list[Document]:
         """The same for a query that is embedded already, which is public."""
         found = self._answers.find([embedding], "similarity_search_by_vector", k=k, **kwargs)
         return [document for document, _ in found[0]]
 
+    @clear_frames_on_error
     def similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
@@ -232,6 +267,7 @@ class PrivateVectorStore(VectorStore):
         threshold = checked_threshold(kwargs.pop("score_threshold", None))
         return _relevant(self.similarity_search_with_score(query, k, **kwargs), threshold)
 
+    @clear_frames_on_error
     async def asimilarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
@@ -259,12 +295,14 @@ class PrivateVectorStore(VectorStore):
 
         return PrivateRetriever(vectorstore=self, **{"tags": self._get_retriever_tags(), **kwargs})
 
+    @clear_frames_on_error
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents of these ids, in their order, without scores or vectors."""
         return self._answers.documents(_checked_ids(ids, "get_by_ids"))
 
     # ---- Changing the wrapped store.
 
+    @clear_frames_on_error
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         """Add documents to the wrapped store, which is a new version of the collection.
 
@@ -281,6 +319,7 @@ class PrivateVectorStore(VectorStore):
                 self._tell(added=True)
         return ids
 
+    @clear_frames_on_error
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         """:meth:`add_documents`, by the wrapped store's own async call."""
         wrapped, ids = self._changed("Adding documents"), list[str]()
@@ -325,9 +364,13 @@ class PrivateVectorStore(VectorStore):
     # ---- From query vectors to documents.
 
     def _check_scored(self, function: str) -> None:
-        """Refuse before anything is charged."""
+        """Raise an error before anything is charged."""
         if not self._search.releases_scores:
             raise InvalidInput(f"{function} needs scores, and screening without 'refine' releases names alone.")
+
+    def _check_filter(self, given: Any) -> None:
+        """Raise an error where a filter names what is not filterable."""
+        filter_of(given, self._answers.fields)
 
     def _embed(self, query: str) -> list[float]:
         return self._embedding.embed_query(_checked_query(query))
@@ -335,6 +378,7 @@ class PrivateVectorStore(VectorStore):
     async def _aembed(self, query: str) -> list[float]:
         return await self._embedding.aembed_query(_checked_query(query))
 
+    @clear_frames_on_error
     def _retrieve(self, vectors: Sequence[Any], search_type: str, kwargs: dict[str, Any]) -> list[list[Document]]:
         """What a retriever returns for each of several queries."""
         if search_type == "similarity":
@@ -351,10 +395,10 @@ def _pinned(store: Store | Pinned, options: dict[str, Any]) -> Pinned:
     return Pinned(store, **{name: options.pop(name) for name in ("pin", "check_every") if name in options})
 
 
-def _check_alike(pinned: Pinned, fetch: Fetch) -> None:
-    """Refuse a store of the user's own whose ids are not those of the documents, and keep nothing of it."""
+def _check_documents(pinned: Pinned, fetch: Fetch) -> None:
+    """Read one document before anything is paid; where none can be read, keep nothing of the store."""
     try:
-        check_named(pinned.current().ids, fetch)
+        any_document(pinned.current().ids, fetch)
     except ScoreShieldError:
         pinned.forget()
         raise

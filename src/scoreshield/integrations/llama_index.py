@@ -8,13 +8,14 @@ released ranking; what comes back are copies of the nodes without their vectors,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import Store
@@ -37,8 +38,15 @@ try:
 except ImportError:
     raise need("llama-index", "The LlamaIndex adapter") from None
 
-from scoreshield.integrations._common import refuse, scrub
-from scoreshield.integrations.llama_index_nodes import Released, Restriction, bare_copy, fetching, nodes_of
+from scoreshield.integrations._common import Fields, refuse
+from scoreshield.integrations.llama_index_nodes import (
+    Released,
+    Restriction,
+    bare_copy,
+    checked_fields,
+    fetching,
+    nodes_of,
+)
 from scoreshield.integrations.llama_index_stores import Answers, private
 
 #: From the id of a record to its node; None where there is none (any more).
@@ -58,6 +66,9 @@ class PrivateRetriever(Released, BaseRetriever):
     embed_model : of the queries; without it, a query must bring its embedding.
     similarity_top_k : how many nodes to return.
     filters, node_ids, doc_ids : which nodes may be returned: the best of these by released score.
+    filterable : the metadata fields that filters may name, and ``"doc_id"`` for ``doc_ids``. None by default, because
+        whoever filters on a field learns it of every node exactly.
+    visible : the metadata fields that answers carry; all by default.
     """
 
     def __init__(
@@ -70,17 +81,21 @@ class PrivateRetriever(Released, BaseRetriever):
         filters: MetadataFilters | None = None,
         node_ids: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
-        self._answers = _checked(search, nodes, "PrivateRetriever")
+        fields = checked_fields(filterable, visible, "PrivateRetriever")
+        self._answers = _checked(search, nodes, fields, "PrivateRetriever")
         self.similarity_top_k, self._only = _checked_asking(
-            similarity_top_k, Restriction(filters, node_ids, doc_ids), embed_model, callback_manager
+            similarity_top_k, Restriction(fields, filters, node_ids, doc_ids), embed_model, callback_manager
         )
         self._embed_model = embed_model
         super().__init__(callback_manager=callback_manager, verbose=verbose)
 
     @classmethod
+    @clear_frames_on_error
     def from_index(
         cls,
         index: VectorStoreIndex,
@@ -90,6 +105,8 @@ class PrivateRetriever(Released, BaseRetriever):
         filters: MetadataFilters | None = None,
         node_ids: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
         store: Store | None = None,
         embed_model: BaseEmbedding | None = None,
         callback_manager: CallbackManager | None = None,
@@ -110,11 +127,15 @@ class PrivateRetriever(Released, BaseRetriever):
             "filters": filters,
             "node_ids": node_ids,
             "doc_ids": doc_ids,
+            "filterable": filterable,
+            "visible": visible,
             "verbose": verbose,
         }
         # Whatever is wrong with the asking is told before an index is paid for.
-        _checked_asking(similarity_top_k, Restriction(filters, node_ids, doc_ids), embed_model, callback_manager)
-        answers = private(index, store, epsilon, options, "PrivateRetriever.from_index")
+        fields = checked_fields(filterable, visible, "PrivateRetriever.from_index")
+        only = Restriction(fields, filters, node_ids, doc_ids)
+        _checked_asking(similarity_top_k, only, embed_model, callback_manager)
+        answers = private(index, store, epsilon, options, fields, "PrivateRetriever.from_index")
         asking["embed_model"] = index._embed_model if embed_model is None else embed_model
         asking["callback_manager"] = index._callback_manager if callback_manager is None else callback_manager
         made = cls(answers.search, {}, **asking)
@@ -129,6 +150,7 @@ class PrivateRetriever(Released, BaseRetriever):
     def __reduce__(self) -> Any:
         raise InvalidInput(_NO_PICKLE)
 
+    @clear_frames_on_error
     def retrieve_batch(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """The nodes of each query; where queries are charged, all are charged together or none is answered.
 
@@ -137,15 +159,18 @@ class PrivateRetriever(Released, BaseRetriever):
         vectors = [self._vector(one) for one in _bundles(queries)]
         return self._answers.find(np.stack(vectors), self.similarity_top_k, self._only)
 
+    @clear_frames_on_error
     async def aretrieve_batch(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """:meth:`retrieve_batch`, the embedding awaited and the release in a thread of its own."""
         vectors = [await self._avector(one) for one in _bundles(queries)]
         return await asyncio.to_thread(self._answers.find, np.stack(vectors), self.similarity_top_k, self._only)
 
+    @clear_frames_on_error
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         vector = self._vector(query_bundle)
         return self._answers.find(vector[None], self.similarity_top_k, self._only)[0]
 
+    @clear_frames_on_error
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         vector = await self._avector(query_bundle)
         found = await asyncio.to_thread(self._answers.find, vector[None], self.similarity_top_k, self._only)
@@ -174,23 +199,40 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
 
     Parameters
     ----------
-    search, nodes : as in :class:`PrivateRetriever`.
+    search, nodes, filterable, visible : as in :class:`PrivateRetriever`.
     """
 
     stores_text: bool = True
     _answers: Answers = PrivateAttr()
     _wrapped: VectorStoreIndex | None = PrivateAttr(default=None)
 
-    def __init__(self, search: PrivateSearch, nodes: Mapping[Any, BaseNode] | NodeOf) -> None:
+    def __init__(
+        self,
+        search: PrivateSearch,
+        nodes: Mapping[Any, BaseNode] | NodeOf,
+        *,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
+    ) -> None:
         super().__init__(stores_text=True)
-        self._answers = _checked(search, nodes, "PrivateVectorStore")
+        fields = checked_fields(filterable, visible, "PrivateVectorStore")
+        self._answers = _checked(search, nodes, fields, "PrivateVectorStore")
 
     @classmethod
+    @clear_frames_on_error
     def from_index(
-        cls, index: VectorStoreIndex, *, epsilon: float, store: Store | None = None, **options: Any
+        cls,
+        index: VectorStoreIndex,
+        *,
+        epsilon: float,
+        store: Store | None = None,
+        filterable: Collection[str] = (),
+        visible: Collection[str] | None = None,
+        **options: Any,
     ) -> PrivateVectorStore:
         """Over the vector store of an index; parameters as in :meth:`PrivateRetriever.from_index`."""
-        answers = private(index, store, epsilon, options, "PrivateVectorStore.from_index")
+        fields = checked_fields(filterable, visible, "PrivateVectorStore.from_index")
+        answers = private(index, store, epsilon, options, fields, "PrivateVectorStore.from_index")
         made = cls(answers.search, {})
         made._answers, made._wrapped = answers, index
         return made
@@ -218,6 +260,7 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> PrivateVectorStore:
         raise InvalidInput(_NO_PICKLE)
 
+    @clear_frames_on_error
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The ``similarity_top_k`` best nodes by released score; filters and lists of ids act on that ranking."""
         for name in kwargs:
@@ -230,7 +273,7 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         if query.query_embedding is None:
             raise InvalidInput("The query has no embedding.")
         vector = _query_vector(query.query_embedding, self.search)[None]
-        only = Restriction(query.filters, query.node_ids, query.doc_ids)
+        only = Restriction(self._answers.fields, query.filters, query.node_ids, query.doc_ids)
         k = _checks.count(query.similarity_top_k, "similarity_top_k", "query")
         found = self._answers.find(vector, k, only)[0]
         scores = [one.score for one in found if one.score is not None]
@@ -240,19 +283,22 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
             ids=[one.node.node_id for one in found],
         )
 
+    @clear_frames_on_error
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """:meth:`query` in a thread of its own."""
         return await asyncio.to_thread(self.query, query, **kwargs)
 
+    @clear_frames_on_error
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """The nodes without vectors or scores, in the order asked for or that of the store."""
-        only = Restriction(filters)
+        fields = self._answers.fields
+        only = Restriction(fields, filters)
         wanted = self.search.ids if node_ids is None else node_ids
-        nodes = nodes_of(self._answers.fetch, wanted)
-        return [
-            bare_copy(nodes[one], scrub(nodes[one].metadata)) for one in wanted if one in nodes and only(nodes[one])
-        ]
+        found = nodes_of(self._answers.fetch, wanted)
+        nodes = [found[one] for one in wanted if one in found and only(found[one])]
+        return [bare_copy(node, fields.shown(node.metadata), fields) for node in nodes]
 
+    @clear_frames_on_error
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Into the wrapped index. That is a new version: an index answers from the old one until ``search.refresh()``,
         which pays again; the other modes see it at the next query.
@@ -285,10 +331,10 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         return self._wrapped
 
 
-def _checked(search: Any, nodes: Any, function: str) -> Answers:
+def _checked(search: Any, nodes: Any, fields: Fields, function: str) -> Answers:
     if not isinstance(search, PrivateSearch):
         raise InvalidInput(f"{function} takes a PrivateSearch. Got {type(search).__name__} instead.")
-    return Answers(search, fetching(nodes, function))
+    return Answers(search, fetching(nodes, function), fields)
 
 
 def _checked_asking(

@@ -7,16 +7,18 @@ from typing import Any
 
 from llama_index.core import VectorStoreIndex
 from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import BaseNode, IndexNode, MediaResource, RelatedNodeInfo
+from llama_index.core.schema import BaseNode, IndexNode, MediaResource, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, FilterCondition, MetadataFilters
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import KEY, scrub
+from scoreshield.integrations._common import KEY, Fields, growing_pages, scrub
 
 #: Nodes of these ids, those that there are.
 Fetch = Callable[[Sequence[Any]], Mapping[Any, BaseNode]]
 _PAGE = 256
+#: What LlamaIndex calls the document that a node is of.
+_DOCUMENT = ("doc_id", "document_id", "ref_doc_id")
 
 
 class Released:
@@ -49,18 +51,23 @@ def from_store(vectors: BasePydanticVectorStore) -> Fetch:
     """From a vector store that keeps the nodes itself."""
 
     def node_of(one: Any) -> BaseNode | None:
-        nodes = vectors.get_nodes([str(one)])
-        return nodes[0] if nodes else None
+        nodes = vectors.get_nodes([one])
+        return nodes[0] if nodes and not _is_empty(nodes[0]) else None
 
     def fetch(ids: Sequence[Any]) -> dict[Any, BaseNode]:
         named = {str(one): one for one in ids}
-        nodes = vectors.get_nodes(list(named))
+        nodes = [node for node in vectors.get_nodes(list(ids)) if not _is_empty(node)]
         found = {named[node.node_id]: node for node in nodes if node.node_id in named}
         if len(found) < len(nodes):  # a store may write an id in another way than the node does
             found |= _one_by_one(node_of)([one for one in ids if one not in found])
         return found
 
     return fetch
+
+
+def _is_empty(node: BaseNode) -> bool:
+    """Whether a store made this node of a record that LlamaIndex did not write and that holds a vector alone."""
+    return type(node) is TextNode and not node.text and not node.metadata
 
 
 def followed(index: VectorStoreIndex, fetch: Fetch) -> Fetch:
@@ -95,29 +102,38 @@ def nodes_of(fetch: Fetch, ids: Iterable[Any]) -> dict[Any, BaseNode]:
             found.update(fetch(wanted[start : start + _PAGE]))
         return found
     except Exception as error:
-        name = type(error).__name__
-    raise StoreError(f"The nodes of the records could not be fetched ({name}).")
+        cause = type(error).__name__
+        if isinstance(error, TypeError | ValueError | KeyError | AttributeError):  # what came is no node
+            cause += ", as from a record that has no text"
+    raise StoreError(f"The nodes of the records could not be fetched ({cause}).")
 
 
 def any_of(fetch: Fetch, ids: Sequence[Any], what: str = "The store") -> Any:
-    """The id of some record that has a node; where none has, that is told before anything is paid."""
-    for start in range(0, len(ids), _PAGE):
-        for one in nodes_of(fetch, ids[start : start + _PAGE]):
+    """The id of some record that has a node; where none has, an error says so before anything is paid."""
+    for page in growing_pages(ids):
+        for one in nodes_of(fetch, page):
             return one
-    raise InvalidInput(f"{what} names none of these nodes: its ids must be theirs, also where nodes are made anew.")
+    raise InvalidInput(
+        f"{what} names none of these nodes: its ids must be theirs, also where nodes are made anew, and a node must "
+        "have a text or metadata."
+    )
 
 
 # ---- Which nodes may be returned.
 
 
 class Restriction:
-    """Which nodes may be returned. An empty list of ids restricts nothing, as indexes over a store pass it."""
+    """Which nodes may be returned. An empty list of ids restricts nothing, as indexes over a store pass it.
 
-    def __init__(self, filters: Any = None, node_ids: Any = None, doc_ids: Any = None) -> None:
+    What a filter names must be filterable, and ``"doc_id"`` where documents are named. The nodes' own ids are public.
+    """
+
+    def __init__(self, fields: Fields, filters: Any = None, node_ids: Any = None, doc_ids: Any = None) -> None:
         if filters is not None and not isinstance(filters, MetadataFilters):
             raise InvalidInput(f"Filters must be MetadataFilters. Got {type(filters).__name__} instead.")
         self._filters = filters
         self._nodes, self._documents = _ids(node_ids, "node_ids"), _ids(doc_ids, "doc_ids")
+        fields.require(_named_in(filters) | ({_DOCUMENT[0]} if self._documents else set()))
         self.all_pass = filters is None and not self._nodes and not self._documents
         #: Says the same of every node as another restriction with this key.
         self.key = repr((filters, sorted(self._nodes), sorted(self._documents)))
@@ -129,12 +145,30 @@ class Restriction:
             return False
         if self._filters is None:
             return True
-        document = dict.fromkeys(("doc_id", "document_id", "ref_doc_id"), node.ref_doc_id or "None")
+        document = dict.fromkeys(_DOCUMENT, node.ref_doc_id or "None")
         try:
             return _passes(self._filters, {**scrub(node.metadata), **document})
         except (TypeError, ValueError) as error:
             name = type(error).__name__
         raise InvalidInput(f"The filters do not fit the nodes' metadata ({name}).")
+
+
+def checked_fields(filterable: Any, visible: Any, function: str) -> Fields:
+    """The declared fields, the document under one name."""
+    fields = Fields.checked(filterable, visible, function)
+    return Fields(frozenset(map(_one_name, fields.filterable)), fields.visible)
+
+
+def _named_in(filters: MetadataFilters | None) -> set[str]:
+    """The fields that filters look at, at any depth."""
+    found: set[str] = set()
+    for one in filters.filters if filters is not None else ():
+        found |= _named_in(one) if isinstance(one, MetadataFilters) else {_one_name(one.key)}
+    return found
+
+
+def _one_name(field: str) -> str:
+    return _DOCUMENT[0] if field in _DOCUMENT else field
 
 
 def _ids(given: Any, name: str) -> frozenset[str]:
@@ -160,7 +194,7 @@ def _passes(filters: MetadataFilters, metadata: Mapping[str, Any]) -> bool:
 # ---- What is shown of them.
 
 
-def bare_copy(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
+def bare_copy(node: BaseNode, metadata: dict[str, Any], fields: Fields) -> BaseNode:
     """A copy that holds no vector; the guarantee goes neither to the LLM nor into an embedding."""
     changes: dict[str, Any] = {}
     for name in type(node).model_fields:
@@ -172,18 +206,18 @@ def bare_copy(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
     changes["metadata"] = metadata
     for name in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
         changes[name] = [*(key for key in getattr(node, name) if key != KEY), KEY]
-    changes["relationships"] = {kind: _related(others) for kind, others in node.relationships.items()}
+    changes["relationships"] = {kind: _related(others, fields) for kind, others in node.relationships.items()}
     if isinstance(node, IndexNode):
         # What another retriever or query engine says has no guarantee, so it is not followed.
         inner = node.obj
         if isinstance(inner, BaseNode):
-            changes["obj"] = bare_copy(inner, {**scrub(inner.metadata), KEY: metadata.get(KEY)})
+            changes["obj"] = bare_copy(inner, {**fields.shown(inner.metadata), KEY: metadata.get(KEY)}, fields)
         else:
             changes["obj"] = inner if isinstance(inner, Released) and isinstance(inner, BaseRetriever) else None
     return node.model_copy(update=changes)
 
 
-def _related(others: RelatedNodeInfo | list[RelatedNodeInfo]) -> Any:
+def _related(others: RelatedNodeInfo | list[RelatedNodeInfo], fields: Fields) -> Any:
     if isinstance(others, list):
-        return [_related(one) for one in others]
-    return others.model_copy(update={"metadata": scrub(others.metadata)})
+        return [_related(one, fields) for one in others]
+    return others.model_copy(update={"metadata": fields.shown(others.metadata)})

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scoreshield import _search_options, stores
 from scoreshield._search_files import as_path, is_there
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import annotated, look_every, refuse
+from scoreshield.integrations._common import Fields, annotated, look_every, not_charged, not_read, refuse
 from scoreshield.integrations.llama_index_nodes import (
     Fetch,
     Released,
@@ -112,8 +112,8 @@ class Answers:
     What is shown is read after the release, so a node that is gone is never named.
     """
 
-    def __init__(self, search: PrivateSearch, fetch: Fetch, known: Any = None) -> None:
-        self.search, self.fetch = search, fetch
+    def __init__(self, search: PrivateSearch, fetch: Fetch, fields: Fields, known: Any = None) -> None:
+        self.search, self.fetch, self.fields = search, fetch, fields
         self._known = known  # a record that has a node
         self._unread: dict[Hashable, list[Hits]] = {}
 
@@ -127,8 +127,8 @@ class Answers:
             return self._shown(hits, k, only)[0]
         except (StoreError, InvalidInput) as error:
             self._unread = dict([*self._unread.items(), (asked, hits)][-_MOST_UNREAD:])
-            told = str(error).removesuffix(".")
-        raise StoreError(f"{told}; the query was charged, and asking the same again costs nothing.")
+            failure = not_read(error, hits, k)
+        raise failure
 
     def _from_index(self, queries: NDArray[Any], k: int, only: Restriction) -> list[list[NodeWithScore]]:
         """Asking an index again costs nothing: more is asked for until enough of it may be returned."""
@@ -143,16 +143,15 @@ class Answers:
     def _charged(self, queries: NDArray[Any], k: int, only: Restriction) -> list[Hits]:
         """Released and paid for. What can go wrong with nodes and filters is tried before, on no ranking."""
         try:
-            if self._known is None:
+            if self._known is None or not nodes_of(self.fetch, [self._known]):
                 self._known = any_of(self.fetch, self.search.ids)
-            nodes_of(self.fetch, [self._known])
             found = {} if only.all_pass else nodes_of(self.fetch, self.search.ids)
         except StoreError as error:
-            told = str(error).removesuffix(".")
+            failure = not_charged(error)
         else:
             where = None if only.all_pass else lambda one: one in found and only(found[one])
             return self.search.search_batch(queries, k + _SPARE, where=where)
-        raise StoreError(f"{told}; nothing was released.")
+        raise failure
 
     def _shown(self, hits: list[Hits], k: int, only: Restriction) -> tuple[list[list[NodeWithScore]], bool]:
         """The first k of each ranking that are there and pass, and whether there are k of each."""
@@ -169,10 +168,13 @@ class Answers:
     def _scored(self, hits: Hits, place: int, found: Mapping[Any, BaseNode]) -> NodeWithScore:
         node = found[hits.ids[place]]
         score = None if hits.scores is None else float(hits.scores[place])
-        return NodeWithScore(node=bare_copy(node, annotated(node.metadata, self.search, hits, place)), score=score)
+        metadata = annotated(self.fields.shown(node.metadata), self.search, hits, place)
+        return NodeWithScore(node=bare_copy(node, metadata, self.fields), score=score)
 
 
-def private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any], function: str) -> Answers:
+def private(
+    index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields, function: str
+) -> Answers:
     """A search over an index's vectors, and its nodes. Before anything is paid, the ids must name some of them."""
     if not isinstance(index, VectorStoreIndex):
         raise InvalidInput(f"{function} takes a VectorStoreIndex. Got {type(index).__name__} instead.")
@@ -189,18 +191,18 @@ def private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any], 
     fetch = followed(index, fetch)
     file = options.get("file")
     if pays and (file is None or not is_there(as_path(file, function))):
-        return _paid(source, fetch, epsilon, dict(options))
+        return _paid(source, fetch, epsilon, dict(options), fields)
     search = PrivateSearch(source, epsilon=epsilon, **options)
-    return Answers(search, fetch, any_of(fetch, search.ids, "The saved index" if pays else "The store"))
+    return Answers(search, fetch, fields, any_of(fetch, search.ids, "The saved index" if pays else "The store"))
 
 
-def _paid(source: Any, fetch: Fetch, epsilon: float, options: dict[str, Any]) -> Answers:
+def _paid(source: Any, fetch: Fetch, epsilon: float, options: dict[str, Any], fields: Fields) -> Answers:
     """The store is read once: for a look at its ids, and for the index."""
     looks = [options.pop(name, _PARAMETERS[name].default) for name in ("pin", "check_every")]
     pinned = _search_options.pinned(source, *looks)
     try:
         known = any_of(fetch, pinned.current().ids)
-        return Answers(PrivateSearch(pinned, epsilon=epsilon, **options), fetch, known)
+        return Answers(PrivateSearch(pinned, epsilon=epsilon, **options), fetch, fields, known)
     finally:
         pinned.forget()
 

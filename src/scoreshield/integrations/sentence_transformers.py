@@ -92,6 +92,7 @@ class PrivateCorpus:
         its number of sentences only: nothing about the sentences themselves is in it that could be compared.
     """
 
+    @clear_frames_on_error
     def __init__(
         self,
         model: Any,
@@ -135,6 +136,7 @@ class PrivateCorpus:
         """What releases: its guarantee, and ``save()``."""
         return self._search
 
+    @clear_frames_on_error
     def search(self, query: str | Sequence[str], k: int = 10, *, threshold: float | None = None) -> Any:
         """The ``k`` best sentences: a list of ``{"corpus_id", "score", "text"}``; for several queries, a list of such.
 
@@ -157,6 +159,7 @@ class PrivateCorpus:
                 answer["id"] = one
         return found
 
+    @clear_frames_on_error
     async def asearch(self, query: str | Sequence[str], k: int = 10, *, threshold: float | None = None) -> Any:
         """:meth:`search`, encoding included, in a thread of its own."""
         return await asyncio.to_thread(self.search, query, k, threshold=threshold)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 
@@ -67,6 +68,7 @@ class BatchEffect:
         )
 
 
+@clear_frames_on_error
 def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None = None) -> NDArray[Any]:
     """Encode texts one per call, so that each row depends on its own text alone.
 
@@ -95,6 +97,7 @@ def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None =
     return np.stack(rows)
 
 
+@clear_frames_on_error
 def find_batch_effect(encode: Encode, texts: Sequence[str] | None = None) -> BatchEffect:
     """Encode texts together, replace one of them, and compare the bits of the other rows.
 
