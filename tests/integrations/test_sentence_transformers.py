@@ -302,11 +302,11 @@ def test_copies_logs_and_errors_hold_nothing(caplog: pytest.LogCaptureFixture, t
         return any(value in text for value in clean)
 
     assert tells(str([f"{value:.7f}" for value in UNITS[3]]))
-    corpus = PrivateCorpus(Model(), TEXTS, epsilon=2, mode="query", ledger=ledger(tmp_path, epsilon=1))
+    account = ledger(tmp_path, epsilon=1)
+    corpus = PrivateCorpus(Model(), TEXTS, epsilon=2, mode="query", ledger=account)
     for spread in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(InvalidInput, match="not pickled"):
             spread(corpus)
-    account = ledger(tmp_path, epsilon=1)
     for work in (
         lambda: corpus.search("row 7"),
         lambda: semantic_search(QUERIES, ROWS, epsilon=2, mode="query", ledger=account),
