@@ -4,7 +4,7 @@
     python tools/mutate.py again [PATTERN ...]   test those that were not killed, with every test that reaches them
     python tools/mutate.py report                figures per module, and the survivors that no reason is given for
 
-A pattern names mutants, such as ``*.calibration.*``. ``--sample 300`` takes at most so many of each module, by lot.
+A pattern names mutants, such as ``*.calibration.*``. ``--sample 300`` takes at most so many per module.
 
 mutmut makes the mutants, chooses the tests that reach each one and keeps the results in ``mutants/``. This file adds
 what its settings cannot say: texts for people are not mutated, and a mutant first meets the tests of its own module.
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import importlib
 import os
-import random
 import shutil
 import tomllib
 from collections import Counter
@@ -27,6 +27,7 @@ from typing import Any
 
 import libcst as cst
 import mutmut.__main__ as tool
+import numpy as np
 import pytest
 from mutmut.configuration import config
 from mutmut.mutation.data import SourceFileMutationData
@@ -37,6 +38,7 @@ from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 from mutmut.workers.isolation import ForkServerRunner
+from scipy.stats import beta
 
 REASONS = Path(__file__).with_name("mutation_survivors.toml")
 ERRORS = {"BudgetExceeded", "InvalidCalibration", "InvalidInput", "LedgerError", "ScoreShieldError"}
@@ -64,42 +66,62 @@ OWN_TESTS = {
     "stream": ["stream", "sampling"],
 }
 # Seconds of tests per mutant in the first pass; `again` has no such limit.
-OWN_SECONDS = 6.0
-OTHER_SECONDS = 2.0
+OWN_SECONDS = 3.0
+OTHER_SECONDS = 0.7
 
 
-def quickest(tests: Iterable[str], mutant: str | None) -> list[str]:
-    """Return the tests, the quickest first; for a mutant, those of its own module and some others."""
-    durations = state().duration_by_test
-    ordered = sorted(tests, key=durations.__getitem__)
-    if mutant is None:
-        return ordered
+def is_own(test: str, mutant: str) -> bool:
+    """Tell whether a test is in a file of the tests of the mutant's module."""
     module = mutant.rpartition(".x")[0].rpartition(".")[2]
-    names = tuple(f"test_{name}" for name in OWN_TESTS.get(module, [module]))
+    return Path(test.partition("::")[0]).stem.startswith(
+        tuple(f"test_{name}" for name in OWN_TESTS.get(module, [module]))
+    )
+
+
+def quickest(tests: Iterable[str], mutant: str) -> list[str]:
+    """Return the quickest tests of the mutant's own module, and the quickest others, within the time for each."""
     left = {True: OWN_SECONDS, False: OTHER_SECONDS}
     chosen = []
-    for test in ordered:
-        own = Path(test.partition("::")[0]).stem.startswith(names)
-        left[own] -= durations[test]
+    for test in tests:
+        own = is_own(test, mutant)
+        left[own] -= state().duration_by_test[test]
         if left[own] >= 0:
             chosen.append(test)
-    return chosen or ordered[:1]
+    return chosen
 
 
 class Runner(ForkServerRunner):
     """Test a mutant with the tests that reach it, the quickest first; with ``quick``, only with some of them."""
 
     quick = True
+    tested = False
+
+    def collect_stats(self, tests: Iterable[str] | None) -> int:
+        Runner.tested = not tests
+        return super().collect_stats(tests)
+
+    def run_clean_tests(self, tests: Iterable[str]) -> int:
+        """Run the tests on the original, unless they have just passed while their times were taken."""
+        return 0 if self.tested else super().run_clean_tests(tests)
 
     def submit(self, mutant_name: str, tests: list[str], cpu_time_limit: int, estimated_time: float) -> None:
-        tests = quickest(tests, mutant_name if self.quick else None)
+        tests = sorted(tests, key=state().duration_by_test.__getitem__)
+        if self.quick:
+            tests = quickest(tests, mutant_name) or tests[:1]
         estimated_time = sum(state().duration_by_test[test] for test in tests)
         cpu_time_limit = ceil((estimated_time + config().timeout_constant) * config().timeout_multiplier * 2)
         super().submit(mutant_name, tests, cpu_time_limit, estimated_time)
 
 
 class WarmTests(PytestRunner):
-    """Tests in a process that has already imported what the package imports when it is first needed."""
+    """Tests in a process that has imported everything; the module's own first, for collecting others takes time."""
+
+    def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        if mutant_name is None:
+            return super().run_tests(mutant_name=None, tests=tests)
+        own, others = ([test for test in tests if is_own(test, mutant_name) is own] for own in (True, False))
+        failed = super().run_tests(mutant_name=mutant_name, tests=own) if own else 0
+        return super().run_tests(mutant_name=mutant_name, tests=others) if others and not failed else failed
 
     def warm_up(self) -> None:
         super().warm_up()
@@ -179,24 +201,26 @@ def change(mutant: str) -> str:
 
 
 def report() -> None:
-    reasons = tomllib.loads(REASONS.read_text("utf-8")).get("survivors", []) if REASONS.exists() else []
-    explained = {line: group["reason"] for group in reasons for line in group["mutants"]}
-    print("| module | mutants | killed | equivalent | survived | score |\n|---|---|---|---|---|---|")
+    """Print the figures of each module, and the survivors that no reason is given for."""
+    reasons = tomllib.loads(REASONS.read_text("utf-8"))["survivors"]
+    explained = tuple(line for group in reasons for line in group["mutants"])
+    print("| module | mutants | tried | killed | equivalent | survived | score |\n|---|---|---|---|---|---|---|")
     total: Counter[str] = Counter()
     unexplained: list[str] = []
     for module, mutants in sorted(results().items()):
-        counts: Counter[str] = Counter(mutants=0, killed=0, equivalent=0, survived=0)
-        for name, status in mutants.items():
+        counts: Counter[str] = Counter({"all": len(mutants)})
+        for name in by_lot(mutants):
+            status = mutants[name]
             if status == "not checked":
-                counts["unchecked"] += 1
-                continue
-            counts["mutants"] += 1
-            if status in ("killed", "timeout", "segfault", "caught by type check"):
-                counts["killed"] += 1
-                continue
-            line = change(name)
-            counts["equivalent" if line in explained else "survived"] += 1
-            if line not in explained:
+                break
+            kind, line = status, ""
+            if status in ("timeout", "segfault"):
+                kind = "killed"
+            elif status != "killed":
+                line = change(name)
+                kind = "equivalent" if line.startswith(explained) else "survived"
+            counts[kind] += 1
+            if kind == "survived":
                 unexplained.append(f"{name} ({status})\n    {line}")
         print(_row(module, counts))
         total += counts
@@ -205,31 +229,39 @@ def report() -> None:
 
 
 def _row(name: str, counts: Counter[str]) -> str:
-    real = counts["mutants"] - counts["equivalent"]
+    real = counts["killed"] + counts["survived"]
+    tried = real + counts["equivalent"]
     score = f"{100 * counts['killed'] / real:.1f} %" if real else "–"
-    rest = f" ({counts['unchecked']} not run)" if counts["unchecked"] else ""
-    figures = " | ".join(str(counts[key]) for key in ("mutants", "killed", "equivalent", "survived"))
-    return f"| {name}{rest} | {figures} | {score} |"
+    if real and tried < counts["all"]:  # Clopper and Pearson's interval for all mutants of the module, from the sample
+        low, high = beta.ppf(
+            [0.025, 0.975], [counts["killed"], counts["killed"] + 1], [counts["survived"] + 1, counts["survived"]]
+        )
+        score += f" ({100 * np.nan_to_num(low):.1f} to {100 * np.nan_to_num(high, nan=1.0):.1f} %)"
+    return (
+        f"| {name} | {counts['all']} | {tried} | {counts['killed']} | {counts['equivalent']} | {counts['survived']} | "
+        f"{score} |"
+    )
+
+
+def by_lot(names: Iterable[str]) -> list[str]:
+    """Return names in an order that looks random and is the same each time, so that the first ones are a fair sample."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 def choose(mutants: list[Any], *, again: bool, sample: int | None) -> list[Any]:
     """Return the mutants to test now: those without a result, or with ``again`` those that were not killed.
 
-    The sample of a module is drawn with a fixed seed from all of its mutants, so that a second run goes on with it.
+    The modules take turns and each one's mutants come by lot: wherever a run stops, what it has done is a fair sample.
     """
+    names: dict[Path, list[str]] = {}
+    for data, name, _ in mutants:
+        names.setdefault(data.path, []).append(name)
+    turn = {name: place for each in names.values() for place, name in enumerate(by_lot(each))}
+    wanted = ("not checked",) if not again else ("survived", "no tests", "timeout", "suspicious")
+    chosen = [mutant for mutant in mutants if status_by_exit_code[mutant[2]] in wanted]
     if sample is not None:
-        names = {}
-        for data, name, _ in mutants:
-            names.setdefault(data.path, []).append(name)
-        drawn = {name for path, each in names.items() for name in draw(str(path), each, sample)}
-        mutants = [mutant for mutant in mutants if mutant[1] in drawn]
-    if again:
-        return [mutant for mutant in mutants if status_by_exit_code[mutant[2]] not in ("killed", "not checked")]
-    return [mutant for mutant in mutants if mutant[2] is None]
-
-
-def draw(module: str, names: list[str], sample: int) -> list[str]:
-    return random.Random(module).sample(sorted(names), min(sample, len(names)))
+        chosen = [mutant for mutant in chosen if turn[mutant[1]] < sample]
+    return sorted(chosen, key=lambda mutant: turn[mutant[1]])
 
 
 def main() -> None:
@@ -238,6 +270,7 @@ def main() -> None:
     parser.add_argument("patterns", nargs="*", default=["*"], help="names of mutants, with * for any text")
     parser.add_argument("--sample", type=int, help="the most mutants to take of each module")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--tested", action="store_true", help="do not run the tests on the original first: they pass")
     options = parser.parse_args()
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading them would take longer than most tests
     # mutmut 3.8 reads an attribute that pytest 9.2 has under another name.
@@ -254,8 +287,9 @@ def main() -> None:
         return choose(mutants, again=again, sample=options.sample), files
 
     tool.collect_source_file_mutation_data = collect_chosen
+    tool.estimated_worst_case_time = lambda _: 0.0  # else mutmut would sort them by time
     shutil.rmtree("mutants/tests", ignore_errors=True)  # mutmut would keep tests that are gone
-    Runner.quick = not again
+    Runner.quick, Runner.tested = not again, options.tested
     tool.get_mutant_runner = lambda processes=1: Runner(processes, WarmTests, {}, config().debug)
     tool._run(options.patterns, options.processes)
 
