@@ -265,6 +265,8 @@ def masses_of(prior: Any, inputs: Any, cuts: Any, function: str) -> Float:
     if masses.shape != (len(inputs),) or masses.dtype.kind not in "fiu":
         _checks.reject("prior", function, must, prior)
     masses = masses.astype(np.float64)
-    if not (np.isfinite(masses).all() and (masses > 0).all() and math.isfinite(masses.sum())):
+    with np.errstate(over="ignore"):
+        total = float(masses.sum())
+    if not (np.isfinite(masses).all() and (masses > 0).all() and math.isfinite(total)):
         _checks.reject("prior", function, must, prior)
-    return np.asarray(masses / masses.sum())
+    return np.asarray(masses / total)
