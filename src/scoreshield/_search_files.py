@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,14 +19,17 @@ import numpy as np
 
 from scoreshield import _checks, _loading, io
 from scoreshield._search_answers import Names, Recipe
+from scoreshield._search_total import first_charge
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.indexing import IndexRelease
 from scoreshield.privacy.adjacency import Adjacency, Identity
 from scoreshield.privacy.ledger import Account
 from scoreshield.privacy.ledger_entry import canonical
+from scoreshield.privacy.profile import Profile, profile_from_dict
 from scoreshield.results import load
 
-_FORMAT = 2
+_FORMAT = 3
+_WITHOUT_TOTAL = 2  # the format before indexes without a ledger had a limit
 
 
 class Paid(NamedTuple):
@@ -44,6 +47,12 @@ class Saved(NamedTuple):
     version: int
     hidden: frozenset[Any]
     paid: Paid | None
+    charged: Mapping[Profile, int] | None = None  # all indexes made for these files; None in files without a total
+
+    @property
+    def total(self) -> Mapping[Profile, int]:
+        """All indexes that were made for these files; at least this one."""
+        return first_charge(self.release.guarantee) if self.charged is None else self.charged
 
 
 class IndexNotSaved(FileError):
@@ -93,12 +102,12 @@ def write_hidden(path: Path, hidden: frozenset[Any]) -> None:
     io.write_whole({_beside(path): _writer(saved._replace(hidden=saved.hidden | hidden))})
 
 
-def hidden_in(path: Path) -> frozenset[Any]:
-    """What the index in these files never answers with; nothing where there is none that can be read."""
+def readable_index(path: Path) -> Saved | None:
+    """The index in these files, or None where there is none that can be read."""
     try:
-        return read_index(path).hidden
+        return read_index(path)
     except (FileError, InvalidInput):
-        return frozenset()
+        return None
 
 
 def read_index(path: Path) -> Saved:
@@ -111,8 +120,9 @@ def read_index(path: Path) -> Saved:
         facts = _loading.parse_json(_loading.read_bytes(beside).decode())
         version, paid = facts["version"], facts["paid"]
         ids, hidden = _names(facts["ids"]), _names(facts["hidden"])
-        saved = Saved(index, ids, version, frozenset(hidden), None if paid is None else Paid(**paid))
-        whole = facts["format"] == _FORMAT and len(ids) == len(index.vectors) and type(version) is int
+        charged = _profiles(facts["charged"]) if facts["format"] == _FORMAT else None
+        saved = Saved(index, ids, version, frozenset(hidden), None if paid is None else Paid(**paid), charged)
+        whole = facts["format"] in (_FORMAT, _WITHOUT_TOTAL) and len(ids) == len(index.vectors) and type(version) is int
         whole = whole and all(isinstance(part, str) for part in saved.paid or ())
         whole = whole and facts["index"] == _digest(saved)
     except FileError as error:
@@ -264,8 +274,16 @@ def _names(given: Any) -> Names:
     return tuple(given)
 
 
+def _profiles(given: Any) -> dict[Profile, int]:
+    """How often each privacy profile was charged, or a ValueError."""
+    if not isinstance(given, list) or not all(type(count) is int and count > 0 for _, count in given):
+        raise ValueError("no charges")
+    return {profile_from_dict(profile): count for profile, count in given}
+
+
 def _writer(saved: Saved) -> Any:
     check_ids((*saved.ids, *saved.hidden))
+    saved = saved._replace(charged=saved.total)
     facts = {"format": _FORMAT, "index": _digest(saved), **_facts(saved)}
     text = json.dumps(facts).encode()
     return lambda file: file.write(text)
@@ -274,7 +292,8 @@ def _writer(saved: Saved) -> Any:
 def _facts(saved: Saved) -> dict[str, Any]:
     ids, hidden = ([one if isinstance(one, str) else int(one) for one in names] for names in (saved.ids, saved.hidden))
     paid = None if saved.paid is None else saved.paid._asdict()
-    return {
+    charged = {} if saved.charged is None else {"charged": [[p.to_dict(), n] for p, n in saved.charged.items()]}
+    return charged | {
         "version": saved.version,
         "paid": paid,
         "hidden": sorted(hidden, key=lambda one: (str(one), type(one).__name__)),

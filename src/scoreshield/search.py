@@ -43,15 +43,16 @@ from scoreshield._search_files import (
     check_contract,
     check_ids,
     check_records,
-    hidden_in,
     is_there,
     locked,
     read_index,
+    readable_index,
     rehearse,
     write_hidden,
     write_index,
 )
 from scoreshield._search_options import FUNCTION, MODES, Mode, Whose, check_ledger, check_options, pinned
+from scoreshield._search_total import Total, check_limit
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry.arrays import Progress
 from scoreshield.indexing import prepare_index
@@ -89,6 +90,8 @@ class PrivateSearch:
     centroids : answer with one vector an identity; hits are then identities.
     score_range, components, reduction, rng, progress : as in the release functions. ``rng`` seeds one stream for all
         queries, in research mode, which is not private.
+    max_epsilon : for an index without a ledger: the most that this index and its refreshes may spend together, at
+        ``delta``. Without it, :meth:`refresh` raises :class:`BudgetExceeded`. See :attr:`spent`.
     pin, check_every : as in :class:`scoreshield.stores.Pinned`, which leaves ``check_every`` to the adapter by default.
     file : for an index: load it from there if it is there, or make it and save it; :meth:`refresh` and :meth:`hide`
         write there too. A process that starts again then pays nothing, and of several that start at once one does. An
@@ -114,6 +117,7 @@ class PrivateSearch:
         components: int | None = None,
         reduction: str | ArrayLike = "random",
         rng: Any = None,
+        max_epsilon: float | None = None,
         pin: str = "auto",
         check_every: float | None = None,
         file: str | Path | None = None,
@@ -124,6 +128,7 @@ class PrivateSearch:
         delta = _checks.probability(delta, "delta", FUNCTION, zero=True)
         sampler_name(rng, FUNCTION)
         self._ledger = check_ledger(ledger, self.mode, rng)
+        limit = check_limit(max_epsilon, epsilon, self.mode, ledger, FUNCTION)
         check_options(self.mode, delta, threshold, refine, mechanism, score_range, components, file)
         if mechanism is None:
             mechanism = {"index": "privunit", "query": "auto"}.get(self.mode)
@@ -135,6 +140,7 @@ class PrivateSearch:
         self._whose = Whose(identity_of, centroids, self._pinned.pin)
         self._lock = threading.Lock()
         self._made: Made | None = None
+        self._total = Total(limit, delta, {})
         self._hidden: frozenset[Any] = frozenset()
         self._version = 0
         self._file = None if file is None else as_path(file, FUNCTION)
@@ -157,13 +163,16 @@ class PrivateSearch:
         search.mode, search._pinned, search._ledger, search._lock = "index", None, None, threading.Lock()
         search._made = Made(saved.release, saved.ids, saved.version, paid=saved.paid)
         search._version, search._hidden, search._file = saved.version, saved.hidden, None
+        guarantee = saved.release.guarantee
+        search._total = Total(guarantee.epsilon, guarantee.delta, saved.total)
         return search
 
     def __repr__(self) -> str:
         held = vars(self)  # an error tracker may show one that was refused half-way
         source = held.get("_pinned")
         name = "nothing yet" if "_version" not in held else "a saved index" if source is None else source.store.name
-        return f"<PrivateSearch of {name}: mode {held.get('mode')!r}, version {held.get('_version', 0)}>"
+        total = f", total epsilon {self.spent:.6g}" if held.get("_made") is not None else ""
+        return f"<PrivateSearch of {name}: mode {held.get('mode')!r}, version {held.get('_version', 0)}{total}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A private search may hold private vectors and is not pickled; save() an index instead.")
@@ -198,6 +207,17 @@ class PrivateSearch:
         return self._made.release.guarantee
 
     @property
+    def spent(self) -> float:
+        """Epsilon of the index and of all that were made before it, together, at the index's delta.
+
+        It counts the indexes that this object made, or that were made for its ``file``, also where a ledger counts
+        them too. Research mode is not private, and counts as 0.
+        """
+        if self.mode != "index":
+            raise InvalidInput(f"In mode {self.mode!r} the ledger keeps the total: see the account's 'spent'.")
+        return self._total.spent
+
+    @property
     def releases_scores(self) -> bool:
         """Whether hits have scores: screening without ``refine`` releases names alone."""
         return self.mode != "screening" or self._recipe.refine > 0
@@ -221,7 +241,8 @@ class PrivateSearch:
     def refresh(self) -> None:
         """Make a new index of the store as it is now, at the full price again: whoever stays is released twice.
 
-        With a ``file``, it is written there.
+        Without a ledger, :class:`BudgetExceeded` is raised where the total would pass ``max_epsilon``, and then
+        nothing is made. A refresh that fails after that counts. With a ``file``, the index is written there.
         """
         if self.mode != "index" or self._pinned is None:
             raise InvalidInput(
@@ -322,14 +343,15 @@ class PrivateSearch:
         write_index(as_path(path, "save"), self._saved(made))
 
     def _saved(self, made: Made) -> Saved:
-        return Saved(made.release, made.ids, made.version, self._hidden, made.paid)
+        return Saved(made.release, made.ids, made.version, self._hidden, made.paid, self._total.charged)
 
     def facts(self, hits: Hits) -> dict[str, Any]:
         """What a framework's metadata says of the guarantee: small, public, ready for JSON."""
         guarantee = hits.guarantee
         if guarantee is None:
             return {"mode": self.mode, "covers": "nothing, as nothing was released", "version": hits.version}
-        return {
+        total = {"total_epsilon": self.spent} if self.mode == "index" else {}
+        return total | {
             "mode": self.mode,
             "covers": "every query to this index" if self.mode == "index" else "this query",
             "epsilon": guarantee.epsilon,
@@ -397,6 +419,7 @@ class PrivateSearch:
             if self._file is not None:
                 check_ids(names)
                 rehearse(self._file)
+                self._join(self._file)
             recipe = self._recipe
             prepared = prepare_index(
                 snapshot.rows,
@@ -409,9 +432,12 @@ class PrivateSearch:
                 rng=recipe.rng,
                 progress=self._progress,
             )
+            if self._ledger is None:
+                self._total.check(prepared.guarantee)
             pending = reserve(self._ledger, [prepared.guarantee], adjacency, FUNCTION, same_people=True)
             rows = prepared.score()
             entries = pending.commit()
+            self._total.add(prepared.guarantee)
             index = prepared.noisy(rows)
         finally:
             source.forget()
@@ -420,12 +446,18 @@ class PrivateSearch:
         made = self._made = Made(index, names, version, snapshot.state, False, paid)
         self._version = version
         if self._file is not None:
-            self._hidden |= hidden_in(self._file)  # by another process, it may be
             try:
                 self.save(self._file)
             except FileError as error:
                 # A search without the store: an error must not lead to clean vectors.
                 raise IndexNotSaved(error, self._serving(self._saved(made))) from None
+
+    def _join(self, path: Path) -> None:
+        """Take in what another process may have hidden, or spent on refreshes, in the same file."""
+        saved = readable_index(path)
+        if saved is not None:
+            self._hidden |= saved.hidden
+            self._total.join(saved.total)
 
     def _adopt(self, saved: Saved, path: Path) -> None:
         """Take an index from a file, if it is what would be made: as asked for, of these records."""
@@ -442,6 +474,7 @@ class PrivateSearch:
             stale = check_records(saved, *self._whose.names(ids), path) or None
         self._made = Made(saved.release, saved.ids, saved.version, state, stale, saved.paid)
         self._version, self._hidden = saved.version, saved.hidden
+        self._total.join(saved.total)
 
     def _answer(self, queries: Float, wanted: Wanted) -> list[Hits]:
         made = self._made

@@ -215,7 +215,7 @@ def test_nothing_is_read_or_paid_before_the_warm_up_and_once_after(tmp_path: Pat
 
 def test_changes_of_the_store_in_index_mode() -> None:
     for store in (store_of(), Elsewhere(documents())):
-        retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=3, filterable=["parity"])
+        retriever = PrivateRetriever(store, epsilon=PLENTY, max_epsilon=2 * PLENTY, top_k=3, filterable=["parity"])
         assert names(retriever.run(QUERY.tolist())) == BEST[:3]
         store.delete_documents([str(one) for one in BEST[:2]])  # not named again, at once; others move up
         assert names(retriever.run(QUERY.tolist())) == BEST[2:5]

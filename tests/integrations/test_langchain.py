@@ -138,6 +138,7 @@ def test_documents_carry_the_guarantee_and_nothing_clean(clean: InMemoryVectorSt
     told = document.metadata.pop("scoreshield")
     assert document.metadata == {"part": number % 3}  # and not the score that the store kept beside it
     assert abs(told.pop("noisy_score") - COSINES[number]) < 0.05
+    assert told.pop("total_epsilon") == pytest.approx(3e4)
     assert told == {
         "mode": "index",
         "covers": "every query to this index",
@@ -446,7 +447,7 @@ def test_an_index_answers_from_its_version_until_it_is_refreshed(clean: InMemory
 
 
 def test_deleted_documents_are_left_out_at_once(clean: InMemoryVectorStore) -> None:
-    store = PrivateVectorStore.from_vectorstore(clean, **CLEAR)
+    store = PrivateVectorStore.from_vectorstore(clean, **CLEAR, max_epsilon=1e9)
     store.delete(BEST[:2])
     assert ids_of(store.similarity_search("query", k=3)) == BEST[2:5]
     asyncio.run(store.adelete([BEST[2]]))
@@ -591,7 +592,7 @@ def in_chroma(model: Embeddings, space: str = "cosine") -> VectorStore:
 def test_every_vector_store_is_read_and_its_documents_found(make: Callable[[Embeddings], VectorStore]) -> None:
     uuids = [f"00000000-0000-0000-0000-{i:012d}" for i in range(N)]  # Qdrant takes no other strings
     wrapped = filled(make, uuids)
-    store = PrivateVectorStore.from_vectorstore(wrapped, **CLEAR, filterable=["part"])
+    store = PrivateVectorStore.from_vectorstore(wrapped, **CLEAR, max_epsilon=1e9, filterable=["part"])
     best = [uuids[IDS.index(one)] for one in BEST]
     found = store.similarity_search_with_score("query", k=N)
     assert ids_of([document for document, _ in found]) == best

@@ -384,7 +384,7 @@ def test_every_other_query_mode_is_refused(mode: VectorStoreQueryMode) -> None:
 
 def test_what_changes_the_collection_goes_to_the_wrapped_index() -> None:
     wrapped = index_of()
-    store = PrivateVectorStore.from_index(wrapped, epsilon=PLENTY)
+    store = PrivateVectorStore.from_index(wrapped, epsilon=PLENTY, max_epsilon=2 * PLENTY)
     index = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
     new = TextNode(id_="new", text="new")
     index.insert_nodes([new])  # its embedding is the query's own
