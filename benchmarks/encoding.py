@@ -45,7 +45,7 @@ def moved_rows(embed: Callable[[list[str]], Any], texts: list[str]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--texts", type=int, default=256)
+    parser.add_argument("--texts", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -507,7 +507,7 @@ def qdrant_records(payload: dict[str, Any] | None) -> VectorStoreIndex:
 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
-@pytest.mark.parametrize("kind", ["chroma", "qdrant", "simple"])
+@pytest.mark.parametrize("kind", ["chroma", "qdrant", "faiss", "simple"])
 def test_nodes_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) -> None:
     account = ledger(tmp_path)
     if kind == "chroma":
@@ -515,9 +515,13 @@ def test_nodes_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) 
     elif kind == "qdrant":
         index = qdrant_records({"text": "text 1"})
     else:
-        index = VectorStoreIndex(
-            [TextNode(text="text 1", embedding=row.tolist()) for row in UNITS], embed_model=Fixed()
-        )
+        plain = [TextNode(text="text 1", embedding=row.tolist()) for row in UNITS]
+        context = None
+        if kind == "faiss":
+            module = pytest.importorskip("llama_index.vector_stores.faiss")
+            vectors = module.FaissVectorStore(faiss_index=pytest.importorskip("faiss").IndexFlatIP(D))
+            context = StorageContext.from_defaults(vector_store=vectors)
+        index = VectorStoreIndex(plain, embed_model=Fixed(), storage_context=context)
     retriever = PrivateRetriever.from_index(index, epsilon=1, mode=mode, ledger=account, similarity_top_k=3)
     found = retriever.retrieve("what?")
     assert len(found) == 3

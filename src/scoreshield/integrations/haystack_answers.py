@@ -40,8 +40,10 @@ class Answers:
         hits = self._unread.pop(asked, None) or self._charged(queries, k, keep if filters else None)
         try:
             return self._shown(hits, k, keep)[0]
-        except (StoreError, InvalidInput) as error:
+        except BaseException as error:  # an interrupt does not lose what was paid for either
             self._unread = dict([*self._unread.items(), (asked, hits)][-_MOST_UNREAD:])
+            if not isinstance(error, StoreError | InvalidInput):
+                raise
             failure = not_read(error, hits, k)
         raise failure
 

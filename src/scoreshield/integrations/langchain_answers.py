@@ -208,20 +208,26 @@ class Answers:
         hits = self._unread.pop(asked, None) or self._charged(queries, k)
         try:
             return self._read(hits, lookup, k)
-        except StoreError as error:
+        except BaseException as error:  # an interrupt does not lose what was paid for either
             self._unread = dict([*self._unread.items(), (asked, hits)][-_MOST_UNREAD:])
+            if not isinstance(error, StoreError):
+                raise
             failure = not_read(error, hits, k)
         raise failure
 
     def _charged(self, queries: NDArray[Any], k: int) -> list[Hits]:
-        """Released and paid for. Before that, one document is read: a store that gives none is not paid for."""
+        """Released and paid for."""
+        self.try_one()
+        return self._search.search_batch(queries, k + _SPARE)
+
+    def try_one(self) -> None:
+        """Read one document, so that a store which cannot give documents is seen before a charge."""
         try:
             if self._known is None or not documents_of(self.fetch, [self._known]):
                 self._known = any_document(self._search.ids, self.fetch)
+            return
         except StoreError as error:
             failure = not_charged(error)
-        else:
-            return self._search.search_batch(queries, k + _SPARE)
         raise failure
 
     def _hits(self, vectors: Sequence[Any], k: int, lookup: Lookup) -> list[Hits]:
