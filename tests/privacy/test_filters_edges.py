@@ -1,0 +1,255 @@
+"""The filter's rules in small pieces: what a budget allows, what adds up, and what is written down."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.privacy import calibration, filters
+from scoreshield.privacy.filters import Filter, Room, Sums, check_budget, cost_of
+from scoreshield.privacy.losses import log_moment
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, PureProfile
+
+BUDGETS = [(1.0, 1e-6), (0.1, 1e-9), (8.0, 1e-3), (30.0, 1e-5)]
+
+
+def largest_gain(order: float) -> float:
+    """max (1 - e^-x) e^-((order - 1) x), on a fine grid."""
+    x = np.geomspace(1e-4, 1e2, 100_001)
+    return float(np.max(-np.expm1(-x) * np.exp(-(order - 1) * x)))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+@pytest.mark.parametrize("share", [0.99, 0.01])
+def test_all_orders_together_take_their_share_of_delta_and_no_more(epsilon: float, delta: float, share: float) -> None:
+    """Markov at each order: a run whose moment is m has delta at most c e^(m - (order - 1) epsilon)."""
+    limits = filters._limits(epsilon, delta)
+    caps = limits.caps if share == 0.99 else limits.mixed_caps
+    taken = [
+        largest_gain(order) * math.exp(cap - (order - 1) * epsilon)
+        for order, cap in zip(limits.orders, caps, strict=True)
+    ]
+    allowed = (share - 0.001) * delta  # a thousandth is for losses without bound
+    assert 0.999 * allowed < sum(taken) <= allowed
+    assert max(taken) == pytest.approx(min(taken), rel=1e-3)  # no order is favoured
+
+
+def test_the_shares_of_a_run_add_up_to_delta() -> None:
+    assert filters._ONE_KIND + filters._BOTH_KINDS <= 1.0
+    assert 0 < filters._RESIDUAL < filters._BOTH_KINDS
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+def test_gaussian_runs_have_99_hundredths_of_delta(epsilon: float, delta: float) -> None:
+    mu = math.sqrt(filters._limits(epsilon, delta).squared_mu)
+    assert calibration.delta_of(epsilon, mu) <= 0.99 * delta
+    assert calibration.delta_of(epsilon, mu) == pytest.approx(0.99 * delta, rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+def test_one_order_is_the_best_for_gaussian_noise(epsilon: float, delta: float) -> None:
+    """The orders lie around the one at which the most Gaussian noise fits."""
+    limits = filters._limits(epsilon, delta)
+    assert all(order > 1 for order in limits.orders)
+    assert list(limits.orders) == sorted(limits.orders)
+    fitting = [2 * cap / (order * (order - 1)) for order, cap in zip(limits.orders, limits.caps, strict=True)]
+    best = int(np.argmax(fitting))
+    assert 0 < best < len(fitting) - 1
+    assert fitting[best] > 0.6 * limits.squared_mu
+    assert limits.orders[2] - 1 == pytest.approx((limits.orders[0] - 1) * 2)
+
+
+def test_without_delta_there_are_no_orders() -> None:
+    assert filters._limits(1.0, 0.0).orders == ()
+    assert Filter(1.0, 0.0).room() == Room(1.0, 0.0, 0.0)
+
+
+CHARGES = [PureProfile(0.1), LaplaceProfile(0.3), GaussianProfile(0.2), CurveProfile((0.0, 1.0), (0.1, 1e-9))]
+
+
+@pytest.mark.parametrize("profile", CHARGES, ids=lambda profile: profile.kind)
+def test_sums_add_up_in_any_order_and_come_back(profile: object) -> None:
+    one = cost_of(profile, 1.0, 1e-6)  # type: ignore[arg-type]
+    other = cost_of(PureProfile(0.07), 1.0, 1e-6)
+    assert one.count == 1
+    assert one.gaussians == isinstance(profile, GaussianProfile)
+    assert one.only == profile
+    orders = filters._limits(1.0, 1e-6).orders
+    assert [float(moment) for moment in one.moments] == [log_moment(profile, order) for order in orders]  # type: ignore[arg-type]
+    assert one + other == other + one
+    assert (one + other).only is None
+    assert one + Sums() == Sums() + one == one
+    assert one.times(0) == Sums()
+    assert one.times(1) == one
+    assert one.times(3) == one + one + one
+    assert (one + other).times(2) == one + other + one + other
+    for sums in (one, one.times(7), one + other, Sums()):
+        assert Sums.from_dict(sums.to_dict()) == sums
+        assert sums.is_near(sums)
+
+
+def test_sums_of_other_charges_are_not_near() -> None:
+    one = cost_of(PureProfile(0.1), 1.0, 1e-6)
+    assert one.is_near(Sums(1, 0, one.pure * (1 + Fraction(1, 2**50)), *list(vars(one).values())[3:]))
+    assert not one.is_near(cost_of(PureProfile(0.1 * (1 + 1e-9)), 1.0, 1e-6))
+    assert not one.is_near(one.times(2))
+    assert not one.is_near(cost_of(PureProfile(0.1), 1.0, 0.0))
+    for field, value in (
+        ("count", 2),
+        ("gaussians", 1),
+        ("pure", 9.0),
+        ("squared_mu", 9.0),
+        ("residual", 9.0),
+        ("only", None),
+    ):
+        assert not one.is_near(Sums(**{**vars(one), field: value}))
+
+
+@pytest.mark.parametrize("text", ["", "p", "1", "zp3", "1p-1", "1p1075", "1p 3", "f" * 1300 + "p0", "1p3p4"])
+def test_damaged_sums_are_errors(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        filters._from_text(text)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e-300, 5e-324, 1e300, 3.0, math.inf])
+def test_exact_sums_are_written_to_the_last_bit(value: float) -> None:
+    exact = math.inf if math.isinf(value) else Fraction(value)
+    assert filters._from_text(filters._to_text(exact)) == exact
+    assert filters._round(exact) == value
+    assert filters._round(Fraction(10) ** 400) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0, "0"), (-1.0, "0"), (1.0, "1"), (0.123456, "0.1234"), (99.999, "99.99"), (12345.6, "1.234e+04")],
+)
+def test_what_is_said_to_fit_is_rounded_down(value: float, said: str) -> None:
+    assert filters._down(value) == said
+    assert float(filters._down(value)) <= max(0.0, value)
+
+
+def test_room_in_words() -> None:
+    assert str(Room(0.0, 0.0, 0.0)) == "nothing more fits"
+    assert "0.5" in str(Room(0.5, 0.0, 0.0))
+    assert "Gaussian" not in str(Room(0.5, 0.0, 0.0))
+    assert "pure" not in str(Room(0.0, 0.2, 0.7))
+    assert "0.2" in str(Room(0.0, 0.2, 0.7))
+    assert "0.75" in str(Room(0.0, 0.2, 0.75))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+def test_room_is_what_fits_and_no_more(epsilon: float, delta: float) -> None:
+    mu = calibration.mu_of(epsilon, delta) / 5
+    pure = PureProfile(epsilon / 9)
+    for charged in (
+        [PureProfile(epsilon / 3)],
+        [GaussianProfile(mu)],
+        [pure, pure],
+        [PureProfile(epsilon / 99), GaussianProfile(mu / 9)],
+    ):
+        filter_ = Filter(epsilon, delta)
+        for profile in charged:
+            filter_.spend(profile)
+        room = filter_.room()
+        for make, most in ((PureProfile, room.pure), (GaussianProfile, room.mu)):
+            if most > 0:
+                assert filter_.would_fit(make(most * (1 - 1e-9)))
+            assert not filter_.would_fit(make((most or 1e-9 * epsilon) * (1 + 1e-5)))
+        if room.mu:
+            assert room.gaussian == calibration.epsilon_of(delta, room.mu)
+
+
+def test_a_filter_knows_what_it_has_charged() -> None:
+    filter_ = Filter(1.0, 1e-6)
+    assert filter_.spent == 0.0
+    assert filter_.remaining == 1.0
+    assert filter_.holds()
+    filter_.spend(PureProfile(0.25))
+    filter_.spend(PureProfile(0.25))
+    assert filter_.charged == {PureProfile(0.25): 2}
+    assert filter_.spent <= 0.5
+    assert filter_.remaining == 1.0 - filter_.spent
+    with pytest.raises(ss.BudgetExceeded) as caught:
+        filter_.spend(PureProfile(5.0))
+    assert caught.value.asked == 5.0
+    assert caught.value.limit == 1.0
+    assert caught.value.spent == filter_.spent
+    assert filter_.charged == {PureProfile(0.25): 2}
+    same = Filter.of(1.0, 1e-6, {PureProfile(0.25): 2})
+    assert same._sums == filter_._sums
+    assert same.spent == filter_.spent
+    assert Filter.at(1.0, 1e-6, filter_._sums).room() == filter_.room()
+    assert not Filter.of(1.0, 1e-6, {PureProfile(0.25): 50}).holds()
+    assert not Filter.of(1.0, 0.0, {GaussianProfile(0.1): 1}).holds()
+    assert Filter.of(1.0, 1e-6, {GaussianProfile(0.05): 1}).holds()
+
+
+def test_what_a_curve_asks_for() -> None:
+    """Its pure end where that is less, else its epsilon at the budget's delta."""
+    curve = CurveProfile((0.0, 1.0, 5.0), (0.5, 1e-7, 0.0))
+    assert Filter(8.0, 1e-6).asked(curve) == pytest.approx(curve.epsilon_at(1e-6))
+    assert Filter(8.0, 0.0).asked(curve) == pytest.approx(5.0)
+    assert Filter(8.0, 1e-6).asked(PureProfile(3.0)) == 3.0
+    assert Filter(8.0, 1e-6).asked(GaussianProfile(0.3)) == calibration.epsilon_of(1e-6, 0.3)
+    assert Filter(8.0, 0.0).asked(GaussianProfile(0.3)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("number", "profile"),
+    [(9, PureProfile(0.1)), (10, PureProfile(0.1)), (11, PureProfile(0.1)), (30, GaussianProfile(0.02))],
+)
+def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProfile | GaussianProfile) -> None:
+    """They differ by less than one part in 2^50, so they may disagree only there; 10 x 0.1 is such a place."""
+    filter_ = Filter.of(1.0, 1e-12, Counter({profile: number - 1}))
+    asked: list[bool] = []
+
+    def charged() -> dict[object, int]:
+        asked.append(True)
+        return {profile: number - 1}
+
+    first = filter_.would_fit_by_book_1(profile, charged)  # type: ignore[arg-type]
+    exact = number * Fraction(profile.epsilon) <= 1 if isinstance(profile, PureProfile) else True
+    if number != 10:
+        assert first == filter_.would_fit(profile) == exact
+        assert not asked
+    else:
+        assert asked
+        assert first == (math.fsum([9 * 0.1, 0.1]) <= 1.0) or first == (10 * 0.1 <= 1.0)
+    whole = Filter.of(1.0, 1e-12, {profile: number})
+    assert whole.holds_by_book_1({profile: number}) == first
+    assert Filter(1.0, 1e-12).holds_by_book_1({})
+
+
+def test_book_1_adds_up_each_kind_by_itself() -> None:
+    filter_ = Filter(1.0, 1e-6)
+    charged = {PureProfile(0.1): 3, GaussianProfile(0.2): 2, CurveProfile((0.0, 1.0), (0.1, 1e-9)): 4}
+    total = filter_._total_by_book_1(charged)
+    exact = Filter.of(1.0, 1e-6, charged)._sums
+    assert (total.count, total.gaussians) == (9, 2)
+    assert total.pure == math.inf
+    assert total.residual == pytest.approx(4e-9)
+    assert total.squared_mu == math.inf
+    assert total.moments == pytest.approx([float(moment) for moment in exact.moments], rel=1e-14)
+    finite = filter_._total_by_book_1({PureProfile(0.1): 3, LaplaceProfile(0.2): 2})
+    assert finite.pure == pytest.approx(0.7, rel=1e-15)
+    assert finite.squared_mu == pytest.approx(
+        float(Filter.of(1.0, 1e-6, {PureProfile(0.1): 3, LaplaceProfile(0.2): 2})._sums.squared_mu)
+    )
+    twice = finite.scaled(2.0)
+    assert (twice.count, twice.gaussians) == (finite.count, finite.gaussians)
+    assert twice.pure == 2 * finite.pure
+    assert twice.squared_mu == 2 * finite.squared_mu
+    assert twice.moments == tuple(2 * moment for moment in finite.moments)
+    assert total.scaled(2.0).residual == 2 * total.residual
+
+
+def test_a_budget_is_given_whole() -> None:
+    assert check_budget(1, 0, "f") == (1.0, 0.0)
+    for epsilon, delta in ((None, 0.0), (1.0, None), (None, None), (0.0, 0.1), (1.0, 1.0)):
+        with pytest.raises(ss.InvalidInput):
+            check_budget(epsilon, delta, "f")

@@ -1,0 +1,164 @@
+"""Guarantees asked about what they were not made for, and the small pieces that samplers rest on."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.privacy import intervals, privunit, sphere, stream
+from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.privunit import PrivUnit
+
+
+@pytest.fixture
+def narrow(collection: np.ndarray) -> ss.Guarantee:
+    """A matrix of 40 records under a radius that does not cover the replacement of a record."""
+    release = ss.release_gram(collection, epsilon=2, delta=1e-6, adjacency=ss.GramRadius(0.5), score_range=(-0.5, 0.5))
+    return release.guarantee
+
+
+def test_a_radius_protects_a_record_with_what_its_noise_is_worth(narrow: ss.Guarantee) -> None:
+    """Replacing a record moves 2 (n - 1) entries of the matrix by up to 1 each, over the same noise."""
+    moved = math.sqrt(2 * 39)
+    assert not narrow.covers_record_replacement
+    record = narrow.record_profile()
+    assert record.mu == pytest.approx(narrow.mu * moved / 0.5, rel=1e-6)  # type: ignore[attr-defined]
+    assert record.delta_at(2.0) > narrow.delta
+
+
+def test_a_radius_that_is_large_enough_covers_a_record(collection: np.ndarray) -> None:
+    large = ss.release_gram(collection, epsilon=2, delta=1e-6, adjacency=ss.GramRadius(2 * math.sqrt(2 * 39) + 1e-9))
+    assert large.guarantee.covers_record_replacement
+    assert large.guarantee.record_profile() == large.guarantee.profile
+
+
+@pytest.mark.parametrize("fpr", [-0.001, 1.001, "a", [0.1, 2.0], None, [True], math.nan])
+def test_rates_that_are_none(narrow: ss.Guarantee, fpr: object) -> None:
+    with pytest.raises(ss.InvalidInput):
+        narrow.tpr_at(fpr)  # type: ignore[arg-type]
+
+
+def test_rates_of_every_shape(narrow: ss.Guarantee) -> None:
+    assert isinstance(narrow.tpr_at(0.1), float)
+    assert narrow.tpr_at([0.0, 0.1, 1.0]).tolist() == [0.0, narrow.tpr_at(0.1), 1.0]
+    assert narrow.tpr_at(1) == 1.0
+
+
+def test_what_may_be_asked_of_a_guarantee(narrow: ss.Guarantee) -> None:
+    assert 0 < narrow.delta_at(0) < 1
+    assert narrow.epsilon_at(0) == math.inf
+    for epsilon in (-1e-9, math.nan, "1", None):
+        with pytest.raises(ss.InvalidInput):
+            narrow.delta_at(epsilon)  # type: ignore[arg-type]
+    for delta in (-1e-9, 1, math.nan, "1", None):
+        with pytest.raises(ss.InvalidInput):
+            narrow.epsilon_at(delta)  # type: ignore[arg-type]
+
+
+def test_mu_belongs_to_gaussian_noise(collection: np.ndarray, query: np.ndarray) -> None:
+    laplace = ss.release_scores(collection, query, epsilon=1, mechanism="laplace").guarantee
+    with pytest.raises(ss.InvalidInput):
+        _ = laplace.mu
+
+
+def test_the_tail_of_a_gaussian_has_all_its_digits() -> None:
+    assert GaussianNoise(2.0).sf(60.0) == pytest.approx(4.906713927148187e-198, rel=1e-12, abs=0)
+    assert GaussianNoise(2.0).sf(np.uint8(2)) == pytest.approx(0.15865525393145705, rel=1e-12)
+
+
+def test_each_fork_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of a child is a third process, though its id may be one that was given out before."""
+    monkeypatch.setattr(stream, "_forks", 0)
+    seen = {stream._process()}
+    for _ in range(3):
+        stream._count_fork()
+        seen.add(stream._process())
+    assert len(seen) == 4
+
+
+def test_a_forked_process_computes_with_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, context = intervals.LOCK, intervals.INTERVALS
+    monkeypatch.setattr(intervals, "LOCK", lock)
+    monkeypatch.setattr(intervals, "INTERVALS", context)
+    with lock:  # held by another thread at the fork
+        intervals._renew()
+        assert intervals.LOCK is not lock
+        assert intervals.INTERVALS is not context
+        assert intervals.LOCK.acquire(blocking=False)
+
+
+@pytest.mark.parametrize("seed", [0, 7, np.int64(7), np.random.default_rng(7)])
+def test_seeds_of_every_kind_are_research(seed: object) -> None:
+    assert stream.sampler_name(seed, "f") == "research"
+    assert stream.stream_from(seed, "f").name == "research"
+    assert stream.stream_from(None, "f").name == "exact"
+
+
+@pytest.mark.parametrize("seed", [-1, True, 1.5, "1", np.random.RandomState(1)])
+def test_what_is_no_seed_is_an_error_and_never_secure(seed: object) -> None:
+    with pytest.raises(ss.InvalidInput):
+        stream.stream_from(seed, "f")
+
+
+def test_research_words_cover_all_64_bits() -> None:
+    words = stream.stream_from(3, "f").words(4000)
+    assert words.dtype == np.int64
+    ones = np.unpackbits(words.view(np.uint8)).reshape(4000, 64).sum(axis=0, dtype=int)
+    assert np.all(np.abs(ones - 2000) < 250)
+    assert np.array_equal(words[:5], stream.ResearchStream(np.random.default_rng(3)).words(5))
+
+
+@pytest.mark.parametrize("gamma", [1e-9, 1e-4, 0.1, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("d", [2, 3, 20, 1000])
+def test_the_share_of_a_cap_has_all_its_digits(d: int, gamma: float) -> None:
+    share = privunit._cap_share(d, gamma)
+    with mpmath.workdps(60):
+        height = mpmath.mpf(gamma)
+        exact = mpmath.betainc(mpmath.mpf(d - 1) / 2, 0.5, 0, 1 - height**2, regularized=True) / 2
+        assert abs(share - exact) < exact * mpmath.mpf("1e-11") + mpmath.mpf("1e-300")
+        rest = mpmath.mpf(1) / 2 - exact  # where the cap is nearly half of the sphere
+        assert abs(mpmath.mpf(1) / 2 - share - rest) < mpmath.mpf("2e-16") + rest * mpmath.mpf("1e-11")
+
+
+@pytest.mark.parametrize(("d", "epsilon"), [(2, 0.001), (2, 500.0), (65_536, 1.0)])
+def test_the_ends_of_what_may_be_asked_of_privunit(d: int, epsilon: float) -> None:
+    maker = PrivUnit.calibrated(d, epsilon)
+    assert maker.spent() <= epsilon
+    assert 0 <= maker.gamma < 1
+
+
+def test_scores_of_privunit_vary_as_stated() -> None:
+    """Between <v, x> = 0 and 1 the variance of a score is linear in its square."""
+    maker = PrivUnit.calibrated(16, 5.0)
+    ends = maker.score_std([0.0, 1.0])
+    assert ends[0] == pytest.approx(maker.std)
+    assert ends[1] == pytest.approx(math.sqrt(maker.second_moment / maker.mean**2 - 1))
+    assert maker.score_std(0.6) ** 2 == pytest.approx(0.36 * ends[1] ** 2 + 0.64 * ends[0] ** 2)
+    assert maker.score_std(np.float32(0.6)).dtype == np.float64
+    assert maker.score_std(1) == ends[1]
+
+
+def test_directions_are_of_length_one_in_truth() -> None:
+    with intervals.LOCK:
+        intervals.INTERVALS.prec = 100
+        found = sphere._unit(np.array([3.0, 4.0]))
+        assert [float(entry.mid) for entry in found] == pytest.approx([0.6, 0.8], rel=1e-15)
+        assert float(sphere._dot(found, found).mid) == pytest.approx(1.0, rel=1e-15)
+        other = sphere._dot(found, [intervals.INTERVALS.mpf(1), intervals.INTERVALS.mpf(2)])
+        assert float(other.mid) == pytest.approx(2.2, rel=1e-15)
+
+
+def test_rows_beyond_one_block_are_released_too() -> None:
+    """A block holds 2^20 entries; with d = 64 that is 16,384 rows."""
+    maker = PrivUnit.calibrated(64, 60.0)
+    rows = np.zeros((16_384 + 5, 64))
+    rows[:, 3] = 1.0
+    released = maker.release(rows, stream.stream_from(5, "f"))
+    assert released.shape == rows.shape
+    heights = released[:, 3] * maker.mean
+    assert heights.min() > -1.01
+    assert np.mean(heights >= maker.gamma - 0.01) > 0.99 * maker.p
