@@ -21,6 +21,7 @@ from typing import Any
 
 from ledger_support import gaussian, pure
 
+from scoreshield.privacy import ledger_store
 from scoreshield.privacy.ledger import BudgetExceeded, Ledger, LedgerError
 
 
@@ -210,6 +211,68 @@ def race_creation(url: str, rounds: int) -> dict[str, Any]:
     return found
 
 
+def fork_while_charging(url: str, children: int) -> dict[str, Any]:
+    """Three threads charge without pause while the process forks; each child charges too, alone."""
+    warnings.simplefilter("ignore")
+    ledger = Ledger(url, epsilon=1e6, delta=0.0)
+    told: list[str] = []
+    stop = threading.Event()
+
+    def charge() -> None:
+        while not stop.is_set():
+            told.append(ledger.spend(pure(0.5), dataset="d").hash)
+
+    threads = [threading.Thread(target=charge) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    endings: dict[str, int] = {"charged": 0, "stuck": 0, "failed": 0}
+    for _ in range(children):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            try:
+                for _ in range(2):
+                    os.write(writer, f"{ledger.spend(pure(0.25), dataset='d').hash}\n".encode())
+                os._exit(0)
+            except BaseException as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                os._exit(1)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            told += [line.strip() for line in pipe]
+        status = os.waitpid(child, 0)[1]
+        endings["stuck" if os.WIFSIGNALED(status) else "failed" if status else "charged"] += 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    hashes = {entry.hash for entry in ledger.entries()}
+    return {**endings, "told": len(told), "lost": len(set(told) - hashes), "whole": bool(ledger.verify())}
+
+
+def fork_inside_a_charge(url: str) -> dict[str, Any]:
+    """A signal handler, say, forks in the thread that charges, after the entry is written and before the commit."""
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    append, home = ledger_store.Session.append, os.getpid()
+    reader, writer = os.pipe()
+
+    def fork(session: Any, entry: Any) -> None:
+        append(session, entry)
+        if os.getpid() == home and os.fork() != 0:
+            os.wait()  # until the child has come to its end
+
+    ledger_store.Session.append = fork  # type: ignore[method-assign]
+    try:
+        ledger.spend(pure(1.0))
+    except LedgerError as error:
+        os.write(writer, f"{type(error).__name__}: {error}".encode())
+        sys.exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return {"child": pipe.read(), "entries": len(ledger.entries()), "whole": bool(ledger.verify())}
+
+
 def full_disk(url: str, limit: int) -> dict[str, Any]:
     """Charge until the disk is full: a limit on the size of any file, or a small disk that really is."""
     ledger = Ledger.create(url, epsilon=1e6, delta=1e-6)
@@ -237,6 +300,8 @@ def full_disk(url: str, limit: int) -> dict[str, Any]:
 
 
 DRIVERS = {work.__name__: work for work in (kill_at_every_statement, kill_at_random, race, race_creation, full_disk)}
+
+DRIVERS |= {work.__name__: work for work in (fork_while_charging, fork_inside_a_charge)}
 
 if __name__ == "__main__":
     print(json.dumps(DRIVERS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))))

@@ -609,10 +609,37 @@ def test_export(ledger: Ledger, tmp_path: Path) -> None:
     assert content["entries"] == [entry.to_dict() for entry in ledger.entries()]
     assert content["ledger"]["epsilon"] == 10.0
     assert "fingerprint_key" not in json.dumps(content)
+    for name in ("out.csv", "out.json"):
+        assert sys.platform == "win32" or stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     with pytest.raises(ss.InvalidInput, match=r"\.csv or \.json"):
         ledger.export(tmp_path / "out.xlsx")
     with pytest.raises(ss.FileError, match="Cannot write"):
         ledger.export(tmp_path / "no" / "out.csv")
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
+def test_no_cell_of_an_export_is_a_formula(ledger: Ledger, tmp_path: Path, start: str) -> None:
+    text = f"{start}HYPERLINK(A1)"
+    ledger.spend(pure(1.0), dataset=text, who=text, why=text)
+    ledger.export(tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert {row[name] for name in ("dataset", "who", "why")} == {"'" + text}
+    assert not [cell for cell in row.values() if cell[:1] in tuple("=+-@\t\r")]
+    ledger.export(tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text())["entries"][0]["why"] == text
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+def test_an_export_never_replaces_the_ledger(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"ledger.{ending}"
+    ledger = Ledger.create(f"sqlite:///{path}", epsilon=1.0, delta=0.0)
+    ledger.spend(pure(0.5))
+    (tmp_path / f"link.{ending}").symlink_to(path)
+    for name in (path, tmp_path / f"link.{ending}", tmp_path / "." / path.name):
+        with pytest.raises(ss.InvalidInput, match="is the ledger itself"):
+            ledger.export(name)
+    assert ledger.verify()
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "staircase", "gaussian"])

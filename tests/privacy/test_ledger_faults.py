@@ -105,6 +105,26 @@ def test_racing_makers_and_chargers(fast: str) -> None:
     assert found["whole"] == found["rounds"] == 12
 
 
+def test_children_that_are_forked_during_a_charge_can_charge(fast: str) -> None:
+    """A fork copies what SQLite believes about its locks, and not the locks; it hung every child."""
+    found = drive("fork_while_charging", fast, "25")
+    print(f"\n{found}")
+    assert (found["charged"], found["stuck"], found["failed"]) == (25, 0, 0)
+    assert found["lost"] == 0
+    assert found["told"] >= 50
+    assert found["whole"]
+
+
+def test_a_fork_inside_a_charge_leaves_the_charge_to_the_parent(fast: str) -> None:
+    found = drive("fork_inside_a_charge", fast)
+    print(f"\n{found}")
+    assert (
+        found["child"] == "LedgerError: This process was forked in the middle of a charge, which is its parent's alone."
+    )
+    assert found["entries"] == 1
+    assert found["whole"]
+
+
 def test_a_file_that_cannot_grow(url: str) -> None:
     found = drive("full_disk", url, "65536")
     print(f"\n{found}")

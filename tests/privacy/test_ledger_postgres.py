@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -220,6 +221,118 @@ def test_tampering_is_evident(url: str) -> None:
     assert ledger.verify().first_bad == 3
     with pytest.raises(LedgerError, match="has been altered"):
         ledger.spend(pure(1.0))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE RULE quiet AS ON INSERT TO scoreshield_entries DO INSTEAD NOTHING",
+        "CREATE TRIGGER quiet BEFORE INSERT ON scoreshield_entries FOR EACH ROW EXECUTE FUNCTION nothing()",
+        "CREATE TRIGGER quiet BEFORE UPDATE ON scoreshield_accounts FOR EACH ROW EXECUTE FUNCTION nothing()",
+        "ALTER TABLE scoreshield_entries ENABLE ROW LEVEL SECURITY",
+        "CREATE TABLE more () INHERITS (scoreshield_entries)",
+        "ALTER TABLE scoreshield_accounts RENAME TO a; CREATE VIEW scoreshield_accounts AS SELECT * FROM a",
+    ],
+)
+def test_triggers_rules_and_views_stop_a_charge(url: str, statement: str) -> None:
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    ledger.spend(pure(1.0), dataset="a")
+    execute(
+        url,
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        *statement.split("; "),
+    )
+    with pytest.raises(LedgerError, match="is a view, or has a trigger, a rule or a row policy"):
+        ledger.spend(pure(1.0), dataset="a")
+    assert execute(url, "SELECT COUNT(*) FROM ONLY scoreshield_entries") == [(1,)]
+
+
+def test_an_old_ledger_gets_its_sums_from_its_owner_alone(url: str) -> None:
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    ledger.spend_all([pure(1.0), pure(2.0)], dataset="a")
+    schema = url.rpartition("%3D")[2]
+    execute(
+        url,
+        "DROP TABLE scoreshield_accounts",  # as an earlier version left it
+        "DROP INDEX scoreshield_entries_by_dataset",
+        f"CREATE ROLE {schema}_charger LOGIN",
+        f"GRANT USAGE ON SCHEMA {schema} TO {schema}_charger",
+        f"GRANT SELECT, INSERT ON scoreshield_entries TO {schema}_charger",
+        f"GRANT SELECT, UPDATE (entries, head) ON scoreshield_ledger TO {schema}_charger",
+    )
+    theirs = Ledger.open(url.replace("postgres:@", f"{schema}_charger:@", 1))
+    theirs.spend(pure(3.0), dataset="a")
+    assert theirs.spent_on("a") == 6.0
+    assert execute(url, "SELECT to_regclass('scoreshield_accounts')") == [(None,)]
+    ledger.spend(pure(1.0), dataset="a")
+    assert execute(url, "SELECT dataset, last FROM scoreshield_accounts") == [("a", 4)]
+    assert ledger.spent_on("a") == 7.0
+    assert ledger.verify()
+
+
+#: Raw, a password with one of these may be read as something else; as an escape it is read as it is.
+RAW = tuple("#?/%@:&= ")
+ESCAPED = tuple(f"%{ord(one):02X}" for one in RAW)
+
+
+@pytest.mark.parametrize("where", ["user", "query"])
+@pytest.mark.parametrize("mark", [*RAW, *ESCAPED], ids=ascii)
+def test_no_part_of_a_password_is_said(tmp_path: Path, mark: str, where: str) -> None:
+    """In names, reprs, errors, their frames and pickles, whatever characters the password has."""
+    parts = ("s3cr", "h1dd")
+    password = mark.join((parts[0], parts[1], "w0rd"))
+    tail = f"books?host={tmp_path}"
+    address = (
+        f"postgresql://ada:{password}@/{tail}" if where == "user" else f"postgresql://ada@/{tail}&password={password}"
+    )
+    caught = failure(address)
+    del address
+    said = [str(caught), repr(caught), *dump(caught)]
+    try:
+        said.append(pickle.dumps(caught).decode("latin-1"))
+    except Exception as error:
+        said.append(repr(error))
+    for text in said:
+        for part in (*parts, "w0rd", password):
+            assert part not in text, text
+    assert "\n" not in str(caught)
+
+
+def failure(address: str) -> Exception:
+    try:
+        Ledger.create(address, epsilon=1.0, delta=0.0)
+    except (LedgerError, ss.InvalidInput) as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # this frame is the caller's own
+        return error
+    raise AssertionError("there is no server")
+
+
+def dump(error: BaseException | None) -> list[str]:
+    """What a tool that reports errors would send: the variables of every frame, of every error in the chain."""
+    found = []
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            for value in trace.tb_frame.f_locals.values():
+                found += [repr(value), repr(getattr(value, "__dict__", ""))]
+            trace = trace.tb_next
+        found.append(repr(error.args))
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def test_a_ledger_on_a_server_shows_host_and_database_alone(url: str) -> None:
+    ledger = Ledger.create(url, epsilon=1.0, delta=0.0)
+    shown = url.partition("@")[2].partition("?")[0]
+    secret = url.replace("postgres:@", "postgres:w0rd%23%2F@", 1) + "&sslmode=prefer"
+    for book in (ledger, Ledger.open(secret)):
+        assert "search_path" not in book.name
+        for text in (book.name, repr(book), repr(vars(book)), repr(vars(book._store))):
+            assert "w0rd" not in text
+        assert book.name.startswith("postgresql://")
+        with pytest.raises(ss.InvalidInput, match="is not pickled"):
+            pickle.dumps(book)
+    assert shown.rpartition("/")[2] in ledger.name
 
 
 def test_no_server_and_no_password_in_what_is_said(tmp_path: Path) -> None:

@@ -51,12 +51,15 @@ def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> No
         return
     table = Table("entry", "time (UTC)", "dataset", "who", "why", "mechanism", "epsilon", "delta", "note")
     for entry in entries:
-        promise: dict[str, Any] = json.loads(entry.guarantee)
+        promise: dict[str, Any] = entry.to_dict()["guarantee"]
         epsilon, delta = (f"{promise[name]:g}" for name in ("epsilon", "delta"))
         where = (entry.dataset or "all").removeprefix("hmac-sha256:")[:16]
         time = entry.time[:19].replace("T", " ")
         table.add_row(
-            str(entry.id), time, where, entry.who, entry.why, promise["mechanism"], epsilon, delta, entry.note
+            *map(
+                _printable,
+                (entry.id, time, where, entry.who, entry.why, promise["mechanism"], epsilon, delta, entry.note),
+            )
         )
     console = Console()
     if not console.is_terminal:
@@ -96,6 +99,11 @@ def export(
     ledger.export(output)
     facts = {"file": str(output), "head": ledger.head()}
     typer.echo(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
+
+
+def _printable(value: object) -> str:
+    """Without control characters, which a terminal would act on; a ledger that was tampered with may hold some."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(value))
 
 
 def _status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from scoreshield import _checks, io
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
@@ -95,6 +96,7 @@ class Ledger:
     A dataset is a name: collections that share records must share a name. A charge without one counts against all.
     """
 
+    @clear_frames_on_error  # an address may hold a password
     def __init__(self, url: str, *, epsilon: float | None = None, delta: float | None = None) -> None:
         store = store_at(url)
         if not store.exists():
@@ -105,7 +107,7 @@ class Ledger:
                     f"There was no ledger at {store.name}, so one was made with nothing spent; Ledger.create makes one "
                     "without this warning, and Ledger.open never makes one.",
                     LedgerWarning,
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         self._read(store)
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
@@ -116,6 +118,7 @@ class Ledger:
             )
 
     @classmethod
+    @clear_frames_on_error
     def create(cls, url: str, *, epsilon: float, delta: float) -> Ledger:
         """Make a ledger where there is none.
 
@@ -136,6 +139,7 @@ class Ledger:
         return cls._at(store)
 
     @classmethod
+    @clear_frames_on_error
     def open(cls, url: str) -> Ledger:
         """Open a ledger that is there.
 
@@ -349,17 +353,23 @@ class Ledger:
         return self._store.read(lambda session: self._verify(session, _parse_head(head)))
 
     def export(self, path: str | Path) -> None:
-        """Write all entries to a .csv or .json file, whole or not at all."""
+        """Write all entries to a .csv or .json file, whole or not at all, for its owner alone.
+
+        A cell of a .csv that a spreadsheet would take for a formula gets an apostrophe before it; .json has every entry
+        as it is.
+        """
         path = Path(path)
+        if self._store.is_at(path):
+            raise InvalidInput(f"{path} is the ledger itself; export it to another file.")
         writers: dict[str, Callable[[list[Entry]], str]] = {".csv": _as_csv, ".json": self._as_json}
         if path.suffix.lower() not in writers:
             raise InvalidInput(f"A ledger is exported to a .csv or .json file, by its ending; got {path}.")
-        content = writers[path.suffix.lower()](self.entries()).encode("utf-8")
+        content = writers[path.suffix.lower()](self.entries()).encode("utf-8", "backslashreplace")
 
         def write(file: BinaryIO) -> None:
             file.write(content)
 
-        io.write_whole({path: write})
+        io.write_whole({path: write}, private=True)
 
     def _dataset(self, name: Any, function: str) -> str | None:
         """A name as it is charged: an old one as it was written, a new one in its one spelling."""
@@ -574,5 +584,10 @@ def _as_csv(entries: list[Entry]) -> str:
     buffer = text_io.StringIO()
     writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(entry) for entry in entries)
+    writer.writerows({name: _as_cell(value) for name, value in asdict(entry).items()} for entry in entries)
     return buffer.getvalue()
+
+
+def _as_cell(value: object) -> object:
+    """A value that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -152,7 +152,7 @@ class Books:
         if entry is None or entry.dataset != dataset:
             raise LedgerError(_ALTERED)
         check_kind(entry.format, entry.kind)
-        if not hmac.compare_digest(self.seal(dataset, last, entry.hash, text).encode(), str(seal).encode()):
+        if not is_text(text, entry.hash) or self.seal(dataset, last, entry.hash, text) != seal:
             raise LedgerError(_ALTERED)
         try:
             return Balance.from_text(last, text)
@@ -170,8 +170,10 @@ class Books:
             raise LedgerError(_ALTERED)  # an entry that these sums would hold may be gone
         for number, unit, form, kind, text in self._session.charges(dataset, since):
             check_kind(form, kind)
+            if not is_text(unit):
+                raise LedgerError(_ALTERED)
             cost = cost_of(read_profile(text), self._budget.epsilon, self._budget.delta)
-            balance = balance.plus(int(number), unit, cost)
+            balance = balance.plus(number, unit, cost)
         return balance
 
     def _charged(self, dataset: str | None) -> Counter[Profile]:
@@ -239,6 +241,11 @@ def check_kind(form: Any, kind: Any) -> None:
             f"The ledger holds an entry of format {form} and kind {kind!r}, which this version does not know; use a "
             "newer one."
         )
+
+
+def is_text(*values: object) -> bool:
+    """Whether these are texts: a damaged database may hold anything at all."""
+    return all(isinstance(value, str) for value in values)
 
 
 def _wrong_sums(name: str | None) -> str:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger_entry import COLUMNS, Entry
 
@@ -102,12 +103,12 @@ class Session:
         return None if row is None else Entry(*row)
 
     def last_number(self) -> int:
-        return int(self._execute("SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries").fetchone()[0])
+        return _number(self._execute("SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries").fetchone()[0])
 
     def links(self, number: int) -> list[tuple[int, str, str]]:
         """Number, previous and hash of the last so many entries, the last one first."""
         columns = "SELECT id, previous, hash FROM scoreshield_entries ORDER BY id DESC LIMIT"
-        return list(self._execute(f"{columns} {number:d}").fetchall())
+        return [(_number(row[0]), row[1], row[2]) for row in self._execute(f"{columns} {number:d}").fetchall()]
 
     def count(self, after: int | None = None) -> int:
         """How many entries there are, or how many beyond one: that reads them all."""
@@ -119,7 +120,7 @@ class Session:
         """The number of the last entry of an account; 0 where it has none."""
         where, values = _is(dataset)
         row = self._execute(f"SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries WHERE {where}", values).fetchone()
-        return int(row[0])
+        return _number(row[0])
 
     def charges(self, dataset: str | None, after: int) -> Iterator[tuple[int, str, int, str, str]]:
         """Number, unit, format, kind and profile of the entries of one account, beyond one entry."""
@@ -172,6 +173,13 @@ class Session:
             after = page[-1][0]
 
 
+def _number(value: Any) -> int:
+    """The number of an entry: a damaged database may hold anything at all."""
+    if not isinstance(value, int):
+        raise LedgerError("The ledger has been altered: it holds an entry without a number; nothing was charged.")
+    return value
+
+
 def _is(dataset: str | None) -> tuple[str, tuple[str, ...]]:
     """The condition on an account: NULL is equal to nothing, and only this form uses the index everywhere."""
     return ("dataset IS NULL", ()) if dataset is None else ("dataset = ?", (dataset,))
@@ -189,6 +197,10 @@ class Store(ABC):
     @abstractmethod
     def create(self, facts: str, key: str, head: str) -> bool:
         """Make the ledger; false where there is one, which another process may have made just now."""
+
+    def is_at(self, path: Path) -> bool:  # noqa: ARG002
+        """Whether the ledger is this file."""
+        return False
 
     @abstractmethod
     def read(self, work: Callable[[Session], T]) -> T:
@@ -283,6 +295,12 @@ class SQLiteStore(Store):
                 stacklevel=4,
             )
         return True
+
+    def is_at(self, path: Path) -> bool:
+        try:
+            return os.path.samestat(path.stat(), self._path.stat())
+        except (OSError, ValueError):
+            return False
 
     def create(self, facts: str, key: str, head: str) -> bool:
         fresh = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
@@ -437,8 +455,8 @@ class PostgresStore(Store):
                 "%40 %3A."
             )
         self.name = _server_name(parts)
-        self._secrets = tuple(parts[name] for name in _SECRET if parts.get(name))
-        # In a closure: an attribute would go into every dump of variables.
+        # In closures: attributes would go into every dump of variables.
+        self._hide = _hiding([parts[name] for name in _SECRET if parts.get(name)])
         self._connect: Callable[[], Any] = lambda: psycopg.connect(
             url, connect_timeout=10, application_name="scoreshield"
         )
@@ -502,6 +520,7 @@ class PostgresStore(Store):
                 )
         return found["scoreshield_accounts"] is not None
 
+    @clear_frames_on_error  # those of the driver know the address
     def _run(self, work: Callable[[Any], T]) -> T:
         """One transaction, again where the server says that another stood in its way."""
         psycopg = self._psycopg
@@ -515,15 +534,11 @@ class PostgresStore(Store):
             except psycopg.errors.LockNotAvailable:
                 failure = LedgerError(_locked(self.name))
             except psycopg.Error as error:
-                failure = LedgerError(f"The ledger {self.name} cannot be used: {self._hidden(error)}; {_UNKNOWN}.")
-            raise failure  # here, where the driver's error and its frames, which know the address, are gone
+                failure = LedgerError(
+                    f"The ledger {self.name} cannot be used: {self._hide(_reason(error))}; {_UNKNOWN}."
+                )
+            raise failure  # here, where the driver's own error is over and is no context of this one
         raise LedgerError(f"The ledger {self.name} was in too much demand to be charged; nothing was charged.")
-
-    def _hidden(self, error: BaseException) -> str:
-        text = _reason(error)
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
 
 
 _SECRET = ("password", "sslpassword", "passfile", "service")
@@ -536,6 +551,15 @@ _FOREIGN = """SELECT c.relkind, c.relrowsecurity, c.relhasrules, c.relhassubclas
 
 _MAY_ADD = """SELECT pg_has_role(relowner, 'MEMBER') AND has_schema_privilege(relnamespace, 'CREATE')
     FROM pg_class WHERE oid = to_regclass('scoreshield_entries')"""
+
+
+def _hiding(secrets_: list[str]) -> Callable[[str], str]:
+    def hide(text: str) -> str:
+        for secret in secrets_:
+            text = text.replace(secret, "***")
+        return text
+
+    return hide
 
 
 def _server_parts(psycopg: Any, url: str) -> dict[str, str] | None:
