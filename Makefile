@@ -32,6 +32,11 @@ mutate: $(VENV)/.installed-mutation
 	OMP_NUM_THREADS=1 $(BIN)/python tools/mutate.py again --processes 2
 	$(BIN)/python tools/mutate.py report
 
+# Damaged files and arguments: each must end in one sentence. The seed is printed; failing inputs stay in tests/fuzz/corpus.
+CASES ?= 100000
+fuzz: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/fuzz/run.py --cases $(CASES) $(if $(SEED),--seed $(SEED))
+
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/release.py

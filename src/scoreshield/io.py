@@ -181,24 +181,22 @@ def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: st
     if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
         raise InvalidInput(f"{path} holds two columns of one name.")
     on_disk, size, parts = os.fstat(raw.fileno()).st_size, 0, []
-    _loading.check_size(_parquet_size(file, chosen), on_disk, path)
-    for batch in file.iter_batches(batch_size=2**14, columns=names):
+    _loading.check_size(_parquet_size(file, chosen, pa), on_disk, path)
+    for batch in file.iter_batches(batch_size=2**12, columns=names):
         size += batch.nbytes
         _loading.check_size(size, on_disk, path)
         parts.append(batch)
     return pa.Table.from_batches(parts, schema=pa.schema(chosen)).select(names)
 
 
-def _parquet_size(file: Any, chosen: list[Any]) -> int:
-    """Bytes of these columns in memory by the file's own account: repeated values take almost none on disk."""
-    heads = {field.name for field in chosen}
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    return sum(
-        max(8 * int(column.num_values), int(column.total_uncompressed_size))
-        for column in columns
-        if column.path_in_schema.partition(".")[0] in heads
-    )
+def _parquet_size(file: Any, chosen: list[Any], pa: Any) -> int:
+    """Bytes of these columns in memory, by the file's own account: repeated values take almost none on disk.
+
+    A list of any length counts as one value; what such columns really hold is counted while they are read. (Arrow knows
+    more of each column, and ends the process where a damaged file is asked for it.)
+    """
+    lengths = [field.type.list_size if pa.types.is_fixed_size_list(field.type) else 1 for field in chosen]
+    return 8 * int(file.metadata.num_rows) * sum(lengths)
 
 
 def _parquet_matrix(path: str | Path, table: Any, pa: Any) -> NDArray[Any]:

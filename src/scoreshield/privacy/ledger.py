@@ -425,6 +425,7 @@ class Ledger:
         if pinned == (0, last):
             pinned = None
         accounts, sums = Check(session, self._budget, row.key), None
+        names: set[str | None] = set()
         for entry in session.entries():
             fault = entry.fault(last)
             if entry.id != good + 1 and fault is None:
@@ -434,6 +435,7 @@ class Ledger:
             if fault is not None:
                 return Verification(good, f"{good}:{last}", entry.id, f"Entry {entry.id} {fault}.")
             last, good = entry.hash, entry.id
+            names.add(entry.dataset)
             sums = sums or accounts.add(entry)
         here = f"{good}:{last}"
         if session.count() != good:
@@ -448,6 +450,8 @@ class Ledger:
             return Verification(good, here, good + 1, reason)
         if pinned is not None and pinned[0] == 0:
             return Verification(good, here, None, "The pinned head is of another ledger.")
+        if set(session.datasets()) != names - {None}:
+            return Verification(good, here, None, "The index of the entries lists other datasets than they have.")
         return Verification(good, here, None, sums or accounts.fault() or "")
 
     def _as_json(self, entries: list[Entry]) -> str:

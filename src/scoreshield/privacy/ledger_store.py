@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._loading import printable
 from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger_entry import COLUMNS, Entry
 
@@ -595,4 +596,4 @@ def _locked(name: object) -> str:
 
 def _reason(error: BaseException) -> str:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join((text or type(error).__name__).split()).rstrip(".")
+    return printable(" ".join((text or type(error).__name__).split())[:200]).rstrip(".")

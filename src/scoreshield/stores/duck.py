@@ -35,12 +35,12 @@ _WIDE = ("hugeint", "uhugeint")
 #: How many of the last vectors ``state`` looks at.
 _SAMPLE = 32
 #: A connection of our own: nothing but what it was opened for.
-_CLOSED = {
+_CLOSED: dict[str, Any] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
 }
-_LOCKED = {"enable_external_access": "false", "lock_configuration": "true"}
+_LOCKED: dict[str, Any] = {"enable_external_access": "false", "lock_configuration": "true"}
 
 
 class _DuckStore(ABC):
