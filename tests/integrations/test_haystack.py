@@ -318,6 +318,15 @@ def test_filters_that_do_not_fit_cost_nothing(tmp_path: Path) -> None:
     retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account, filterable=["number"])
     with pytest.raises(InvalidInput, match="The filters are not well formed"):
         retriever.run(QUERY.tolist(), filters={"operator": "AND"})
+    no = {"field": "meta.number", "operator": "==", "value": "nothing"}
+    for hidden in (
+        {"bad": 1},
+        {"operator": "AND", "conditions": None},
+        "text",
+        {"field": 3, "operator": "==", "value": 1},
+    ):
+        with pytest.raises(InvalidInput, match="The filters are not well formed"):
+            retriever.run(QUERY.tolist(), filters={"operator": "AND", "conditions": [no, hidden]})
     with pytest.raises(InvalidInput, match=r"Filters must be a dictionary\. Got list"):
         retriever.run(QUERY.tolist(), filters=[1])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"The filters do not fit the documents' metadata"):

@@ -312,16 +312,22 @@ def _checked_filters(filters: Any, fields: Fields) -> dict[str, Any] | None:
         raise InvalidInput(f"Filters must be a dictionary. Got {type(filters).__name__} instead.")
     try:
         document_matches_filter(filters, Document(content=""))
+        paths = list(_paths(filters))
     except (FilterError, TypeError, ValueError) as error:
         told = str(error)
     else:
-        fields.require(_declared(path, fields) for path in _paths(filters))
+        fields.require(_declared(path, fields) for path in paths)
         return filters
     raise InvalidInput(f"The filters are not well formed: {told}")
 
 
 def _paths(condition: dict[str, Any]) -> Iterator[str]:
-    """The fields that a filter looks at, at any depth, but for the id, which is public."""
+    """The fields that a filter looks at, at any depth, but for the id, which is public.
+
+    Haystack's own check stops at the first condition that settles the answer, so each is looked at here.
+    """
+    if not isinstance(condition, dict) or not ("field" in condition or isinstance(condition.get("conditions"), list)):
+        raise FilterError("each condition must be a dictionary with a 'field' or with a list of 'conditions'")
     if "field" in condition:
         path = _path(condition["field"])
         if path != "id":
