@@ -17,6 +17,7 @@ import gc
 import hashlib
 import importlib
 import os
+import re
 import shutil
 import tomllib
 from collections import Counter
@@ -45,26 +46,33 @@ ERRORS = {"BudgetExceeded", "InvalidCalibration", "InvalidInput", "LedgerError",
 
 # The test files that a mutant of a module meets first. Without a line: the tests of the module's own name.
 OWN_TESTS = {
-    "_contract": ["releases", "ledgered_releases"],
+    "_contract": ["releases", "ledgered_releases", "mechanism_registry"],
     "_index_plan": ["indexing"],
     "certificate": ["guarantee"],
     "channel_cuts": ["channels"],
     "channel_profile": ["channels"],
     "channel_program": ["channels"],
+    "consistency": ["consistency", "guarantee"],
+    "embeddings": ["embeddings", "releases"],
     "exact": ["exact", "pinned"],
+    "filters": ["filters", "accounting"],
     "guarantee": ["guarantee", "consistency"],
-    "filters": ["accounting", "ledger"],
     "histograms": ["mechanism"],
+    "intervals": ["intervals", "guarantee_edges"],
     "laws": ["profile", "pinned", "guarantee"],
     "ledger_books": ["ledger"],
     "ledger_entry": ["ledger"],
+    "ledger_names": ["ledger"],
     "ledger_store": ["ledger"],
+    "ledger_units": ["ledger"],
     "losses": ["accounting"],
-    "noise": ["noise", "adjacency_edges"],
+    "noise": ["noise", "adjacency_edges", "guarantee_edges"],
+    "privunit": ["privunit", "guarantee_edges"],
+    "releases": ["releases", "ledgered_releases"],
     "sampling": ["sampling", "pinned"],
     "selection": ["mechanism"],
-    "sphere": ["privunit", "pinned"],
-    "stream": ["stream", "sampling"],
+    "sphere": ["privunit", "pinned", "guarantee_edges"],
+    "stream": ["stream", "sampling", "guarantee_edges"],
 }
 # Seconds of tests per mutant in the first pass; `again` has no such limit.
 OWN_SECONDS = 3.0
@@ -204,7 +212,7 @@ def change(mutant: str) -> str:
 def report() -> None:
     """Print the figures of each module, and the survivors that no reason is given for."""
     reasons = tomllib.loads(REASONS.read_text("utf-8"))["survivors"]
-    explained = tuple(line for group in reasons for line in group["mutants"])
+    explained = re.compile("|".join(_pattern(line) for group in reasons for line in group["mutants"]))
     print("| module | mutants | tried | killed | equivalent | survived | score |\n|---|---|---|---|---|---|---|")
     total: Counter[str] = Counter()
     unexplained: list[str] = []
@@ -219,7 +227,7 @@ def report() -> None:
                 kind = "killed"
             elif status != "killed":
                 line = change(name)
-                kind = "equivalent" if line.startswith(explained) else "survived"
+                kind = "equivalent" if explained.match(line) else "survived"
             counts[kind] += 1
             if kind == "survived":
                 unexplained.append(f"{name} ({status})\n    {line}")
@@ -227,6 +235,11 @@ def report() -> None:
         total += counts
     print(_row("all", total))
     print("\n" + "\n".join(unexplained))
+
+
+def _pattern(line: str) -> str:
+    """Return the expression for a line of the list: the beginning of a mutant, with … for any text."""
+    return ".*".join(re.escape(part) for part in line.split("…"))
 
 
 def _row(name: str, counts: Counter[str]) -> str:

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from scoreshield.privacy import exact
+from scoreshield.privacy import exact, intervals, sampling, sphere
 
 ONES = 2**64 - 1
 
@@ -54,15 +54,80 @@ def test_a_draw_at_a_boundary_is_decided_by_the_first_bit_that_differs(
         edge = mpmath.mpf(boundary) + (mpmath.mpf(1) / 2 if half else 1)
         limit = mpmath.exp(-edge * factor.denominator / factor.numerator)
         first, *tail = bits_of(limit, 63, 6)
-    for word, found in ((0, boundary + 1), (ONES, boundary)):  # a smaller X has a larger logarithm
-        if word == tail[agree]:
-            continue
+    for word in {0, tail[agree] - 1, tail[agree] + 1, ONES} - {tail[agree]}:
         x, words = first, [*tail[:agree], word]
         if negative:
             x, words = mirrored(x, words)
         stream = Script([*words, 7])
-        assert exact._decide_log(stream, x, factor, half=half) == found  # type: ignore[arg-type]
+        found = exact._decide_log(stream, x, factor, half=half)  # type: ignore[arg-type]
+        assert found == boundary + (word < tail[agree])  # a smaller X has a larger logarithm
         assert stream.left == 1
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("agree", [0, 1])
+@pytest.mark.parametrize("boundary", [0, 3, 1000])
+def test_a_gaussian_draw_at_a_boundary_is_decided_by_the_first_bit_that_differs(
+    negative: bool, agree: int, boundary: int
+) -> None:
+    """With Y = 0 the first of a pair is the radius itself, and the second is 0."""
+    scale = (boundary + 0.5) / 1.25
+    with mpmath.workdps(200):
+        limit = mpmath.exp(-((mpmath.mpf(boundary) + 0.5) ** 2) / (2 * mpmath.mpf(scale) ** 2))
+        first, *tail = bits_of(limit, 63, 6)
+    for word in {0, tail[agree] - 1, tail[agree] + 1, ONES} - {tail[agree]}:
+        x, words = first, [*tail[:agree], word]
+        if negative:
+            x, words = mirrored(x, words)
+        stream = Script([part for each in words for part in (each, 0)] + [7, 7])
+        found = sampling._decide(stream, x, 0, scale)  # type: ignore[arg-type]
+        size = boundary + (word < tail[agree])
+        assert found == (-size if negative else size, 0)
+        assert stream.left == 2
+
+
+@pytest.mark.parametrize("y", [-7, -1, 0, 5])
+def test_normals_of_mirrored_bits_are_mirrored(y: int) -> None:
+    """X in [9, 10] / 16 and X in [-10, -9] / 16 give the same pair of intervals, but for the sign."""
+    with intervals.LOCK:
+        above, below = sphere._normal_enclosures(9, y, 4), sphere._normal_enclosures(~9, y, 4)
+        assert above is not None
+        assert below is not None
+        for one, other in zip(above, below, strict=True):
+            assert (one.a, one.b) == (-other.b, -other.a)
+        inside = intervals.INTERVALS.mpf(np.sqrt(-2 * np.log(9.5 / 16)) * np.cos(np.pi / 2 * (y + 0.5) / 16))
+        assert above[0].a <= inside.a <= inside.b <= above[0].b
+        assert sphere._normal_enclosures(0, y, 4) is None
+        assert sphere._normal_enclosures(-1, y, 4) is None
+        cap = sphere.Cap(5, 1.0, 0.5, 1.0, 0.1)
+        up, down = sphere._height_enclosure(cap, (9, 4)), sphere._height_enclosure(cap, (~9, 4))
+        assert up is not None
+        assert down is not None
+        assert [(part.a, part.b) for part in up] == [(part.a, part.b) for part in down]
+        w = (9.5 / 16) ** 0.5  # |X|^(2 / (d - 1)), of 1 - gamma^2 = 3/4
+        assert float(up[0].a) <= np.sqrt(1 - 0.75 * w) <= float(up[0].b)
+        assert float(up[1].a) <= np.sqrt(0.75 * w) <= float(up[1].b)
+        assert float(up[0].b) - float(up[0].a) < 0.05
+        assert sphere._height_enclosure(cap, (0, 4)) is None
+        assert sphere._height_enclosure(cap, (-1, 4)) is None
+
+
+@pytest.mark.parametrize("agree", [0, 1])
+def test_a_height_is_accepted_by_the_first_bit_that_differs(agree: int) -> None:
+    """Accepted if U t < gamma; X = 1/2 is all zeros after its first bit, which leaves U's word to decide."""
+    cap = sphere.Cap(3, 1.0, 0.25, 1.0, 0.1)  # W = |X|, so t^2 = 1 - 15/16 |X|
+    x = 1 << 62
+    with mpmath.workdps(200):
+        chance = mpmath.mpf("0.25") / mpmath.sqrt(1 - mpmath.mpf(15) / 32)
+        first, *tail = bits_of(chance, 64, 6)
+    for word, accepted in ((tail[agree] - 2**40, True), (tail[agree] + 2**40, False)):
+        words = [part for each in (*tail[:agree], word) for part in (0, each)]
+        stream = Script([*words, 7, 7])
+        found = sphere._exact_height(cap, (x, 63), first, stream)  # type: ignore[arg-type]
+        assert (found is not None) == accepted
+        assert stream.left == 2
+        if found is not None:
+            assert found == (x << 64 * (agree + 1), 63 + 64 * (agree + 1))
 
 
 @pytest.mark.parametrize("sign", [0, -1])
