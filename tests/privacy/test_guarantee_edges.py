@@ -162,3 +162,79 @@ def test_rows_beyond_one_block_are_released_too() -> None:
     heights = released[:, 3] * maker.mean
     assert heights.min() > -1.01
     assert np.mean(heights >= maker.gamma - 0.01) > 0.99 * maker.p
+
+
+LABELS = [number // 2 for number in range(40)]
+CERTIFICATES = {
+    "scores": (
+        lambda e, q: ss.release_scores(e, q, epsilon=1, delta=1e-6),
+        ["40 similarity scores", "40 records", "the query,"],
+    ),
+    "batch": (
+        lambda e, q: ss.release_scores(e, np.stack([q, -q]), epsilon=1, delta=1e-6),
+        ["2 public queries", "40 records", "the query,"],
+    ),
+    "laplace": (
+        lambda e, q: ss.release_scores(e, q, epsilon=1, mechanism="laplace"),
+        ["pure 1-differential", "Laplace noise"],
+    ),
+    "row": (
+        lambda e, _: ss.release_row(e, 3, epsilon=1, delta=1e-6),
+        ["similarity scores of one record", "the index of the record,"],
+    ),
+    "gram": (lambda e, _: ss.release_gram(e, epsilon=1, delta=1e-6), ["40 records", "780 pairwise", "[-1, 1]"]),
+    "centroids": (
+        lambda e, _: ss.release_gram(e, epsilon=1, delta=1e-6, adjacency=ss.Identity(LABELS, centroids=True)),
+        ["20 identities", "190 pairwise"],
+    ),
+    "index": (
+        lambda e, _: ss.release_index(e, epsilon=20, components=4, reduction="random"),
+        ["40 vectors of 4 dimensions", "the projection,"],
+    ),
+    "paid index": (
+        lambda e, _: ss.release_index(e, epsilon=20, delta=1e-6, components=4, reduction="pca", mechanism="gaussian"),
+        ["40 vectors of 4 dimensions", "and the covariance"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CERTIFICATES)
+def test_a_certificate_states_what_was_released(name: str, collection: np.ndarray, query: np.ndarray) -> None:
+    make, facts = CERTIFICATES[name]
+    guarantee = make(collection, query).guarantee
+    text = " ".join(str(guarantee).split())
+    for fact in facts:
+        assert fact in text
+    assert f"multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))})" in text
+    assert ("the projection," in text) == (name == "index")
+    assert ("clamped" in text) == ("index" not in name)
+    assert "WARNING" not in text
+    assert ("real-valued Gaussian" in text) == (guarantee.mechanism == "gaussian")
+    assert f"{guarantee.attack_auc:.4f}" in text
+    assert f"{guarantee.attack_advantage:.4f}" in text
+    assert f"{100 * guarantee.tpr_at(0.01):.2f} %" in text
+    assert all(len(line) <= 79 for line in str(guarantee).splitlines())
+    if guarantee.delta == 0:
+        assert "plus delta" not in text
+    if guarantee.noise is not None:
+        assert f"{guarantee.noise.std:.6g} on each entry" in text
+
+
+def test_a_certificate_rounds_its_promise_up(collection: np.ndarray, query: np.ndarray) -> None:
+    text = str(ss.release_scores(collection, query, epsilon=1.23456789, delta=1.23456789e-6).guarantee)
+    assert "(1.23457, 1.23457e-06)" in text
+    text = str(ss.release_scores(collection, query, epsilon=1.2345611, delta=1.2345611e-6).guarantee)
+    assert "(1.23457, 1.23457e-06)" in text
+
+
+def test_a_certificate_of_a_published_rule_does_not_say_that_it_was_checked(
+    collection: np.ndarray, query: np.ndarray
+) -> None:
+    contract = {"epsilon": 100, "delta": 1e-4, "calibration": "classical", "unsafe_reproduce_paper": True}
+    text = " ".join(str(ss.release_scores(collection, query, **contract).guarantee).split())
+    assert "calibration as published" in text
+    assert "checked numerically" not in text
+    assert text.count("WARNING") == 1
+    seeded = " ".join(str(ss.release_scores(collection, query, **contract, rng=1).guarantee).split())
+    assert seeded.count("WARNING") == 2
+    assert "AES" not in seeded
