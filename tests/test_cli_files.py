@@ -98,6 +98,13 @@ class TestOutputsOverInputs:
         self.rejected(run(*command, "--dataset", "rows", "--output", "ledger.npz", "--force"))
         assert (folder / "ledger.npz").read_bytes() == before
 
+    def test_the_export_of_a_ledger(self, folder: Path, run: Any) -> None:
+        ss.Ledger.create(f"sqlite:///{folder / 'ledger.json'}", epsilon=10, delta=1e-6)
+        os.link(folder / "ledger.json", folder / "export.csv")
+        for output in ("ledger.json", "export.csv"):
+            self.rejected(run("ledger", "export", "sqlite:///ledger.json", "--output", output, "--force"))
+        assert ss.Ledger.open("sqlite:///ledger.json").verify()
+
     def test_the_page_of_a_plan(self, folder: Path, run: Any) -> None:
         os.link(folder / "far.npy", folder / "page.html")
         command = ("plan", "--impostor", "far.npy", "--genuine", "near.npy", "--target-fmr", 0.01, "--delta", 1e-6)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -767,3 +769,26 @@ def test_plain_http_by_demand(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     refused(run(*BASE, *NEARLY_CLEAN, *away), "use https, or allow it with")
     refused(run(*BASE, *NEARLY_CLEAN, *away, "--allow-http"), "cannot be reached")
+
+
+def test_a_proxy_is_used_where_it_is_asked_for_and_never_written_down(
+    folder: Path, server: ChatServer, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts to this machine take no proxy, neither that of the environment nor the one that was named."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as proxy:
+        address = f"http://user:pass-of-proxy@127.0.0.1:{proxy.getsockname()[1]}"
+        for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, address)
+        code, out, err = run(*BASE, *NEARLY_CLEAN, *models(server), "--proxy", address)
+        assert code == 0, err
+        assert server.requests
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody came
+            proxy.accept()
+    assert "pass-of-proxy" not in out + err
+    written = [path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()]
+    assert written
+    assert not any(b"pass-of-proxy" in content for content in written)
+    answering = rag_run.Answering(("a", "https://host.example"), ("a", "https://host.example"), proxy=address)
+    assert "pass-of-proxy" not in repr(answering)
+    refused(run(*BASE, *NEARLY_CLEAN, *models(server), "--proxy", "socks9://pass-of-proxy"), "'proxy' parameter")

@@ -65,7 +65,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         FileError: the file is missing, forbidden, or fails while it is read.
         InvalidInput: it is a folder, a pipe or a device, or its content is damaged.
     """
-    with reading(path), open(path, "rb", opener=_without_waiting) as file:
+    with reading(path), open(os.fspath(path), "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise InvalidInput(f"{path} is not a regular file; a pipe or a device cannot be read here.")
         yield file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import re
@@ -437,3 +438,21 @@ def test_settings_of_an_endpoint_that_make_no_sense(settings: dict[str, Any], wo
 def test_collections_that_cannot_be_sent(rows: Any) -> None:
     with pytest.raises(InvalidInput, match="The 'embeddings' parameter of Endpoint must be"):
         targets.Endpoint("http://127.0.0.1:9/", retries=0)(rows)
+
+
+def test_the_proxies_of_the_environment_see_nothing_of_an_audit(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Collections and keys go to the address that was named, and to nobody that the environment names."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with contextlib.closing(targets.Endpoint(service.url, QUERY, bearer="key")) as endpoint:
+            assert endpoint(ROWS).size
+        with pytest.raises(targets.TargetError):
+            targets.Endpoint("http://host.invalid/", retries=0)(ROWS)
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody came
+            proxy.accept()

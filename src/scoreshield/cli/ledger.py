@@ -12,6 +12,8 @@ from rich.table import Table
 
 import scoreshield as ss
 from scoreshield.cli.options import Force, Json
+from scoreshield.cli.output import check_not_input, ledger_file
+from scoreshield.cli.text import say
 from scoreshield.privacy.ledger import Ledger, LedgerError
 
 app = typer.Typer(
@@ -91,6 +93,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write every entry to a table or a JSON file."""
+    check_not_input([output], [ledger_file(url)])
     if output.exists() and not force:
         raise ss.InvalidInput(f"{output} exists already; choose another name or pass --force to overwrite it.")
     if not output.parent.is_dir():
@@ -98,7 +101,7 @@ def export(
     ledger = Ledger.open(url)
     ledger.export(output)
     facts = {"file": str(output), "head": ledger.head()}
-    typer.echo(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
+    say(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
 
 
 def _printable(value: object) -> str:

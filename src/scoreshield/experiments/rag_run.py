@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
-from scoreshield import _checks
+from scoreshield import _checks, io
 from scoreshield.data.embedders import Embedder, embed_cached
 from scoreshield.data.embedders import embedder as embedder_named
 from scoreshield.errors import InvalidInput
@@ -173,7 +173,7 @@ class RagRun:
             verdict = record.verdict if isinstance(record, rag.AnswerRecord) else ""
             indices = " ".join(map(str, record.indices)) if record.condition == "private" else ""
             if verdict or record.condition == "private":
-                writer.writerow((record.question, record.condition, indices, verdict))
+                writer.writerow((io.csv_text(record.question), record.condition, indices, verdict))
         return buffer.getvalue().encode()
 
     def __str__(self) -> str:

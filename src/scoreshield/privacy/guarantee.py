@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scoreshield import _checks
+from scoreshield._loading import first_line
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
@@ -189,7 +190,7 @@ class Guarantee:
                 details=dict(data["details"]),
             )
         except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
-            raise InvalidInput(f"The guarantee in the file is not complete or not valid: {error}") from None
+            raise InvalidInput(f"The guarantee in the file is not complete or not valid: {first_line(error)}") from None
         from scoreshield.privacy.consistency import is_consistent
 
         try:

@@ -593,5 +593,5 @@ def _as_csv(entries: list[Entry]) -> str:
 
 
 def _as_cell(value: object) -> object:
-    """A value that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    """A value that no spreadsheet takes for a formula, or for the end of a row."""
+    return io.csv_text(value) if isinstance(value, str) else value
