@@ -81,6 +81,20 @@ def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert entries[0]["profile"] == {"kind": "pure", "epsilon": 1.0}
 
 
+def test_a_list_prints_nothing_that_a_terminal_acts_on(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No charge can hold such text; an edited database can."""
+    with sqlite3.connect("ledger.db") as connection:
+        connection.execute("UPDATE scoreshield_entries SET why = ?", ("\x1b[2Jx\x07\u202e",))
+    connection.close()
+    assert not ledger.verify()
+    assert run("list", URL, monkeypatch=monkeypatch) == 0
+    text = capsys.readouterr().out
+    assert "\\x1b[2Jx\\x07\\u202e" in text
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+
+
 def test_verify(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     head = ledger.head()
     assert run("verify", URL, monkeypatch=monkeypatch) == 0

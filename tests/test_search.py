@@ -364,6 +364,23 @@ class TestLedger:
         assert account.spent == 0
 
     @pytest.mark.parametrize("centroids", [True, False])
+    def test_a_record_that_changes_hands_is_not_charged(self, account: Account, centroids: bool) -> None:
+        """The search says to the ledger that these are the same people, so it looks whether they are."""
+        store, of = Memory(), dict(PEOPLE)
+        search = PrivateSearch(
+            store, epsilon=5, delta=1e-7, mode="query", ledger=account, identity_of=of, centroids=centroids
+        )
+        search.search(QUERY)
+        ids = list(of)
+        of[ids[0]], of[ids[-1]] = of[ids[-1]], of[ids[0]]
+        with pytest.raises(InvalidInput, match="belongs to someone else than before"):
+            search.search(QUERY)
+        assert len(account.ledger.entries()) == 1
+        of[ids[0]], of[ids[-1]] = of[ids[-1]], of[ids[0]]
+        search.search(QUERY)
+        assert len(account.ledger.entries()) == 2
+
+    @pytest.mark.parametrize("centroids", [True, False])
     def test_persons_who_join_and_grow_are_charged_to_the_same_name(self, account: Account, centroids: bool) -> None:
         """How many persons there are, and of how many records, is no part of what each is promised."""
         store, of = Memory(), dict(PEOPLE)

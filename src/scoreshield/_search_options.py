@@ -62,13 +62,23 @@ class _Named(NamedTuple):
 
 
 class Whose:
-    """Whose record an id is: what hits are called, and who is protected."""
+    """Whose record an id is: what hits are called, and who is protected.
 
-    def __init__(self, identity_of: Mapping[Any, Any] | Callable[[Any], Any] | None, centroids: bool, pin: str) -> None:
+    With ``stays``, a record keeps its owner: what is spent on one grouping of the records does not count for another.
+    """
+
+    def __init__(
+        self,
+        identity_of: Mapping[Any, Any] | Callable[[Any], Any] | None,
+        centroids: bool,
+        pin: str,
+        stays: bool = True,
+    ) -> None:
         check_identities(identity_of, centroids, pin)
         self.given, self.centroids = identity_of is not None, centroids
         self._of: Any = identity_of
         self._known: _Named | None = None
+        self._stays, self._owners = stays, dict[Any, Any]()
 
     def names(self, ids: Names) -> tuple[Names, Adjacency]:
         """A mapping is looked at each time, as it may be written to; a function is asked once for each version."""
@@ -81,10 +91,21 @@ class Whose:
             except Exception:
                 raise InvalidInput("'identity_of' does not say whose record every id is.") from None
             if known is None or known.ids is not ids or not np.array_equal(known.labels, labels):
+                self._check_owners(ids, labels)
                 adjacency = Identity(labels, centroids=self.centroids)
                 names = tuple(np.unique(labels).tolist()) if self.centroids else ids
                 known = self._known = _Named(ids, labels, names, adjacency)
         return known.names, known.adjacency
+
+    def _check_owners(self, ids: Names, labels: NDArray[Any]) -> None:
+        """Raise an error for a record that changed hands."""
+        owners = dict(zip(ids, labels.tolist(), strict=True))
+        if self._stays and any(self._owners.get(one, owner) != owner for one, owner in owners.items()):
+            raise InvalidInput(
+                "'identity_of' says that a record belongs to someone else than before: promises about different groups "
+                "do not add up, so give the record another id."
+            )
+        self._owners |= owners
 
 
 def pinned(store: Any, pin: str, check_every: float | None) -> Pinned:

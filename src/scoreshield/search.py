@@ -137,7 +137,7 @@ class PrivateSearch:
         self._recipe = Recipe(epsilon, delta, mechanism, threshold, refine, score_range, seeded)
         self._components, self._reduction, self._progress = components, reduction, progress
         self._pinned: Pinned | None = pinned(store, pin, check_every)
-        self._whose = Whose(identity_of, centroids, self._pinned.pin)
+        self._whose = Whose(identity_of, centroids, self._pinned.pin, stays=rng is None)
         self._lock = threading.Lock()
         self._made: Made | None = None
         self._total = Total(limit, delta, {})

@@ -84,6 +84,21 @@ def test_a_budget_that_is_exactly_full_holds_and_takes_no_more(tmp_path: Path) -
             ledger.spend(charge, dataset="full")
 
 
+@pytest.mark.parametrize(("name", "centroids"), [("raw", False), ("centroids", True)])
+def test_identities_without_a_hash_of_their_labels_need_the_callers_word(
+    tmp_path: Path, name: str, centroids: bool
+) -> None:
+    ledger = opened("identities", tmp_path)
+    promise = pure(0.01, adjacency=ss.Identity([0, 0, 1, 1, 2, 2], centroids=centroids))
+    with pytest.raises(ss.InvalidInput, match="without a hash of its labels, as earlier versions wrote it"):
+        ledger.spend(promise, dataset=name)
+    ledger.spend(promise, dataset=name, same_people=True)
+    with pytest.raises(ss.InvalidInput, match="do not add up"):
+        ledger.spend(pure(0.01), dataset=name, same_people=True)
+    ledger.spend(pure(0.01, adjacency=ss.GramRadius(0.5)), dataset="radius")
+    assert ledger.verify(head=FACTS["identities"]["head"])
+
+
 def test_names_that_are_rejected_now_are_still_reached(tmp_path: Path) -> None:
     ledger = opened("names", tmp_path)
     for name in ledger.datasets():
