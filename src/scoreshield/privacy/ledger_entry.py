@@ -1,7 +1,7 @@
 """One line of a ledger: a frozen fact, its canonical text and its place in the hash chain.
 
-The rule of this format: **a kind never changes meaning**. What an entry of format 1 and kind "charge" says, it says for
-ever; anything new gets a new kind or a new format number, and a version that does not know one refuses the ledger.
+The rule of this format: **a kind never changes meaning**. What an entry of format 1 and kind "charge" says, it says
+forever; anything new gets a new kind or a new format number, and a version that does not know one rejects the ledger.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Entry:
     format, kind : what the other fields mean; they never change meaning.
     time : UTC, as the charging machine's clock had it; the order is that of ``id``, not of clocks.
     note : empty, or that this clock stood before that of the entry above, and by how much.
-    dataset : a keyed fingerprint or a name; None counts against every dataset.
+    dataset : a name, or a keyed fingerprint of an earlier version; None counts against every dataset.
     unit : who is protected, by the name of the adjacency.
     who, why : free text.
     profile, guarantee : what was promised, as canonical JSON.
