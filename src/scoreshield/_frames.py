@@ -22,7 +22,9 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function so that no exception which leaves it, not even an interrupt, keeps its variables.
 
     It holds for every exception of the chain (causes, contexts, the members of a group). A constructor that fails
-    also leaves an empty object behind. The caller's own frames are the caller's and stay as they are.
+    also leaves an empty object behind. The caller's own frames are the caller's and stay as they are. Python offers no
+    way to guard the very instant of the call: an interrupt there, before anything is computed, keeps the arguments, as
+    the caller's frame does.
 
     Args:
         function: A function, a method or a coroutine function.
@@ -37,10 +39,14 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            if constructs:
-                vars(args[0]).clear()
+            built = vars(args[0]) if constructs else {}
             del args, kwargs
-            clear_frames(error)
+            try:
+                clear_frames(error)
+                built.clear()
+            finally:  # once more, in case an interrupt came during the first time
+                clear_frames(error)
+                built.clear()
             raise
 
     @functools.wraps(function)
@@ -49,7 +55,10 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
             return await cast(Any, function)(*args, **kwargs)
         except BaseException as error:
             del args, kwargs
-            clear_frames(error)
+            try:
+                clear_frames(error)
+            finally:
+                clear_frames(error)
             raise
 
     return cast("Callable[P, R]", guarded_coroutine) if inspect.iscoroutinefunction(function) else guarded
