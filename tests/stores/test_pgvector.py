@@ -202,8 +202,8 @@ def test_vectors_of_any_length(database: Database) -> None:
         given, asked = Pinned(store, pin=pin).current().problem(query.astype(np.float64))
         np.testing.assert_allclose(given @ asked, [0.6, -1, 0.6, 0.6, -0.8], atol=1e-6)
     database.fill("people", [5], [[1e-40, 1e-40]])
-    with pytest.raises(StoreError, match="not finite numbers"):
-        Pinned(store, pin="scores").current()
+    given, asked = Pinned(store, pin="scores").current().problem(query.astype(np.float64))
+    assert given[5] @ asked == pytest.approx(query[0])  # too short to be scored: the first basis vector
     store.close()
 
 

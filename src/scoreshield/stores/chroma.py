@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -70,9 +71,11 @@ class ChromaStore:
     def state(self) -> Hashable:
         return str(self._collection.id), self._count(), self._told
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         return Scored(*self._pages(lambda rows: _cosines(rows, query)))
 
+    @clear_frames_on_error
     def records(self) -> Records:
         return Records(*self._pages(lambda rows: rows))
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -71,6 +72,7 @@ class _DuckStore(ABC):
         """Say that records were replaced, so that the next reading is of a new version."""
         self._told += 1
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         single, double = f"FLOAT[{self._dimension}]", f"DOUBLE[{self._dimension}]"
         row = f"{self._column}::{single}::{double}"  # what overflows single precision is refused on the way
@@ -79,6 +81,7 @@ class _DuckStore(ABC):
         ids, order, values = self._columns(statement, [query.tolist()])
         return Scored(ids, values.astype(np.float32)[order])
 
+    @clear_frames_on_error
     def records(self) -> Records:
         ids, order, lists = self._columns(
             f"SELECT {self._key} AS id, {self._column} AS vector FROM {self._relation}", []

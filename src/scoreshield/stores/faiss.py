@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need
 
@@ -83,11 +84,13 @@ class FaissStore:
             self._name_all(ids, "FaissStore.changed")
         self._told += 1
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         """The cosines of all records, each from its own vector as it is kept; a page of vectors is held at a time."""
         names = self._names(self._vectors.numbers())
         return Scored(names, self._vectors.in_order(self._cosines(query[None].astype(np.float64))))
 
+    @clear_frames_on_error
     def records(self) -> Records:
         return Records(self._names(self._vectors.numbers()), self._vectors.all())
 

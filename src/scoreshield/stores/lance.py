@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -75,6 +76,7 @@ class LanceStore:
         """Say that records were replaced, so that the next reading is of a new version."""
         self._told += 1
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         n = self._count()
         self._check_lengths()
@@ -92,6 +94,7 @@ class LanceStore:
         values = found.column("_distance").to_numpy().astype(np.float32)
         return Scored(ids, values[order])
 
+    @clear_frames_on_error
     def records(self) -> Records:
         n = self._count()
         found = self._table.search().select([self._id, self._column]).limit(n + 1).to_arrow()

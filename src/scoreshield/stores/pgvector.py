@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -140,6 +141,7 @@ class PgVectorStore:
     def state(self) -> Hashable:
         return self._read(self._state)
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         rows = self._read(lambda cursor: self._score(cursor, query))
         if any(one is None or one != one or value is None for one, value, _ in rows):
@@ -150,6 +152,7 @@ class PgVectorStore:
         products[vanished], lengths[vanished] = -query[0], 1.0
         return Scored([row[0] for row in rows], (-products / lengths).astype(np.float32))
 
+    @clear_frames_on_error
     def records(self) -> Records:
         ids, parts = self._read(self._fetch)
         if not ids:

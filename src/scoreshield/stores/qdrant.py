@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -80,6 +81,7 @@ class QdrantStore:
     def state(self) -> Hashable:
         return self._count(), self._told
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         n = self._count()
         if not n:
@@ -121,6 +123,7 @@ class QdrantStore:
             )
         return (lengths**2 + 1 - values**2) / (2 * lengths)
 
+    @clear_frames_on_error
     def records(self) -> Records:
         n, ids, parts, offset = self._count(), [], [], None
         while True:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need
 
@@ -74,6 +75,7 @@ class UsearchStore:
         """Say that vectors were replaced under their own keys."""
         self._told += 1
 
+    @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         """usearch's own distances of all records, as they would be if each vector had unit length, by rising key."""
         n = len(self._index)
@@ -86,6 +88,7 @@ class UsearchStore:
             raise StoreError(f"{self.name} gave {len(keys):,} scores for {n:,} records; nothing was released.")
         return Scored(keys.tolist(), self._of_unit_vectors(values).astype(np.float32))
 
+    @clear_frames_on_error
     def records(self) -> Records:
         keys = np.sort(self._keys())
         rows, done = np.empty((len(keys), self.dimension), dtype=self._float), 0
