@@ -6,9 +6,11 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import scoreshield as ss
+from scoreshield.search import PrivateSearch
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENTS = json.loads((GOLDEN / "releases" / "contents.json").read_text())
@@ -38,3 +40,11 @@ def test_a_golden_release_loads_with_the_same_arrays_and_the_same_certificate(na
 def test_the_content_of_another_release_differs() -> None:
     first, second = (ss.load(GOLDEN / "releases" / f"{name}.npz") for name in ("scores-laplace", "scores-gaussian"))
     assert _content(first) != _content(second)
+
+
+def test_a_golden_index_answers_as_it_did() -> None:
+    facts = json.loads((GOLDEN / "index" / "contents.json").read_text())
+    search = PrivateSearch.load(GOLDEN / "index" / "index.npz")
+    assert str(search.guarantee) == facts["certificate"]
+    assert list(search.search(np.array(facts["query"]), 4).ids) == facts["ids"]
+    assert "c" not in list(search.search(np.array(facts["query"]), 6).ids)  # it was hidden
