@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import mechanism_registry
 import numpy as np
 import pytest
 from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, QUERY, ROWS, Call, Entry, watch_samplers
@@ -19,7 +20,7 @@ from scoreshield.privacy import exact, laws, sphere
 from scoreshield.privacy import noise as noise_module
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import MECHANISMS, REGIMES, Guarantee
-from scoreshield.privacy.stream import SecureStream
+from scoreshield.privacy.stream import ResearchStream, SecureStream
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
@@ -230,6 +231,45 @@ def test_a_release_that_draws_before_it_pays_would_be_noticed(
         happened.clear()
         with pytest.raises(AssertionError):
             test_each_release_is_charged_once_for_what_its_certificate_says_and_before_any_bit(ENTRIES[0], happened)
+
+
+# Time and randomness do not depend on the scores.
+
+
+def words_drawn(entry: Entry, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many random words a release of other rows takes, from one seed."""
+    drawn = [0]
+    words = ResearchStream.words
+
+    def counted(self: ResearchStream, count: int) -> Any:
+        drawn[0] += count
+        return words(self, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResearchStream, "words", counted)
+        patch.setattr(mechanism_registry, "ROWS", rows)
+        entry.release(rng=3)
+    return drawn[0]
+
+
+#: Mechanisms whose number of words depends on the scores, or on what is released of them (docs/noise.md).
+DEPENDING = ("gumbel", "privunit", "screen-and-refine")
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if entry.mechanism not in DEPENDING], ids=lambda entry: entry.name
+)
+def test_the_number_of_random_words_does_not_depend_on_the_scores(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = (ROWS, -ROWS, np.tile(QUERY, (len(ROWS), 1)), np.eye(*ROWS.shape))
+    assert len({words_drawn(entry, rows, monkeypatch) for rows in others}) == 1
+
+
+def test_the_count_of_words_notices_what_depends(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = BY_NAME["matches, refined"]
+    all_pass, none_pass = np.tile(QUERY, (len(ROWS), 1)), np.tile(-QUERY, (len(ROWS), 1))
+    assert words_drawn(entry, all_pass, monkeypatch) != words_drawn(entry, none_pass, monkeypatch)
 
 
 # A random source that fails.
