@@ -480,10 +480,15 @@ def test_numbers_that_are_none_end_in_one_sentence(url: str, ledger: Ledger) -> 
     ]
     places = [("scoreshield_ledger", "facts"), ("scoreshield_entries", "profile"), ("scoreshield_entries", "guarantee")]
     places += [("scoreshield_accounts", "sums"), ("scoreshield_accounts", "seal")]
+    places += [("scoreshield_entries", "format"), ("scoreshield_entries", "kind")]
     for (table, column), value in itertools.product(places, [*bad, b"\xff\xfe"]):
         path.write_bytes(whole)
         execute(url, f"UPDATE {table} SET {column} = ?", value)
-        for use in (lambda book: book.verify().reason, lambda book: book.spent, lambda book: book.spend(pure(0.1))):
+        for use in (
+            lambda book: book.verify().reason,
+            lambda book: book.spent,
+            lambda book: book.spend(pure(0.1)),
+        ):
             try:
                 result = use(Ledger.open(url))
             except LedgerError as error:

@@ -31,7 +31,17 @@ from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, Ledger
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
 from scoreshield.privacy.ledger_books import Books, Budget, Check
-from scoreshield.privacy.ledger_entry import COLUMNS, FORMAT, KINDS, Entry, canonical, check_text, digest, read_json
+from scoreshield.privacy.ledger_entry import (
+    COLUMNS,
+    FORMAT,
+    KINDS,
+    Entry,
+    brief,
+    canonical,
+    check_text,
+    digest,
+    read_json,
+)
 from scoreshield.privacy.ledger_names import canonical_name
 from scoreshield.privacy.ledger_store import Session, Store, store_at
 from scoreshield.privacy.ledger_units import charge_of
@@ -433,7 +443,7 @@ class Ledger:
             if fault is None and pinned is not None and pinned[0] == entry.id and pinned[1] != entry.hash:
                 fault = "is another than the pinned head says: the chain was rewritten"
             if fault is not None:
-                return Verification(good, f"{good}:{last}", entry.id, f"Entry {entry.id} {fault}.")
+                return Verification(good, f"{good}:{last}", entry.id, f"Entry {brief(entry.id)} {fault}.")
             last, good = entry.hash, entry.id
             names.add(entry.dataset)
             sums = sums or accounts.add(entry)
@@ -523,8 +533,8 @@ def _row(session: Session) -> _Row:
         raise LedgerError("The ledger's own row cannot be read; it cannot be used.") from None
     if form != FORMAT or rules not in range(1, RULES + 1):
         raise LedgerError(
-            f"The ledger has format {form} and rules {rules}, which this version ({FORMAT}, up to {RULES}) does not "
-            "know; use a newer one."
+            f"The ledger has format {brief(form)} and rules {brief(rules)}, which this version ({FORMAT}, up to "
+            f"{RULES}) does not know; use a newer one."
         )
     return found
 

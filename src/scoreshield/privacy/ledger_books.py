@@ -17,7 +17,7 @@ from typing import Any
 
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.filters import Filter, Sums, cost_of
-from scoreshield.privacy.ledger_entry import FORMAT, KINDS, Entry, canonical, read_json, read_profile
+from scoreshield.privacy.ledger_entry import FORMAT, KINDS, Entry, brief, canonical, read_json, read_profile
 from scoreshield.privacy.ledger_store import Session
 from scoreshield.privacy.ledger_units import check_units
 from scoreshield.privacy.profile import Profile
@@ -220,7 +220,7 @@ class Check:
             return _wrong_sums(name)
         over = [name for name in self._balances if not self._holds(name)]
         if over:
-            names = ", ".join(ascii(name) for name in sorted(filter(None, over))[:3])
+            names = ", ".join(brief(name) for name in sorted(filter(None, over))[:3])
             return "The entries add up to more than the limit" + (f" for {names}." if names else ".")
         return None
 
@@ -238,8 +238,8 @@ def check_kind(form: Any, kind: Any) -> None:
     """Raise an error for an entry that only a later version can read."""
     if form != FORMAT or kind not in KINDS:
         raise LedgerError(
-            f"The ledger holds an entry of format {form} and kind {kind!r}, which this version does not know; use a "
-            "newer one."
+            f"The ledger holds an entry of format {brief(form)} and kind {brief(kind)}, which this version does not "
+            "know; use a newer one."
         )
 
 
@@ -249,5 +249,5 @@ def is_text(*values: object) -> bool:
 
 
 def _wrong_sums(name: str | None) -> str:
-    of = "charges without a dataset" if name is None else ascii(name)
+    of = "charges without a dataset" if name is None else brief(name)
     return f"The sums that are kept for {of} are not what the entries add up to."

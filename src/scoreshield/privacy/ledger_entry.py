@@ -22,6 +22,12 @@ KINDS = ("charge",)
 _LONGEST = 8_000_000
 
 
+def brief(value: object) -> str:
+    """A value of a database for a message: short, and nothing that a terminal acts on."""
+    text = ascii(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def read_json(text: str) -> Any:
     """JSON as this package writes it: no NaN or Infinity; a ValueError for what cannot be read, however deep it is."""
     if len(text) > _LONGEST:
@@ -95,7 +101,7 @@ class Entry:
         try:
             return {**asdict(self), "profile": read_json(self.profile), "guarantee": read_json(self.guarantee)}
         except (ValueError, TypeError):
-            raise LedgerError(f"Entry {self.id} holds a profile or guarantee that cannot be read.") from None
+            raise LedgerError(f"Entry {brief(self.id)} holds a profile or guarantee that cannot be read.") from None
 
     def fault(self, previous: str) -> str | None:
         """What is wrong with this entry where the one above has the hash ``previous``; None if nothing is."""
@@ -104,7 +110,7 @@ class Entry:
         if self.own_hash() != self.hash:
             return "was changed after it was written"
         if self.format != FORMAT or self.kind not in KINDS:
-            return f"is of format {self.format} and kind {self.kind!r}, which this version does not know"
+            return f"is of format {brief(self.format)} and kind {brief(self.kind)}, which this version does not know"
         try:
             read_profile(self.profile)
             read_json(self.guarantee)
