@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 TARGETS = """
+import pathlib
 import sys
-import threading
 import time
 
 import numpy as np
@@ -60,6 +60,7 @@ def clean(embeddings):
 
 
 def hanging(embeddings):
+    pathlib.Path("started").touch()
     time.sleep(60)
 
 
@@ -177,7 +178,9 @@ def test_an_endpoint_that_answers_with_nonsense_is_2(address: str, folder: Path)
 def test_a_person_who_interrupts_ends_with_130(folder: Path) -> None:
     command = [sys.executable, "-m", "scoreshield.cli", "audit", "targets:hanging", *CLAIM]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(8)
+    deadline = time.monotonic() + 100
+    while not (folder / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
