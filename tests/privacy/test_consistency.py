@@ -254,6 +254,22 @@ def test_an_edited_file_does_not_load(tmp_path: Path) -> None:
         ss.load(path)
 
 
+HOSTILE: tuple[Any, ...] = (None, "x", [], {}, [1, 2], 1e308, -1.0, 0, math.nan, math.inf, 2**70, True)
+
+
+@pytest.mark.parametrize(
+    "name", sorted({(entry.mechanism, entry.regime): entry.name for entry in reversed(ENTRIES)}.values())
+)
+def test_hostile_values_end_in_one_sentence(name: str) -> None:
+    """Whatever stands in a field or in a detail: it is accepted, or InvalidInput is raised."""
+    data = data_of(BY_NAME[name])
+    for value in HOSTILE:
+        for field in data:
+            accepted({**data, field: value})
+        for detail in data["details"]:
+            accepted(with_details(data, **{detail: value}))
+
+
 # Tables: the excess of two outputs adds up.
 
 

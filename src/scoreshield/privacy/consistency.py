@@ -54,6 +54,7 @@ _PURE = (
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
 _POINTS = 33
+_FARTHEST = 1e6  # an epsilon beyond which no profile has anything left
 
 
 def is_consistent(guarantee: Guarantee) -> bool:
@@ -70,7 +71,7 @@ def is_consistent(guarantee: Guarantee) -> bool:
     if not _least_sensitivity(guarantee) * (1 - _ROUNDING) <= guarantee.sensitivity <= guarantee.grid_sensitivity:
         return False
     implied = _implied(guarantee)
-    return implied is not None and _covers(guarantee.profile, implied, 2 * guarantee.epsilon)
+    return implied is not None and _covers(guarantee.profile, implied, min(2 * guarantee.epsilon, _FARTHEST))
 
 
 def _covers(profile: Profile, delta: Delta, farthest: float) -> bool:

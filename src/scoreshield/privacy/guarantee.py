@@ -195,7 +195,7 @@ class Guarantee:
 
         try:
             consistent = is_consistent(guarantee)
-        except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError):
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
             consistent = False
         if not consistent:
             raise InvalidInput("The guarantee in the file contradicts itself: its noise does not give its promise.")
