@@ -335,6 +335,16 @@ def test_a_ledger_on_a_server_shows_host_and_database_alone(url: str) -> None:
     assert shown.rpartition("/")[2] in ledger.name
 
 
+def test_what_the_environment_and_a_service_say_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "w0rd")
+    for address in (f"postgresql://ada@/books?host={tmp_path}", "postgresql:///?service=h1dden"):
+        caught = failure(address)
+        for text in (str(caught), *dump(caught)):
+            assert "w0rd" not in text
+            assert "h1dden" not in text
+        assert "\n" not in str(caught)
+
+
 def test_no_server_and_no_password_in_what_is_said(tmp_path: Path) -> None:
     address = f"postgresql://ada:s3cret@/books?host={tmp_path}"
     with pytest.raises(LedgerError, match="cannot be used") as caught:
