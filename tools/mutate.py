@@ -38,7 +38,9 @@ from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.workers import isolation
 from mutmut.workers.isolation import ForkServerRunner
+from mutmut.workers.timeout import register_timeout
 from scipy.stats import beta
 
 REASONS = Path(__file__).with_name("mutation_survivors.toml")
@@ -118,7 +120,7 @@ class Runner(ForkServerRunner):
         if self.quick:
             tests = quickest(tests, mutant_name) or tests[:1]
         estimated_time = sum(state().duration_by_test[test] for test in tests)
-        cpu_time_limit = ceil((estimated_time + config().timeout_constant) * config().timeout_multiplier * 2)
+        cpu_time_limit = ceil((estimated_time + config().timeout_constant) * config().timeout_multiplier)
         super().submit(mutant_name, tests, cpu_time_limit, estimated_time)
 
 
@@ -304,6 +306,8 @@ def main() -> None:
     tool.estimated_worst_case_time = lambda _: 0.0  # else mutmut would sort them by time
     shutil.rmtree("mutants/tests", ignore_errors=True)  # mutmut would keep tests that are gone
     Runner.quick, Runner.tested = not again, options.tested
+    # mutmut stops a mutant after half its processor time on the clock; on a busy machine that would stop honest ones.
+    isolation.register_timeout = lambda pid, seconds: register_timeout(pid, 20 * seconds)
     tool.get_mutant_runner = lambda processes=1: Runner(processes, WarmTests, {}, config().debug)
     tool._run(options.patterns, options.processes)
 
