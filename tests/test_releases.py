@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -350,3 +351,31 @@ def test_no_clean_score_is_kept_or_shown(collection: Array, query: Array) -> Non
             assert np.float64(form).tobytes() not in content
             assert f"{float(form):.6f}".encode() not in content
     assert np.abs(np.sort(held[0]) - np.sort(clean)).min() > 1e-7
+
+
+@pytest.mark.parametrize("position", [40, -41, 1.0, True, "1", None])
+def test_a_row_that_is_not_there(collection: np.ndarray, position: object) -> None:
+    with pytest.raises(ss.InvalidInput):
+        ss.release_row(collection, position, epsilon=1, delta=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("position", [0, 39, -1, -40, np.int64(3)])
+def test_the_ends_of_the_rows(collection: np.ndarray, position: int) -> None:
+    assert len(ss.release_row(collection, position, epsilon=1, delta=1e-6).scores) == 40
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("dimension", [1, 8, 1000])
+def test_the_error_of_a_computed_score_is_within_its_bound(
+    kind: type, dimension: int, rng: np.random.Generator
+) -> None:
+    """A cosine from rows of this type against fractions, and a bound that is not vacuous."""
+    bound = embeddings.rounding_error(dimension, np.dtype(kind))
+    assert bound <= 4 * (dimension + 4) * float(np.finfo(kind).eps)
+    for _ in range(3):
+        a, b = rng.standard_normal((2, dimension)).astype(kind)
+        found = float((a / np.sqrt(a @ a)) @ (b / np.sqrt(b @ b)))
+        one, other = ([Fraction(float(value)) for value in each] for each in (a, b))
+        dot = sum(x * y for x, y in zip(one, other, strict=True))
+        lengths = float(sum(x * x for x in one)) * float(sum(y * y for y in other))
+        assert abs(found - float(dot) / math.sqrt(lengths)) <= bound

@@ -61,7 +61,6 @@ def table(**changes: Any) -> LevelChannel:
         {"weights": [[True, WHOLE - 1], [1, WHOLE - 1]]},
         {"weights": "ab"},
     ],
-    ids=repr,
 )
 def test_what_is_no_private_table_is_an_error(changes: dict[str, Any]) -> None:
     with pytest.raises(ss.InvalidInput):
@@ -284,7 +283,6 @@ def test_a_float_table_is_moved_until_it_is_private() -> None:
         {"prior": [1e308] * 5},
         {"prior": ["a"] * 5},
     ],
-    ids=repr,
 )
 def test_contracts_that_no_table_can_meet_are_errors(arguments: dict[str, Any]) -> None:
     with pytest.raises(ss.InvalidInput):
@@ -391,3 +389,18 @@ def test_the_best_single_cut_is_found() -> None:
     for bins in (1, 65, 2.0):
         with pytest.raises(ss.InvalidInput):
             retrieval_cuts(2.0, 50, 5, far, near, bins)  # type: ignore[arg-type]
+
+
+def test_costs_that_are_all_alike_are_met_by_any_table() -> None:
+    channel = optimal_channel(1.0, levels=3, utility=np.ones((3, 3)))
+    assert channel.expected_cost(None, np.ones((3, 3))) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("found", ["nothing", "a bad table"])
+def test_of_two_tables_the_one_that_costs_less_is_taken(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the general program finds nothing, or nothing better, the mixture is used."""
+    constant = [[WHOLE, 0, 0]] * 3
+    monkeypatch.setattr(program, "round_approximate", lambda *_: None if found == "nothing" else constant)
+    channel = optimal_channel(1.0, 0.01, levels=3)
+    pure = optimal_channel(1.0, levels=3)
+    assert channel.expected_cost() < pure.expected_cost() < 5 / 6  # which is what the constant costs
