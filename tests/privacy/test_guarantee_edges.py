@@ -10,6 +10,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.privacy import intervals, privunit, sphere, stream
+from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import PrivUnit
 
@@ -68,6 +69,13 @@ def test_mu_belongs_to_gaussian_noise(collection: np.ndarray, query: np.ndarray)
 def test_the_tail_of_a_gaussian_has_all_its_digits() -> None:
     assert GaussianNoise(2.0).sf(60.0) == pytest.approx(4.906713927148187e-198, rel=1e-12, abs=0)
     assert GaussianNoise(2.0).sf(np.uint8(2)) == pytest.approx(0.15865525393145705, rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [2, np.float32(2), np.int64(2)])
+def test_a_scale_is_a_plain_number_whatever_was_given(value: float) -> None:
+    for found in (GaussianNoise(value).std, LaplaceNoise(value).b, StaircaseNoise(value, value, 0.5).sensitivity):
+        assert type(found) is float
+        assert found == 2.0
 
 
 def test_each_fork_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
