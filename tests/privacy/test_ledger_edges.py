@@ -139,12 +139,7 @@ def test_a_check_names_the_first_entry_that_is_wrong(tmp_path: Path) -> None:
     times = [entry.time for entry in ledger.entries()]
     assert times == sorted(times)
     with sqlite3.connect(path) as connection:
-        (table,) = [
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            if "note" in [column[1] for column in connection.execute(f"PRAGMA table_info({name})")]
-        ]
-        connection.execute(f"UPDATE {table} SET note = 'forged' WHERE number = 3")
+        connection.execute("UPDATE scoreshield_entries SET note = 'forged' WHERE id = 3")
     bad = ledger.verify()
     assert not bad
     assert (bad.entries, bad.first_bad) == (2, 3)
