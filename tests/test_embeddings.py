@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserList, deque
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,32 @@ def test_a_centroid_depends_on_its_own_identity_alone(rng: np.random.Generator) 
 def test_a_public_zero_is_an_error() -> None:
     with pytest.raises(ss.InvalidInput, match="Row 1 of 'query' is zero and has no direction"):
         cosines(np.eye(3), np.array([[1.0, 0, 0], [0, 0, 0]]))
+
+
+@pytest.mark.parametrize("odd", [2**70, -(2**70), Fraction(1, 3), True, np.longdouble(0.5), np.float32(0.1), 5e-324])
+@pytest.mark.parametrize("wrap", [list, tuple, deque])
+def test_every_real_number_of_a_sequence_is_taken(odd: Any, wrap: Any) -> None:
+    """Whether a collection is taken must not depend on the number type of one record."""
+    others = [[0.6, 0.8], [1.0, 0.0]]
+    with_odd = embeddings.as_rows(wrap([*others, [odd, 1.0]]), "a test")
+    without = embeddings.as_rows(wrap([*others, [0.5, 1.0]]), "a test")
+    assert with_odd.dtype == without.dtype == np.float64
+    assert np.array_equal(with_odd[:2], without[:2])
+    assert with_odd[2, 0] == float(odd)
+
+
+@pytest.mark.parametrize("bad", ["0.5", 1j, None, 10**400, [1.0]])
+def test_what_is_no_double_is_rejected(bad: Any) -> None:
+    with pytest.raises(ss.InvalidInput, match="embeddings"):
+        embeddings.as_rows([[1.0, 0.0], [bad, 1.0]], "a test")
+
+
+@pytest.mark.parametrize("norm", ["unit", "ball"])
+@pytest.mark.parametrize("odd", [5e-324, 1e-310, 1e-200, 1e200, 1.7e308, 0.0])
+def test_floating_point_flags_that_raise_change_nothing(norm: str, odd: float) -> None:
+    rows = np.array([[0.6, 0.8], [odd, odd / 3], [1.0, 0.0]])
+    calm = embeddings.scores(rows, np.array([[1.0, 0.0]]), norm, "a test")
+    with np.errstate(all="raise"):
+        assert np.array_equal(embeddings.scores(rows, np.array([[1.0, 0.0]]), norm, "a test"), calm)
+        assert np.isfinite(embeddings.unit_rows(rows, "a test")).all()
+        assert np.isfinite(embeddings.centroids(rows, np.array([0, 0, 1]), "a test")).all()

@@ -12,6 +12,7 @@ import functools
 import gc
 import inspect
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -27,7 +28,9 @@ import scoreshield as ss
 from scoreshield import _frames
 from scoreshield import embeddings as _embeddings
 from scoreshield._frames import clear_frames_on_error
-from scoreshield.privacy.stream import SecureStream
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.channels import LevelChannel
+from scoreshield.privacy.stream import SecureStream, stream_from
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Pinned, Records, Scored
 
@@ -387,15 +390,15 @@ def at_the_door(error: BaseException) -> bool:
 
 @pytest.mark.usefixtures("signals")
 def test_a_second_signal_while_the_first_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, times = _frames._chain, []
+    real, times = _frames.clear_frames, []
 
-    def interrupted(error: BaseException) -> Any:
+    def interrupted(error: BaseException, callers: BaseException | None = None) -> None:
         times.append(1)
         if len(times) == 1:
             signal.raise_signal(signal.SIGUSR1)
-        return real(error)
+        real(error, callers)
 
-    monkeypatch.setattr(_frames, "_chain", interrupted)
+    monkeypatch.setattr(_frames, "clear_frames", interrupted)
     error = caught(lambda: ss.release_scores(ROWS, QUERY, **LOOSE, ledger=Book("commit")))
     assert isinstance(error, Stop)
     assert isinstance(error.__context__, ss.LedgerError)
@@ -691,3 +694,76 @@ def test_a_search_in_a_thread_that_nobody_waits_for_keeps_nothing() -> None:
     names = {name: value for frame, _ in traceback.walk_tb(trace) for name, value in frame.f_locals.items()}
     assert not [name for name, value in names.items() if isinstance(value, np.ndarray) and is_clean(value)]
     gc.collect()
+
+
+def test_what_the_caller_was_handling_stays_as_it_was() -> None:
+    """A release that fails inside the caller's own ``except`` clears its own frames and not the caller's."""
+
+    def own() -> None:
+        precious = "the caller's"
+        raise KeyError(precious)
+
+    def keeps_an_error() -> Iterator[BaseException]:
+        precious = "the caller's"
+        try:
+            own()
+        except KeyError as error:
+            yield error
+        yield RuntimeError(precious)
+
+    suspended = keeps_an_error()
+    try:
+        raise next(suspended)
+    except KeyError as handled:
+        error = caught(lambda: fail(_chained))
+        assert error.__cause__.__context__ is handled  # type: ignore[union-attr]
+        assert _inside(error) == []
+        frames = {frame.f_code.co_name: frame for frame, _ in traceback.walk_tb(handled.__traceback__)}
+        assert frames["own"].f_locals == {"precious": "the caller's"}
+    assert str(next(suspended)) == "the caller's"
+    try:
+        raise AttributeError("a", obj=suspended)
+    except AttributeError as handled:
+        caught(lambda: fail(lambda clean: clean.no_such_attribute))
+        assert handled.obj is suspended
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ss.release_scores(ROWS, QUERY, epsilon=1.0, delta=1e-6),
+        lambda: ss.release_gram(ROWS, epsilon=1.0, delta=1e-6, projection="none"),
+        lambda: ss.release_top_k(ROWS, QUERY, 1, epsilon=1.0),
+    ],
+    ids=["scores", "gram", "top-k"],
+)
+def test_a_stack_that_is_full_at_any_depth(call: Any) -> None:
+    def deep(levels: int) -> Any:
+        return deep(levels - 1) if levels else call()
+
+    call()
+    used = len(inspect.stack())
+    before, raised = sys.getrecursionlimit(), 0
+    for levels in range(130):
+        error = None
+        sys.setrecursionlimit(used + 160)
+        try:
+            deep(levels + 30)
+        except RecursionError as full:
+            error = full
+        finally:
+            sys.setrecursionlimit(before)
+        if error is not None:
+            raised += 1
+            assert leaks(error) == []
+    assert raised > 5
+
+
+def test_a_table_of_levels_that_is_given_a_nan() -> None:
+    table = ss.randomised_response(1.0, cuts=[0.0, 0.5])
+    unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+    scores = np.append(unit @ QUERY / np.linalg.norm(QUERY), np.nan)
+    error = caught(lambda: table.release(stream_from(None, "a test"), scores))
+    assert isinstance(error, InvalidInput)
+    assert leaks(error) == []
+    assert leaks(caught(lambda: LevelChannel.release.__wrapped__(table, stream_from(None, "a test"), scores)))  # type: ignore[attr-defined]

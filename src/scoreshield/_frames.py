@@ -1,8 +1,8 @@
 """Clear the frames of an exception, because their variables hold clean scores and error trackers collect them.
 
 A Python exception keeps every frame that it passed through, and a frame keeps its variables: embeddings, clean scores,
-a release that no ledger has charged. Each public function that reads private data is wrapped by
-:func:`clear_frames_on_error`. The exception that leaves it is the same object with the same message and the same lines
+a release that no ledger has charged. Each public function that makes a release, or reads a store for one, is wrapped by
+:func:`clear_frames_on_error`. Functions that answer the curator about clean scores (decisions, plans) are not. The exception that leaves it is the same object with the same message and the same lines
 of code, and the frames inside the library are empty.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -36,51 +36,73 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        callers = None
         try:
-            return function(*args, **kwargs)
+            callers = sys.exception()
+            return _call(function, args, kwargs)
         except BaseException as error:
             built = vars(args[0]) if constructs else {}
             del args, kwargs
             try:
-                clear_frames(error)
+                clear_frames(error, callers)
                 built.clear()
             finally:  # once more, in case an interrupt came during the first time
-                clear_frames(error)
+                clear_frames(error, callers)
                 built.clear()
             raise
 
     @functools.wraps(function)
     async def guarded_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+        callers = None
         try:
-            return await cast(Any, function)(*args, **kwargs)
+            callers = sys.exception()
+            return await _call_coroutine(function, args, kwargs)
         except BaseException as error:
             del args, kwargs
             try:
-                clear_frames(error)
+                clear_frames(error, callers)
             finally:
-                clear_frames(error)
+                clear_frames(error, callers)
             raise
 
     return cast("Callable[P, R]", guarded_coroutine) if inspect.iscoroutinefunction(function) else guarded
 
 
-def clear_frames(error: BaseException) -> None:
-    """Clear the variables of every finished frame that an exception, its causes and its contexts passed through."""
-    for one in _chain(error):
-        traceback.clear_frames(one.__traceback__)
-        if isinstance(one, AttributeError):
-            one.obj = None  # the object that lacks the attribute, which may be an array
+def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    """Call the function one frame deeper than needed: a stack that is full there has room to clear frames here."""
+    return function(*args, **kwargs)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+async def _call_coroutine(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return await function(*args, **kwargs)
+
+
+def clear_frames(error: BaseException, callers: BaseException | None = None) -> None:
+    """Clear the variables of every finished frame that an exception, its causes and its contexts passed through.
+
+    This function calls no other Python function, because a RecursionError may leave room for one frame alone.
+
+    Args:
+        error: The exception.
+        callers: The exception that the caller was handling before the call, if any. It is left as it is, with
+            whatever led to it.
+    """
     found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
         one = waiting.pop()
-        if one is None or id(one) in found:
+        if one is None or id(one) in found or (one is callers and one is not error):
             continue
         found[id(one)] = one
         waiting += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             waiting += one.exceptions
-    return iter(found.values())
+        if isinstance(one, AttributeError):
+            one.obj = None  # the object that lacks the attribute, which may be an array
+        step = one.__traceback__
+        while step is not None:
+            try:
+                step.tb_frame.clear()
+            except RuntimeError:
+                pass  # still running: the caller's
+            step = step.tb_next

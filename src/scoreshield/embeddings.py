@@ -11,6 +11,7 @@ names the row: it speaks to the curator who holds the collection, and must not b
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,11 +36,24 @@ def as_rows(embeddings: ArrayLike, function: str, name: str = "embeddings") -> R
     """The collection as a two-dimensional float32 or float64 array, without a copy where it is one already."""
     must = "a two-dimensional array of real numbers with at least one row and one column"
     array = _checks.array(embeddings, name, function, must)
+    if array.dtype.kind in "Obf" and not has_own_dtype(embeddings):
+        array = _as_doubles(array)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         _checks.reject(name, function, must, array if array.ndim else embeddings)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and has_own_dtype(embeddings):
         return array.astype(np.float32, copy=False)
     return array.astype(np.float64, copy=False)
+
+
+def _as_doubles(array: NDArray[Any]) -> NDArray[Any]:
+    """A sequence of real numbers of any type as doubles, so that no record decides whether the others are taken."""
+    if array.dtype.kind == "O" and not all(isinstance(value, numbers.Real) for value in array.flat):
+        return array
+    try:
+        with np.errstate(all="ignore"):
+            return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):  # too large for a double, which is no finite number here
+        return array
 
 
 def has_own_dtype(embeddings: Any) -> bool:
@@ -117,7 +131,7 @@ def unit_rows(rows: Rows, function: str, name: str = "embeddings", first: int = 
     out = rows.astype(np.float64)
     largest = _scale_to_one(out, first + np.arange(len(out)), function, name)
     out[largest == 0, 0] = 1.0
-    with np.errstate(under="ignore"):
+    with np.errstate(all="ignore"):
         out /= np.sqrt(np.vecdot(out, out))[:, None]
     return out
 
@@ -132,11 +146,12 @@ def public_unit_rows(rows: Rows, function: str, name: str) -> NDArray[np.float64
 
 def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sums or projections of unit rows, scaled to length one in place; what vanishes becomes the first basis vector."""
-    lengths = np.sqrt(np.vecdot(rows, rows))
-    vanished = lengths < _VANISHES
-    rows[vanished] = 0.0
-    rows[vanished, 0] = lengths[vanished] = 1.0
-    rows /= lengths[:, None]
+    with np.errstate(all="ignore"):
+        lengths = np.sqrt(np.vecdot(rows, rows))
+        vanished = lengths < _VANISHES
+        rows[vanished] = 0.0
+        rows[vanished, 0] = lengths[vanished] = 1.0
+        rows /= lengths[:, None]
     return rows
 
 
@@ -156,7 +171,8 @@ def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.flo
     unit = unit_rows(rows, function)
     index = np.unique(labels, return_inverse=True)[1]
     members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
-    return directions(members @ unit)
+    with np.errstate(all="ignore"):
+        return directions(members @ unit)
 
 
 def _careful_scores(
@@ -167,15 +183,15 @@ def _careful_scores(
     largest = _scale_to_one(out, numbers, function, "embeddings")
     if norm == "unit":
         out[largest == 0, 0] = 1.0
-    lengths = np.sqrt(np.vecdot(out, out))
-    if norm == "ball":
-        with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):  # an underflow must not raise, whatever the caller set for NumPy
+        lengths = np.sqrt(np.vecdot(out, out))
+        if norm == "ball":
             longer = lengths * largest > 1
-        out *= np.where(longer, 1 / np.maximum(lengths, 1), largest)[:, None]
-    else:
-        out /= lengths[:, None]
-    # One inner product at a time: a matrix product may round a row differently with other rows beside it.
-    products: NDArray[np.float64] = np.vecdot(queries[:, None, :], out[None, :, :])
+            out *= np.where(longer, 1 / np.maximum(lengths, 1), largest)[:, None]
+        else:
+            out /= lengths[:, None]
+        # One inner product at a time: a matrix product may round a row differently with other rows beside it.
+        products: NDArray[np.float64] = np.vecdot(queries[:, None, :], out[None, :, :])
     return products
 
 
@@ -185,7 +201,7 @@ def _scale_to_one(
     """Divide each row that is not zero, in place, by its largest entry, so that no square overflows or vanishes."""
     largest: NDArray[np.float64] = np.abs(rows).max(axis=1)
     _check_largest(largest, numbers, function, name)
-    with np.errstate(under="ignore"):
+    with np.errstate(all="ignore"):
         rows /= np.where(largest == 0, 1.0, largest)[:, None]
     return largest
 

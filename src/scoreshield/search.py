@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -397,12 +398,13 @@ class PrivateSearch:
 
     def _safely(self, work: Callable[[], T]) -> T:
         """Run what reads the store; a complaint about its records speaks to the curator, not to whoever searches."""
+        callers = sys.exception()
         try:
             return work()
         except InvalidInput as error:
             if _OF_RECORDS not in str(error):
                 raise
-            clear_frames(error)
+            clear_frames(error, callers)
         raise StoreError(f"{self._source.store.name} holds vectors that cannot be scored; nothing was released.")
 
     def _current(self) -> Snapshot:

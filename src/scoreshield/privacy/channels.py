@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import channel_program as program
 from scoreshield.privacy import exact
@@ -131,6 +132,7 @@ class LevelChannel:
         places = np.searchsorted(self.cuts, np.asarray(scores, dtype=np.float64), side="left")
         return np.asarray(places, dtype=np.int64)
 
+    @clear_frames_on_error
     def release(self, stream: Stream, clean_scores: ArrayLike) -> Float:
         """An independent draw for each clean score; the result has their shape.
 

@@ -11,6 +11,7 @@ codebook that was trained on them, for one).
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -107,19 +108,20 @@ def has(thing: Any, name: str) -> bool:
 
 def reading(store: Store, what: str, read: Callable[[], T]) -> T:
     """Run one reading of a store; whatever its client raises is told by its type alone, as the text may hold data."""
+    callers = sys.exception()
     try:
         return read()
     except ScoreShieldError as known:
         found: ScoreShieldError = known
     except Exception as error:
-        clear_frames(error)
+        clear_frames(error, callers)
         found = StoreError(f"{store.name} failed while {what} ({type(error).__name__}); nothing was released.")
-    raise bare(found)
+    raise bare(found, callers)
 
 
-def bare(error: Exception) -> Exception:
+def bare(error: Exception, callers: BaseException | None = None) -> Exception:
     """The error without the frames that raised it: their variables hold clean scores, which error trackers collect."""
-    clear_frames(error)
+    clear_frames(error, callers)
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
