@@ -711,21 +711,24 @@ def test_what_the_caller_was_handling_stays_as_it_was() -> None:
             yield error
         yield RuntimeError(precious)
 
+    def failing_while(handled: BaseException, how: Any) -> BaseException:
+        try:
+            raise handled
+        except BaseException:
+            return caught(lambda: fail(how))
+
     suspended = keeps_an_error()
-    try:
-        raise next(suspended)
-    except KeyError as handled:
-        error = caught(lambda: fail(_chained))
-        assert error.__cause__.__context__ is handled  # type: ignore[union-attr]
-        assert _inside(error) == []
-        frames = {frame.f_code.co_name: frame for frame, _ in traceback.walk_tb(handled.__traceback__)}
-        assert frames["own"].f_locals == {"precious": "the caller's"}
+    handled = next(suspended)
+    error = failing_while(handled, _chained)
+    assert error.__cause__ is not None
+    assert error.__cause__.__context__ is handled
+    assert _inside(error) == []
+    frames = {frame.f_code.co_name: frame for frame, _ in traceback.walk_tb(handled.__traceback__)}
+    assert frames["own"].f_locals == {"precious": "the caller's"}
     assert str(next(suspended)) == "the caller's"
-    try:
-        raise AttributeError("a", obj=suspended)
-    except AttributeError as handled:
-        caught(lambda: fail(lambda clean: clean.no_such_attribute))
-        assert handled.obj is suspended
+    lacking = AttributeError("a", obj=suspended)
+    failing_while(lacking, lambda clean: clean.no_such_attribute)
+    assert lacking.obj is suspended
 
 
 @pytest.mark.parametrize(

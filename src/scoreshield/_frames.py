@@ -2,8 +2,9 @@
 
 A Python exception keeps every frame that it passed through, and a frame keeps its variables: embeddings, clean scores,
 a release that no ledger has charged. Each public function that makes a release, or reads a store for one, is wrapped by
-:func:`clear_frames_on_error`. Functions that answer the curator about clean scores (decisions, plans) are not. The exception that leaves it is the same object with the same message and the same lines
-of code, and the frames inside the library are empty.
+:func:`clear_frames_on_error`. Functions that answer the curator about clean scores (decisions, plans) are not. The
+exception that leaves is the same object with the same message and the same lines of code, and the frames inside the
+library are empty.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def clear_frames(error: BaseException, callers: BaseException | None = None) -> 
             one.obj = None  # the object that lacks the attribute, which may be an array
         step = one.__traceback__
         while step is not None:
-            try:
+            try:  # noqa: SIM105 (contextlib.suppress is a Python function)
                 step.tb_frame.clear()
             except RuntimeError:
                 pass  # still running: the caller's
