@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield import embeddings
+from scoreshield import embeddings, releases
 from scoreshield.geometry import denoise as post
 
 Array = np.ndarray
@@ -380,3 +381,13 @@ def test_the_error_of_a_computed_score_is_within_its_bound(
         dot = sum(x * y for x, y in zip(one, other, strict=True))
         lengths = float(sum(x * x for x in one)) * float(sum(y * y for y in other))
         assert abs(found - float(dot) / math.sqrt(lengths)) <= bound
+
+
+def test_a_projection_has_converged_if_each_of_its_parts_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [SimpleNamespace(iterations=3, residual=0.5, converged=False, matrix="first")]
+    ends.append(SimpleNamespace(iterations=4, residual=0.1, converged=True, matrix="second"))
+    monkeypatch.setattr(releases, "project_elliptope", lambda *_, **__: ends.pop(0))
+    projector = releases._Projector("nearest", None, "cpu", None)
+    assert projector.converged
+    assert [projector(np.eye(2)), projector(np.eye(2))] == ["first", "second"]
+    assert (projector.iterations, projector.residual, projector.converged) == (7, 0.5, False)

@@ -94,6 +94,7 @@ def test_names_are_of_letters_of_every_alphabet_and_of_plain_characters() -> Non
         "soft\u00adhyphen",
         "no\u00a0break",
         "filler\u3164",
+        "\uac00\u115f",  # a filler that is a letter by its kind
         "\uff46aces",  # full width
         "\ufb01les",  # a ligature
         "f\u0430ces",  # one Cyrillic letter among Latin ones
