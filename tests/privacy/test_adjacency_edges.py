@@ -121,6 +121,10 @@ def test_labels_are_a_copy() -> None:
         {"kind": "gram-radius", "radius": -1.0},
         {"kind": "identity", "centroids": True},
         {"kind": "identity", "centroids": False, "identities": 3},
+        {"kind": "identity", "centroids": False, "identities": 3, "largest": -5},
+        {"kind": "identity", "centroids": False, "identities": 0, "largest": 1},
+        {"kind": "identity", "centroids": False, "identities": 3.0, "largest": 1},
+        {"kind": "identity", "centroids": 1, "identities": 3, "largest": 1},
     ],
 )
 def test_damaged_adjacencies_are_errors(data: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mechanism_registry import BY_NAME, ENTRIES, QUERY, ROWS, Entry
+from mechanism_registry import BY_NAME, CENTROIDS, ENTRIES, GROUP, QUERY, RAW, RECORDS, ROWS, Entry
 
 import scoreshield as ss
 from scoreshield.privacy.accounting import compose, parallel
@@ -126,6 +126,9 @@ def test_less_noise_or_less_sensitivity_is_noticed(entry: Entry) -> None:
     if data["noise"] and entry.mechanism not in ("optimal", "levels"):
         name = {"gaussian": "std", "laplace": "b", "staircase": "sensitivity"}[entry.mechanism]
         assert not accepted({**data, "noise": {**data["noise"], name: 0.98 * data["noise"][name]}})
+        for factor in (1.02, 1e-300, 1e-323, 1e300):  # another law than the scale says, or one without a deviation
+            name = "epsilon" if entry.mechanism == "staircase" else name
+            assert not accepted({**data, "noise": {**data["noise"], name: factor * data["noise"][name]}})
 
 
 # A delta that is called pure.
@@ -239,6 +242,117 @@ def test_identities_cannot_become_records() -> None:
         data = data_of(BY_NAME[f"index, {mechanism}, all dimensions, records"])
         raw = {**data["adjacency"], "kind": "identity", "centroids": False, "identities": 4, "largest": 3}
         assert not accepted({**data, "adjacency": raw})
+
+
+# Adjacencies: who is protected must be whom the mechanism can protect.
+
+RADIUS: Data = {"kind": "gram-radius", "radius": 1e-3}
+
+
+def people(identities: Any, largest: Any, *, centroids: Any = False) -> Data:
+    return {"kind": "identity", "centroids": centroids, "identities": identities, "largest": largest}
+
+
+@every_entry
+def test_records_cannot_become_groups_where_one_score_may_move(entry: Entry) -> None:
+    """An edited adjacency alone would promise one person with many records what was drawn for one record."""
+    data = data_of(entry)
+    moves_one = entry.mechanism not in ("gaussian", "privunit") or entry.regime == "histogram"
+    for identities, largest in ((RECORDS // 2, 2), (4, 4), (1, RECORDS), (2, RECORDS - 1)):
+        if moves_one:
+            assert not accepted({**data, "adjacency": people(identities, largest)}), (identities, largest)
+    assert accepted({**data, "adjacency": RADIUS}) == (entry.name == "Gram matrix, radius")
+
+
+@every_entry
+@pytest.mark.parametrize(
+    ("identities", "largest", "centroids"),
+    [
+        (-7, 1, True),
+        (0, 1, True),
+        (RECORDS + 1, 1, True),
+        (4.0, 1, True),
+        ("4", 1, True),
+        (True, 1, True),
+        (4, 3, True),
+        (2, -5, False),
+        (2, 0, False),
+        (2, 2.0, False),
+        (2, None, False),
+        (RECORDS + 1, 1, False),  # more people than records
+        (1, RECORDS + 1, False),
+        (3, 3, False),  # room for nine of twelve records
+        (RECORDS - 1, 3, False),  # ten people with a record each, and one with three
+        (4, 3, 0),
+        (4, 1, 1),
+        (4, 1, "yes"),
+    ],
+)
+def test_counts_that_no_labels_have_are_noticed(entry: Entry, identities: Any, largest: Any, centroids: Any) -> None:
+    adjacency = people(identities, largest, centroids=centroids)
+    assert not accepted({**data_of(entry), "adjacency": adjacency})
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in ENTRIES if "identities" in entry.name])
+def test_rows_of_people_cannot_become_centroids(name: str) -> None:
+    data = data_of(BY_NAME[name])
+    assert not accepted({**data, "adjacency": {**data["adjacency"], "centroids": True}})
+    assert not accepted({**data, "adjacency": people(RECORDS // GROUP, 1, centroids=True)})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [entry for entry in ENTRIES if not set(entry.name.split(", ")) & {"records", "identities", "centroids", "radius"}],
+    ids=lambda entry: entry.name,
+)
+def test_what_the_release_functions_accept_is_what_loads(entry: Entry) -> None:
+    """An adjacency that a release takes loads with its guarantee; one that it rejects does not load in its place."""
+    for adjacency in (RAW, CENTROIDS, ss.Identity(np.arange(RECORDS)), ss.Replacement(), ss.GramRadius(0.5)):
+        try:
+            release = entry.release(rng=1, adjacency=adjacency)
+        except ss.InvalidInput:
+            found: Data = adjacency.to_dict()
+            assert not accepted({**data_of(entry), "adjacency": found}), found
+        else:
+            assert accepted(json.loads(json.dumps(release.guarantee.to_dict())))
+
+
+def test_histograms_of_the_smallest_collections_load() -> None:
+    for rows, query in ((ROWS[:1], QUERY), (ROWS[:2], QUERY), (ROWS[:2], None), (ROWS[:3], None)):
+        for adjacency in (ss.Replacement(), ss.Identity(np.arange(len(rows)), centroids=True)):
+            data = ss.release_histogram(rows, query, epsilon=1, adjacency=adjacency, rng=1).guarantee.to_dict()
+            assert accepted(data)
+            assert not accepted({**data, "adjacency": people(len(rows) + 2, 1, centroids=True)})
+
+
+# Shapes: how many records, and how many queries at once.
+
+
+@every_entry
+def test_a_shape_that_the_release_does_not_have_is_noticed(entry: Entry) -> None:
+    data = data_of(entry)
+    shape = data["shape"]
+    for other in ([], [1, *shape, 1], [4, 5, 6]):
+        assert not accepted({**data, "shape": other}), other
+    if len(shape) == 1 and entry.regime != "scores":
+        assert not accepted({**data, "shape": [1, *shape]})
+    if len(shape) == 2 and entry.regime != "scores":
+        assert not accepted({**data, "shape": shape[:1]})
+    if entry.regime == "gram":
+        assert not accepted({**data, "shape": [shape[0], shape[0] + 1]})
+    if entry.regime == "scores" and entry.mechanism != "gaussian":
+        assert accepted({**data, "shape": [1, *shape]})
+        assert not accepted({**data, "shape": [2, *shape]})  # two queries move two scores
+
+
+@every_entry
+def test_another_regime_is_noticed(entry: Entry) -> None:
+    """Whatever is called an index, a row or a histogram ends in one sentence; some shapes are those of another."""
+    data = data_of(entry)
+    for regime in ("scores", "row", "gram", "matches", "top-k", "histogram", "index", "rows", None, 3):
+        if regime != entry.regime and {regime, entry.regime} not in ({"scores", "row"}, {"scores", "index"}):
+            assert not accepted({**data, "regime": regime}), regime
+        accepted({**data, "regime": regime})
 
 
 def test_an_edited_file_does_not_load(tmp_path: Path) -> None:

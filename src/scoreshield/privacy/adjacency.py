@@ -317,7 +317,10 @@ def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
         case {"kind": GramRadius.kind, "radius": radius}:
             return GramRadius(radius)
         case {"kind": Identity.kind, "centroids": centroids, "identities": identities, "largest": largest}:
-            return Identity._bare(bool(centroids), int(identities), int(largest))
+            if not isinstance(centroids, bool):
+                _checks.reject("centroids", "an Identity", "true or false", centroids)
+            identities = _checks.count(identities, "identities", "an Identity")
+            return Identity._bare(centroids, identities, _checks.count(largest, "largest", "an Identity"))
     raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
 
 

@@ -2,8 +2,9 @@
 
 A guarantee states its promise several times over: as an epsilon and a delta, as a profile, as noise of a scale for a
 sensitivity, and as budgets of parts. Whoever edits one of them has to be found out by another. What is checked here is
-that the profile is nowhere below the one that the stated noise and budgets have, and that the promise is not below the
-profile. What was really drawn is not in a file; the tests compare that with the guarantee.
+that the mechanism serves the adjacency, that the profile is nowhere below the one that the stated noise and budgets
+have, and that the promise is not below the profile. What was really drawn is not in a file; the tests compare that with
+the guarantee.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scoreshield.privacy.adjacency import Identity
+from scoreshield import _checks
+from scoreshield.privacy.adjacency import GramRadius, Identity, Released
 from scoreshield.privacy.laws import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile
@@ -51,6 +53,16 @@ _PURE = (
     "gumbel",
     "geometric",
 )
+#: How many dimensions the released object can have.
+_DIMENSIONS = {
+    "scores": (1, 2),
+    "row": (1,),
+    "gram": (2,),
+    "index": (2,),
+    "matches": (1,),
+    "top-k": (1,),
+    "histogram": (1,),
+}
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
 _POINTS = 33
@@ -63,6 +75,8 @@ def is_consistent(guarantee: Guarantee) -> bool:
     law = None if guarantee.noise is None else guarantee.noise.name
     if guarantee.mechanism not in laws or laws[guarantee.mechanism] != law:
         return False
+    if not _fits_shape(guarantee) or not _fits_adjacency(guarantee):
+        return False
     pure = guarantee.delta == 0
     if guarantee.mechanism in (_NOT_PURE if pure else _PURE) or (guarantee.calibration == "pure") != pure:
         return False
@@ -72,6 +86,51 @@ def is_consistent(guarantee: Guarantee) -> bool:
         return False
     implied = _implied(guarantee)
     return implied is not None and _covers(guarantee.profile, implied, min(2 * guarantee.epsilon, _FARTHEST))
+
+
+def _fits_shape(guarantee: Guarantee) -> bool:
+    shape = guarantee.shape
+    return len(shape) in _DIMENSIONS[guarantee.regime] and (guarantee.regime != "gram" or shape[0] == shape[1])
+
+
+def _fits_adjacency(guarantee: Guarantee) -> bool:
+    """Whether the release functions make such a release for this adjacency, and its counts are those of some labels."""
+    adjacency, regime = guarantee.adjacency, guarantee.regime
+    if isinstance(adjacency, GramRadius):
+        return regime == "gram"
+    rows = _rows(guarantee)
+    if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
+        return False
+    # All but PrivUnit and Gaussian noise on entries are private where one neighbour moves one score.
+    if guarantee.mechanism == "privunit" or (guarantee.mechanism == "gaussian" and regime != "histogram"):
+        return True
+    queries = guarantee.shape[0] if regime == "scores" and len(guarantee.shape) == 2 else 1
+    return adjacency.of(Released("scores", max(rows), queries=queries)).moved == 1
+
+
+def _rows(guarantee: Guarantee) -> tuple[int, ...]:
+    """How many rows, records or centroids, the release was made of; more than one number where the file leaves it open.
+
+    A histogram states how many scores it counts: one for each row, or one for each pair of rows.
+    """
+    match guarantee.regime:
+        case "scores":
+            return (guarantee.shape[-1],)
+        case "top-k":
+            return (_checks.count(guarantee.details["records"], "records", "a guarantee"),)
+        case "histogram":
+            counted = _checks.count(guarantee.details["scores"], "scores", "a guarantee")
+            of_pairs = (1 + math.isqrt(1 + 8 * counted)) // 2
+            alone = math.isclose(guarantee.sensitivity, _least_sensitivity(guarantee), rel_tol=_REPEATED)
+            return (counted,) * alone + (of_pairs,) * (not alone or counted == 1)
+    return (guarantee.shape[0],)
+
+
+def _has_labels(adjacency: Identity, rows: int) -> bool:
+    """Whether so many rows can be labelled with these counts."""
+    if adjacency.centroids:
+        return adjacency.largest == 1 and adjacency.identities == rows
+    return adjacency.largest + adjacency.identities - 1 <= rows <= adjacency.largest * adjacency.identities
 
 
 def _covers(profile: Profile, delta: Delta, farthest: float) -> bool:
@@ -173,6 +232,8 @@ def _added(guarantee: Guarantee) -> Delta | None:
     """Noise on entries; an entry of a Gram matrix is drawn once for two places, with its share of the scale."""
     law, scale = guarantee.noise, guarantee.scale
     share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
+    if guarantee.mechanism in ("laplace", "staircase") and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
+        return None
     if guarantee.mechanism != "gaussian":
         found: Delta = law.profile(guarantee.grid_sensitivity).delta_at
         return found

@@ -198,7 +198,9 @@ class Guarantee:
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
             consistent = False
         if not consistent:
-            raise InvalidInput("The guarantee in the file contradicts itself: its noise does not give its promise.")
+            raise InvalidInput(
+                "The guarantee in the file contradicts itself: its noise, shape and adjacency do not give its promise."
+            )
         return guarantee
 
     def __str__(self) -> str:
