@@ -169,6 +169,13 @@ def test_coins_that_always_fall_the_same_way(value: int, expected: bool) -> None
     assert found.tolist() == [expected] * 3
 
 
+def test_a_coin_that_is_nearly_certain() -> None:
+    """Of the largest words only the last is left open where the chance is between 1 - 2^-64 and 1."""
+    stream = Script([ONES - 1, ONES - 2])
+    found = exact.coins(stream, lambda bits: (2**bits - 1, 2**bits), 2)  # type: ignore[arg-type]
+    assert found.tolist() == [True, True]
+
+
 @pytest.mark.parametrize("bound", [1, 2, 3, 5, 2**32, 2**62 + 1])
 def test_whole_numbers_below_a_bound(bound: int) -> None:
     """The words below 2^64 mod bound are drawn again; each remainder then has as many words as any other."""

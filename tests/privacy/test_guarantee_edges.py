@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
+from scoreshield import histograms
 from scoreshield.privacy import intervals, privunit, sphere, stream
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
@@ -58,6 +59,22 @@ def test_what_may_be_asked_of_a_guarantee(narrow: ss.Guarantee) -> None:
     for delta in (-1e-9, 1, math.nan, "1", None):
         with pytest.raises(ss.InvalidInput):
             narrow.epsilon_at(delta)  # type: ignore[arg-type]
+
+
+def test_a_written_guarantee_states_what_an_attacker_gains(narrow: ss.Guarantee) -> None:
+    attack = {"auc": narrow.attack_auc, "advantage": narrow.attack_advantage, "tpr_at_fpr_0.01": narrow.tpr_at(0.01)}
+    assert narrow.to_dict()["attack"] == attack
+
+
+def test_counts_have_noise_of_either_sign() -> None:
+    """P[0] = (1 - q) / (1 + q) and each sign half of the rest; 5 deviations of a fair coin."""
+    noise = histograms._two_sided_geometric(stream.stream_from(3, "f"), 0.5, 20_000)
+    q = math.exp(-0.5)
+    moved = noise[noise != 0]
+    assert abs(np.sign(moved).sum()) < 5.4 * math.sqrt(len(moved))
+    assert abs((noise == 0).sum() - 20_000 * (1 - q) / (1 + q)) < 5.4 * 71
+    # The near miss: without the sign, they all lie on one side.
+    assert np.sign(np.abs(moved)).sum() > 5.4 * math.sqrt(len(moved))
 
 
 def test_mu_belongs_to_gaussian_noise(collection: np.ndarray, query: np.ndarray) -> None:

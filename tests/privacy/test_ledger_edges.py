@@ -12,7 +12,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.privacy.ledger_names import canonical_name
 from scoreshield.privacy.ledger_store import _server_name
-from scoreshield.privacy.ledger_units import _hash_labels
+from scoreshield.privacy.ledger_units import _hash_labels, charge_of
 
 KEY = bytes(32)
 INTEGERS = "e6ce004d46bf0499354ec31278476eb84fe01b19d0c486568c13eab5063b76fa"
@@ -26,6 +26,8 @@ def test_equal_labels_have_one_hash_whatever_array_holds_them() -> None:
     assert len({_hash_labels(labels, KEY) for labels in same}) == 1
     texts = [np.array(["a", "bc"]), np.array(["a", "bc"], dtype="<U9"), np.array(["a", "bc"], dtype=">U2")]
     assert len({_hash_labels(labels, KEY) for labels in texts}) == 1
+    largest = [np.array([1, 2**63 - 1], dtype=kind) for kind in ("i8", "u8")]
+    assert len({_hash_labels(labels, KEY) for labels in largest}) == 1
     assert _hash_labels(np.array([True, False]), KEY) == _hash_labels(np.array([1, 0]), KEY)
 
 
@@ -120,6 +122,15 @@ def test_the_name_of_a_server_is_host_port_and_database() -> None:
     assert _server_name(secret) == "postgresql:///"
 
 
+def test_a_release_is_charged_by_its_guarantee() -> None:
+    release = ss.release_scores(np.eye(6), np.ones(6), epsilon=0.5, mechanism="laplace")
+    of_release, of_guarantee = (
+        charge_of(item, None, KEY, "f", same_people=False) for item in (release, release.guarantee)
+    )
+    assert of_release == of_guarantee
+    assert of_release[0] == release.guarantee.profile
+
+
 def test_a_check_names_the_first_entry_that_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     ledger = ss.Ledger.create(f"sqlite:///{path}", epsilon=2.0, delta=0.0)
@@ -137,6 +148,7 @@ def test_a_check_names_the_first_entry_that_is_wrong(tmp_path: Path) -> None:
     assert not foreign
     assert (foreign.entries, foreign.first_bad) == (3, 4)
     assert foreign.reason
+    assert set(ledger.entries()[0].to_dict()) >= {"dataset", "guarantee", "hash", "previous", "profile", "time"}
     times = [entry.time for entry in ledger.entries()]
     assert times == sorted(times)
     with sqlite3.connect(path) as connection:
@@ -146,3 +158,10 @@ def test_a_check_names_the_first_entry_that_is_wrong(tmp_path: Path) -> None:
     assert (bad.entries, bad.first_bad) == (2, 3)
     assert bad.head.startswith("2:")
     assert bad.reason
+
+
+@pytest.mark.parametrize("url", ["mysql://ann:s3cret@db/x", "ann:s3cret@db", "http://s3cret@db"])
+def test_an_address_that_is_none_is_not_repeated_with_its_password(url: str) -> None:
+    with pytest.raises(ss.ScoreShieldError) as caught:
+        ss.Ledger.open(url)
+    assert "s3cret" not in str(caught.value)
