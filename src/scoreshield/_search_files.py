@@ -2,6 +2,9 @@
 
 The two files are bound together by a hash over both. It shows accidents, such as the ids of another index or a list
 that was edited by hand; whoever means to deceive can write a hash as well.
+
+A third file counts the indexes that were made for these files. It is written before the noise of an index is drawn, so
+it knows those that could not be saved too.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,17 +23,23 @@ import numpy as np
 
 from scoreshield import _checks, _loading, io
 from scoreshield._search_answers import Names, Recipe
-from scoreshield._search_total import first_charge
+from scoreshield._search_total import Charges, charge
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.indexing import IndexRelease
 from scoreshield.privacy.adjacency import Adjacency, Identity
 from scoreshield.privacy.ledger import Account
 from scoreshield.privacy.ledger_entry import canonical
 from scoreshield.privacy.profile import Profile, profile_from_dict
+from scoreshield.privacy.stream import this_process
 from scoreshield.results import load
 
-_FORMAT = 3
-_WITHOUT_TOTAL = 2  # the format before indexes without a ledger had a limit
+_FORMAT = 4
+_WITH_COUNTS = 3  # how often each profile was charged, without a name for each index
+_WITHOUT_TOTAL = 2  # before indexes without a ledger had a limit
+_TOTAL_FORMAT = 1
+
+#: The files of indexes that each thread holds: it would wait for itself forever.
+_held = threading.local()
 
 
 class Paid(NamedTuple):
@@ -47,12 +57,7 @@ class Saved(NamedTuple):
     version: int
     hidden: frozenset[Any]
     paid: Paid | None
-    charged: Mapping[Profile, int] | None = None  # all indexes made for these files; None in files without a total
-
-    @property
-    def total(self) -> Mapping[Profile, int]:
-        """All indexes that were made for these files; at least this one."""
-        return first_charge(self.release.guarantee) if self.charged is None else self.charged
+    charged: Charges  # all indexes that were made for these files, this one among them
 
 
 class IndexNotSaved(FileError):
@@ -91,8 +96,15 @@ def check_ids(ids: Names) -> None:
         raise InvalidInput("An index is saved with ids that are whole numbers or strings.")
 
 
-def write_index(path: Path, saved: Saved) -> None:
-    """Both files, or none."""
+def write_index(path: Path, saved: Saved, keep_hidden: bool = False) -> None:
+    """Both files, or none. What was counted for the index that stands there stays counted.
+
+    With ``keep_hidden``, so does what is hidden there: it is an index of the same records.
+    """
+    before = readable_index(path)
+    if before is not None:
+        hidden = saved.hidden | (before.hidden if keep_hidden else frozenset())
+        saved = saved._replace(charged={**before.charged, **saved.charged}, hidden=hidden)
     io.write_whole({path: saved.release.writer(), _beside(path): _writer(saved)})
 
 
@@ -100,6 +112,59 @@ def write_hidden(path: Path, hidden: frozenset[Any]) -> None:
     """Add to what the index in these files never answers with, whoever wrote it last."""
     saved = read_index(path)
     io.write_whole({_beside(path): _writer(saved._replace(hidden=saved.hidden | hidden))})
+
+
+def write_total(path: Path, charged: Charges) -> None:
+    """Count indexes durably: the count on the disk is the old one or the new one, whatever interrupts this.
+
+    Raises:
+        FileError: It could not be written, so that nothing may be drawn.
+    """
+    target = total_path(path)
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    text = json.dumps({"format": _TOTAL_FORMAT, "charged": _grouped(charged)}).encode()
+    try:
+        with fresh.open("xb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(target)
+        _bring_to_disk(target.parent)
+    except (OSError, ValueError) as error:
+        raise _cannot_write(target, error) from None
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            fresh.unlink()
+
+
+def read_total(path: Path) -> dict[str, Profile]:
+    """What :func:`write_total` wrote; nothing where no index was counted yet, or by an older version."""
+    target = total_path(path)
+    if not is_there(target):
+        return {}
+    try:
+        facts = _loading.parse_json(_loading.read_bytes(target).decode())
+        if facts["format"] == _TOTAL_FORMAT:
+            return _charges(facts["charged"])
+    except (ValueError, KeyError, TypeError, OverflowError):
+        pass
+    raise InvalidInput(f"{target} does not hold the total of the indexes in {path}: restore it from a backup.")
+
+
+def total_path(path: Path) -> Path:
+    """The file that counts the indexes."""
+    return path.with_name(path.stem + ".total.json")
+
+
+def _bring_to_disk(folder: Path) -> None:
+    """A file that took its place is there after a power cut only once its folder is on the disk."""
+    if os.name == "nt":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def readable_index(path: Path) -> Saved | None:
@@ -118,20 +183,23 @@ def read_index(path: Path) -> Saved:
     beside = _beside(path)
     try:
         facts = _loading.parse_json(_loading.read_bytes(beside).decode())
+        if not isinstance(facts, dict):
+            raise ValueError("no facts")
+        kind, digest = facts.pop("format"), facts.pop("index")
         version, paid = facts["version"], facts["paid"]
         ids, hidden = _names(facts["ids"]), _names(facts["hidden"])
-        charged = _profiles(facts["charged"]) if facts["format"] == _FORMAT else None
+        charged = _charges_of(kind, facts, index, digest)
         saved = Saved(index, ids, version, frozenset(hidden), None if paid is None else Paid(**paid), charged)
-        whole = facts["format"] in (_FORMAT, _WITHOUT_TOTAL) and len(ids) == len(index.vectors) and type(version) is int
+        whole = len(ids) == len(index.vectors) and type(version) is int
         whole = whole and all(isinstance(part, str) for part in saved.paid or ())
-        whole = whole and facts["index"] == _digest(saved)
+        whole = whole and digest == _digest(index, facts)
     except FileError as error:
         raise FileError(f"{str(error).rstrip('.')}: it should hold the ids of the index {path}.") from None
     except (ValueError, KeyError, TypeError, OverflowError):
         whole = False
     if not whole:
         raise InvalidInput(f"{beside} does not hold the ids of the index in {path}.")
-    return saved
+    return saved._replace(charged={**saved.charged, **read_total(path)})
 
 
 def rehearse(path: Path) -> None:
@@ -153,11 +221,11 @@ def rehearse(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, to_write: bool = True) -> Iterator[None]:
     """Make, change or read the files of an index alone: who waits here finds what the other made.
 
-    The lock is a file beside them, gone when it is given back. An index that is there is read without it where no file
-    can be made, on a read-only disk for one.
+    The lock is a file beside them, gone when it is given back. Without ``to_write``, an index that is there is read
+    without it where no file can be made, on a read-only disk for one.
     """
     try:
         import fcntl
@@ -165,6 +233,12 @@ def locked(path: Path) -> Iterator[None]:
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
+    name, process = str(lock.absolute()), this_process()
+    mine: set[str] = vars(_held).setdefault("locks", set())
+    if name in mine:
+        raise InvalidInput(
+            f"The files of {path} are being written in this thread: a callback may not open, refresh or save them."
+        )
     held: BinaryIO | None = None
     try:
         while held is None:
@@ -177,14 +251,19 @@ def locked(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise FileError(f"Cannot write {path}: there is no folder {path.parent} that can be written to.") from None
     except (OSError, ValueError) as error:
-        if not is_there(path):
+        if to_write or not is_there(path):
             raise _cannot_write(path, error) from None
     try:
+        mine.add(name)
         yield
     finally:
+        mine.discard(name)
         if held is not None:
-            with contextlib.suppress(OSError):
-                lock.unlink()
+            if this_process() == process:  # a fork has copied the lock, and it is the parent's to give back
+                with contextlib.suppress(OSError):
+                    lock.unlink()
+                with contextlib.suppress(OSError):
+                    fcntl.flock(held, fcntl.LOCK_UN)  # also for copies of it in forked processes
             held.close()
 
 
@@ -274,26 +353,45 @@ def _names(given: Any) -> Names:
     return tuple(given)
 
 
-def _profiles(given: Any) -> dict[Profile, int]:
-    """How often each privacy profile was charged, or a ValueError."""
-    if not isinstance(given, list) or not all(type(count) is int and count > 0 for _, count in given):
+def _charges_of(kind: Any, facts: dict[str, Any], index: IndexRelease, digest: str) -> dict[str, Profile]:
+    """The count in a file of any format, or a ValueError; indexes without a name of their own get one from the hash."""
+    if kind == _FORMAT:
+        return _charges(facts["charged"])
+    if kind == _WITHOUT_TOTAL:
+        return charge(index.guarantee, digest)
+    if kind != _WITH_COUNTS or not all(type(count) is int and 0 < count <= 10**6 for _, count in facts["charged"]):
         raise ValueError("no charges")
-    return {profile_from_dict(profile): count for profile, count in given}
+    profiles = [profile_from_dict(profile) for profile, count in facts["charged"] for _ in range(count)]
+    return {f"{digest}-{number}": profile for number, profile in enumerate(profiles)}
+
+
+def _charges(given: Any) -> dict[str, Profile]:
+    """What :func:`_grouped` wrote, or a ValueError."""
+    pairs = [(name, profile_from_dict(profile)) for profile, names in given for name in names]
+    whole = all(isinstance(names, list) for _, names in given) and all(isinstance(name, str) for name, _ in pairs)
+    if not whole or len(dict(pairs)) != len(pairs):
+        raise ValueError("no charges")
+    return dict(pairs)
+
+
+def _grouped(charged: Charges) -> list[tuple[dict[str, Any], list[str]]]:
+    """Each profile once, with the names of its indexes."""
+    profiles = dict.fromkeys(charged.values())
+    return [(one.to_dict(), sorted(name for name in charged if charged[name] == one)) for one in profiles]
 
 
 def _writer(saved: Saved) -> Any:
     check_ids((*saved.ids, *saved.hidden))
-    saved = saved._replace(charged=saved.total)
-    facts = {"format": _FORMAT, "index": _digest(saved), **_facts(saved)}
-    text = json.dumps(facts).encode()
+    facts = _facts(saved)
+    text = json.dumps({"format": _FORMAT, "index": _digest(saved.release, facts), **facts}).encode()
     return lambda file: file.write(text)
 
 
 def _facts(saved: Saved) -> dict[str, Any]:
     ids, hidden = ([one if isinstance(one, str) else int(one) for one in names] for names in (saved.ids, saved.hidden))
     paid = None if saved.paid is None else saved.paid._asdict()
-    charged = {} if saved.charged is None else {"charged": [[p.to_dict(), n] for p, n in saved.charged.items()]}
-    return charged | {
+    return {
+        "charged": _grouped(saved.charged),
         "version": saved.version,
         "paid": paid,
         "hidden": sorted(hidden, key=lambda one: (str(one), type(one).__name__)),
@@ -301,9 +399,9 @@ def _facts(saved: Saved) -> dict[str, Any]:
     }
 
 
-def _digest(saved: Saved) -> str:
-    found = hashlib.sha256(np.ascontiguousarray(saved.release.vectors).data)
-    found.update(canonical({"guarantee": saved.release.guarantee.to_dict(), **_facts(saved)}).encode())
+def _digest(index: IndexRelease, facts: dict[str, Any]) -> str:
+    found = hashlib.sha256(np.ascontiguousarray(index.vectors).data)
+    found.update(canonical({"guarantee": index.guarantee.to_dict(), **facts}).encode())
     return found.hexdigest()
 
 

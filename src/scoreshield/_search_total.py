@@ -5,8 +5,10 @@ Each new index releases every record that stayed once more, and the noise of man
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from scoreshield import _checks
@@ -15,50 +17,54 @@ from scoreshield.privacy.filters import Filter
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profile import Profile
 
+#: The privacy profile of each index that was counted, by a random name. Two counts that share indexes are joined
+#: without losing one or counting one twice.
+Charges = Mapping[str, Profile]
+
 
 class Total:
-    """The indexes that were made, by their privacy profiles, and the most that they may spend at one delta."""
+    """The indexes that were counted, and the most that they may spend together at one delta."""
 
-    def __init__(self, epsilon: float, delta: float, charged: Mapping[Profile, int]) -> None:
+    def __init__(self, epsilon: float, delta: float, charged: Charges) -> None:
         self.limit, self.delta = epsilon, delta
-        self.charged = Counter(charged)
+        self.charged = dict(charged)
 
     @property
     def spent(self) -> float:
         """The epsilon of all of them together, at the total's delta."""
         return self._filter().spent
 
-    def add(self, guarantee: Guarantee) -> None:
-        """Count one more, before its noise is drawn."""
-        if guarantee.sampler != "research":
-            self.charged[guarantee.profile] += 1
+    def with_one_more(self, guarantee: Guarantee) -> dict[str, Profile]:
+        """What is counted once this index is too. Research mode is not private, and is not counted."""
+        return self.charged | charge(guarantee, secrets.token_hex(8))
 
-    def join(self, charged: Mapping[Profile, int]) -> None:
+    def join(self, charged: Charges) -> None:
         """Take in what another process has counted in the same file."""
-        self.charged |= Counter(charged)
+        self.charged |= charged
 
-    def check(self, guarantee: Guarantee) -> None:
+    def check(self, guarantee: Guarantee, counted_in: Path | None) -> None:
         """Raise BudgetExceeded where one more does not fit; the first one always does."""
         budget = self._filter()
         if guarantee.sampler == "research" or not self.charged or budget.would_fit(guarantee):
             return
         asked, spent = budget.asked(guarantee), budget.spent
+        counted = "" if counted_in is None else f", by the indexes that are counted in {counted_in}"
         raise BudgetExceeded(
             f"A new index releases every record that stayed again: it costs epsilon {asked:.6g}, and {spent:.6g} of "
-            f"{self.limit:.6g} is spent at delta {self.delta:g}. Give a ledger, which keeps the total, or allow more "
-            "with 'max_epsilon'.",
+            f"{self.limit:.6g} is spent at delta {self.delta:g}{counted}. Give a ledger, which keeps the total, or "
+            "allow more with 'max_epsilon'.",
             spent=spent,
             asked=asked,
             limit=self.limit,
         )
 
     def _filter(self) -> Filter:
-        return Filter.of(self.limit, self.delta, self.charged)
+        return Filter.of(self.limit, self.delta, Counter(self.charged.values()))
 
 
-def first_charge(guarantee: Guarantee) -> dict[Profile, int]:
-    """The total of an index that was made once."""
-    return {} if guarantee.sampler == "research" else {guarantee.profile: 1}
+def charge(guarantee: Guarantee, name: str) -> dict[str, Profile]:
+    """The count of one index."""
+    return {} if guarantee.sampler == "research" else {name: guarantee.profile}
 
 
 def check_limit(max_epsilon: Any, epsilon: float, mode: str, ledger: Any, function: str) -> float:

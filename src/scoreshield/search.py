@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield._contract import reserve
 from scoreshield._frames import clear_frames, clear_frames_on_error
+from scoreshield._locks import ThreadLock
 from scoreshield._search_answers import (
     UNSEEN,
     Chooser,
@@ -47,10 +47,13 @@ from scoreshield._search_files import (
     is_there,
     locked,
     read_index,
+    read_total,
     readable_index,
     rehearse,
+    total_path,
     write_hidden,
     write_index,
+    write_total,
 )
 from scoreshield._search_options import FUNCTION, MODES, Mode, Whose, check_ledger, check_options, pinned
 from scoreshield._search_total import Total, check_limit
@@ -60,7 +63,7 @@ from scoreshield.indexing import prepare_index
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger import Account
-from scoreshield.privacy.stream import sampler_name
+from scoreshield.privacy.stream import sampler_name, this_process
 from scoreshield.stores.pinned import Pinned, Snapshot
 from scoreshield.stores.protocol import Store, reading
 
@@ -92,7 +95,8 @@ class PrivateSearch:
     score_range, components, reduction, rng, progress : as in the release functions. ``rng`` seeds one stream for all
         queries, in research mode, which is not private.
     max_epsilon : for an index without a ledger: the most that this index and its refreshes may spend together, at
-        ``delta``. Without it, :meth:`refresh` raises :class:`BudgetExceeded`. See :attr:`spent`.
+        ``delta``. Without it, :meth:`refresh` raises :class:`BudgetExceeded`. With a ``file``, all that was made for
+        the file counts; each search on it has its own limit. See :attr:`spent`.
     pin, check_every : as in :class:`scoreshield.stores.Pinned`, which leaves ``check_every`` to the adapter by default.
     file : for an index: load it from there if it is there, or make it and save it; :meth:`refresh` and :meth:`hide`
         write there too. A process that starts again then pays nothing, and of several that start at once one does. An
@@ -139,12 +143,12 @@ class PrivateSearch:
         self._components, self._reduction, self._progress = components, reduction, progress
         self._pinned: Pinned | None = pinned(store, pin, check_every)
         self._whose = Whose(identity_of, centroids, self._pinned.pin, stays=rng is None)
-        self._lock = threading.Lock()
+        self._lock, self._process = ThreadLock(), this_process()
         self._made: Made | None = None
         self._total = Total(limit, delta, {})
         self._hidden: frozenset[Any] = frozenset()
         self._version = 0
-        self._file = None if file is None else as_path(file, FUNCTION)
+        self._file = self._home = None if file is None else as_path(file, FUNCTION).absolute()
         if self.mode != "index":
             self._rehearse()
         elif self._file is None:
@@ -155,17 +159,19 @@ class PrivateSearch:
     @classmethod
     def load(cls, path: str | Path) -> PrivateSearch:
         """A saved index, ready to answer: no store, no clean vector and no budget needed."""
-        return cls._serving(read_index(as_path(path, "load")))
+        path = as_path(path, "load").absolute()
+        return cls._serving(read_index(path), path)
 
     @classmethod
-    def _serving(cls, saved: Saved) -> PrivateSearch:
-        """A search that answers from a private index, and has no store."""
+    def _serving(cls, saved: Saved, home: Path) -> PrivateSearch:
+        """A search that answers from a private index of these files, and has no store."""
         search = cls.__new__(cls)
-        search.mode, search._pinned, search._ledger, search._lock = "index", None, None, threading.Lock()
+        search.mode, search._pinned, search._ledger = "index", None, None
+        search._lock, search._process, search._home = ThreadLock(), this_process(), home
         search._made = Made(saved.release, saved.ids, saved.version, paid=saved.paid)
         search._version, search._hidden, search._file = saved.version, saved.hidden, None
         guarantee = saved.release.guarantee
-        search._total = Total(guarantee.epsilon, guarantee.delta, saved.total)
+        search._total = Total(guarantee.epsilon, guarantee.delta, saved.charged)
         return search
 
     def __repr__(self) -> str:
@@ -211,8 +217,9 @@ class PrivateSearch:
     def spent(self) -> float:
         """Epsilon of the index and of all that were made before it, together, at the index's delta.
 
-        It counts the indexes that this object made, or that were made for its ``file``, also where a ledger counts
-        them too. Research mode is not private, and counts as 0.
+        It counts the indexes that this object made, or that were made for its ``file`` until it last read or wrote
+        there: also those that could not be saved, and where a ledger counts them too. Research mode is not private, and
+        counts as 0.
         """
         if self.mode != "index":
             raise InvalidInput(f"In mode {self.mode!r} the ledger keeps the total: see the account's 'spent'.")
@@ -243,21 +250,25 @@ class PrivateSearch:
         """Make a new index of the store as it is now, at the full price again: whoever stays is released twice.
 
         Without a ledger, :class:`BudgetExceeded` is raised where the total would pass ``max_epsilon``, and then
-        nothing is made. A refresh that fails after that counts. With a ``file``, the index is written there.
+        nothing is made. A refresh that fails after that counts. With a ``file``, it is counted there before the noise
+        is drawn, and the index is written there. A search with neither a ledger nor a file is refreshed only by the
+        process that made it.
         """
         if self.mode != "index" or self._pinned is None:
             raise InvalidInput(
                 "Only an index with a store is refreshed; the other modes read the store's state each time."
             )
         source = self._pinned
-        with self._lock, self._alone():
+        self._check_process()
+        with self._lock.hold("refresh()"), self._alone():
             self._safely(lambda: self._make_index(source))
 
     @clear_frames_on_error
     def hide(self, ids: Iterable[Any]) -> None:
         """Never answer with these records again, from now on; at no cost. For records that were deleted.
 
-        It is kept by :meth:`save`, and at once in the ``file`` where one was given. Ids that are not known are refused.
+        It is kept by :meth:`save`, and at once in the ``file`` where one was given; another process that uses the file
+        sees it when it starts or refreshes. Ids that are not known are refused.
         """
         try:
             more = None if isinstance(ids, str | bytes) else frozenset(ids)
@@ -267,7 +278,7 @@ class PrivateSearch:
             _checks.reject("ids", "hide", "a list of ids", ids)
         for one in more - frozenset(self.ids) - self._hidden:
             raise InvalidInput(f"hide knows no record {one!r}; ids are those of 'ids', numbers as numbers.")
-        with self._lock:
+        with self._lock.hold("hide()"):
             self._hidden |= more
             if self._file is not None:
                 with self._alone():
@@ -336,12 +347,15 @@ class PrivateSearch:
     def save(self, path: str | Path) -> None:
         """Write the private index (.npz) and its ids (.ids.json beside it), both or none; no clean vector is in them.
 
-        Ids must be whole numbers or strings. What is hidden is kept too, and which entry of the ledger paid.
+        Ids must be whole numbers or strings. What is hidden is kept too, which entry of the ledger paid, and the count
+        of indexes; saving over another index adds its count.
         """
         made = self._made
         if made is None:
             raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
-        write_index(as_path(path, "save"), self._saved(made))
+        path = as_path(path, "save").absolute()
+        with locked(path):
+            write_index(path, self._saved(made), path == self._home)  # where others may have hidden more since
 
     def _saved(self, made: Made) -> Saved:
         return Saved(made.release, made.ids, made.version, self._hidden, made.paid, self._total.charged)
@@ -385,12 +399,21 @@ class PrivateSearch:
             return  # the first query says it
         self._recipe.rehearse(adjacency)
 
+    def _check_process(self) -> None:
+        """A total in memory is copied by a fork, and each copy would spend the whole limit."""
+        is_shared = self._ledger is not None or self._file is not None
+        if this_process() != self._process and not is_shared and self._recipe.rng is None:
+            raise InvalidInput(
+                "This search was made in another process and keeps its total in memory: refresh it there, or give it a "
+                "'file' or a 'ledger', which processes share."
+            )
+
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._file is None else locked(self._file)
 
     def _open(self, path: Path) -> None:
         """Take the index from its file if it is there, or make it; others that start now wait, and take it."""
-        with self._alone():
+        with locked(path, to_write=False):
             if is_there(path):
                 self._safely(lambda: self._adopt(read_index(path), path))
             else:
@@ -413,6 +436,7 @@ class PrivateSearch:
         return snapshot
 
     def _make_index(self, source: Pinned) -> None:
+        process = this_process()
         try:
             snapshot = source.current()
             if snapshot.rows is None:
@@ -435,31 +459,37 @@ class PrivateSearch:
                 progress=self._progress,
             )
             if self._ledger is None:
-                self._total.check(prepared.guarantee)
+                self._total.check(prepared.guarantee, None if self._file is None else total_path(self._file))
             pending = reserve(self._ledger, [prepared.guarantee], adjacency, FUNCTION, same_people=True)
             rows = prepared.score()
+            charged = self._total.with_one_more(prepared.guarantee)
+            if self._file is not None and charged != self._total.charged:
+                write_total(self._file, charged)  # before the ledger: a count that cannot be written costs nothing
             entries = pending.commit()
-            self._total.add(prepared.guarantee)
+            self._total.join(charged)
             index = prepared.noisy(rows)
         finally:
             source.forget()
+        if this_process() != process:
+            raise InvalidInput("The process was forked while it made an index: the process that was charged has it.")
         version = max(snapshot.version, self._version + 1)
         paid = Paid(str(entries[0].dataset), entries[0].hash) if entries else None
         made = self._made = Made(index, names, version, snapshot.state, False, paid)
         self._version = version
         if self._file is not None:
             try:
-                self.save(self._file)
+                write_index(self._file, self._saved(made))
             except FileError as error:
                 # A search without the store: an error must not lead to clean vectors.
-                raise IndexNotSaved(error, self._serving(self._saved(made))) from None
+                raise IndexNotSaved(error, self._serving(self._saved(made), self._file)) from None
 
     def _join(self, path: Path) -> None:
         """Take in what another process may have hidden, or spent on refreshes, in the same file."""
+        self._total.join(read_total(path))
         saved = readable_index(path)
         if saved is not None:
             self._hidden |= saved.hidden
-            self._total.join(saved.total)
+            self._total.join(saved.charged)
 
     def _adopt(self, saved: Saved, path: Path) -> None:
         """Take an index from a file, if it is what would be made: as asked for, of these records."""
@@ -476,12 +506,14 @@ class PrivateSearch:
             stale = check_records(saved, *self._whose.names(ids), path) or None
         self._made = Made(saved.release, saved.ids, saved.version, state, stale, saved.paid)
         self._version, self._hidden = saved.version, saved.hidden
-        self._total.join(saved.total)
+        self._total.join(saved.charged)
 
     def _answer(self, queries: Float, wanted: Wanted) -> list[Hits]:
         made = self._made
         if made is not None:
             return from_index(made, queries, wanted)
+        if self.mode == "index":
+            raise InvalidInput("The index is still being made; it answers when the constructor has returned.")
         snapshot = self._current()
         names, adjacency = self._whose.names(snapshot.ids)
         chooser = Chooser(names, wanted, scored=self.releases_scores)

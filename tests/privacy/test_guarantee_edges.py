@@ -98,10 +98,10 @@ def test_a_scale_is_a_plain_number_whatever_was_given(value: float) -> None:
 def test_each_fork_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child of a child is a third process, though its id may be one that was given out before."""
     monkeypatch.setattr(stream, "_forks", 0)
-    seen = {stream._process()}
+    seen = {stream.this_process()}
     for _ in range(3):
         stream._count_fork()
-        seen.add(stream._process())
+        seen.add(stream.this_process())
     assert len(seen) == 4
 
 

@@ -54,7 +54,7 @@ def test_a_fork_in_the_middle_of_drawing_shares_no_word(monkeypatch: pytest.Monk
 
 @forks
 def test_the_same_fork_without_a_new_key_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_process", lambda: (1, 0))
+    monkeypatch.setattr(streams, "this_process", lambda: (1, 0))
     stream = SecureStream()
     stream.words(1000)
     assert in_a_fork(lambda: stream.words(64).tolist()) == stream.words(64).tolist()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._locks import ThreadLock
 from scoreshield._search_files import as_path, is_there
 from scoreshield._search_options import check_identities, check_ledger
 from scoreshield.errors import InvalidInput
@@ -101,7 +101,7 @@ class PrivateRetriever:
         self._documents = Documents(document_store, often=self._mode != "index")
         self._answers: Answers | None = None
         self._unsaved: PrivateSearch | None = None  # an index that was paid for, and is still to be written
-        self._loaded, self._lock = False, threading.Lock()
+        self._loaded, self._lock = False, ThreadLock()
 
     @property
     def search(self) -> PrivateSearch:
@@ -123,7 +123,7 @@ class PrivateRetriever:
     @clear_frames_on_error
     def warm_up(self) -> None:
         """Read the documents; make the index, or load it from ``file``. Once: later calls do nothing."""
-        with self._lock:
+        with self._lock.hold("warm_up() or run()"):
             if self._answers is not None:
                 return
             try:

@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-def _process() -> tuple[int, int]:
+def this_process() -> tuple[int, int]:
     """What tells this process from those it was forked from: an id alone may be given out again."""
     return os.getpid(), _forks
 
@@ -61,10 +61,10 @@ class SecureStream:
 
     def _take_key(self) -> None:
         self._keystream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
-        self._process = _process()
+        self._process = this_process()
 
     def words(self, count: int) -> Words:
-        if self._process != _process():
+        if self._process != this_process():
             self._take_key()
         size, zeros = 8 * count, self._zeros
         if len(zeros) < size:

@@ -7,7 +7,6 @@ scores are not.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from scoreshield import _checks
 from scoreshield import embeddings as _embeddings
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._locks import ThreadLock
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, Store, has, is_store, reading
 
@@ -115,7 +115,7 @@ class Pinned:
         if self._every < 0:
             _checks.reject("check_every", "Pinned", "a number of seconds, 0 or more", check_every)
         self.store = store
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._looked = -np.inf
         self._snapshot: Snapshot | None = None
         self._version, self._state = 0, None  # type: tuple[int, Hashable]
@@ -140,13 +140,13 @@ class Pinned:
     @clear_frames_on_error
     def current(self) -> Snapshot:
         """The records as they are now: as pinned, or read anew where the store changed."""
-        with self._lock:
+        with self._lock.hold("Reading the store"):
             return self._current()
 
     @clear_frames_on_error
     def listed(self) -> tuple[tuple[Any, ...], Hashable]:
         """The ids as they are now, and the store's state; no vectors are kept that were not held before."""
-        with self._lock:
+        with self._lock.hold("Reading the store"):
             if has(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
                 return self._listed()
             held = self._snapshot is not None
@@ -181,12 +181,12 @@ class Pinned:
 
     def forget(self) -> None:
         """Let go of the vectors, until they are read again."""
-        with self._lock:
+        with self._lock.hold("Reading the store"):
             self._snapshot = None
 
     def _moved(self) -> None:
         """The next reading is of a new version, whatever the store's state says."""
-        with self._lock:
+        with self._lock.hold("Reading the store"):
             self._snapshot, self._state = None, _UNKNOWN
 
     @property
