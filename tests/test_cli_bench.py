@@ -71,7 +71,7 @@ def test_the_grid_can_be_seen_and_given_back(folder: Path) -> None:
     ("arguments", "words"),
     [
         (["bench", "dp-frr"], "There is no experiment 'dp-frr'"),
-        (["bench", "noise", "--grid", "none.yaml"], "Cannot read the grid none.yaml"),
+        (["bench", "noise", "--grid", "none.yaml"], "There is no file none.yaml"),
         (["bench", "noise", "--grid", "typo.yaml"], "unknown setting 'epsilonn'; did you mean 'epsilon'?"),
         (["bench", "noise", "--grid", "metric.yaml"], "unknown metric 'speeed'"),
         (["bench", "gram-sts", "--quick"], "say where with --data-dir"),

@@ -83,13 +83,15 @@ def reading(path: str | Path) -> Iterator[None]:
     except (FileError, InvalidInput):
         raise
     except FileNotFoundError:
-        raise MissingFile(f"There is no file {path}.") from None
+        raise MissingFile(f"There is no file {printable(str(path))}.") from None
     except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror or first_line(error)}.") from None
+        raise FileError(f"Cannot read {printable(str(path))}: {error.strerror or first_line(error)}.") from None
     except MemoryError:
         raise
     except Exception as error:  # a damaged file can make its reader fail in any way at all
-        raise InvalidInput(f"{path} is corrupt, truncated or of another kind: {first_line(error)}") from None
+        raise InvalidInput(
+            f"{printable(str(path))} is corrupt, truncated or of another kind: {first_line(error)}"
+        ) from None
 
 
 def read_bytes(path: str | Path) -> bytes:

@@ -349,6 +349,15 @@ REJECTED = {
     "Greek in Latin": "f\u03b1ces",
     "all Cyrillic, as in 'cop'": "\u0441\u043e\u0440",
     "a fingerprint": "hmac-sha256:00",
+    "a phonetic letter": "f\u0251ces",
+    "a phonetic g": "ima\u0261es",
+    "a small capital": "fa\u1d04es",
+    "a click": "\u01c3id",
+    "a dotless i": "\u0131d",
+    "Cherokee, as in 'CAT'": "\u13df\u13aa\u13a2",
+    "Lisu, as in 'CAT'": "\ua4da\ua4ee\ua4d4",
+    "Coptic, as in 'o'": "\u2c9f",
+    "Armenian, as in 'o'": "\u0585",
 }
 
 

@@ -6,6 +6,7 @@ charge may be recorded without having been acknowledged: that costs budget, and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -226,3 +227,71 @@ def test_a_ledger_that_vanishes(url: str) -> None:
     Path(url.removeprefix("sqlite:///")).unlink()
     with pytest.raises(LedgerError, match="cannot be opened"):
         ledger.spend(pure(1.0))
+
+
+def test_a_second_name_of_the_file_stops_every_use(url: str, tmp_path: Path) -> None:
+    """SQLite's journal is beside the name that was opened: through another name, charges could be lost."""
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    ledger.spend(pure(1.0))
+    other = tmp_path / "other.db"
+    other.hardlink_to(tmp_path / "ledger.db")
+    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, lambda: Ledger.open(f"sqlite:///{other}")):
+        with pytest.raises(LedgerError, match="has another name beside this one"):
+            use()
+    other.unlink()
+    ledger.spend(pure(1.0))
+    assert ledger.spent == 2.0
+
+
+def test_the_second_name_that_a_killed_creation_leaves_is_removed(url: str, tmp_path: Path) -> None:
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    left = tmp_path / ".ledger.db.0123456789abcdef.part"
+    left.hardlink_to(tmp_path / "ledger.db")
+    unrelated = tmp_path / ".ledger.db.fedcba9876543210.part"
+    unrelated.write_text("somebody is making another one")
+    ledger.spend(pure(1.0))
+    assert not left.exists()
+    assert unrelated.exists()
+
+
+@pytest.mark.parametrize("what", ["spend", "spent"])
+def test_an_interrupt_at_any_line_leaves_neither_the_gate_nor_the_lock_behind(fast: str, what: str) -> None:
+    """The exception is kept, as a notebook keeps it; a fork and another charge must still be possible."""
+    ledger = Ledger.create(fast, epsilon=1e6, delta=0.0)
+    watched = (ledger_store.__file__, contextlib.__file__)
+    kept: list[BaseException] = []
+
+    def interrupted_at(number: int) -> bool:
+        """Whether there was such a line."""
+        left = number
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if event == "line" and frame.f_code.co_filename in watched:
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            if what == "spend":
+                ledger.spend(pure(0.001))
+            else:
+                assert ledger.spent >= 0
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        finally:
+            sys.settrace(before)
+        return left <= 0
+
+    number = 1
+    while interrupted_at(number):
+        assert not list(ledger_store._gate._inside), number
+        with contextlib.closing(sqlite3.connect(fast.removeprefix("sqlite:///"), timeout=0)) as connection:
+            connection.execute("BEGIN IMMEDIATE")  # raises if the lock is still held
+        number += 1
+    assert number > 50
+    assert len(kept) > 50
+    assert ledger.verify()

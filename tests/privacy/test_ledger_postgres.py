@@ -230,6 +230,7 @@ def test_tampering_is_evident(url: str) -> None:
         "CREATE TRIGGER quiet BEFORE INSERT ON scoreshield_entries FOR EACH ROW EXECUTE FUNCTION nothing()",
         "CREATE TRIGGER quiet BEFORE UPDATE ON scoreshield_accounts FOR EACH ROW EXECUTE FUNCTION nothing()",
         "ALTER TABLE scoreshield_entries ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE scoreshield_entries SET UNLOGGED",
         "CREATE TABLE more () INHERITS (scoreshield_entries)",
         "ALTER TABLE scoreshield_accounts RENAME TO a; CREATE VIEW scoreshield_accounts AS SELECT * FROM a",
     ],
@@ -242,9 +243,18 @@ def test_triggers_rules_and_views_stop_a_charge(url: str, statement: str) -> Non
         "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
         *statement.split("; "),
     )
-    with pytest.raises(LedgerError, match="is a view, or has a trigger, a rule or a row policy"):
+    with pytest.raises(LedgerError, match="is a view, is not logged, or has a trigger, a rule or a row policy"):
         ledger.spend(pure(1.0), dataset="a")
     assert execute(url, "SELECT COUNT(*) FROM ONLY scoreshield_entries") == [(1,)]
+
+
+def test_a_table_of_sums_that_was_dropped_is_made_again(url: str) -> None:
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    ledger.spend(pure(1.0), dataset="a")
+    execute(url, "DROP TABLE scoreshield_accounts")
+    ledger.spend(pure(2.0), dataset="a")
+    assert ledger.spent_on("a") == 3.0
+    assert ledger.verify()
 
 
 def test_an_old_ledger_gets_its_sums_from_its_owner_alone(url: str) -> None:

@@ -1,7 +1,7 @@
 """The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `ledger`.
 
-A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130.
-Neither leaves a half-written file. A failure that nobody foresaw is one line too and exit code 70, never 1, which says
+A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130 (while
+Python is still loading the package, an interrupt is answered by Python itself). Neither leaves a half-written file. A failure that nobody foresaw is one line too and exit code 70, never 1, which says
 that an audit broke a claim; with SCORESHIELD_DEBUG=1 in the environment its traceback comes first. Progress bars go to
 standard error, and only to a person's terminal.
 """
@@ -104,10 +104,9 @@ def demo(
 
 def main() -> None:
     """Run the command line and turn every foreseen failure into one line."""
-    command = typer.main.get_command(app)
     arguments = sys.argv[1:] or ["--help"]
     try:
-        code = command.main(arguments, prog_name="scoreshield", standalone_mode=False)
+        code = typer.main.get_command(app).main(arguments, prog_name="scoreshield", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)

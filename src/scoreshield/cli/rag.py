@@ -11,7 +11,7 @@ import typer
 
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import Dataset, LedgerUrl, check_not_input, ledger_file, ledger_of
-from scoreshield.cli.text import say
+from scoreshield.cli.text import printable, say
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.experiments.rag_folder import FILES
 from scoreshield.experiments.rag_run import LEAVABLE, Answering, Mechanism, Releasing, run
@@ -128,7 +128,7 @@ def rag(
         typer.echo(json.dumps({"files": files, **done.to_dict(records=False)}))
         return
     say(str(done))
-    say("Written        " + ", ".join(files))
+    say("Written        " + ", ".join(map(printable, files)))
 
 
 def _models(

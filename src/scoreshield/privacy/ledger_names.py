@@ -1,7 +1,8 @@
 """Names of collections: one spelling each, so that one collection has one budget.
 
-Two names that look alike must not have two budgets. A name is made of letters, of which no two alphabets are mixed, and
-of printable ASCII characters. docs/accounting.md states the rules; each of them is one function here.
+Names that look alike should not have two budgets. A name is made of printable ASCII characters and of letters of a
+few scripts, which are not mixed. docs/accounting.md states the rules, and what they do not catch; each of them is one
+function here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ from scoreshield.errors import InvalidInput
 FINGERPRINT = "hmac-sha256:"
 _MOST = 200
 
+#: Scripts that names may be written in. Others have letters that look like Latin ones (Cherokee, Lisu, Coptic ...).
+_SCRIPTS = {"LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC", "CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
+#: Latin letters beyond ASCII that alphabets of today use. Phonetic letters, small capitals and clicks look like others.
+_LATIN = (
+    ({*range(0xC0, 0x180)} - {0x131, 0x138, 0x149, 0x17F})  # without dotless i, kra, n after an apostrophe, long s
+    | {0x18F, 0x259, 0x1A0, 0x1A1, 0x1AF, 0x1B0}  # schwa, Vietnamese O and U with horn
+    | {*range(0x1CD, 0x1DD), *range(0x1E6, 0x1EC), *range(0x218, 0x21C)}  # Pinyin, Skolt Sami, Romanian
+    | {*range(0x1E00, 0x1F00)}
+)
 #: Scripts that are written together: Unicode Technical Standard 39, "highly restrictive".
 _TOGETHER = (
     {"LATIN", "CJK", "HIRAGANA", "KATAKANA"},
@@ -67,7 +77,10 @@ def _is_plain(character: str) -> bool:
     kind = unicodedata.category(character)
     if kind == "Lm":  # the Japanese length mark is a letter; modifiers look like quotes
         return not unicodedata.name(character).startswith("MODIFIER")
-    return kind in ("Lu", "Ll", "Lt", "Lo") and "FILLER" not in unicodedata.name(character, "FILLER")
+    if kind not in ("Lu", "Ll", "Lt", "Lo") or "FILLER" in unicodedata.name(character, "FILLER"):
+        return False
+    script = _script(character)
+    return script in _SCRIPTS and (script != "LATIN" or ord(character) in _LATIN)
 
 
 def _has_no_variants(name: str) -> bool:
@@ -96,7 +109,10 @@ def _is_not_a_fingerprint(name: str) -> bool:
 
 _RULES: tuple[tuple[Callable[[str], bool], str], ...] = (
     (_has_a_length, f"of 1 to {_MOST} characters"),
-    (_has_plain_characters, "of letters and printable ASCII characters, without invisible ones or loose accents"),
+    (
+        _has_plain_characters,
+        "of letters of common alphabets and printable ASCII characters, without invisible ones or loose accents",
+    ),
     (_has_plain_spaces, "without spaces at its ends and without two in a row"),
     (_has_no_variants, "without variant forms of characters, such as full-width letters"),
     (_has_one_script, "in one alphabet, since letters of another may look the same"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import os
 import secrets
 import sqlite3
@@ -24,6 +25,7 @@ import stat
 import threading
 import time
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,7 +90,7 @@ class Session:
     def add_accounts(self) -> None:
         """Make the table of sums, and the index that finds the entries of one account."""
         self._execute(_ACCOUNTS)
-        self._execute(_BY_DATASET)
+        self._execute(_BY_DATASET.replace("INDEX", "INDEX IF NOT EXISTS"))
         self._has_accounts = True
 
     def entry(self, number: int) -> Entry | None:
@@ -222,38 +224,54 @@ def store_at(url: Any) -> Store:
     raise InvalidInput(f"The 'url' parameter of Ledger must be sqlite:///PATH or postgresql://... Got {got} instead.")
 
 
+class _Pass:
+    """Stands for one transaction that is under way."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+
+
 class _Gate:
-    """Transactions pass it; a fork waits until those of other threads are through, and keeps new ones out meanwhile."""
+    """Transactions pass it; a fork waits until those of other threads are through, and keeps new ones out meanwhile.
+
+    It holds passes weakly: an interrupt at any line, the last ones included, ends the frame that owns the pass, and the
+    pass with it.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._inside: dict[int, int] = {}
+        self._inside: weakref.WeakSet[_Pass] = weakref.WeakSet()
 
     @contextlib.contextmanager
     def passed(self) -> Iterator[None]:
-        me = threading.get_ident()
+        entry = _Pass()
         with self._changed:
-            self._inside[me] = self._inside.get(me, 0) + 1
+            self._inside.add(entry)
         try:
             yield
         finally:
+            del entry
             with self._changed:
-                self._inside[me] = self._inside.get(me, 1) - 1
-                if not self._inside[me]:
-                    del self._inside[me]
                 self._changed.notify_all()
 
     def close(self) -> None:
+        """Wait for other threads, though no longer than a transaction can take: a fork must not wait forever."""
         self._changed.acquire()
-        self._changed.wait_for(lambda: not set(self._inside) - {threading.get_ident()})
+        deadline = time.monotonic() + BUSY_SECONDS
+        while not self._is_empty() and time.monotonic() < deadline:
+            self._changed.wait(timeout=0.1)
 
     def open(self) -> None:
         self._changed.release()
 
     def open_in_child(self) -> None:
         """The child has one thread, and a lock of its own: what the parent's threads wait on is not the child's."""
-        self._changed = threading.Condition(threading.RLock())
-        self._inside = {me: count for me, count in self._inside.items() if me == threading.get_ident()}
+        mine = [entry for entry in self._inside if entry.thread is threading.current_thread()]
+        self._changed, self._inside = threading.Condition(threading.RLock()), weakref.WeakSet(mine)
+
+    def _is_empty(self) -> bool:
+        me = threading.current_thread()
+        return not any(entry.thread is not me and entry.thread.is_alive() for entry in self._inside)
 
 
 _gate = _Gate()
@@ -293,7 +311,7 @@ class SQLiteStore(Store):
                 f"Everyone on this computer may read or write the ledger {self._path}, which holds a key and who asked "
                 f"for what; chmod o= would keep them out.",
                 LedgerWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return True
 
@@ -321,10 +339,12 @@ class SQLiteStore(Store):
         _sync_folder(self._path.parent)
         return True
 
+    @clear_frames_on_error  # they keep the connection, and with it the lock, for as long as somebody keeps the error
     def read(self, work: Callable[[Session], T]) -> T:
         with self._transaction("BEGIN") as connection:
             return work(Session(connection.execute, self._check_tables(connection)))
 
+    @clear_frames_on_error
     def write(self, work: Callable[[Session], T]) -> T:
         process = os.getpid()
         with self._transaction("BEGIN IMMEDIATE") as connection:
@@ -374,22 +394,41 @@ class SQLiteStore(Store):
         """Wait for the lock in short turns, and outside the gate between them, so that no fork waits for long."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
-            with contextlib.ExitStack() as turn:
-                turn.enter_context(_gate.passed())
-                connection = turn.enter_context(_connected(path))
-                try:
-                    connection.execute("PRAGMA synchronous=EXTRA")
-                    connection.execute("PRAGMA fullfsync=ON")
-                    connection.execute(begin)
-                    connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-                    connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")  # a commit waits for readers
-                except sqlite3.OperationalError as error:
-                    if not _is_busy(error) or time.monotonic() > deadline:
-                        raise
-                else:
-                    stack.enter_context(turn.pop_all())
-                    return connection
+            stack.enter_context(_gate.passed())
+            self._check_one_name(path)
+            connection = stack.enter_context(_connected(path))
+            try:
+                connection.execute("PRAGMA synchronous=EXTRA")
+                connection.execute("PRAGMA fullfsync=ON")
+                connection.execute(begin)
+                connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+                connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")  # a commit waits for readers
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+            else:
+                return connection
+            stack.close()
             time.sleep(0.001 + 0.01 * secrets.randbelow(1000) / 1000)
+
+    def _check_one_name(self, path: Path) -> None:
+        """Reject a file with a second name: SQLite keeps its journal beside the name that was opened.
+
+        A process that opens the other name does not see the journal of a charge that was killed, and writes over what
+        is rolled back later. A creation that was killed leaves such a name, which is ours to remove.
+        """
+        facts = path.stat()
+        if facts.st_nlink < 2 or not stat.S_ISREG(facts.st_mode):
+            return
+        for other in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(other.stat(follow_symlinks=False), facts):
+                    other.unlink()
+        if path.stat().st_nlink > 1:
+            raise LedgerError(
+                f"The file of the ledger {path} has another name beside this one (a hard link), through which charges "
+                "could be lost; remove the other name."
+            )
 
     def _failure(self, error: BaseException, doing: str) -> LedgerError:
         if isinstance(error, sqlite3.OperationalError) and _is_busy(error):
@@ -509,14 +548,14 @@ class PostgresStore(Store):
     def _check_tables(self, connection: Any) -> bool:
         """Whether there is a table of sums; an error for what could change what a charge reads or writes.
 
-        That is a trigger, a rule, a view, a table that inherits, or a row policy.
+        That is a trigger, a rule, a view, a table that inherits or is not logged, or a row policy.
         """
         tables = [name for kind, name in _OBJECTS if kind == "table"]
         found = {table: connection.execute(_FOREIGN, (table,)).fetchone() for table in tables}
         for table, facts in found.items():
             if facts is not None and (facts[0] not in ("r", b"r") or any(facts[1:])):
                 raise LedgerError(
-                    f"The table {table} of the ledger {self.name} is a view, or has a trigger, a rule or a row policy: "
+                    f"The table {table} of the ledger {self.name} is a view, is not logged, or has a trigger, a rule or a row policy: "
                     "that could change what is charged, so nothing is."
                 )
         return found["scoreshield_accounts"] is not None
@@ -544,8 +583,8 @@ class PostgresStore(Store):
 
 _SECRET = ("password", "sslpassword", "passfile", "service")
 
-#: The kind of a table, and whether anything hangs on it. Rules of views are of kind "_RETURN".
-_FOREIGN = """SELECT c.relkind, c.relrowsecurity, c.relhasrules, c.relhassubclass,
+#: The kind of a table, and whether anything hangs on it. An unlogged table is empty after a crash. Rules of views are of kind "_RETURN".
+_FOREIGN = """SELECT c.relkind, c.relpersistence <> 'p', c.relrowsecurity, c.relhasrules, c.relhassubclass,
         EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = c.oid)
     FROM pg_class c WHERE c.oid = to_regclass(?)""".replace("?", "%s")
 
