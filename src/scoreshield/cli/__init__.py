@@ -1,9 +1,10 @@
 """The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `ledger`.
 
-A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130 (while
-Python is still loading the package, an interrupt is answered by Python itself). Neither leaves a half-written file. A failure that nobody foresaw is one line too and exit code 70, never 1, which says
-that an audit broke a claim; with SCORESHIELD_DEBUG=1 in the environment its traceback comes first. Progress bars go to
-standard error, and only to a person's terminal.
+A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130
+(while Python is still loading the package, Python itself answers an interrupt). Neither leaves a half-written file. A
+failure that nobody foresaw is one line too and exit code 70, never 1, which says that an audit broke a claim; with
+SCORESHIELD_DEBUG=1 in the environment its traceback comes first. Progress bars go to standard error, and only to a
+person's terminal.
 """
 
 from __future__ import annotations

@@ -555,8 +555,8 @@ class PostgresStore(Store):
         for table, facts in found.items():
             if facts is not None and (facts[0] not in ("r", b"r") or any(facts[1:])):
                 raise LedgerError(
-                    f"The table {table} of the ledger {self.name} is a view, is not logged, or has a trigger, a rule or a row policy: "
-                    "that could change what is charged, so nothing is."
+                    f"The table {table} of the ledger {self.name} is a view, is not logged, or has a trigger, a rule "
+                    "or a row policy: that could change what is charged, so nothing is."
                 )
         return found["scoreshield_accounts"] is not None
 
@@ -583,7 +583,8 @@ class PostgresStore(Store):
 
 _SECRET = ("password", "sslpassword", "passfile", "service")
 
-#: The kind of a table, and whether anything hangs on it. An unlogged table is empty after a crash. Rules of views are of kind "_RETURN".
+#: The kind of a table, and whether anything hangs on it. An unlogged table is empty after a crash. Rules of views are
+#: of kind "_RETURN".
 _FOREIGN = """SELECT c.relkind, c.relpersistence <> 'p', c.relrowsecurity, c.relhasrules, c.relhassubclass,
         EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = c.oid)
     FROM pg_class c WHERE c.oid = to_regclass(?)""".replace("?", "%s")
