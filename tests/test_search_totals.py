@@ -359,7 +359,7 @@ class TestForks:
 
     @pytest.mark.parametrize("is_in_file", [False, True])
     def test_a_fork_in_the_middle_makes_one_index(self, file: Path, is_in_file: bool) -> None:
-        """The child of a callback goes on with noise of its own, which nothing was charged for."""
+        """The child of a callback cannot go on: noise of its own would be a second index for one charge."""
         children: list[tuple[int, int]] = []
 
         def fork(*_: Any) -> None:
@@ -383,7 +383,7 @@ class TestForks:
         with os.fdopen(end, "rb") as pipe:
             answer = pipe.read().decode()
         os.waitpid(child, 0)
-        assert answer.startswith("The process was forked while it made an index")
+        assert answer.startswith("This release was started in another process")
         assert answer.endswith("True")
         assert (says, search.spent, search.version) == ("", 10, 2)
         assert not list(file.parent.glob(".*"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.laws import LaplaceNoise, Law, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise, grid_step
 from scoreshield.privacy.profile import GaussianProfile, Profile
-from scoreshield.privacy.stream import Stream, stream_from
+from scoreshield.privacy.stream import Stream, check_process, stream_from, this_process
 
 Clean = TypeVar("Clean")
 R = TypeVar("R")
@@ -224,6 +224,7 @@ class Prepared(Generic[Clean, R]):
         adjacency: As asked for; unlike the guarantee's it knows the labels of identities.
         score: Computes the clean values and checks every row on the way.
         draw: Overwrites the clean values with noise from a stream and makes the release of them.
+        process: The process that started the release. A fork of it cannot continue it, except in research mode.
     """
 
     function: str
@@ -232,17 +233,26 @@ class Prepared(Generic[Clean, R]):
     rng: Any
     score: Callable[[], Clean]
     draw: Callable[[Clean, Stream], R]
+    process: tuple[int, int] = field(default_factory=this_process)
 
     def release(self, ledger: Any) -> R:
         """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
         pending = reserve(ledger, [self.guarantee], self.adjacency, self.function)
         clean = self.score()
+        self._check_process()  # before the charge, so that a fork is not charged for an error
         pending.commit()
         return self.noisy(clean)
 
     def noisy(self, clean: Clean) -> R:
         """The release of clean values; whoever calls this has committed the charge."""
-        return self.draw(clean, stream_from(self.rng, self.function))
+        self._check_process()
+        released = self.draw(clean, stream_from(self.rng, self.function))
+        self._check_process()  # a fork after the last word was drawn
+        return released
+
+    def _check_process(self) -> None:
+        if self.rng is None:
+            check_process(self.process)
 
 
 class Pending(Protocol):

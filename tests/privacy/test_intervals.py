@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
@@ -13,10 +14,11 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+from mpmath import ctx_mp_python
 from mpmath.ctx_iv import MPIntervalContext
 
 import scoreshield
-from scoreshield.privacy import exact, intervals, sampling, sphere
+from scoreshield.privacy import exact, intervals, privunit, sampling, sphere
 from scoreshield.privacy.intervals import Intervals
 from scoreshield.privacy.stream import ResearchStream
 
@@ -141,6 +143,78 @@ class Words:
             raise AssertionError("the sampler read more words than it should")
         given, self.left = self.left[:count], self.left[count:]
         return np.array(given, dtype=np.uint64).view(np.int64)
+
+
+EXACT_PATHS: dict[str, Callable[[ResearchStream], Any]] = {
+    "gaussian": lambda stream: sampling._decide(stream, 5, 7, 2.0**20),
+    "laplace": lambda stream: exact._decide_log(stream, 5, Fraction(3, 7), half=True),
+    "geometric": lambda stream: exact._decide_log(stream, 5, Fraction(3, 7), half=False),
+    "coin": lambda _: exact.enclose(lambda iv: iv.exp(-iv.mpf(1) / 4))(128),
+    "height": lambda stream: sphere._exact_height(CAP, (5, 63), 2**63, stream),
+    "cap": lambda stream: sphere._exact_cap(CAP, np.array([1.0, 0.0]), (5, 63), [(7, 9, 63)], stream),
+    "sphere, in the cap": lambda stream: sphere._exact_sphere(
+        sphere.Cap(2, 1.0, 0.01, 2.0**10, 0.4), np.array([0.6, 0.8]), True, [(7, 9, 63)], stream
+    ),
+    "sphere, outside": lambda stream: sphere._exact_sphere(CAP, np.array([0.6, 0.8]), False, [(7, 9, 63)], stream),
+}
+CAP = sphere.Cap(2, 1.0, 0.9, 2.0**10, 0.1)
+
+
+@pytest.mark.parametrize("name", EXACT_PATHS)
+def test_an_interrupt_at_any_conversion_of_a_number_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpmath compares an interval with a number under a bare ``except``, which makes a TypeError of an interrupt."""
+    original, left = MPIntervalContext.convert, [math.inf]
+
+    def interrupted(context: Any, x: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return original(context, x)
+
+    monkeypatch.setattr(MPIntervalContext, "convert", interrupted)
+    expected = EXACT_PATHS[name](ResearchStream(np.random.default_rng(1)))
+    for place in range(1, 10_000):
+        left[0] = place
+        try:
+            found = EXACT_PATHS[name](ResearchStream(np.random.default_rng(1)))
+        except KeyboardInterrupt:
+            continue
+        break
+    assert found == expected  # no interrupt was left to raise
+    assert left[0] > 0
+    assert place > 3
+    assert intervals.LOCK.acquire(blocking=False)
+    intervals.LOCK.release()
+
+
+def test_intervals_are_compared_by_their_ends() -> None:
+    context = Intervals()
+    low, high, inner = context.mpf([1, 2]), context.mpf([2, 3]), context.mpf([1, 3])
+    assert context.is_at_most(low, high)
+    assert not context.is_below(low, high)
+    assert not context.is_at_most(inner, high)
+    assert not context.is_at_most(high, low)
+    assert context.is_below(low, 3)
+    assert not context.is_below(low, 2)
+    assert context.is_at_most(low, 2)
+    assert context.is_below(0, low)
+    assert not context.is_below(1, low)
+    assert context.is_at_most(1, low)
+    assert context.is_below(low, 10**400)
+
+
+def test_the_calibration_of_a_cap_does_not_convert_its_height_from_a_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpmath's conversion of a float turns an interrupt into a NaN, and a cache would keep the result."""
+    original, seen = ctx_mp_python.from_float, []
+
+    def convert(x: float, *arguments: Any) -> Any:
+        seen.append(x)
+        return original(x, *arguments)
+
+    monkeypatch.setattr(ctx_mp_python, "from_float", convert)
+    privunit._cap_cost(24, 0.3)
+    assert seen  # mpmath's own thresholds
+    assert 0.3 not in seen
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -506,3 +506,24 @@ def test_labels_of_many_records_are_hashed_in_no_time() -> None:
     from scoreshield.privacy.ledger_units import _hash_labels
 
     assert len(_hash_labels(np.arange(10**6) // 3, b"key")) == 64
+
+
+def test_a_pending_charge_is_committed_once(ledger: Ledger) -> None:
+    account = ledger.account("people")
+    pending = account.reserve([pure(1.0)])
+    assert len(pending.commit()) == 1
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="committed already, or failed"):
+            pending.commit()
+    assert len(list(ledger.entries())) == 1
+
+
+def test_a_commit_that_failed_is_not_repeated(ledger: Ledger) -> None:
+    account = ledger.account("people")
+    first, second = account.reserve([pure(6.0)]), account.reserve([pure(6.0)])
+    first.commit()
+    with pytest.raises(ss.BudgetExceeded):
+        second.commit()
+    with pytest.raises(LedgerError, match="committed already, or failed"):
+        second.commit()
+    assert len(list(ledger.entries())) == 1

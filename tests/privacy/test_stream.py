@@ -7,12 +7,15 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import scoreshield as ss
+from scoreshield import _contract, releases
+from scoreshield.privacy import sampling
 from scoreshield.privacy import stream as streams
 from scoreshield.privacy.sampling import fill_rounded_gaussian
 from scoreshield.privacy.stream import ResearchStream, SecureStream
@@ -38,8 +41,18 @@ def in_a_fork(function: Callable[[], Any]) -> Any:
     return answer
 
 
+def words_or_error(stream: SecureStream) -> list[int] | str:
+    try:
+        return stream.words(64).tolist()
+    except ss.InvalidInput as error:
+        return str(error)
+
+
+SENTENCE = "This release was started in another process; a fork cannot continue it."
+
+
 @forks
-def test_a_fork_in_the_middle_of_drawing_shares_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_in_the_middle_of_drawing_gets_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: bytes(range(count)))
     undisturbed = SecureStream()
     undisturbed.words(1000)
@@ -47,54 +60,140 @@ def test_a_fork_in_the_middle_of_drawing_shares_no_word(monkeypatch: pytest.Monk
     stream = SecureStream()
     stream.words(1000)
     monkeypatch.undo()
-    child, grandchild = in_a_fork(lambda: (stream.words(64).tolist(), in_a_fork(lambda: stream.words(64).tolist())))
+    child, grandchild = in_a_fork(lambda: (words_or_error(stream), in_a_fork(lambda: words_or_error(stream))))
+    assert child == grandchild == SENTENCE
     assert stream.words(64).tolist() == expected  # the parent goes on as if nothing had happened
-    assert len({*expected, *child, *grandchild}) == 3 * 64
 
 
 @forks
-def test_the_same_fork_without_a_new_key_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_fork_without_the_check_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "this_process", lambda: (1, 0))
     stream = SecureStream()
     stream.words(1000)
-    assert in_a_fork(lambda: stream.words(64).tolist()) == stream.words(64).tolist()
+    assert in_a_fork(lambda: words_or_error(stream)) == stream.words(64).tolist()
 
 
 @forks
 def test_a_process_id_that_is_given_out_again_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 4711)
     stream = SecureStream()
-    assert not set(in_a_fork(lambda: stream.words(64).tolist())) & set(stream.words(64).tolist())
+    assert in_a_fork(lambda: words_or_error(stream)) == SENTENCE
+    assert len(words_or_error(stream)) == 64
+
+
+class Fork:
+    """Forks at its first call; the child says through a pipe how the release ends for it."""
+
+    def __init__(self) -> None:
+        self.child: int | None = None
+        self._read, self._write = os.pipe()
+
+    def __call__(self, *arguments: Any) -> None:
+        del arguments
+        if self.child is None:
+            self.child = os.fork()
+
+    def ending(self, release: Callable[[], Any]) -> tuple[Any, Any]:
+        """What the release returns here, and what it returned or raised in the child."""
+        try:
+            found = release()
+        except Exception as error:  # a child must not run the tests that follow
+            found = str(error)
+        if self.child == 0:
+            try:
+                with os.fdopen(self._write, "wb") as pipe:
+                    pickle.dump(found, pipe)
+            finally:
+                os._exit(0)
+        os.close(self._write)
+        with os.fdopen(self._read, "rb") as pipe:
+            other = pickle.load(pipe)
+        assert self.child is not None
+        os.waitpid(self.child, 0)
+        return found, other
+
+
+ROWS = np.random.default_rng(2).standard_normal((600, 4))
 
 
 @forks
-def test_a_fork_inside_a_release() -> None:
-    """Parent and child go on with one Gram matrix: the entries noised before the fork agree, those after it do not."""
-    rows = np.random.default_rng(2).standard_normal((600, 4))
-    found: list[Any] = []
+@pytest.mark.parametrize("moment", ["score", "commit", "stream", "words", "last words", "done"])
+def test_a_fork_inside_a_release_gives_no_second_view(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a process forks between the check of the arguments and the result, only one side gets a result."""
+    fork = Fork()
 
-    def progress(done: int, total: int) -> None:
-        if done < total and not found:
-            found.append(None)
-            read, write = os.pipe()
-            child = os.fork()
-            found[0] = (child, read if child else write)
+    def before(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
 
-    noisy = ss.release_gram(rows, epsilon=1, delta=1e-6, projection="none", progress=progress).noisy
-    child, end = found[0]
-    if child == 0:
-        try:
-            with os.fdopen(end, "wb") as pipe:
-                pickle.dump(noisy, pipe)
-        finally:
-            os._exit(0)
-    with os.fdopen(end, "rb") as pipe:
-        other = pickle.load(pipe)
-    os.waitpid(child, 0)
-    equal = noisy == other
-    assert equal[:256].all()
-    after = equal[256:, 256:]
-    assert np.count_nonzero(after) == len(after)  # the public diagonal alone
+        def forking(*arguments: Any, **options: Any) -> Any:
+            fork()
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, forking)
+
+    account = Account()
+    match moment:
+        case "score":
+            before(releases._embeddings, "scores")
+        case "commit":
+            before(account, "commit")
+        case "stream":
+            before(_contract, "stream_from")
+        case "words":
+            before(SecureStream, "words")
+        case "last words":
+            before(sampling, "_normal_pairs")
+        case "done":
+            before(releases, "ScoreRelease")
+    here, there = fork.ending(
+        lambda: ss.release_scores(ROWS, np.ones(4), epsilon=1, delta=1e-6, ledger=account).noisy.tolist()
+    )
+    assert len(here) == len(ROWS)
+    assert there == SENTENCE
+
+
+class Account:
+    dataset = "people"
+
+    def reserve(self, guarantees: Any, **options: Any) -> Account:
+        del guarantees, options
+        return self
+
+    def commit(self) -> None: ...
+
+
+@forks
+def test_forks_of_a_callback_inside_a_gram_matrix(tmp_path: Path) -> None:
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=2, delta=1e-5)
+    fork = Fork()
+    here, there = fork.ending(
+        lambda: ss.release_gram(
+            ROWS, epsilon=1, delta=1e-6, projection="none", progress=fork, ledger=ledger.account("people")
+        ).noisy.tolist()
+    )
+    assert len(here) == len(ROWS)
+    assert there == SENTENCE
+    assert len(list(ledger.entries())) == 1
+
+
+@forks
+def test_a_fork_inside_a_research_release_repeats_it() -> None:
+    fork = Fork()
+    here, there = fork.ending(
+        lambda: ss.release_gram(ROWS, epsilon=1, delta=1e-6, projection="none", progress=fork, rng=3).noisy.tolist()
+    )
+    assert here == there
+
+
+@forks
+def test_forks_between_releases_release_by_themselves() -> None:
+    def release() -> list[float]:
+        noisy: list[float] = ss.release_scores(ROWS, np.ones(4), epsilon=1, delta=1e-6).noisy.tolist()
+        return noisy
+
+    before, child, after = release(), in_a_fork(release), release()
+    assert len(child) == len(ROWS)
+    assert before != child != after
 
 
 def test_threads_that_share_a_stream_share_no_word() -> None:

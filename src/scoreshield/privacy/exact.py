@@ -140,7 +140,7 @@ def _decide_log(stream: Stream, x: int, factor: Fraction, *, half: bool) -> int:
                 found = sampling._nearest(value)
             else:
                 low = int(value.a)
-                found = low if low <= value and value < low + 1 else None
+                found = low if iv.is_at_most(low, value) and iv.is_below(value, low + 1) else None
         if found is not None:
             return found
 

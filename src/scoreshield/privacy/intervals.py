@@ -59,8 +59,23 @@ class Intervals:
 
     def sqrt(self, x: Any) -> Any:
         """The square root of what of an interval is not negative: a widened bound may reach below a true zero."""
-        low, high = x.a, x.b
-        return self._context.sqrt(self.mpf([0 if low < 0 else low, high]))
+        return self._context.sqrt(self.mpf([0 if self.is_below(x.a, 0) else x.a, x.b]))
+
+    def is_below(self, x: Any, y: Any) -> bool:
+        """Whether every point of x is below every point of y; each is an interval or a whole number.
+
+        mpmath's own comparison of an interval with a number catches every exception while it converts the number, an
+        interrupt too. Here the number becomes an interval first, and end points are compared.
+        """
+        return bool(libmp.mpf_lt(self._ends(x)[1], self._ends(y)[0]))
+
+    def is_at_most(self, x: Any, y: Any) -> bool:
+        """Whether no point of x is above any point of y."""
+        return bool(libmp.mpf_le(self._ends(x)[1], self._ends(y)[0]))
+
+    def _ends(self, x: Any) -> tuple[Any, Any]:
+        low, high = self.mpf(x)._mpi_ if isinstance(x, int) else x._mpi_
+        return low, high
 
     def _widened(self, function: Callable[[], Any], *, relative: bool) -> Any:
         """A function's interval, computed with 64 more bits and widened by 2^(1 - precision) on either side.

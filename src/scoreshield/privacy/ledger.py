@@ -80,15 +80,25 @@ class Verification:
         return f"All {self.entries} entries are as they were written, in order and within the limit; head {self.head}."
 
 
-@dataclass(frozen=True)
 class PendingCharge:
     """Guarantees that were checked against a budget and are not charged yet."""
 
-    _charge: Callable[[], list[Entry]]
+    def __init__(self, charge: Callable[[], list[Entry]]) -> None:
+        self._charges = [charge]
 
     def commit(self) -> list[Entry]:
-        """Charge them, all or none; the entries are on the disk when this returns, and noise may be drawn after it."""
-        return self._charge()
+        """Charge them, all or none; the entries are on the disk when this returns, and noise may be drawn after it.
+
+        Raises:
+            LedgerError: If ``commit`` was called before, whether or not that call succeeded.
+        """
+        try:
+            charge = self._charges.pop()  # of two threads, one gets it
+        except IndexError:
+            raise LedgerError(
+                "This charge was committed already, or failed; reserve another one to charge again."
+            ) from None
+        return charge()
 
 
 class Ledger:
@@ -117,7 +127,7 @@ class Ledger:
                     f"There was no ledger at {store.name}, so one was made with nothing spent; Ledger.create makes one "
                     "without this warning, and Ledger.open never makes one.",
                     LedgerWarning,
-                    stacklevel=4,
+                    stacklevel=4,  # past the two frames of the guard
                 )
         self._read(store)
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):

@@ -184,6 +184,8 @@ def _cap_cost(dimension: int, gamma: float) -> Any:
     with intervals.LOCK:
         mp = MPContext()
         mp.dps = _DIGITS
-        height = mp.mpf(gamma)
+        # From whole numbers: mpmath's conversion of a float catches every exception, an interrupt too.
+        numerator, denominator = gamma.as_integer_ratio()
+        height = mp.mpf(numerator) / denominator
         cap = mp.betainc(mp.mpf(dimension - 1) / 2, mp.mpf(1) / 2, 0, 1 - height * height, regularized=True) / 2
         return mp.log((1 - cap) / cap)

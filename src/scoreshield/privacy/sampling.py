@@ -147,9 +147,10 @@ def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
 
 def _nearest(value: Any) -> int | None:
     """The integer that every point of the interval rounds to, if there is one."""
-    half = intervals.INTERVALS.mpf(1) / 2
+    iv = intervals.INTERVALS
+    half = iv.mpf(1) / 2
     middle = int(value.mid)
     for candidate in (middle - 1, middle, middle + 1):
-        if candidate - half < value and value < candidate + half:  # true only if true of every point
+        if iv.is_below(candidate - half, value) and iv.is_below(value, candidate + half):
             return candidate
     return None

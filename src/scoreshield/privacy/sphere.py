@@ -300,9 +300,9 @@ def _exact_height(cap: Cap, start: Bits, word: int, stream: Stream) -> Bits | No
                 continue
             iv = intervals.INTERVALS
             over = iv.mpf([word, word + 1]) / (1 << size) * found[0] - exact._rational(iv, cap.gamma)
-            if over < 0:
+            if iv.is_below(over, 0):
                 return x, bits
-            if over > 0:
+            if iv.is_below(0, over):
                 return None
 
 
@@ -317,13 +317,13 @@ def _exact_cap(cap: Cap, v: Float, start: Bits, pairs: list[tuple[int, int, int]
             z = _row_enclosures(pairs, len(v))
             if found is None or z is None:
                 continue
-            axis = _unit(v)
+            iv, axis = intervals.INTERVALS, _unit(v)
             along = _dot(z, axis)
             side = [a - along * b for a, b in zip(z, axis, strict=True)]
             square = _dot(side, side)
-            if not square > 0:
+            if not iv.is_below(0, square):
                 continue
-            depth = found[1] / intervals.INTERVALS.sqrt(square)
+            depth = found[1] / iv.sqrt(square)
             rounded = _all_nearest(cap, [found[0] * a + depth * b for a, b in zip(axis, side, strict=True)])
         if rounded is not None:
             return rounded
@@ -341,18 +341,18 @@ def _exact_sphere(
                 continue
             iv = intervals.INTERVALS
             square = _dot(z, z)
-            if not square > 0:
+            if not iv.is_below(0, square):
                 continue
             length = iv.sqrt(square)
             height = _dot(z, _unit(v)) / length
-            if heads and not (height < 0 or height > 0):
+            if heads and not (iv.is_below(height, 0) or iv.is_below(0, height)):
                 continue
-            if heads and height < 0:
+            if heads and iv.is_below(height, 0):
                 height, length = -height, -length
             over = height - exact._rational(iv, cap.gamma)
-            if not (over < 0 or over > 0):
+            if not (iv.is_below(over, 0) or iv.is_below(0, over)):
                 continue
-            if bool(over > 0) != heads:
+            if iv.is_below(0, over) != heads:
                 return None
             rounded = _all_nearest(cap, [value / length for value in z])
         if rounded is not None:

@@ -1,10 +1,10 @@
 """Where random bits come from: a cryptographic stream for releases, a seeded generator for research.
 
 A release draws from AES-256 in counter mode under a fresh key from the operating system, through `cryptography`.
-The key lives as long as one release, in one process, and is never stored, so neither a fork nor a saved object can make
-two releases share noise. If the operating system has no random bytes to give, a release fails: there is no other
-source to fall back to. The research stream repeats, which is what experiments want and what an attacker wants too: a
-release made with it says so in its guarantee.
+The key lives as long as one release, in one process, and is never stored: a saved object cannot make two releases share
+noise, and a fork cannot continue its parent's release. If the operating system has no random bytes to give, a release
+fails: there is no other source to fall back to. The research stream repeats, which is what experiments want and what an
+attacker wants too: a release made with it says so in its guarantee.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from scoreshield import _checks
+from scoreshield.errors import InvalidInput
 
 Words = NDArray[np.int64]
 
@@ -37,6 +38,12 @@ def this_process() -> tuple[int, int]:
     return os.getpid(), _forks
 
 
+def check_process(started: tuple[int, int]) -> None:
+    """Raise an error in a fork of the process that started a release: its view would be a second one for one charge."""
+    if started != this_process():
+        raise InvalidInput("This release was started in another process; a fork cannot continue it.")
+
+
 class Stream(Protocol):
     """A source of uniform 64-bit words."""
 
@@ -49,29 +56,25 @@ class Stream(Protocol):
 class SecureStream:
     """AES-256-CTR keyed by the operating system: unpredictable, and never the same twice.
 
-    A process that was forked while the stream was in use takes a key of its own with its next words. A stream belongs
-    to one release and so to one thread; two threads that call it at once get different words, or an error.
+    A process that was forked while the stream was in use gets an error. A stream belongs to one release and so to one
+    thread; two threads that call it at once get different words, or an error.
     """
 
     name = "exact"
 
     def __init__(self) -> None:
         self._zeros = b""
-        self._take_key()
-
-    def _take_key(self) -> None:
         self._keystream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
         self._process = this_process()
 
     def words(self, count: int) -> Words:
-        if self._process != this_process():
-            self._take_key()
         size, zeros = 8 * count, self._zeros
         if len(zeros) < size:
             zeros = self._zeros = bytes(size)
         block = bytearray(size + 15)  # some versions of the cipher want room for one block more
         if self._keystream.update_into(memoryview(zeros)[:size], block) != size:
             raise RuntimeError("The cipher returned fewer random bytes than it was asked for.")
+        check_process(self._process)  # last, so that a fork inside this function is noticed too
         return np.frombuffer(block, dtype="<i8", count=count)
 
 
