@@ -100,9 +100,13 @@ class TestOutputsOverInputs:
 
     def test_the_export_of_a_ledger(self, folder: Path, run: Any) -> None:
         ss.Ledger.create(f"sqlite:///{folder / 'ledger.json'}", epsilon=10, delta=1e-6)
-        os.link(folder / "ledger.json", folder / "export.csv")
+        (folder / "export.csv").symlink_to("ledger.json")
         for output in ("ledger.json", "export.csv"):
             self.rejected(run("ledger", "export", "sqlite:///ledger.json", "--output", output, "--force"))
+        os.link(folder / "ledger.json", folder / "other.csv")
+        code, out, _ = run("ledger", "export", "sqlite:///ledger.json", "--output", "other.csv", "--force")
+        assert (code, out) == (2, "")
+        (folder / "other.csv").unlink()
         assert ss.Ledger.open("sqlite:///ledger.json").verify()
 
     def test_the_page_of_a_plan(self, folder: Path, run: Any) -> None:
