@@ -167,3 +167,11 @@ def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
         os.umask(before)
     assert seen == [0o644, 0o600, 0o600]
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("open", "private")] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize("text", ["=1+1", " =1+1", "  @sum", "'=1", " 'x", "-2", "\ta", "a\rb", "", " plain", "a=1"])
+def test_no_cell_is_a_formula_and_each_reads_back(text: str) -> None:
+    """Some spreadsheets ignore spaces in front of a formula."""
+    cell = io.csv_text(text)
+    assert not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert io.from_csv_text(cell) == text.replace("\r", "\n")

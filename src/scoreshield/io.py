@@ -72,12 +72,17 @@ def csv_text(text: str) -> str:
     Carriage returns become line feeds: Python's writer does not quote them, and they would end the row.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _MARK + text if text.startswith((*_FORMULAS, _MARK)) else text
+    return _MARK + text if _needs_mark(text) else text
 
 
 def from_csv_text(cell: str) -> str:
     """The text that :func:`csv_text` made the cell of."""
-    return cell[1:] if cell.startswith(_MARK) and cell[1:].startswith((*_FORMULAS, _MARK)) else cell
+    return cell[1:] if cell.startswith(_MARK) and _needs_mark(cell[1:]) else cell
+
+
+def _needs_mark(text: str) -> bool:
+    """Some spreadsheets ignore spaces in front of a formula."""
+    return text.lstrip(" ").startswith((*_FORMULAS, _MARK))
 
 
 def release_writer(

@@ -105,7 +105,7 @@ def enclose(value: Callable[[Any], Any]) -> Callable[[int], tuple[int, int]]:
             iv = intervals.INTERVALS
             iv.prec = bits + 64
             scaled = value(iv) * (1 << bits)
-            low, high = int(iv.floor(scaled.a).a) if hasattr(iv, "floor") else int(scaled.a), int(scaled.b) + 1
+            low, high = int(scaled.a), int(scaled.b) + 1
         return max(0, low), min(1 << bits, high)
 
     return at
