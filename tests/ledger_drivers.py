@@ -5,6 +5,7 @@ Each driver prints one JSON object. They are run as scripts, so that a fork neve
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -273,6 +274,47 @@ def fork_inside_a_charge(url: str) -> dict[str, Any]:
         return {"child": pipe.read(), "entries": len(ledger.entries()), "whole": bool(ledger.verify())}
 
 
+def charge_after_a_fork_inside_a_charge(url: str) -> dict[str, Any]:
+    """The child, and a child of it, charge by themselves after the charge that their parent continues."""
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    append, home = ledger_store.Session.append, os.getpid()
+    children: list[int] = []
+    pipes = [os.pipe() for _ in range(2)]
+
+    def fork(session: Any, entry: Any) -> None:
+        append(session, entry)
+        if os.getpid() == home and not children:
+            children.append(os.fork())
+
+    def charge(pipe: int) -> None:
+        try:
+            ledger.spend(pure(1.0))
+        except LedgerError as error:
+            os.write(pipe, f"{type(error).__name__}: {error}".encode())
+
+    ledger_store.Session.append = fork  # type: ignore[method-assign]
+    started = time.monotonic()
+    with contextlib.suppress(LedgerError):
+        ledger.spend(pure(1.0))
+    if os.getpid() != home:
+        charge(pipes[0][1])
+        if os.fork() == 0:
+            charge(pipes[1][1])
+        else:
+            os.wait()
+        os._exit(0)
+    os.wait()
+    seconds = time.monotonic() - started
+    ledger.spend(pure(1.0))
+    said = []
+    for reader, writer in pipes:
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            said.append(pipe.read())
+    facts = {"child": said[0], "grandchild": said[1], "seconds": seconds}
+    return {**facts, "entries": len(ledger.entries()), "whole": bool(ledger.verify())}
+
+
 def full_disk(url: str, limit: int) -> dict[str, Any]:
     """Charge until the disk is full: a limit on the size of any file, or a small disk that really is."""
     ledger = Ledger.create(url, epsilon=1e6, delta=1e-6)
@@ -301,7 +343,9 @@ def full_disk(url: str, limit: int) -> dict[str, Any]:
 
 DRIVERS = {work.__name__: work for work in (kill_at_every_statement, kill_at_random, race, race_creation, full_disk)}
 
-DRIVERS |= {work.__name__: work for work in (fork_while_charging, fork_inside_a_charge)}
+DRIVERS |= {
+    work.__name__: work for work in (fork_while_charging, fork_inside_a_charge, charge_after_a_fork_inside_a_charge)
+}
 
 if __name__ == "__main__":
     print(json.dumps(DRIVERS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))))

@@ -152,6 +152,22 @@ def test_bad_input_is_one_line(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("guarantee", ["{}", "[]", "null", '{"mechanism":"m","epsilon":"x","delta":0}'])
+def test_a_guarantee_that_cannot_be_listed_is_one_line(
+    ledger: Ledger,
+    folder: Path,
+    guarantee: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ledger.verify()
+    connection = sqlite3.connect(folder / "ledger.db", isolation_level=None)
+    connection.execute("UPDATE scoreshield_entries SET guarantee = ? WHERE id = 2", (guarantee,))
+    connection.close()
+    assert run("list", URL, monkeypatch=monkeypatch) == 2
+    assert capsys.readouterr().err == "scoreshield: Entry 2 holds no guarantee that can be listed.\n"
+
+
 def test_as_a_process_and_help(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

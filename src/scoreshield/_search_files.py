@@ -315,8 +315,8 @@ def _check_paid(saved: Saved, account: Account, path: Path) -> None:
 
 
 def _holds(account: Account, paid: Paid, promise: str) -> bool:
-    wanted = (paid.entry, paid.dataset, promise)
-    return any((entry.hash, entry.dataset, entry.guarantee) == wanted for entry in account.ledger.entries())
+    entry = account.ledger.entry(paid.entry)
+    return entry is not None and (entry.dataset, entry.guarantee) == (paid.dataset, promise)
 
 
 def check_records(saved: Saved, names: Names, adjacency: Adjacency, path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from fractions import Fraction
@@ -13,7 +14,7 @@ import scoreshield as ss
 from scoreshield.privacy import calibration, filters
 from scoreshield.privacy.filters import Filter, Room, Sums, check_budget, cost_of
 from scoreshield.privacy.losses import log_moment
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, PureProfile
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
 
 BUDGETS = [(1.0, 1e-6), (0.1, 1e-9), (8.0, 1e-3), (30.0, 1e-5)]
 
@@ -122,6 +123,21 @@ def test_exact_sums_are_written_to_the_last_bit(value: float) -> None:
     assert filters._from_text(filters._to_text(exact)) == exact
     assert filters._round(exact) == value
     assert filters._round(Fraction(10) ** 400) == math.inf
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-320, 1e-300, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("epsilon", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize(
+    "profile", [PureProfile(5e-324), PureProfile(1e-9), GaussianProfile(1e-9), GaussianProfile(9.0)]
+)
+def test_budgets_at_the_ends_of_the_number_line(epsilon: float, delta: float, profile: Profile) -> None:
+    budget = Filter(epsilon, delta)
+    for _ in range(3):
+        with contextlib.suppress(ss.BudgetExceeded):
+            budget.spend(profile)
+    assert 0 <= budget.spent <= epsilon * (1 + 1e-9)
+    assert budget.holds()
+    assert budget.room().pure <= epsilon
 
 
 @pytest.mark.parametrize(

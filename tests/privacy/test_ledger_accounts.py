@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -169,10 +170,13 @@ class TestConstantCost:
                 cost(account.room),
                 cost(lambda: account.reserve(charges(1))),
                 cost(lambda: ledger.spent),
+                cost(lambda: ledger.entry(last.hash)),
+                cost(lambda: ledger.entry("of no entry")),
             ]
 
         for name in ("a", "b"):
-            ledger.spend_all(charges(30), dataset=name)
+            last = ledger.spend_all(charges(30), dataset=name)[-1]
+        assert (ledger.entry(last.hash), ledger.entry("of no entry")) == (last, None)
         few = costs()
         statements.clear()
         for name in ("a", "b"):
@@ -286,6 +290,61 @@ class TestTampering:
             with pytest.raises(LedgerError, match="has been altered"):
                 use()
         assert ledger.verify().first_bad == 3
+
+    def test_an_index_that_hides_entries_is_seen(self, url: str, ledger: Ledger) -> None:
+        """A charge finds the last entry of its account by an index, so verify looks at the index itself."""
+        ledger.spend(pure(4.0), dataset="a")
+        (old,) = execute(url, "SELECT * FROM scoreshield_accounts")
+        ledger.spend(pure(5.0), dataset="a")
+        name = "scoreshield_entries_by_dataset"
+        ((statement,),) = execute(url, "SELECT sql FROM sqlite_master WHERE name = ?", name)
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(f"DROP INDEX {name}")
+        connection.execute(f"CREATE INDEX {name} ON scoreshield_entries (dataset, id) WHERE id < 2")
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (statement, name))
+        connection.execute("UPDATE scoreshield_accounts SET last = ?, sums = ?, seal = ?", old[1:])
+        connection.close()
+        assert ledger.verify().reason.startswith("The database is damaged or was altered: 'row 2 missing from index")
+
+    @pytest.mark.parametrize("name", [None, b""])
+    def test_a_row_that_no_charge_reads_hides_no_other(self, url: str, ledger: Ledger, name: object) -> None:
+        """'' stands for charges without a dataset; NULL and an empty blob were taken for it by verify alone."""
+        fill(ledger)
+        ((last, sums, seal),) = execute(url, "SELECT last, sums, seal FROM scoreshield_accounts WHERE dataset = ''")
+        execute(url, "INSERT INTO scoreshield_accounts VALUES (?, ?, ?, ?)", name, last, sums, seal)
+        assert ledger.verify().reason == f"There are sums for {name!r}, which is no name of an account."
+        execute(url, "UPDATE scoreshield_accounts SET sums = sums || ' ' WHERE dataset = ''")
+        assert "sums that are kept for charges without a dataset" in ledger.verify().reason
+
+    @pytest.mark.parametrize("time", ["some day", "2026-01-01T00:00:00", ""])
+    def test_a_time_that_is_none_is_named_and_stops_a_charge(self, url: str, ledger: Ledger, time: str) -> None:
+        """In an entry that was written anew, with its hash."""
+        fill(ledger)
+        forged = replace(ledger.entries()[-1], time=time).sealed()
+        execute(url, "UPDATE scoreshield_entries SET time = ?, hash = ? WHERE id = ?", time, forged.hash, forged.id)
+        execute(url, "UPDATE scoreshield_ledger SET head = ?", forged.hash)
+        execute(url, "DELETE FROM scoreshield_accounts")
+        assert ledger.verify().reason == f"Entry {forged.id} holds a time that cannot be read."
+        with pytest.raises(LedgerError, match="has been altered"):
+            ledger.spend(pure(0.1), dataset="a")
+
+    def test_an_entry_that_cannot_be_hashed_has_no_hash(self, url: str, ledger: Ledger) -> None:
+        fill(ledger)
+        execute(url, "UPDATE scoreshield_entries SET why = ?, hash = '' WHERE id = 7", b"no text")
+        execute(url, "UPDATE scoreshield_ledger SET head = ''")
+        execute(url, "DELETE FROM scoreshield_accounts")
+        assert ledger.verify().reason == "Entry 7 was changed after it was written."
+        with pytest.raises(LedgerError, match="has been altered"):
+            ledger.spend(pure(0.1), dataset="a")
+
+    def test_another_ledger_in_the_same_place_is_not_read_as_this_one(self, url: str, ledger: Ledger) -> None:
+        ledger.spend(pure(9.0), dataset="a")
+        Path(url.removeprefix("sqlite:///")).unlink()
+        Ledger.create(url, epsilon=10.0, delta=1e-6)
+        for use in (lambda: ledger.spent, ledger.room, ledger.datasets, lambda: ledger.reserve([pure(1.0)])):
+            with pytest.raises(LedgerError, match="is not the one that was opened"):
+                use()
 
 
 def changes(value: object) -> list[object]:

@@ -126,6 +126,17 @@ def test_a_fork_inside_a_charge_leaves_the_charge_to_the_parent(fast: str) -> No
     assert found["whole"]
 
 
+def test_a_process_that_was_forked_inside_a_charge_says_at_once_that_it_cannot_charge(fast: str) -> None:
+    """SQLite believes that the child holds its parent's locks: each charge waited for a minute, and failed."""
+    found = drive("charge_after_a_fork_inside_a_charge", fast)
+    print(f"\n{found}")
+    assert found["child"].startswith("LedgerError: This process was forked while its own thread was using a ledger")
+    assert found["grandchild"] == found["child"]
+    assert found["seconds"] < 30
+    assert found["entries"] == 2
+    assert found["whole"]
+
+
 def test_a_file_that_cannot_grow(url: str) -> None:
     found = drive("full_disk", url, "65536")
     print(f"\n{found}")
@@ -252,6 +263,54 @@ def test_the_second_name_that_a_killed_creation_leaves_is_removed(url: str, tmp_
     ledger.spend(pure(1.0))
     assert not left.exists()
     assert unrelated.exists()
+
+
+def test_a_write_ahead_log_stops_every_use(url: str, tmp_path: Path) -> None:
+    """A ledger has a rollback journal, so a log is not its own, and SQLite would write it into the ledger."""
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    ledger.spend(pure(1.0))
+    path = tmp_path / "ledger.db"
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    connection.close()
+    uses = (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, lambda: Ledger.open(url), ledger.verify)
+    for use in uses:
+        with pytest.raises(LedgerError, match=r"has a write-ahead log, .* switches it back"):
+            use()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    ledger.spend(pure(1.0))
+
+    old = tmp_path / "old.db"  # a log that holds the whole ledger as it is now
+    shutil.copy(path, old)
+    connection = sqlite3.connect(old)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("VACUUM")
+    log = old.with_name("old.db-wal").read_bytes()
+    connection.close()
+    for _ in range(8):
+        ledger.spend(pure(1.0))
+    beside = tmp_path / "ledger.db-wal"
+    beside.write_bytes(log)
+    (tmp_path / "link.db").symlink_to(path)
+    for use in (*uses, lambda: Ledger.open(f"sqlite:///{tmp_path / 'link.db'}")):
+        with pytest.raises(LedgerError, match="has a write-ahead log"):
+            use()
+    beside.unlink()
+    assert ledger.spent == 10.0
+    assert ledger.verify()
+
+
+@pytest.mark.parametrize("ending", ["-journal", "-wal", "-shm"])
+def test_a_ledger_is_not_made_beside_what_another_left(url: str, tmp_path: Path, ending: str) -> None:
+    """SQLite would write a journal that is left over into the new ledger, the old limit with it."""
+    left = tmp_path / f"ledger.db{ending}"
+    left.write_bytes(b"x")
+    for make in (lambda: Ledger.create(url, epsilon=10.0, delta=0.0), lambda: Ledger(url, epsilon=10.0, delta=0.0)):
+        with pytest.raises(LedgerError, match=r"cannot be made beside .*, which an earlier database of that name left"):
+            make()
+    assert list(tmp_path.iterdir()) == [left]
 
 
 @pytest.mark.parametrize("what", ["spend", "spent"])

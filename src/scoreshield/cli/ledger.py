@@ -15,6 +15,7 @@ from scoreshield.cli.options import Force, Json
 from scoreshield.cli.output import check_not_input, ledger_file
 from scoreshield.cli.text import say
 from scoreshield.privacy.ledger import Ledger, LedgerError
+from scoreshield.privacy.ledger_entry import brief
 
 app = typer.Typer(
     help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
@@ -53,14 +54,17 @@ def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> No
         return
     table = Table("entry", "time (UTC)", "dataset", "who", "why", "mechanism", "epsilon", "delta", "note")
     for entry in entries:
-        promise: dict[str, Any] = entry.to_dict()["guarantee"]
-        epsilon, delta = (f"{promise[name]:g}" for name in ("epsilon", "delta"))
+        promise: Any = entry.to_dict()["guarantee"]
+        try:
+            mechanism, epsilon, delta = promise["mechanism"], *(f"{promise[name]:g}" for name in ("epsilon", "delta"))
+        except (KeyError, TypeError, ValueError):
+            raise LedgerError(f"Entry {brief(entry.id)} holds no guarantee that can be listed.") from None
         where = (entry.dataset or "all").removeprefix("hmac-sha256:")[:16]
         time = entry.time[:19].replace("T", " ")
         table.add_row(
             *map(
                 _printable,
-                (entry.id, time, where, entry.who, entry.why, promise["mechanism"], epsilon, delta, entry.note),
+                (entry.id, time, where, entry.who, entry.why, mechanism, epsilon, delta, entry.note),
             )
         )
     console = Console()

@@ -346,7 +346,7 @@ class Filter:
         bounds = [total.pure]
         if self._sums.only is not None:
             bounds.append(self.asked(self._sums.only))
-        if self.delta and math.isfinite(total.squared_mu):
+        if self.delta and 0 < total.squared_mu < math.inf:  # the square of a tiny mu is 0
             bounds.append(gaussian.epsilon_of(self.delta, math.sqrt(total.squared_mu)))
         if total.residual < self.delta:
             spare = math.log(self.delta - total.residual)
@@ -424,7 +424,8 @@ def _orders(epsilon: float, delta: float) -> tuple[float, ...]:
     """Renyi orders around the one that would serve Gaussian noise best; none without delta."""
     if not delta:
         return ()
-    bits = -math.log(_ONE_KIND * delta / len(_ORDERS))
+    share = _ONE_KIND * delta / len(_ORDERS)  # which may be too small for a double
+    bits = -math.log(share) if share else -math.log(delta) - math.log(_ONE_KIND / len(_ORDERS))
     best = math.sqrt(bits) / (math.sqrt(epsilon + bits) - math.sqrt(bits))  # order - 1
     return tuple(1 + factor * best for factor in _ORDERS)
 

@@ -40,6 +40,7 @@ from scoreshield.privacy.ledger_entry import (
     canonical,
     check_text,
     digest,
+    is_time,
     read_json,
 )
 from scoreshield.privacy.ledger_names import canonical_name
@@ -358,6 +359,10 @@ class Ledger:
         """All entries, in order."""
         return self._store.read(lambda session: list(session.entries()))
 
+    def entry(self, hash: str) -> Entry | None:
+        """The entry with this hash, as fast in a long ledger as in a short one; None where there is none."""
+        return self._store.read(lambda session: session.entry_with(hash))
+
     def head(self) -> str:
         """``"NUMBER:HASH"`` of the last entry. Kept where the ledger's owner cannot change it, it dates the chain."""
         row = self._store.read(_row)
@@ -407,6 +412,8 @@ class Ledger:
         return name.isprintable() and self._store.read(lambda session: session.latest(name)) > 0
 
     def _books(self, session: Session) -> Books:
+        if _row(session).facts != self._facts:  # another ledger took the place of the one that was opened
+            raise LedgerError(f"The ledger {self.name} is not the one that was opened, or has been altered.")
         return Books(session, self._budget, self._key)
 
     def _filters(self, dataset: str | None, function: str) -> list[Filter]:
@@ -417,9 +424,10 @@ class Ledger:
         """The hash to continue from, after a look at whether both ends of the chain are what the ledger's row says."""
         row, above, first = _row(session), session.last(), session.first()
         whole = (above is None and (row.entries, row.head) == (0, self._genesis)) or (
-            above is not None and above.id == row.entries and above.hash == row.head == above.own_hash()
+            above is not None and above.id == row.entries and above.hash == row.head == above.own_hash() != ""
         )
         whole = whole and (first is None or (first.id, first.previous) == (1, self._genesis))
+        whole = whole and (above is None or is_time(above.time))
         links = session.links(_LOOK_BACK)
         for (number, previous, _), (one_before, _, hash_) in itertools.pairwise(links):
             whole = whole and (number, previous) == (one_before + 1, hash_)
@@ -472,7 +480,7 @@ class Ledger:
             return Verification(good, here, None, "The pinned head is of another ledger.")
         if set(session.datasets()) != names - {None}:
             return Verification(good, here, None, "The index of the entries lists other datasets than they have.")
-        return Verification(good, here, None, sums or accounts.fault() or "")
+        return Verification(good, here, None, sums or accounts.fault() or _damage(session))
 
     def _as_json(self, entries: list[Entry]) -> str:
         content = {"ledger": self._facts, "entries": [entry.to_dict() for entry in entries]}
@@ -547,6 +555,11 @@ def _row(session: Session) -> _Row:
             f"{RULES}) does not know; use a newer one."
         )
     return found
+
+
+def _damage(session: Session) -> str:
+    found = session.damage()
+    return "" if found is None else f"The database is damaged or was altered: {brief(found)}."
 
 
 def _refusal(before: list[Filter], now: list[Filter], profile: Profile, number: int) -> BudgetExceeded:

@@ -190,7 +190,14 @@ class Check:
     def __init__(self, session: Session, budget: Budget, key: bytes) -> None:
         self._books, self._budget = Books(session, budget, key), budget
         rows = session.accounts() if session.has_accounts() else []
-        self._rows = {name or None: (last, text, seal) for name, last, text, seal in rows}
+        # Only '' stands for charges without a dataset: NULL and an empty blob are rows that no charge reads.
+        self._rows: dict[Any, tuple[int, str, str]] = {}
+        self._foreign: list[Any] = []
+        for name, last, text, seal in rows:
+            if is_text(name):
+                self._rows[name or None] = (last, text, seal)
+            else:
+                self._foreign.append(name)
         self._balances: dict[str | None, Balance] = {None: Balance()}
         self._charged: dict[str | None, Counter[Profile]] = {None: Counter()}
 
@@ -218,6 +225,8 @@ class Check:
         """What is wrong once all entries were counted; None if nothing is."""
         for name in self._rows:
             return _wrong_sums(name)
+        for name in self._foreign:
+            return f"There are sums for {brief(name)}, which is no name of an account."
         over = [name for name in self._balances if not self._holds(name)]
         if over:
             names = ", ".join(brief(name) for name in sorted(filter(None, over))[:3])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from typing import Any
 
 from scoreshield import _checks
@@ -107,16 +108,26 @@ class Entry:
         """What is wrong with this entry where the one above has the hash ``previous``; None if nothing is."""
         if self.previous != previous:
             return "does not follow the entry above it: something was removed, inserted or moved there"
-        if self.own_hash() != self.hash:
+        if not self.hash or self.own_hash() != self.hash:  # what cannot be hashed has the hash ''
             return "was changed after it was written"
         if self.format != FORMAT or self.kind not in KINDS:
             return f"is of format {brief(self.format)} and kind {brief(self.kind)}, which this version does not know"
+        if not is_time(self.time):
+            return "holds a time that cannot be read"
         try:
             read_profile(self.profile)
             read_json(self.guarantee)
         except (LedgerError, ValueError, TypeError):
             return "holds a privacy profile or guarantee that cannot be read"
         return None
+
+
+def is_time(text: object) -> bool:
+    """Whether this is a time with its zone, as entries have it."""
+    try:
+        return datetime.fromisoformat(str(text)).tzinfo is not None
+    except ValueError:
+        return False
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Entry))

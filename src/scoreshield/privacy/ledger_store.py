@@ -8,8 +8,11 @@ single row ``FOR UPDATE`` for the same reason, and never commits asynchronously.
 Closing *any* descriptor of a file drops this process's POSIX locks on it, SQLite's among them. So nothing here opens
 the file of a ledger but SQLite itself, and a new ledger is built under another name and linked into place.
 
+SQLite takes a journal or a write-ahead log beside a file for that file's own, whoever left it there. So a new ledger is
+not made beside one, and no ledger is used beside a write-ahead log, which it never has.
+
 A fork copies what SQLite believes about its locks, and not the locks. So a fork waits until no other thread is in a
-transaction here, and a child starts without one.
+transaction here, and a child starts without one. A child whose own thread was in one cannot use SQLite any more.
 """
 
 from __future__ import annotations
@@ -69,8 +72,8 @@ _PAGE = 1000
 class Session:
     """The statements of a ledger, inside one transaction."""
 
-    def __init__(self, execute: Callable[..., Any], has_accounts: bool) -> None:
-        self._execute, self._has_accounts = execute, has_accounts
+    def __init__(self, execute: Callable[..., Any], has_accounts: bool, self_check: str | None = None) -> None:
+        self._execute, self._has_accounts, self._self_check = execute, has_accounts, self_check
 
     def facts(self) -> tuple[str, str, int, str] | None:
         """The ledger's own facts, key, number of entries and head; None where there is none."""
@@ -95,6 +98,10 @@ class Session:
 
     def entry(self, number: int) -> Entry | None:
         row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id = ?", (number,)).fetchone()
+        return None if row is None else Entry(*row)
+
+    def entry_with(self, hash_: str) -> Entry | None:
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries WHERE hash = ?", (hash_,)).fetchone()
         return None if row is None else Entry(*row)
 
     def first(self) -> Entry | None:
@@ -150,7 +157,14 @@ class Session:
         row = self._execute(query, (dataset,)).fetchone()
         return None if row is None else (row[0], row[1], row[2])
 
-    def accounts(self) -> list[tuple[str, int, str, str]]:
+    def damage(self) -> str | None:
+        """What the database finds wrong with itself: an index, say, that does not list what its table holds."""
+        if self._self_check is None:
+            return None
+        found = str(self._execute(self._self_check).fetchone()[0])
+        return None if found == "ok" else found
+
+    def accounts(self) -> list[tuple[Any, int, str, str]]:
         return list(self._execute("SELECT dataset, last, sums, seal FROM scoreshield_accounts").fetchall())
 
     def set_account(self, dataset: str, row: tuple[int, str, str]) -> None:
@@ -241,6 +255,7 @@ class _Gate:
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._inside: weakref.WeakSet[_Pass] = weakref.WeakSet()
+        self.was_forked_inside = False  # this process, or one it descends from, in the middle of a transaction
 
     @contextlib.contextmanager
     def passed(self) -> Iterator[None]:
@@ -268,6 +283,7 @@ class _Gate:
         """The child has one thread, and a lock of its own: what the parent's threads wait on is not the child's."""
         mine = [entry for entry in self._inside if entry.thread is threading.current_thread()]
         self._changed, self._inside = threading.Condition(threading.RLock()), weakref.WeakSet(mine)
+        self.was_forked_inside = self.was_forked_inside or bool(mine)
 
     def _is_empty(self) -> bool:
         me = threading.current_thread()
@@ -322,6 +338,7 @@ class SQLiteStore(Store):
             return False
 
     def create(self, facts: str, key: str, head: str) -> bool:
+        self._check_nothing_is_left()
         fresh = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
         try:  # for its owner alone: the key is in it
             os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -341,8 +358,11 @@ class SQLiteStore(Store):
 
     @clear_frames_on_error  # they keep the connection, and with it the lock, for as long as somebody keeps the error
     def read(self, work: Callable[[Session], T]) -> T:
+        process = os.getpid()
         with self._transaction("BEGIN") as connection:
-            return work(Session(connection.execute, self._check_tables(connection)))
+            answer = work(Session(connection.execute, self._check_tables(connection), "PRAGMA integrity_check(1)"))
+            _check_not_forked(process)
+            return answer
 
     @clear_frames_on_error
     def write(self, work: Callable[[Session], T]) -> T:
@@ -352,8 +372,7 @@ class SQLiteStore(Store):
             if not session.has_accounts():
                 session.add_accounts()
             answer = work(session)
-            if os.getpid() != process:
-                raise LedgerError("This process was forked in the middle of a charge, which is its parent's alone.")
+            _check_not_forked(process)
             connection.execute("COMMIT")
             return answer
 
@@ -392,16 +411,23 @@ class SQLiteStore(Store):
 
     def _begin(self, begin: str, path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
         """Wait for the lock in short turns, and outside the gate between them, so that no fork waits for long."""
+        if _gate.was_forked_inside:
+            raise LedgerError(
+                "This process was forked while its own thread was using a ledger, in a signal handler say, so SQLite "
+                "cannot use its locks here; nothing was charged. Start the process at another moment."
+            )
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             stack.enter_context(_gate.passed())
-            self._check_one_name(path)
+            self._check_beside(path)
             connection = stack.enter_context(_connected(path))
             try:
                 connection.execute("PRAGMA synchronous=EXTRA")
                 connection.execute("PRAGMA fullfsync=ON")
                 connection.execute(begin)
                 connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+                if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+                    raise LedgerError(_write_ahead(path))
                 connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")  # a commit waits for readers
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() > deadline:
@@ -410,6 +436,22 @@ class SQLiteStore(Store):
                 return connection
             stack.close()
             time.sleep(0.001 + 0.01 * secrets.randbelow(1000) / 1000)
+
+    def _check_nothing_is_left(self) -> None:
+        """Reject what an earlier database of the same name left behind: SQLite would write it into the new ledger."""
+        left = [f"{self._path}{ending}" for ending in ("-journal", "-wal", "-shm")]
+        left = [name for name in left if os.path.lexists(name)]
+        if left and not os.path.lexists(self._path):  # in this order: a ledger that another process makes has a journal
+            raise LedgerError(
+                f"The ledger {self._path} cannot be made beside {left[0]}, which an earlier database of that name left "
+                "behind and SQLite would write into the new one; move it away."
+            )
+
+    def _check_beside(self, path: Path) -> None:
+        """Reject a write-ahead log, before SQLite reads it and writes it into the ledger, and a second name."""
+        if os.path.lexists(os.path.realpath(path) + "-wal"):
+            raise LedgerError(_write_ahead(path))
+        self._check_one_name(path)
 
     def _check_one_name(self, path: Path) -> None:
         """Reject a file with a second name: SQLite keeps its journal beside the name that was opened.
@@ -438,6 +480,18 @@ class SQLiteStore(Store):
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             return LedgerError(f"{self._path} is not a ledger, or is corrupt: {_reason(error)}.")
         return LedgerError(f"The ledger {self._path} cannot be opened: {_reason(error)}.")
+
+
+def _check_not_forked(process: int) -> None:
+    if os.getpid() != process:
+        raise LedgerError("This process was forked in the middle of a charge, which is its parent's alone.")
+
+
+def _write_ahead(path: Path) -> str:
+    return (
+        f"The ledger {path} has a write-ahead log, which another program switched on or put there; a ledger keeps a "
+        f"rollback journal. If that was you, sqlite3 {path} 'PRAGMA journal_mode=DELETE' switches it back."
+    )
 
 
 def _is_automatic(name: Any, table: Any) -> bool:
