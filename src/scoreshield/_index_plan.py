@@ -293,5 +293,6 @@ def _with_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProf
 
     last = min(700.0, 2 * epsilon + 20)
     losses = [epsilon * i / 64 for i in range(65)] + [epsilon + (last - epsilon) * i / 64 for i in range(1, 65)]
-    deltas = [p * delta(e - pure) + (1 - p) * delta(e + pure) for e in losses]
+    # Where a product underflows, delta is still not 0: Gaussian noise is never pure.
+    deltas = [max(p * delta(e - pure) + (1 - p) * delta(e + pure), gaussian.LEAST_DELTA) for e in losses]
     return CurveProfile(tuple(losses), tuple(np.minimum.accumulate(np.minimum(deltas, 1.0)).tolist()))

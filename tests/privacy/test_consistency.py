@@ -456,3 +456,37 @@ def test_a_curve_that_falls_at_once_is_rejected() -> None:
             ss.Guarantee.from_dict(
                 {**data_of(ENTRIES[0]), "profile": {"kind": "curve", "losses": losses, "deltas": deltas}}
             )
+
+
+@pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
+def test_an_index_with_a_private_covariance_is_never_pure(mechanism: str) -> None:
+    """At a large epsilon its delta is smaller than any double, and still not 0."""
+    data = data_of(BY_NAME[f"index, {mechanism}, private PCA, records"])
+    assert accepted({**data, "epsilon": 40.0})
+    assert not accepted({**data, "epsilon": 40.0, "delta": 0.0, "calibration": "pure"})
+
+
+def test_a_curve_of_an_earlier_version_loads_and_is_not_pure() -> None:
+    """Earlier versions wrote 0 where the delta of a private PCA beside PrivUnit was smaller than any double."""
+    data = data_of(BY_NAME["index, privunit, private PCA, records"])
+    profile = data["profile"]
+    earlier = [delta if delta > 1e-320 else 0.0 for delta in profile["deltas"]]
+    assert earlier[-1] == 0
+    loaded = ss.Guarantee.from_dict({**data, "profile": {**profile, "deltas": earlier}})
+    assert not ss.Filter(100.0, 0.0).would_fit(loaded)
+
+
+@every_entry
+def test_what_is_stated_beside_the_promise_is_checked_too(entry: Entry) -> None:
+    """Figures for people and for predictions: whoever reads the certificate takes them for those of the release."""
+    data = data_of(entry)
+    for name, value in data["details"].items():
+        if name in ("score_std", "cap_probability", "cap_height", "shrinkage"):
+            assert not accepted(with_details(data, **{name: 0.99 * value}))
+        if name in ("levels", "selections"):
+            assert not accepted(with_details(data, **{name: value + 1}))
+        if name == "pca_share":
+            assert not accepted(with_details(data, **{name: -value}))
+    assert not accepted({**data, "grid": 1.01 * data["grid"]})
+    if data["regime"] != "matches":
+        assert not accepted({**data, "scale": 0.99 * data["scale"]})

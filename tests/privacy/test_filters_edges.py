@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
+from scoreshield.errors import BudgetExceeded
 from scoreshield.privacy import calibration, filters
 from scoreshield.privacy.filters import Filter, Room, Sums, check_budget, cost_of
 from scoreshield.privacy.losses import log_moment
@@ -269,3 +270,16 @@ def test_a_budget_is_given_whole() -> None:
     for epsilon, delta in ((None, 0.0), (1.0, None), (None, None), (0.0, 0.1), (1.0, 1.0)):
         with pytest.raises(ss.InvalidInput):
             check_budget(epsilon, delta, "f")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_charges_that_tell_nothing_cost_nothing(number: int) -> None:
+    """A table whose rows are equal has a profile of 0 throughout; what is spent is still a number."""
+    nothing = CurveProfile((0.0,), (0.0,))
+    budget = Filter(1.0, 1e-6)
+    for _ in range(number):
+        budget.spend(nothing)
+    assert budget.spent == 0
+    assert budget.room().pure == 1.0
+    with pytest.raises(BudgetExceeded):
+        budget.spend(PureProfile(5.0))

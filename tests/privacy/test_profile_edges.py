@@ -10,6 +10,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise, law_from_dict
+from scoreshield.privacy.losses import pure_epsilon
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.profile import (
     CurveProfile,
@@ -257,3 +258,34 @@ def test_a_move_costs_as_many_steps_as_it_crosses() -> None:
     assert law.profile(4.1) == PureProfile(3.0)
     assert isinstance(StaircaseNoise(1.0, 2.0, 0.5).profile(2.0), StepProfile)
     assert StaircaseNoise(1.0, 2.0, 0.51).profile(2.0) == PureProfile(1.0)
+
+
+NOT_PURE = {
+    "Gaussian noise": GaussianProfile(0.01),
+    "Gaussian and Laplace noise in parallel": ss.parallel([GaussianProfile(0.1), LaplaceProfile(50.0)]),
+    "PrivUnit beside a private PCA": ss.release_index(
+        np.eye(5, 4), epsilon=6.0, delta=1e-6, components=2, reduction="pca", rng=1
+    ).guarantee.profile,
+}
+
+
+@pytest.mark.parametrize("profile", NOT_PURE.values(), ids=NOT_PURE)
+def test_a_profile_with_gaussian_noise_in_it_is_never_pure(profile: Profile) -> None:
+    """Where delta is smaller than any double it is rounded up, and a budget without delta does not take it."""
+    assert profile.delta_at(600.0) > 0
+    assert math.isinf(pure_epsilon(profile))
+    assert not ss.Filter(1e6, 0.0).would_fit(profile)
+
+
+def test_a_curve_is_not_below_its_chords() -> None:
+    """Against 50 digits, at points where e^epsilon cannot be told from that of the knot beside it."""
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        end = float(rng.choice([1e-9, 1e-3, 0.5, 1.0, 30.0, 600.0]) * rng.uniform(0.5, 1))
+        curve = CurveProfile((0.0, end), (float(rng.uniform(0, -math.expm1(-end))), float(rng.choice([0.0, 1e-300]))))
+        for point in (math.nextafter(end, 0), end * (1 - 1e-12), end * rng.uniform(), math.nextafter(0, 1)):
+            with mpmath.workdps(50):
+                x, last = mpmath.exp(mpmath.mpf(point)), mpmath.exp(mpmath.mpf(end))
+                high, low = map(mpmath.mpf, curve.deltas)
+                true = low + (high - low) * (last - x) / (last - 1)
+                assert true <= curve.delta_at(point) <= true * (1 + 1e-12)

@@ -158,7 +158,7 @@ class _Convolution:
         moments = np.array([self._moment(order) for order in _ORDERS])
         mass = sum(number * residual(profile) for profile, number in self._counts.items())
         tail = float(np.min((moments - _ORDER_SLACK - math.log(_FAINTEST)) / (_ORDERS - 1)))
-        far = min(max(middle, tail) if mass == 0 else middle, pure, _FARTHEST)
+        far = min(max(middle, tail) if mass < _FAINTEST else middle, pure, _FARTHEST)
         losses = np.union1d(np.linspace(0, middle, _KNOTS), np.linspace(middle, far, _KNOTS // 4))
         convolved = self._deltas(losses)
         logs = np.min((moments - _ORDER_SLACK)[:, None] - np.outer(_ORDERS - 1, losses), axis=0)

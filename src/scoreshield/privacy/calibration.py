@@ -26,6 +26,8 @@ from scoreshield.errors import InvalidCalibration
 Method = Literal["analytic", "conservative", "classical"]
 METHODS: tuple[str, ...] = get_args(Method)
 
+#: The smallest double above 0: what a delta that is not 0 is rounded up to where it is smaller still.
+LEAST_DELTA = math.ulp(0.0)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 # erfcx is documented to 1e-13 relative; what follows takes ten times that for each Mills ratio.
 _MILLS_ERROR = 1e-12
@@ -58,9 +60,9 @@ def log_delta(epsilon: float, mu: float) -> tuple[float, float]:
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The exact delta of Gaussian noise at ``epsilon``, rounded up."""
+    """The exact delta of Gaussian noise at ``epsilon``, rounded up: never 0, since Gaussian noise is never pure."""
     value, error = log_delta(epsilon, mu)
-    return min(1.0, math.exp(value + error))
+    return min(1.0, max(math.exp(value + error), LEAST_DELTA))
 
 
 def exceeds(epsilon: float, mu: float, log_target: float) -> float:
@@ -73,7 +75,9 @@ def exceeds(epsilon: float, mu: float, log_target: float) -> float:
 
 
 def epsilon_of(delta: float, mu: float) -> float:
-    """The least epsilon >= 0 that Gaussian noise has at ``delta`` in (0, 1), rounded up."""
+    """The least epsilon >= 0 that Gaussian noise has at ``delta`` in (0, 1), rounded up; 0 where nothing moves."""
+    if mu == 0:
+        return 0.0
     target = math.log(delta)
     if exceeds(0.0, mu, target) <= 0:
         return 0.0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scoreshield import _checks
+from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, Released
 from scoreshield.privacy.laws import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
@@ -75,10 +76,12 @@ def is_consistent(guarantee: Guarantee) -> bool:
     law = None if guarantee.noise is None else guarantee.noise.name
     if guarantee.mechanism not in laws or laws[guarantee.mechanism] != law:
         return False
-    if not _fits_shape(guarantee) or not _fits_adjacency(guarantee):
+    if not _fits_shape(guarantee) or not _fits_adjacency(guarantee) or not _fits_details(guarantee):
         return False
     pure = guarantee.delta == 0
     if guarantee.mechanism in (_NOT_PURE if pure else _PURE) or (guarantee.calibration == "pure") != pure:
+        return False
+    if pure and guarantee.details.get("reduction") == "pca":  # its covariance takes Gaussian noise
         return False
     if guarantee.epsilon < 0 or guarantee.delta_at(guarantee.epsilon) > guarantee.delta:
         return False
@@ -91,6 +94,28 @@ def is_consistent(guarantee: Guarantee) -> bool:
 def _fits_shape(guarantee: Guarantee) -> bool:
     shape = guarantee.shape
     return len(shape) in _DIMENSIONS[guarantee.regime] and (guarantee.regime != "gram" or shape[0] == shape[1])
+
+
+def _fits_details(guarantee: Guarantee) -> bool:
+    """Whether what is stated beside the promise, for people and for predictions, is that of the same release."""
+    told, law = guarantee.details, guarantee.noise
+    if math.frexp(guarantee.grid)[0] != 0.5:  # a grid is a power of two
+        return False
+    match guarantee.regime:
+        case "scores" if guarantee.mechanism in ("optimal", "levels"):
+            return (
+                told["levels"] == len(law.inputs)
+                and guarantee.grid == law.step
+                and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
+            )
+        case "top-k":
+            return bool(told["selections"] == guarantee.shape[0])
+        case "index":
+            private = told["reduction"] == "pca"
+            return math.isclose(told["score_std"], guarantee.scale, rel_tol=_REPEATED) and (
+                private == ("pca_share" in told) and (not private or 0 < told["pca_share"] < 1)
+            )
+    return True
 
 
 def _fits_adjacency(guarantee: Guarantee) -> bool:
@@ -141,7 +166,8 @@ def _covers(profile: Profile, delta: Delta, farthest: float) -> bool:
     points = set(np.linspace(0.0, farthest, _POINTS).tolist())
     if isinstance(profile, CurveProfile):
         points |= set(profile.losses)
-    return all(delta(point) <= profile.delta_at(point) * (1 + _REPEATED) for point in points)
+    # A delta that rounds up to the smallest double was written as 0 before; from_dict corrects it.
+    return all(delta(point) <= max(profile.delta_at(point) * (1 + _REPEATED), gaussian.LEAST_DELTA) for point in points)
 
 
 def _implied(guarantee: Guarantee) -> Delta | None:
@@ -198,8 +224,8 @@ def _privunit(guarantee: Guarantee) -> Delta | None:
     """PrivUnit on each record of an identity, beside the covariance of a private PCA where there is one."""
     told, group = guarantee.details, _group(guarantee)
     maker = PrivUnit.calibrated(guarantee.shape[1], told["epsilon_per_record"])
-    stated = (told["cap_height"], told["shrinkage"], guarantee.scale, guarantee.grid)
-    if not np.allclose(stated, (maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
+    stated = (told["cap_probability"], told["cap_height"], told["shrinkage"], guarantee.scale, guarantee.grid)
+    if not np.allclose(stated, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
         return None
     pure = maker.epsilon * group
     if told["reduction"] != "pca":

@@ -20,7 +20,7 @@ from scoreshield.privacy.adjacency import (
     check_score_range,
 )
 from scoreshield.privacy.laws import law_from_dict
-from scoreshield.privacy.profile import GaussianProfile, Profile, profile_from_dict
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, profile_from_dict
 
 SAMPLERS = ("exact", "research")
 #: What a release can be of.
@@ -184,7 +184,7 @@ class Guarantee:
                 scale=_checks.positive(data["scale"], "scale", function),
                 grid=_checks.positive(data["grid"], "grid", function),
                 noise=None if data["noise"] is None else law_from_dict(data["noise"]),
-                profile=profile_from_dict(data["profile"]),
+                profile=_profile_from_dict(data),
                 sampler=_checks.one_of(data["sampler"], "sampler", function, SAMPLERS),
                 claimed=None if data["claimed"] is None else (float(data["claimed"][0]), float(data["claimed"][1])),
                 details=dict(data["details"]),
@@ -207,3 +207,11 @@ class Guarantee:
         from scoreshield.privacy.certificate import certificate
 
         return certificate(self)
+
+
+def _profile_from_dict(data: dict[str, Any]) -> Profile:
+    """The profile in the file; beside Gaussian noise on a covariance no delta is 0, and earlier versions wrote so."""
+    profile = profile_from_dict(data["profile"])
+    if isinstance(profile, CurveProfile) and data["details"].get("reduction") == "pca":
+        return CurveProfile(profile.losses, tuple(max(delta, gaussian.LEAST_DELTA) for delta in profile.deltas))
+    return profile

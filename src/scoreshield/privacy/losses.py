@@ -137,4 +137,5 @@ def _curve_moment(profile: CurveProfile, order: float) -> float:
     law = loss_law(np.array(profile.losses), np.array(profile.deltas))
     exponents = np.concatenate([(order - 1) * law.losses, -order * law.losses, [0.0, (order - 1) * law.losses[-1]]])
     weights = np.concatenate([law.masses, law.masses, [law.centre, order * law.infinite]])
-    return max(0.0, float(logsumexp(exponents, b=weights))) * _UP + 1e-11
+    used = weights > 0  # a weight may be the smallest double there is, which has no reciprocal
+    return max(0.0, float(logsumexp(exponents[used] + np.log(weights[used])))) * _UP + 1e-11

@@ -10,6 +10,7 @@ mechanism, randomised response, stands for it.
 
 from __future__ import annotations
 
+import bisect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -227,8 +228,13 @@ class CurveProfile(Profile):
     deltas: tuple[float, ...]
 
     def delta_at(self, epsilon: float) -> float:
-        x, knots = math.exp(min(epsilon, 700.0)), np.exp(np.minimum(self.losses, 700.0))
-        return float(min(1.0, np.interp(x, knots, self.deltas) * _UP))
+        right = bisect.bisect_left(self.losses, epsilon)
+        if right in (0, len(self.losses)) or self.losses[right] == epsilon:
+            return min(1.0, self.deltas[min(right, len(self.losses) - 1)] * _UP)
+        # From the right end, and without e^epsilon itself, whose rounding would count where little is left of delta.
+        (start, end), (high, low) = self.losses[right - 1 : right + 1], self.deltas[right - 1 : right + 1]
+        share = math.expm1(epsilon - end) / math.expm1(start - end)
+        return min(1.0, (low + (high - low) * share) * _UP)
 
     def epsilon_at(self, delta: float) -> float:
         if delta < self.deltas[-1]:
