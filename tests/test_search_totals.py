@@ -320,6 +320,31 @@ class TestCountOnDisk:
         assert make(file).spent == 10
         assert list(Path.cwd().iterdir()) == []
 
+    def test_a_link_to_the_files_has_no_count_of_its_own(self, file: Path) -> None:
+        """Each name had a count, and each search could spend the whole limit."""
+        make(file, max_epsilon=10)
+        (file.parent / "elsewhere").mkdir()
+        link = file.parent / "elsewhere" / "link.npz"
+        link.symlink_to(file)
+        (link.parent / "link.ids.json").symlink_to(file.parent / "index.ids.json")
+        make(link, max_epsilon=10).refresh()
+        assert link.is_symlink()
+        assert not (link.parent / "link.total.json").exists()
+        assert make(file).spent == 10
+        for name in (file, link):
+            with pytest.raises(BudgetExceeded):
+                make(name, max_epsilon=10).refresh()
+
+    @pytest.mark.parametrize("ending", ["", ".x", ".NPZ"])
+    def test_files_that_share_a_count_share_a_lock(self, file: Path, ending: str) -> None:
+        """The ids and the count go by the name without its ending; two processes lost counts of each other."""
+        with (
+            _search_files.locked(file),
+            pytest.raises(InvalidInput, match="are being written in this thread"),
+            _search_files.locked(file.with_suffix(ending)),
+        ):
+            pass
+
     def test_without_the_lock_nothing_is_written(self, file: Path) -> None:
         search = make(file, max_epsilon=20)
         (file.parent / ".index.npz.lock").mkdir()

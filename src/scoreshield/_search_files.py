@@ -75,9 +75,13 @@ class IndexNotSaved(FileError):
 
 
 def as_path(file: Any, function: str) -> Path:
+    """The file that a path means, in whatever working directory later, and through whatever links: it has one count."""
     if not isinstance(file, str | Path) or not Path(file).name:
         _checks.reject("file", function, "the path of a file", file)
-    return Path(file)
+    try:
+        return Path(os.path.realpath(file))
+    except (OSError, ValueError):  # a name that no file can have: whoever uses it says so
+        return Path(file).absolute()
 
 
 def is_there(path: Path) -> bool:
@@ -232,7 +236,7 @@ def locked(path: Path, *, to_write: bool = True) -> Iterator[None]:
     except ImportError:  # Windows: without the lock
         yield
         return
-    lock = path.with_name(f".{path.name}.lock")
+    lock = path.with_name(f".{path.stem}.npz.lock")  # as the ids and the count, whatever the file's ending is
     name, process = str(lock.absolute()), this_process()
     mine: set[str] = vars(_held).setdefault("locks", set())
     if name in mine:

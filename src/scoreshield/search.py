@@ -148,7 +148,7 @@ class PrivateSearch:
         self._total = Total(limit, delta, {})
         self._hidden: frozenset[Any] = frozenset()
         self._version = 0
-        self._file = self._home = None if file is None else as_path(file, FUNCTION).absolute()
+        self._file = self._home = None if file is None else as_path(file, FUNCTION)
         if self.mode != "index":
             self._rehearse()
         elif self._file is None:
@@ -159,7 +159,7 @@ class PrivateSearch:
     @classmethod
     def load(cls, path: str | Path) -> PrivateSearch:
         """A saved index, ready to answer: no store, no clean vector and no budget needed."""
-        path = as_path(path, "load").absolute()
+        path = as_path(path, "load")
         return cls._serving(read_index(path), path)
 
     @classmethod
@@ -353,7 +353,7 @@ class PrivateSearch:
         made = self._made
         if made is None:
             raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
-        path = as_path(path, "save").absolute()
+        path = as_path(path, "save")
         with locked(path):
             write_index(path, self._saved(made), path == self._home)  # where others may have hidden more since
 
