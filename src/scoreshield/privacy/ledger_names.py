@@ -25,7 +25,7 @@ _LATIN = (
     ({*range(0xC0, 0x180)} - {0x131, 0x138, 0x149, 0x17F})  # without dotless i, kra, n after an apostrophe, long s
     | {0x18F, 0x259, 0x1A0, 0x1A1, 0x1AF, 0x1B0}  # schwa, Vietnamese O and U with horn
     | {*range(0x1CD, 0x1DD), *range(0x1E6, 0x1EC), *range(0x218, 0x21C)}  # Pinyin, Skolt Sami, Romanian
-    | {*range(0x1E00, 0x1F00)}
+    | ({*range(0x1E00, 0x1EFA)} - {0x1E9C, 0x1E9D, 0x1E9F})  # without letters of medieval manuscripts
 )
 #: Scripts that are written together: Unicode Technical Standard 39, "highly restrictive".
 _TOGETHER = (
@@ -33,12 +33,14 @@ _TOGETHER = (
     {"LATIN", "CJK", "HANGUL"},
     {"LATIN", "CJK", "BOPOMOFO"},
 )
-#: Cyrillic and Greek letters that look like Latin ones: a name of nothing else looks like a Latin name.
+#: Cyrillic and Greek letters that look like a Latin one or a digit, those of Unicode's list of confusable characters
+#: included: a name of nothing else looks like a Latin name. Accents do not count.
 _LIKE_LATIN = frozenset(
     "\u0430\u0441\u0435\u04bb\u0456\u0458\u043e\u0440\u0455\u0443\u0445\u0501\u051b\u051d\u0475\u04cf\u0432\u043c\u043d\u043a\u0442"
     "\u0410\u0412\u0421\u0415\u041d\u0406\u0408\u041a\u041c\u041e\u0420\u0405\u0422\u0423\u0425\u0417\u051a\u051c\u0474\u04c0"
     "\u03bf\u03b1\u03bd\u03b9\u03ba\u03c1\u03c5\u03c7\u03b3\u03b7\u03c9"
     "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+    "\u042c\u0431\u0433\u0461\u04ae\u04af\u04bd\u04e0\u050c\ua644\ua647\u037f\u03c3\u03dc\u03f3\u03fa"
 )
 
 
@@ -80,6 +82,8 @@ def _is_plain(character: str) -> bool:
     if kind not in ("Lu", "Ll", "Lt", "Lo") or "FILLER" in unicodedata.name(character, "FILLER"):
         return False
     script = _script(character)
+    if "SMALL CAPITAL" in unicodedata.name(character):
+        return False
     return script in _SCRIPTS and (script != "LATIN" or ord(character) in _LATIN)
 
 
@@ -99,7 +103,7 @@ def _script(character: str) -> str:
 
 
 def _is_not_disguised(name: str) -> bool:
-    letters = [character for character in name if character.isalpha()]
+    letters = [character for character in unicodedata.normalize("NFD", name) if character.isalpha()]
     return not letters or not all(character in _LIKE_LATIN for character in letters)
 
 
