@@ -7,18 +7,21 @@
 A pattern names mutants, such as ``*.calibration.*``. ``--sample 300`` takes at most so many per module.
 
 mutmut makes the mutants, chooses the tests that reach each one and keeps the results in ``mutants/``. This file adds
-what its settings cannot say: texts for people are not mutated, and a mutant first meets the tests of its own module.
+what its settings cannot say: texts for people are not mutated, decorated functions are, the tests are collected once
+for all mutants, and a mutant first meets the tests of its own module.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import hashlib
 import importlib
 import os
 import re
 import shutil
+import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
@@ -30,14 +33,16 @@ import libcst as cst
 import mutmut.__main__ as tool
 import numpy as np
 import pytest
+from _pytest.config import _prepareconfig
 from mutmut.configuration import config
+from mutmut.mutation import file_mutation
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.mutation.file_mutation import MutationVisitor
-from mutmut.runners.harness import BadTestExecutionCommandsException, PytestRunner
+from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 from mutmut.stats import status_by_exit_code
-from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.utils.file_utils import change_cwd, walk_mutatable_files
 from mutmut.workers import isolation
 from mutmut.workers.isolation import ForkServerRunner
 from mutmut.workers.timeout import register_timeout
@@ -127,26 +132,45 @@ class Runner(ForkServerRunner):
 
 
 class WarmTests(PytestRunner):
-    """Tests in a process that has imported everything; the module's own first, for collecting others takes time."""
-
-    def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
-        if mutant_name is None:
-            return super().run_tests(mutant_name=None, tests=tests)
-        # pytest does not find a test again by an id with a backslash.
-        tests = [test for test in tests if "\\" not in test]
-        own, others = ([test for test in tests if is_own(test, mutant_name) is own] for own in (True, False))
-        try:
-            failed = super().run_tests(mutant_name=mutant_name, tests=own) if own else 0
-            return super().run_tests(mutant_name=mutant_name, tests=others) if others and not failed else failed
-        except BadTestExecutionCommandsException:
-            return SUSPICIOUS  # else mutmut would take it for a mutant that loops
+    """Tests in a process that has imported and collected everything: a mutant costs a fork and its tests."""
 
     def warm_up(self) -> None:
-        super().warm_up()
+        arguments = [
+            "--rootdir=.",
+            "--tb=native",
+            "-x",
+            "-q",
+            "--capture=no",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:faulthandler",
+        ]
+        with change_cwd("mutants"):
+            pytest_config = _prepareconfig(arguments + self._pytest_add_cli_args_test_selection)
+            pytest_config._do_configure()
+            self.session = pytest.Session.from_config(pytest_config)
+            pytest_config.hook.pytest_sessionstart(session=self.session)
+            pytest_config.hook.pytest_collection(session=self.session)
+        self.items = {item.nodeid: item for item in self.session.items}
         for name in ("dp_accounting", "scipy.optimize", "scipy.sparse.linalg", "scipy.stats", "sklearn"):
             importlib.import_module(name)
         gc.collect()
         gc.freeze()  # else pytest's own collections of garbage cost each mutant more than its tests
+
+    def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        if mutant_name is None:
+            return super().run_tests(mutant_name=None, tests=tests)
+        if not all(test in self.items for test in tests):
+            return SUSPICIOUS
+        # The module's own tests first: they are the likeliest to notice.
+        chosen = sorted(tests, key=lambda test: not is_own(test, mutant_name))
+        self.session.items = [self.items[test] for test in chosen]
+        with tempfile.TemporaryDirectory() as folder, change_cwd("mutants"):
+            self.session.config._tmp_path_factory._basetemp = Path(folder).resolve()
+            with contextlib.suppress(pytest.Session.Failed):
+                self.session.config.hook.pytest_runtestloop(session=self.session)
+        return int(self.session.testsfailed > 0)
 
 
 def is_text_for_people(node: cst.CSTNode) -> bool:
@@ -201,6 +225,29 @@ def leave_texts_alone() -> None:
             mutate(self, node)
 
     MutationVisitor._skip_node_and_children, MutationVisitor._create_mutations = skips, mutates
+
+
+def is_mutated(function: cst.FunctionDef) -> bool:
+    """Tell whether a decorated function can be mutated: a setter cannot, since it has the name of its property."""
+    decorators = [each.decorator for each in function.decorators]
+    return not any(isinstance(each, cst.Attribute) and each.attr.value == "setter" for each in decorators)
+
+
+def mutate_decorated_functions() -> None:
+    """Make mutmut mutate decorated functions too: the decorators stay around its switch, the mutants have none."""
+    skip, arrange = MutationVisitor._skip_node_and_children, file_mutation.function_trampoline_arrangement
+
+    def skips(self: MutationVisitor, node: cst.CSTNode) -> bool:
+        return not is_mutated(node) if isinstance(node, cst.FunctionDef) and node.decorators else skip(self, node)
+
+    def arranges(function: cst.FunctionDef, mutants: Any, class_name: str | None) -> Any:
+        bare = function.with_changes(decorators=[])
+        before, (switch, *copies), after, names = arrange(bare, mutants, class_name)
+        switch = switch.with_changes(decorators=[*function.decorators, *switch.decorators])
+        return before, [switch, *copies], after, names
+
+    MutationVisitor._skip_node_and_children = skips
+    file_mutation.function_trampoline_arrangement = arranges
 
 
 def results() -> dict[str, dict[str, str]]:
@@ -303,6 +350,7 @@ def main() -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading them would take longer than most tests
     # mutmut 3.8 reads an attribute that pytest 9.2 has under another name.
     pytest.Item._nodeid = property(lambda item: item.nodeid)
+    mutate_decorated_functions()
     leave_texts_alone()
     if options.command == "report":
         report()
