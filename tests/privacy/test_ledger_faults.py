@@ -254,6 +254,26 @@ def test_a_second_name_of_the_file_stops_every_use(url: str, tmp_path: Path) -> 
     assert ledger.spent == 2.0
 
 
+@pytest.mark.parametrize("name", ["ledger.db", "my ledger\\\t.db"])
+def test_a_file_that_is_mounted_by_itself_is_rejected(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a hard link, its journal is where no other name of the file has it: a charge was lost."""
+    url = f"sqlite:///{tmp_path / name}"
+    Ledger.create(url, epsilon=10.0, delta=0.0)
+    shown = str(tmp_path / name).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
+    mounts = tmp_path / "mountinfo"
+    line = "36 35 98:0 /somewhere/ledger.db {} rw,noatime master:1 - ext4 /dev/root rw\n"
+    monkeypatch.setattr(ledger_store, "_MOUNTS", mounts)
+    mounts.write_text(line.format(shown.rpartition("/")[0]))
+    assert Ledger.open(url).spent == 0.0, "a folder may be mounted"
+    mounts.write_text(line.format("/") + line.format(shown))
+    (tmp_path / "link.db").symlink_to(tmp_path / name)
+    for address in (url, f"sqlite:///{tmp_path / 'link.db'}"):
+        with pytest.raises(LedgerError, match="is mounted as a single file"):
+            Ledger.open(address)
+
+
 def test_the_second_name_that_a_killed_creation_leaves_is_removed(url: str, tmp_path: Path) -> None:
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     left = tmp_path / ".ledger.db.0123456789abcdef.part"

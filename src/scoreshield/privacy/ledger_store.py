@@ -66,6 +66,7 @@ _OBJECTS = {
     ("index", "scoreshield_entries_by_dataset"): _BY_DATASET,
 }
 _FIELDS = ", ".join(COLUMNS)
+_MOUNTS = Path("/proc/self/mountinfo")  # on Linux, where a single file can be mounted
 _PAGE = 1000
 
 
@@ -320,6 +321,11 @@ class SQLiteStore(Store):
         except (OSError, ValueError) as error:
             reason = _reason(error)
             raise InvalidInput(f"The ledger's address {self.name[:80]!r} names no usable file: {reason}.") from None
+        if _is_mount(self._path):
+            raise LedgerError(
+                f"The ledger {self._path} is mounted as a single file: SQLite keeps its journal in the folder, where "
+                "nobody who uses the file by another path would see it; mount the folder."
+            )
         with self._transaction("BEGIN") as connection:
             self._check_tables(connection)
         if os.name == "posix" and mode & stat.S_IRWXO:
@@ -517,6 +523,19 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _is_mount(path: Path) -> bool:
+    """Whether a mount of its own covers this one file, as containers do it: a hard link that no file system shows."""
+    try:
+        mounts = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False
+    octal = {b" ": rb"\040", b"\t": rb"\011", b"\n": rb"\012"}
+    name = os.fsencode(os.path.realpath(path)).replace(b"\\", rb"\134")
+    for character, escaped in octal.items():
+        name = name.replace(character, escaped)
+    return any(fields[4:5] == [name] for fields in (line.split(b" ") for line in mounts))
 
 
 def _sync_folder(folder: Path) -> None:
