@@ -657,6 +657,23 @@ def test_the_decorator_clears(way: str) -> None:
         LIBRARY = before
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnicodeEncodeError("ascii", "private", 2, 3, "no such letter"),
+        UnicodeDecodeError("utf-8", b"private", 2, 3, "no such letter"),
+        UnicodeTranslateError("private", 2, 3, "no such letter"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_text_that_has_no_encoding_is_not_kept(error: UnicodeError) -> None:
+    """The exception itself holds the whole text, beside its message."""
+    raised = caught(lambda: fail(lambda _: _raise(error)))
+    assert raised is error
+    assert "private" not in repr((raised.args, vars(raised), getattr(raised, "object", None)))
+    assert "no such letter" in str(raised)
+
+
 def test_the_same_exception_with_its_lines_comes_out() -> None:
     error = Stop("a")
     assert caught(lambda: fail(lambda _: _raise(error))) is error

@@ -100,6 +100,10 @@ def clear_frames(error: BaseException, callers: BaseException | None = None) -> 
             waiting += one.exceptions
         if isinstance(one, AttributeError):
             one.obj = None  # the object that lacks the attribute, which may be an array
+        elif isinstance(one, UnicodeDecodeError):
+            one.object, one.args = b"", (one.encoding, b"", one.start, one.end, one.reason)
+        elif isinstance(one, UnicodeEncodeError | UnicodeTranslateError):
+            one.object, one.args = "", (*one.args[:-4], "", *one.args[-3:])  # a text that could not be encoded
         step = one.__traceback__
         while step is not None:
             try:  # noqa: SIM105 (contextlib.suppress is a Python function)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,6 +146,7 @@ class PrivateSearch:
         self._whose = Whose(identity_of, centroids, self._pinned.pin, stays=rng is None)
         self._lock, self._process = ThreadLock(), this_process()
         self._made: Made | None = None
+        self._check: Callable[[Names], None] | None = None
         self._total = Total(limit, delta, {})
         self._hidden: frozenset[Any] = frozenset()
         self._version = 0
@@ -168,6 +170,7 @@ class PrivateSearch:
         search = cls.__new__(cls)
         search.mode, search._pinned, search._ledger = "index", None, None
         search._lock, search._process, search._home = ThreadLock(), this_process(), home
+        search._check = None
         search._made = Made(saved.release, saved.ids, saved.version, paid=saved.paid)
         search._version, search._hidden, search._file = saved.version, saved.hidden, None
         guarantee = saved.release.guarantee
@@ -262,6 +265,13 @@ class PrivateSearch:
         self._check_process()
         with self._lock.hold("refresh()"), self._alone():
             self._safely(lambda: self._make_index(source))
+
+    def check_before_refresh(self, check: Callable[[Names], None]) -> None:
+        """Have ``check`` called with the records' ids by each :meth:`refresh`, before it pays; its errors end it.
+
+        Frameworks read one document there: a store that cannot give any would be paid for and never answer.
+        """
+        self._check = check
 
     @clear_frames_on_error
     def hide(self, ids: Iterable[Any]) -> None:
@@ -360,6 +370,14 @@ class PrivateSearch:
     def _saved(self, made: Made) -> Saved:
         return Saved(made.release, made.ids, made.version, self._hidden, made.paid, self._total.charged)
 
+    def without_hidden(self, hits: Hits) -> Hits:
+        """The same hits less the records that were hidden since they were released."""
+        places = [place for place, one in enumerate(hits.ids) if one not in self._hidden]
+        if len(places) == len(hits):
+            return hits
+        scores, noisy = (None if values is None else values[places] for values in (hits.scores, hits.noisy))
+        return replace(hits, ids=tuple(hits.ids[place] for place in places), scores=scores, noisy=noisy)
+
     def facts(self, hits: Hits) -> dict[str, Any]:
         """What a framework's metadata says of the guarantee: small, public, ready for JSON."""
         guarantee = hits.guarantee
@@ -442,6 +460,8 @@ class PrivateSearch:
             if snapshot.rows is None:
                 raise InvalidInput("An index is made of vectors: pin='scores' has none; use mode='query'.")
             names, adjacency = self._whose.names(snapshot.ids)
+            if self._check is not None:
+                self._check(snapshot.ids)
             if self._file is not None:
                 check_ids(names)
                 rehearse(self._file)

@@ -44,6 +44,9 @@ def test_single_numbers_of_numpy_stay_as_python_s() -> None:
         ROWS[0], ROWS[:1], np.float32([1]), np.array(["a"]), np.array([0.5, 1], dtype="f8,f8")[0],
         np.array(ROWS[0], dtype=object), [0.5] * 8, tuple(np.float32([0.5] * 8)),
         np.zeros(1, dtype=[("v", "f4", 3)])[0],
+        {str(place): 0.5 for place in range(8)}, {"a": [0.5] * 4, "b": [0.5] * 4},
+        [(place, 0.5) for place in range(4)], [[0.5, 0.5]] * 4, ["a", True, *[0.5] * 8], [np.array(0.5)] * 8,
+        [decimal.Decimal("0.5")] * 8,
     ],
 )  # fmt: skip
 def test_vectors_do_not(vector: Any) -> None:
@@ -65,6 +68,7 @@ def test_plain_values_stay_as_they_are() -> None:
     given = {
         "text": "x", "none": None, "day": day, "date": day.date(), "time": day.time(), "span": dt.timedelta(1),
         "id": uuid.UUID(int=1), "price": decimal.Decimal("1.5"), "tags": {"a", "b"}, "few": [0.5] * 7, "pair": (1, "a"),
+        "boxes": [{"page": 1, "box": {"left": 0.1, "top": 0.2, "right": 0.3, "bottom": 0.4}}] * 9, "many": ["a"] * 9,
     }  # fmt: skip
     assert scrub(given) == given
     assert scrub({"set": frozenset(range(8)), "names": frozenset("ab")}) == {"names": frozenset("ab")}

@@ -494,3 +494,11 @@ def test_bad_input_is_one_sentence() -> None:
     for query in ([1.0], [[1.0] * D], [float("nan")] * D, [0.0] * D, None, "text", []):
         with pytest.raises(InvalidInput, match="query"):
             retriever.run(query)  # type: ignore[arg-type]
+
+
+def test_filters_that_are_nested_too_deeply_raise_one_sentence() -> None:
+    filters: dict[str, Any] = {"field": "meta.parity", "operator": "==", "value": 1}
+    for _ in range(3000):
+        filters = {"operator": "AND", "conditions": [filters]}
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        PrivateRetriever(InMemoryDocumentStore(), epsilon=1, filterable=["parity"], filters=filters)

@@ -14,11 +14,13 @@ pytest.importorskip("llama_index.core")
 
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.schema import (
+    Document,
     ImageNode,
     IndexNode,
     MediaResource,
@@ -627,3 +629,48 @@ def test_a_bad_store_is_told_in_one_sentence(vectors: dict[str, list[float]], to
     index.vector_store.data.embedding_dict.update(vectors)  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match=told):
         PrivateRetriever.from_index(index, epsilon=1)
+
+
+# ---- What a copy of a node carries.
+
+
+class OwnNode(TextNode):
+    """A node of the user's own class, which keeps a vector beside the embedding."""
+
+    colour: str = ""
+    dense: Any = None
+    _cache: Any = PrivateAttr(default=None)
+
+
+def test_a_node_of_ones_own_class_leaves_without_its_vectors() -> None:
+    search = PrivateSearch(ArrayStore(ROWS[:1], ids=["a"]), epsilon=1)
+    for vector in (ROWS[0].tolist() * 2, ROWS[0], {"values": ROWS[0].tolist() * 2}):
+        node = OwnNode(id_="a", text="text", colour="red", dense=vector)
+        node._cache = ROWS[0]
+        found: Any = PrivateRetriever(search, {"a": node}).retrieve(QueryBundle("q", embedding=QUERY.tolist()))[0].node
+        assert not found.dense
+        assert found.colour == "red"
+        assert getattr(found, "_cache", None) is None
+        assert node._cache is not None  # the user's own node stays as it was
+
+
+def test_no_hash_tells_what_a_field_that_is_not_shown_may_hold() -> None:
+    """The hash of a related node is over all of its metadata: whoever has it can try each salary."""
+    document = Document(id_="d", text="whole", metadata={"title": "a", "salary": 1234})
+    related = document.as_related_node_info()
+    node = TextNode(id_="a", text="text", relationships={NodeRelationship.SOURCE: related})
+    search = PrivateSearch(ArrayStore(ROWS[:1], ids=["a"]), epsilon=1)
+    retriever = PrivateRetriever(search, {"a": node}, visible=["title"])
+    found = retriever.retrieve(QueryBundle("q", embedding=QUERY.tolist()))[0].node
+    shown = found.relationships[NodeRelationship.SOURCE]
+    assert isinstance(shown, RelatedNodeInfo)
+    assert (shown.node_id, shown.metadata, shown.hash) == ("d", {"title": "a"}, None)
+    assert related.hash == document.hash
+
+
+def test_filters_that_are_nested_too_deeply_raise_one_sentence() -> None:
+    nested: Any = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
+    for _ in range(2000):
+        nested = MetadataFilters.model_construct(filters=[nested], condition=FilterCondition.AND)
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        PrivateRetriever.from_index(index_of(), epsilon=1, filterable=["parity"], filters=nested)

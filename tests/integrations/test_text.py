@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
 from scoreshield.integrations import text as text_module
 from scoreshield.integrations.sentence_transformers import PrivateCorpus
@@ -51,11 +52,37 @@ def test_a_padded_model_couples_rows_and_embed_rows_does_not() -> None:
     assert moved(lambda texts: embed_rows(padded, texts)) == 0
 
 
-def test_embed_rows_keeps_order_number_type_and_tells_its_progress() -> None:
+def test_one_text_in_another_number_type_moves_no_other_row() -> None:
+    """Models that average word vectors give zeros in double precision for a text without words."""
+
+    def averaging(texts: list[str]) -> np.ndarray:
+        return padded(texts) if texts[0] else np.zeros((1, D))
+
+    before, after = (embed_rows(averaging, texts) for texts in (TEXTS, ["", *TEXTS[1:]]))
+    assert before.dtype == after.dtype
+    query = np.random.default_rng(1).standard_normal((1, D))
+    scores = [
+        _embeddings.scores(_embeddings.as_rows(rows, "a test"), query, "unit", "a test") for rows in (before, after)
+    ]
+    assert scores[0][0, 1:].tobytes() == scores[1][0, 1:].tobytes()
+
+
+def test_a_text_that_cannot_be_encoded_does_not_leave_with_the_error() -> None:
+    def encode(texts: list[str]) -> np.ndarray:
+        texts[0].encode()
+        return padded(texts)
+
+    with pytest.raises(UnicodeEncodeError, match="surrogates not allowed") as caught:
+        embed_rows(encode, ["a public word", "private \ud800 words"])
+    assert caught.value.object == ""
+    assert "private" not in repr((caught.value.args, vars(caught.value), str(caught.value)))
+
+
+def test_embed_rows_keeps_order_and_values_and_tells_its_progress() -> None:
     seen: list[tuple[int, int]] = []
     rows = embed_rows(padded, TEXTS[:3], lambda done, total: seen.append((done, total)))
-    assert rows.dtype == np.float32
-    assert [row.tobytes() for row in rows] == [padded([one])[0].tobytes() for one in TEXTS[:3]]
+    assert rows.dtype == np.float64
+    assert [row.tobytes() for row in rows] == [padded([one])[0].astype(float).tobytes() for one in TEXTS[:3]]
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert embed_rows(lambda texts: padded(texts).astype(float).tolist(), TEXTS[:2]).dtype == np.float64
 

@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import numbers
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ _TELLING = frozenset(
         "similarity_score", "sub_similarity_scores", "vector", "vectors", KEY,
     }
 )  # fmt: skip
-_LONG = 8  # a list of so many numbers is taken for a vector
+_LONG = 8  # a list or mapping with so many numbers is taken for a vector
 #: The types of values that metadata may hold; whatever else a store puts there may hold a vector.
 _PLAIN = (
     str, numbers.Number, type(None), dt.date, dt.time, dt.timedelta, uuid.UUID,
@@ -122,6 +122,12 @@ def not_read(error: Exception, hits: Sequence[Hits], k: int) -> DocumentsNotRead
     return DocumentsNotRead(f"{cause}; {charged}; asking the same again costs nothing.", ids=ids)
 
 
+def take_unread(unread: dict[Any, list[Hits]], asked: Hashable, search: PrivateSearch) -> list[Hits] | None:
+    """The paid ranking whose documents could not be read, less what was hidden since; None where there is none."""
+    hits = unread.pop(asked, None)
+    return None if hits is None else [search.without_hidden(one) for one in hits]
+
+
 def not_charged(error: StoreError) -> StoreError:
     """The error of a query whose documents could not be read before it was charged."""
     cause = str(error).removesuffix(".").removesuffix("; nothing was released")
@@ -136,9 +142,21 @@ def refuse(what: str, why: str) -> NoReturn:
 def _may_stay(key: Any, value: Any) -> bool:
     if str(key).lower() in _TELLING:
         return False
-    if isinstance(value, list | tuple | set | frozenset):
-        return len(value) < _LONG or not all(map(_is_number, value))
-    return isinstance(value, Mapping) or _is_plain(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return _numbers_in(value) < _LONG
+    return _is_plain(value)
+
+
+def _numbers_in(value: Any) -> int:
+    """How many numbers a list or mapping holds, also in the short lists within it: a vector may be cut into pairs.
+
+    A long list within it is dropped by itself and does not count, and nor does a mapping within it.
+    """
+    if not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return int(_is_number(_plain(value)))
+    parts = value.values() if isinstance(value, Mapping) else value
+    counts = (_numbers_in(part) for part in parts if not isinstance(part, Mapping))
+    return sum(count for count in counts if count < _LONG)
 
 
 def _is_plain(value: Any) -> bool:
@@ -166,4 +184,4 @@ def _scrubbed(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return isinstance(value, numbers.Number) and not isinstance(value, bool)

@@ -135,6 +135,7 @@ class PrivateRetriever:
                 self._documents.let_go()
             if self._documents.keys.keys().isdisjoint(ids):
                 raise InvalidInput("The saved index names none of these documents; their ids must be what they were.")
+            made.check_before_refresh(lambda _: self._documents.try_one())
             self._answers, self._unsaved = Answers(made, self._documents, self._fields), None
 
     @clear_frames_on_error
@@ -313,6 +314,8 @@ def _checked_filters(filters: Any, fields: Fields) -> dict[str, Any] | None:
     try:
         document_matches_filter(filters, Document(content=""))
         paths = list(_paths(filters))
+    except RecursionError:
+        told = "they are nested too deeply"
     except (FilterError, TypeError, ValueError) as error:
         told = str(error)
     else:

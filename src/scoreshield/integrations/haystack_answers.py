@@ -14,7 +14,7 @@ from haystack import Document
 from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import Fields, annotated, not_read
+from scoreshield.integrations._common import Fields, annotated, not_read, take_unread
 from scoreshield.integrations.haystack_documents import Documents
 from scoreshield.search import Hits, PrivateSearch
 
@@ -37,7 +37,7 @@ class Answers:
         if self.search.mode == "index":
             return self._from_index(queries, k, keep)
         asked = queries.shape, queries.tobytes(), k, repr(filters)
-        hits = self._unread.pop(asked, None) or self._charged(queries, k, keep if filters else None)
+        hits = take_unread(self._unread, asked, self.search) or self._charged(queries, k, keep if filters else None)
         try:
             return self._shown(hits, k, keep)[0]
         except BaseException as error:  # an interrupt does not lose what was paid for either

@@ -17,7 +17,7 @@ from haystack.utils.filters import document_matches_filter
 from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import look_every, scrub
+from scoreshield.integrations._common import growing_pages, look_every, scrub
 from scoreshield.stores import ArrayStore, Convention, Records, Scored
 from scoreshield.stores.protocol import reading
 
@@ -115,7 +115,10 @@ class Documents:
 
     def try_one(self) -> None:
         """Read one document by its id, so that a store which cannot give documents is seen before a charge."""
-        self.fetch(islice(self.keys, 1))
+        if not any(map(self.fetch, growing_pages(list(self.keys)))):
+            raise InvalidInput(
+                f"{self.name} gives none of its {len(self.keys):,} documents by its id: every answer would be empty."
+            )
 
     def judged(self, names: Sequence[str]) -> dict[str, Document]:
         """All of these documents, for a filter to look at: as they are now, or as they were read with their vectors."""

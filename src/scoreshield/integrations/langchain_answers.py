@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
-from scoreshield.integrations._common import Fields, annotated, growing_pages, not_charged, not_read, refuse, scrub
+from scoreshield.integrations._common import (
+    Fields,
+    annotated,
+    growing_pages,
+    not_charged,
+    not_read,
+    refuse,
+    scrub,
+    take_unread,
+)
 from scoreshield.search import Hits, PrivateSearch
 from scoreshield.stores.protocol import bare
 
@@ -205,7 +214,7 @@ class Answers:
         # was paid for is kept: asking the same again reads on from there.
         queries = _checks.array(vectors, "embedding", function, "vectors of one length")
         asked = queries.tobytes(), k
-        hits = self._unread.pop(asked, None) or self._charged(queries, k)
+        hits = take_unread(self._unread, asked, self._search) or self._charged(queries, k)
         try:
             return self._read(hits, lookup, k)
         except BaseException as error:  # an interrupt does not lose what was paid for either
@@ -220,10 +229,16 @@ class Answers:
         self.try_one()
         return self._search.search_batch(queries, k + _SPARE)
 
-    def try_one(self) -> None:
-        """Read one document, so that a store which cannot give documents is seen before a charge."""
+    def try_one(self, ids: Sequence[Any] | None = None) -> None:
+        """Read one document, so that a store which cannot give documents is seen before a charge.
+
+        Args:
+            ids: Of the records that are about to be released; by default those of the search.
+        """
         try:
-            if self._known is None or not documents_of(self.fetch, [self._known]):
+            if ids is not None:
+                self._known = any_document(ids, self.fetch)
+            elif self._known is None or not documents_of(self.fetch, [self._known]):
                 self._known = any_document(self._search.ids, self.fetch)
             return
         except StoreError as error:

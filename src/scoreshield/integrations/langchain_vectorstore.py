@@ -207,7 +207,7 @@ class PrivateVectorStore(VectorStore):
     @clear_frames_on_error
     def refresh(self) -> None:
         """Make a new index of the wrapped store as it is now, and pay its full price again."""
-        self._answers.try_one()
+        self._search.check_before_refresh(self._answers.try_one)
         self._search.refresh()
 
     def save(self, path: str | Path) -> None:

@@ -133,7 +133,13 @@ class Restriction:
             raise InvalidInput(f"Filters must be MetadataFilters. Got {type(filters).__name__} instead.")
         self._filters = filters
         self._nodes, self._documents = _ids(node_ids, "node_ids"), _ids(doc_ids, "doc_ids")
-        fields.require(_named_in(filters) | ({_DOCUMENT[0]} if self._documents else set()))
+        try:
+            named = _named_in(filters)
+        except RecursionError:
+            named = None
+        if named is None:
+            raise InvalidInput("The filters are nested too deeply.")
+        fields.require(named | ({_DOCUMENT[0]} if self._documents else set()))
         self.all_pass = filters is None and not self._nodes and not self._documents
         #: Says the same of every node as another restriction with this key.
         self.key = repr((filters, sorted(self._nodes), sorted(self._documents)))
@@ -197,10 +203,13 @@ def _passes(filters: MetadataFilters, metadata: Mapping[str, Any]) -> bool:
 def bare_copy(node: BaseNode, metadata: dict[str, Any], fields: Fields) -> BaseNode:
     """A copy that holds no vector; the guarantee goes neither to the LLM nor into an embedding."""
     changes: dict[str, Any] = {}
+    known = _known_fields(type(node))
     for name in type(node).model_fields:
         value = getattr(node, name)
         if "embedding" in name:
             changes[name] = None
+        elif name not in known:  # of a class of the user's own, which may keep a vector there
+            changes[name] = fields.shown({name: value}).get(name)
         elif isinstance(value, MediaResource):
             changes[name] = value.model_copy(update={"embeddings": None})
     changes["metadata"] = metadata
@@ -214,10 +223,22 @@ def bare_copy(node: BaseNode, metadata: dict[str, Any], fields: Fields) -> BaseN
             changes["obj"] = bare_copy(inner, {**fields.shown(inner.metadata), KEY: metadata.get(KEY)}, fields)
         else:
             changes["obj"] = inner if isinstance(inner, Released) and isinstance(inner, BaseRetriever) else None
-    return node.model_copy(update=changes)
+    copied = node.model_copy(update=changes)
+    if copied.__pydantic_private__:
+        copied.__pydantic_private__ = {}
+    return copied
+
+
+def _known_fields(cls: type[BaseNode]) -> frozenset[str]:
+    """The fields that LlamaIndex itself gives a node of this class."""
+    own = (
+        base for base in cls.__mro__ if base.__module__.startswith("llama_index.core.") and issubclass(base, BaseNode)
+    )
+    return frozenset(name for base in own for name in base.model_fields)
 
 
 def _related(others: RelatedNodeInfo | list[RelatedNodeInfo], fields: Fields) -> Any:
     if isinstance(others, list):
         return [_related(one, fields) for one in others]
-    return others.model_copy(update={"metadata": fields.shown(others.metadata)})
+    # The hash is over all metadata: whoever has it can try what a field that is not shown may hold.
+    return others.model_copy(update={"metadata": fields.shown(others.metadata), "hash": None})

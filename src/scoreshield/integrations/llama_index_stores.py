@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scoreshield import _search_options, stores
 from scoreshield._search_files import as_path, is_there
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.integrations._common import Fields, annotated, look_every, not_charged, not_read, refuse
+from scoreshield.integrations._common import Fields, annotated, look_every, not_charged, not_read, refuse, take_unread
 from scoreshield.integrations.llama_index_nodes import (
     Fetch,
     Released,
@@ -122,7 +122,7 @@ class Answers:
         if self.search.mode == "index":
             return self._from_index(queries, k, only)
         asked = queries.shape, queries.tobytes(), k, only.key
-        hits = self._unread.pop(asked, None) or self._charged(queries, k, only)
+        hits = take_unread(self._unread, asked, self.search) or self._charged(queries, k, only)
         try:
             return self._shown(hits, k, only)[0]
         except BaseException as error:  # an interrupt does not lose what was paid for either
@@ -155,6 +155,15 @@ class Answers:
             return self.search.search_batch(queries, k + _SPARE, where=where)
         raise failure
 
+    def try_one(self, ids: Sequence[Any]) -> None:
+        """Read the node of one of these records, so that a store which cannot give nodes is seen before a charge."""
+        try:
+            self._known = any_of(self.fetch, ids)
+            return
+        except StoreError as error:
+            failure = not_charged(error)
+        raise failure
+
     def _shown(self, hits: list[Hits], k: int, only: Restriction) -> tuple[list[list[NodeWithScore]], bool]:
         """The first k of each ranking that are there and pass, and whether there are k of each."""
         first = [one for each in hits for one in each.ids[:k]]
@@ -178,6 +187,14 @@ def private(
     index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields, function: str
 ) -> Answers:
     """A search over an index's vectors, and its nodes. Before anything is paid, the ids must name some of them."""
+    answers = _private(index, store, epsilon, options, fields, function)
+    answers.search.check_before_refresh(answers.try_one)
+    return answers
+
+
+def _private(
+    index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields, function: str
+) -> Answers:
     if not isinstance(index, VectorStoreIndex):
         raise InvalidInput(f"{function} takes a VectorStoreIndex. Got {type(index).__name__} instead.")
     for name in options:

@@ -79,7 +79,8 @@ def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None =
         progress: Called with (texts so far, texts in all).
 
     Returns:
-        One row for each text, in their order, in the number type that the model gives.
+        One row for each text, in their order, in double precision: a model that gives one text in another number type
+        than the rest must not change the type of all.
 
     Raises:
         InvalidInput: If a call does not give one row of real numbers, or rows differ in length.
@@ -94,7 +95,7 @@ def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None =
             raise InvalidInput("The model must give rows of one length for all texts.")
         if progress is not None:
             progress(place, len(checked))
-    return np.stack(rows)
+    return np.stack(rows, dtype=np.float64)
 
 
 @clear_frames_on_error
