@@ -427,6 +427,22 @@ def test_what_cannot_be_charged(ledger: Ledger) -> None:
     assert ledger.entries() == []
 
 
+def test_what_could_not_be_read_again_is_not_charged(tmp_path: Path) -> None:
+    """An entry that is too long to be read left its account unusable, and verify false forever."""
+    ledger = Ledger.create(f"sqlite:///{tmp_path / 'long.db'}", epsilon=50.0, delta=0.01)
+    for number in (80_000, 260_000):
+        losses = (np.arange(number) * 1.000000001e-5).tolist()
+        deltas = (1e-3 * (1 - np.arange(number) / (number - 1)) ** 2).tolist()
+        promise = Promise(CurveProfile(tuple(losses), tuple(deltas)))
+        if number == 80_000:
+            ledger.spend(promise, dataset="a")
+            continue
+        with pytest.raises(ss.InvalidInput, match="cannot be written to a ledger: it has more than 4,000,000 char"):
+            ledger.spend(promise, dataset="a")
+    ledger.spend(pure(0.1), dataset="a")
+    assert ledger.verify()
+
+
 def test_promises_about_different_changes_do_not_add_up(ledger: Ledger) -> None:
     ledger.spend(pure(1.0), dataset="a")
     for adjacency in (ss.GramRadius(0.5), ss.Identity(np.array([0, 0, 1]))):

@@ -21,6 +21,8 @@ FORMAT = 1
 KINDS = ("charge",)
 #: Of one text in a ledger, in characters: a curve of 100,000 knots has half as many.
 _LONGEST = 8_000_000
+#: Of what is written: the sums of an account repeat the profile of its only entry, and more.
+LONGEST_WRITTEN = _LONGEST // 2
 
 
 def brief(value: object) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Identity
-from scoreshield.privacy.ledger_entry import canonical
+from scoreshield.privacy.ledger_entry import LONGEST_WRITTEN, canonical, read_json
 from scoreshield.privacy.losses import profile_of
 from scoreshield.privacy.profile import Profile, profile_from_dict
 
@@ -71,9 +70,12 @@ def charge_of(
     unit = _unit(guarantee.adjacency, adjacency, key, function, same_people)
     try:
         # What later versions read back must be what is charged now.
-        if profile_from_dict(json.loads(canonical(profile.to_dict()))) != profile:
+        text, promise = canonical(profile.to_dict()), canonical(guarantee.to_dict())
+        if max(len(text), len(promise)) > LONGEST_WRITTEN:
+            raise ValueError(f"it has more than {LONGEST_WRITTEN:,} characters")
+        if profile_from_dict(read_json(text)) != profile:
             raise ValueError("it does not read back")
-        return profile, unit, canonical(guarantee.to_dict())
+        return profile, unit, promise
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidInput(f"The guarantee cannot be written to a ledger: {error}") from None
 
