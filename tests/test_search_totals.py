@@ -413,6 +413,33 @@ class TestForks:
         assert (says, search.spent, search.version) == ("", 10, 2)
         assert not list(file.parent.glob(".*"))
 
+    @pytest.mark.parametrize("mode", ["index", "query"])
+    def test_a_fork_before_the_charge_is_not_charged(
+        self, file: Path, account: Account, mode: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A signal handler or a store's own code may fork; what the child would pay for, it would not get."""
+        children: list[int] = []
+
+        def fork(*args: Any, **options: Any) -> Any:
+            pending = _contract.reserve(*args, **options)
+            children.append(os.fork())
+            if children[0]:
+                os.waitpid(children[0], 0)
+            return pending
+
+        monkeypatch.setattr("scoreshield.search.reserve", fork)
+        try:
+            if mode == "index":
+                make(file, ledger=account)
+            else:
+                make(mode=mode, ledger=account).search(ROWS[0])
+        finally:
+            if children == [0]:
+                os._exit(0)
+        assert len(account.ledger.entries()) == 1
+        if mode == "index":
+            assert len(_search_files.read_total(file)) == 1
+
     def test_a_lock_that_another_thread_of_the_parent_holds_is_free(self) -> None:
         lock, held, done = ThreadLock(), threading.Event(), threading.Event()
 

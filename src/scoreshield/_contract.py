@@ -239,18 +239,19 @@ class Prepared(Generic[Clean, R]):
         """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
         pending = reserve(ledger, [self.guarantee], self.adjacency, self.function)
         clean = self.score()
-        self._check_process()  # before the charge, so that a fork is not charged for an error
+        self.check_process()  # before the charge, so that a fork is not charged for an error
         pending.commit()
         return self.noisy(clean)
 
     def noisy(self, clean: Clean) -> R:
         """The release of clean values; whoever calls this has committed the charge."""
-        self._check_process()
+        self.check_process()
         released = self.draw(clean, stream_from(self.rng, self.function))
-        self._check_process()  # a fork after the last word was drawn
+        self.check_process()  # a fork after the last word was drawn
         return released
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
+        """Raise an error in a fork of the process that started the release."""
         if self.rng is None:
             check_process(self.process)
 

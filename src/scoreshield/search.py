@@ -482,6 +482,7 @@ class PrivateSearch:
                 self._total.check(prepared.guarantee, None if self._file is None else total_path(self._file))
             pending = reserve(self._ledger, [prepared.guarantee], adjacency, FUNCTION, same_people=True)
             rows = prepared.score()
+            prepared.check_process()  # before the charge, so that a fork is not charged for an error
             charged = self._total.with_one_more(prepared.guarantee)
             if self._file is not None and charged != self._total.charged:
                 write_total(self._file, charged)  # before the ledger: a count that cannot be written costs nothing
@@ -546,6 +547,7 @@ class PrivateSearch:
         pending = reserve(self._ledger, guarantees, adjacency, FUNCTION, same_people=True)
         # All queries read the same rows, so the first query's scores find every bad row before the charge.
         clean = prepared[0].score()
+        prepared[0].check_process()  # before the charge, so that a fork is not charged for an error
         pending.commit()
         hits = []
         for place, one in enumerate(prepared):
