@@ -224,3 +224,54 @@ def test_json_output_has_no_control_characters() -> None:
     done = subprocess.run([*command, "--output", f"{ESCAPE}.npz"], capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout
     assert json.loads(done.stdout)["files"][0] == f"{ESCAPE}.npz"
+
+
+def _make_folder(name: str) -> None:
+    Path(name).mkdir()
+
+
+@pytest.mark.parametrize(
+    ("output", "prepare"),
+    [
+        ("taken.npz", lambda: _make_folder("taken.npz")),
+        ("taken.npz", lambda: _make_folder("taken.txt")),  # the certificate's place
+        ("a" * 240 + ".npz", lambda: None),  # fits, and the temporary name beside it does not
+        ("a" * 300 + ".npz", lambda: None),
+        ("b" * 300 + "/a.npz", lambda: None),
+        ("\udce9.npz", lambda: None),
+    ],
+    ids=["folder", "certificate", "temporary", "long", "long-folder", "no-text"],
+)
+@pytest.mark.usefixtures("folder")
+def test_an_output_that_cannot_be_written_costs_nothing(run: Any, output: str, prepare: Any) -> None:
+    prepare()
+    account = ss.Ledger.create("sqlite:///ledger.db", epsilon=10, delta=0).account("people")
+    before = set(Path().iterdir())
+    command = [
+        "release",
+        "scores",
+        "rows.npy",
+        "--query",
+        "query.npy",
+        "--epsilon",
+        "1",
+        "--mechanism",
+        "laplace",
+        "--force",
+    ]
+    code, out, err = run(*command, "--ledger", "sqlite:///ledger.db", "--dataset", "people", "--output", output)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert "Cannot print" not in err
+    assert account.spent == 0
+    assert set(Path().iterdir()) == before
+
+
+def test_the_option_that_shows_completions_is_no_failure(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer._completion_shared.shellingham", None, raising=False)
+    monkeypatch.setattr("typer.completion.shellingham", None, raising=False)
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash", raising=False)
+    code, out, err = run("--show-completion")
+    assert (code, err) == (0, "")
+    assert "complete" in out

@@ -787,3 +787,66 @@ def test_a_table_of_levels_that_is_given_a_nan() -> None:
     assert isinstance(error, InvalidInput)
     assert leaks(error) == []
     assert leaks(caught(lambda: LevelChannel.release.__wrapped__(table, stream_from(None, "a test"), scores)))  # type: ignore[attr-defined]
+
+
+PASSWORD = "a word that nobody may see"
+
+
+def _shows(error: BaseException) -> list[str]:
+    """The frames of the library whose variables show the password, as an error tracker would print them."""
+    found, waiting = [], [error]
+    for one in waiting:
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None and other not in waiting]
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            inside = frame.f_code.co_filename.startswith(LIBRARY)
+            if inside and any(PASSWORD in repr(value) for value in frame.f_locals.values()):
+                found.append(frame.f_code.co_qualname)
+    return found
+
+
+def test_the_address_of_a_store_that_cannot_be_opened_is_not_kept() -> None:
+    pytest.importorskip("psycopg")
+    from scoreshield.stores import PgVectorStore
+
+    error = caught(lambda: PgVectorStore(f"host=127.0.0.1 port=1 user=a password='{PASSWORD}'", "people"))
+    assert isinstance(error, ss.StoreError)
+    assert _shows(error) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base_url": f"http://user:{PASSWORD}@127.0.0.1/v1"},
+        {"base_url": f"http://127.0.0.1/v1?key={PASSWORD}"},
+        {"proxy": f"ftp://user:{PASSWORD}@127.0.0.1"},
+        {"timeout": "soon"},
+    ],
+    ids=["user", "query", "proxy", "timeout"],
+)
+def test_the_keys_of_a_chat_model_that_cannot_be_made_are_not_kept(options: dict[str, Any]) -> None:
+    chat = pytest.importorskip("scoreshield.tasks.chat")
+    given = {"base_url": "http://127.0.0.1:1/v1", "api_key": PASSWORD.replace(" ", "-"), **options}
+    error = caught(lambda: chat.ChatModel("a", **given))
+    assert isinstance(error, InvalidInput)
+    assert _shows(error) == []
+    assert leaks(error) == []
+
+
+def test_the_prompt_of_a_chat_that_fails_is_not_kept() -> None:
+    """Prompts hold texts of the collection."""
+    pytest.importorskip("openai")
+    from scoreshield.tasks.chat import ChatError, ChatModel
+
+    messages = [{"role": "user", "content": PASSWORD}]
+    with ChatModel("a", base_url="http://127.0.0.1:1/v1", retries=0, timeout=2) as model:
+        for work in (lambda: model.complete(messages), lambda: model.complete_all([messages])):
+            error = caught(work)
+            assert isinstance(error, ChatError)
+            assert _shows(error) == []
+
+
+def test_every_constructor_of_a_store_clears_its_frames() -> None:
+    for name in ss.stores.__all__:
+        store = getattr(ss.stores, name)
+        if isinstance(store, type) and name.endswith("Store") and name != "Store":
+            assert hasattr(store.__init__, "__wrapped__"), name

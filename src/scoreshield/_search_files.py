@@ -209,19 +209,12 @@ def read_index(path: Path) -> Saved:
 def rehearse(path: Path) -> None:
     """Before an index is paid for: can it be kept? Whatever :func:`write_index` will make is made, and removed."""
     for target in (path, _beside(path)):
-        probe = target.with_name(f".{target.name}.old.{secrets.token_hex(8)}.part")  # the longest name it takes
         try:
-            if target.is_dir():
-                raise IsADirectoryError(21, "Is a directory")
-            with probe.open("xb") as file:
-                file.write(b"rehearsal")
+            io.rehearse(target)
         except FileNotFoundError:
             raise FileError(f"Cannot write {path}: there is no folder {path.parent} that can be written to.") from None
         except (OSError, ValueError) as error:
             raise _cannot_write(target, error) from None
-        finally:
-            with contextlib.suppress(OSError, ValueError):
-                probe.unlink()
 
 
 @contextlib.contextmanager

@@ -62,6 +62,19 @@ def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: 
                 leftover.unlink()
 
 
+def rehearse(path: Path) -> None:
+    """Before anything is paid for: raise an OSError or a ValueError where :func:`write_whole` could not write here."""
+    probe = path.parent / f".{path.name}.old.{secrets.token_hex(8)}.part"  # the longest name that it takes
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with probe.open("xb") as file:
+            file.write(b"rehearsal")
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            probe.unlink()
+
+
 #: How a cell begins that a spreadsheet would take for a formula, and the mark that makes it a text.
 _FORMULAS, _MARK = ("=", "+", "-", "@", "\t", "\r", "\n"), "'"
 

@@ -30,6 +30,7 @@ from scoreshield.privacy import calibration as gaussian
 _UNFORESEEN = 70  # as EX_SOFTWARE in sysexits.h
 _INTERRUPTED = 130  # as Typer reports it
 _COMPLETION = "_SCORESHIELD_COMPLETE"  # set by a shell that asks for completions, which Typer ends with sys.exit()
+_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")  # and so it ends these
 
 app = typer.Typer(
     help="Release cosine similarities under differential privacy, with a certificate.",
@@ -123,7 +124,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BaseException as error:  # a fault of ours, or a stranger's sys.exit(): 1 would read as a broken claim
-        if isinstance(error, SystemExit) and _COMPLETION in os.environ:
+        if isinstance(error, SystemExit) and (_COMPLETION in os.environ or arguments[0] in _COMPLETION_OPTIONS):
             raise
         if os.environ.get("SCORESHIELD_DEBUG") == "1":
             traceback.print_exc()

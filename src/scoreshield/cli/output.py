@@ -58,13 +58,21 @@ def one_or_many(query: Any) -> Any:
 
 
 def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | None = None) -> None:
-    """Reject a wrong ending, a missing folder, a taken name or the name of an input before any noise is drawn."""
+    """Reject a name that cannot be written, is taken, or is that of an input, before anything is paid or drawn."""
     if output.suffix != ".npz":
         raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
-    if not output.parent.is_dir():
-        raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
-    check_not_input(beside(output), (*inputs, ledger_file(ledger)))
-    taken = [path for path in beside(output) if path.exists()]
+    try:
+        if not output.parent.is_dir():
+            raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
+        check_not_input(beside(output), (*inputs, ledger_file(ledger)))
+        str(output).encode()  # the certificate names the file
+        for path in beside(output):
+            io.rehearse(path)
+        taken = [path for path in beside(output) if path.exists()]
+    except UnicodeEncodeError:
+        raise ss.InvalidInput("The output's name is no valid text, and its certificate could not name it.") from None
+    except OSError as error:
+        raise ss.FileError(f"Cannot write {output}: {error.strerror or error}; nothing was released.") from None
     if taken and not force:
         raise ss.InvalidInput(f"{taken[0]} exists already; choose another name or pass --force to overwrite it.")
 

@@ -49,6 +49,7 @@ class ChromaStore:
     convention = Convention.COSINE
     look_every = 1.0
 
+    @clear_frames_on_error
     def __init__(self, collection: Any) -> None:
         try:
             from chromadb.api.models.Collection import Collection

@@ -174,6 +174,7 @@ class DuckDBStore(_DuckStore):
     same ids with other vectors, all of it between two looks: call :meth:`changed` then.
     """
 
+    @clear_frames_on_error
     def __init__(
         self,
         database: Any,
@@ -290,6 +291,7 @@ class ParquetStore(_DuckStore):
     ``state`` sees the file's identity, size and time of change.
     """
 
+    @clear_frames_on_error
     def __init__(self, path: str | Path, id_column: str = "id", vector_column: str = "embedding") -> None:
         _duckdb("ParquetStore")
         if not isinstance(path, str | Path):

@@ -52,6 +52,7 @@ class FaissStore:
 
     convention = Convention.COSINE  # by either metric: scores are computed from the vectors
 
+    @clear_frames_on_error
     def __init__(self, index: Any, ids: Sequence[Any] | None = None) -> None:
         faiss = _faiss()
         if not isinstance(index, faiss.Index):

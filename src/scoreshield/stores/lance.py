@@ -43,6 +43,7 @@ class LanceStore:
     zero_copy = False
     convention = Convention.COSINE_DISTANCE
 
+    @clear_frames_on_error
     def __init__(self, table: Any, id_column: str = "id", vector_column: str = "vector") -> None:
         try:
             import pyarrow as pa

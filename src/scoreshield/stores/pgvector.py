@@ -86,6 +86,7 @@ class PgVectorStore:
     zero_copy = False
     convention = Convention.COSINE
 
+    @clear_frames_on_error  # an address may hold a password
     def __init__(
         self,
         source: str | Callable[[], Any],
@@ -120,8 +121,12 @@ class PgVectorStore:
         self._id, self._column = id_column, vector_column
         self._lock, self._connection, self._process = threading.Lock(), None, 0  # type: tuple[Any, Any, int]
         self._deadline: _Deadline | None = None  # of the reading under way
-        self._facts = reading(self, "being opened", lambda: self._read(self._look))
-        self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
+        try:
+            self._facts = reading(self, "being opened", lambda: self._read(self._look))
+            self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
+        except BaseException:
+            self.close()
+            raise
 
     def __del__(self) -> None:
         if hasattr(self, "_connection"):

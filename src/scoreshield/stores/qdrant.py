@@ -43,6 +43,7 @@ class QdrantStore:
     zero_copy = False
     convention = Convention.COSINE
 
+    @clear_frames_on_error
     def __init__(
         self, client: Any, collection: str, *, vector_name: str | None = None, timeout: int | None = None
     ) -> None:

@@ -44,6 +44,7 @@ class UsearchStore:
     name = "The usearch index"
     zero_copy = False
 
+    @clear_frames_on_error
     def __init__(self, index: Any) -> None:
         if not isinstance(index, _usearch().Index):
             _checks.reject("index", "UsearchStore", "a usearch.index.Index", index)

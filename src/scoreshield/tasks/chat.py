@@ -26,6 +26,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from scoreshield import _checks, _loading, io
+from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
 
@@ -81,6 +82,7 @@ class ChatModel:
     cache : a folder for answers, made if need be. It holds answers in the clear, for the owner's eyes, and no prompts.
     """
 
+    @clear_frames_on_error
     def __init__(
         self,
         model: str,
@@ -121,10 +123,12 @@ class ChatModel:
         """Close the connections."""
         self._client.close()
 
+    @clear_frames_on_error  # prompts hold texts of the collection
     def complete(self, messages: Messages, *, allow_empty: bool = False) -> str:
         """The model's answer to one conversation. An empty one is an error, or "" with ``allow_empty``."""
         return self._answer(_checked_messages(messages, "complete"), allow_empty)
 
+    @clear_frames_on_error
     def complete_all(
         self,
         conversations: Sequence[Messages],
