@@ -302,6 +302,8 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
     "public basis": {"reduction": BASIS},
     "private PCA": {"components": 3, "reduction": "pca", "delta": 1e-6},
 }
+#: A public range that random scores leave on both sides.
+NARROW = (-0.1, 0.2)
 ADJACENCIES = {"records": ss.Replacement(), "identities": RAW, "centroids": CENTROIDS}
 WIDE_TABLE = ss.optimal_channel(1.0, 1e-3, levels=5)
 
@@ -319,6 +321,11 @@ ENTRIES: tuple[Entry, ...] = (
     scores("auto", "staircase", check_staircase, mechanism="auto"),
     scores("narrow range", "staircase", check_staircase, mechanism="staircase", score_range=(-0.1, 0.7)),
     scores("narrow Laplace", "laplace", check_laplace, mechanism="laplace", score_range=(-0.1, 0.7)),
+    *(
+        scores(f"narrow Gaussian, {what}", "gaussian", check_gaussian, query=query, score_range=NARROW, **GAUSSIAN)
+        for what, query in (("one query", QUERY), ("batch", BATCH))
+    ),
+    scores("narrow optimal table", "optimal", check_table, mechanism="optimal", score_range=NARROW),
     scores("optimal table", "optimal", check_table, mechanism="optimal"),
     scores("optimal table with delta", "optimal", check_table, mechanism="optimal", delta=1e-6, epsilon=6.0),
     scores("response table", "levels", check_table, mechanism=ss.randomised_response(0.9, [0.1, 0.4])),
@@ -340,6 +347,47 @@ ENTRIES: tuple[Entry, ...] = (
         )
         for who, adjacency in (*ADJACENCIES.items(), ("radius", ss.GramRadius(0.5)))
     ),
+    simple("row, narrow", "gaussian", "row", check_gaussian, ss.release_row, 1, score_range=NARROW, **GAUSSIAN),
+    simple(
+        "Gram matrix, narrow",
+        "gaussian",
+        "gram",
+        check_gaussian,
+        ss.release_gram,
+        score_range=NARROW,
+        projection="none",
+        **GAUSSIAN,
+    ),
+    simple(
+        "matches, centroids",
+        "randomised-response",
+        "matches",
+        check_screening,
+        ss.release_matches,
+        QUERY,
+        0.1,
+        adjacency=CENTROIDS,
+    ),
+    simple(
+        "top-k, centroids",
+        "permute-and-flip",
+        "top-k",
+        check_selection,
+        ss.release_top_k,
+        QUERY,
+        3,
+        adjacency=CENTROIDS,
+    ),
+    simple(
+        "histogram, centroids",
+        "geometric",
+        "histogram",
+        check_histogram,
+        ss.release_histogram,
+        QUERY,
+        adjacency=CENTROIDS,
+    ),
+    scores("optimal table, centroids", "optimal", check_table, mechanism="optimal", adjacency=CENTROIDS),
     simple("matches", "randomised-response", "matches", check_screening, ss.release_matches, QUERY, 0.1),
     simple(
         "matches, refined", "screen-and-refine", "matches", check_screening, ss.release_matches, QUERY, -0.9, refine=0.3
@@ -349,6 +397,16 @@ ENTRIES: tuple[Entry, ...] = (
             f"top-k, {mechanism}", mechanism, "top-k", check_selection, ss.release_top_k, QUERY, 3, mechanism=mechanism
         )
         for mechanism in ("permute-and-flip", "gumbel")
+    ),
+    simple(
+        "top-k, narrow",
+        "permute-and-flip",
+        "top-k",
+        check_selection,
+        ss.release_top_k,
+        QUERY,
+        3,
+        score_range=NARROW,
     ),
     *(
         simple(

@@ -262,3 +262,18 @@ def test_floating_point_flags_that_raise_change_nothing(norm: str, odd: float) -
         assert np.array_equal(embeddings.scores(rows, np.array([[1.0, 0.0]]), norm, "a test"), calm)
         assert np.isfinite(embeddings.unit_rows(rows, "a test")).all()
         assert np.isfinite(embeddings.centroids(rows, np.array([0, 0, 1]), "a test")).all()
+
+
+def test_whether_an_identity_vanishes_depends_on_its_own_records_alone() -> None:
+    """Records that nearly cancel out, beside an identity whose sum is as long or as short as it can be."""
+    labels = np.array([0, 0, 1, 1, 1, 1])
+    for tilt in (0.5e-9, 0.9e-9, 1.1e-9, 2e-9, 3.9e-9, 1e-8):
+        nearly = np.array([[0.0, 1.0, tilt], [0.0, -1.0, 0.0]])
+        found = {
+            embeddings.centroids(np.vstack([nearly, others]), labels, "test")[0].tobytes()
+            for others in (np.tile([0.0, 0.0, 1.0], (4, 1)), np.eye(4, 3), np.array([[1.0, 0, 0], [-1, 0, 0]] * 2))
+        }
+        assert len(found) == 1
+    # The same for rows that a public basis nearly maps to zero.
+    alone = embeddings.directions(np.array([[2e-9, 0.0]]))
+    assert np.array_equal(embeddings.directions(np.array([[2e-9, 0.0], [5.0, 0.0]]))[:1], alone)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import mechanism_registry
 import numpy as np
 import pytest
-from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, QUERY, ROWS, Call, Entry, watch_samplers
+from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, LABELS, QUERY, ROWS, Call, Entry, watch_samplers
 
 import scoreshield as ss
 from scoreshield import _contract, _index_plan, histograms, releases, selection
@@ -143,8 +143,7 @@ class Account:
         self.charged: list[Any] = []
 
     def reserve(self, guarantees: Any, *, adjacency: Adjacency, same_people: bool = False) -> Account:
-        del adjacency, same_people
-        self.asked = list(guarantees)
+        self.asked, self.adjacency, self.same_people = list(guarantees), adjacency, same_people
         return self._step("reserve")
 
     def commit(self) -> list[Any]:
@@ -188,6 +187,10 @@ def test_each_release_is_charged_once_for_what_its_certificate_says_and_before_a
     assert set(happened[3:]) == {"draw"}
     assert account.charged == [release.guarantee]
     assert account.charged[0].profile == release.guarantee.profile
+    # A ledger tells groupings apart by their labels, and takes them for the same people only where somebody says so.
+    assert account.adjacency.public() == release.guarantee.adjacency
+    assert not isinstance(account.adjacency, ss.Identity) or np.array_equal(account.adjacency.labels, LABELS)
+    assert account.same_people is False
     assert release.guarantee.sampler == "exact"
 
 
@@ -287,6 +290,7 @@ def test_a_failing_operating_system_generator_ends_the_release(
     def seeded(*_: Any, **__: Any) -> Any:
         raise AssertionError("fell back to a seeded generator")
 
+    entry.release()  # the key of an earlier release is no source either
     monkeypatch.setattr(os, "urandom", fails)
     monkeypatch.setattr(np.random, "default_rng", seeded)
     with pytest.raises(type(error), match=str(error)):

@@ -131,6 +131,14 @@ class TestModes:
         assert (search.ids, search.dimension, search.version) == (tuple(IDS), DIMENSION, 1)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
+    def test_each_query_of_a_batch_has_its_own_answer(self, mode: str) -> None:
+        """At an epsilon that leaves next to no noise, each of five records is the best one for itself."""
+        extra = {"threshold": 0.2, "refine": 0.5} if mode == "screening" else {}
+        search = PrivateSearch(ArrayStore(ROWS, IDS), epsilon=400.0, mode=mode, rng=5, **extra)
+        batch = search.search_batch(ROWS[20:25], 1)
+        assert [hits.ids for hits in batch] == [(one,) for one in IDS[20:25]]
+
+    @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     def test_batch_shapes_and_k(self, mode: str) -> None:
         batch = searching(mode).search_batch(QUERIES, 4)
         assert [type(hits) for hits in batch] == [Hits] * 3
@@ -307,6 +315,14 @@ class TestLedger:
         search.search_batch(QUERIES)
         assert account.spent == pytest.approx(12)
         assert len(account.ledger.entries()) == 4
+
+    @pytest.mark.parametrize("mode", ["query", "screening"])
+    def test_a_query_that_is_repeated_in_a_batch_is_charged_each_time(self, mode: str, account: Account) -> None:
+        extra = {"threshold": 0.2, "refine": 0.5} if mode == "screening" else {}
+        search = PrivateSearch(ROWS, epsilon=2, mode=mode, ledger=account, **extra)
+        search.search_batch(np.stack([QUERY, QUERY, QUERY]))
+        assert len(account.ledger.entries()) == 3
+        assert account.spent == pytest.approx(6)
 
     def test_screening_is_charged(self, account: Account) -> None:
         PrivateSearch(ROWS, epsilon=2, mode="screening", threshold=0.2, refine=0.5, ledger=account).search(QUERY)

@@ -11,6 +11,7 @@ from scipy.special import log_ndtr
 
 import scoreshield as ss
 from scoreshield.privacy.accounting import compose, group, parallel
+from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.losses import dominating_mu, log_moment, loss_law, pure_epsilon, residual
 from scoreshield.privacy.profile import (
     CurveProfile,
@@ -187,3 +188,26 @@ def test_every_way_of_composing_agrees_where_it_can() -> None:
         compose([GaussianProfile(1.0)], method="basic")
     with pytest.raises(ss.InvalidInput):
         compose(5)  # type: ignore[arg-type]
+
+
+def test_groups_and_quotients_are_rounded_up(rng: np.random.Generator) -> None:
+    """In fractions: g times what one record pays, and what Laplace noise of a scale pays for a sensitivity."""
+    for value in rng.uniform(1e-3, 20, 200).tolist():
+        exact = 3 * Fraction(value)
+        pure, gaussian = ss.group(PureProfile(value), 3), ss.group(GaussianProfile(value), 3)
+        assert exact <= Fraction(pure.epsilon_at(0.0)) <= exact * (1 + Fraction(1, 2**52))
+        assert isinstance(gaussian, GaussianProfile)
+        assert exact <= Fraction(gaussian.mu) <= exact * (1 + Fraction(1, 2**52))
+        law = LaplaceNoise.calibrated(value, 2.0)
+        assert Fraction(law.profile(2.0).epsilon_at(0.0)) >= Fraction(2) / Fraction(law.b)
+        stairs = StaircaseNoise.calibrated(value, 2.0)
+        assert Fraction(stairs.profile(6.0).epsilon_at(0.0)) >= exact
+
+
+def test_losses_without_bound_add_up_in_a_composition() -> None:
+    """No epsilon helps against the event that one of sixty mechanisms tells everything."""
+    rest = 0.01
+    one = CurveProfile((0.0, 1.0), (rest + (1 - rest) * 0.2 * math.tanh(0.5), rest))
+    composed = compose([one] * 60)
+    for epsilon in (0.0, 1.0, 10.0, 60.0, 600.0):
+        assert composed.delta_at(epsilon) >= 1 - (1 - rest) ** 60

@@ -14,6 +14,7 @@ from scoreshield.privacy import intervals, privunit, sphere, stream
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.profile import GaussianProfile
 
 
 @pytest.fixture
@@ -263,3 +264,25 @@ def test_a_certificate_of_a_published_rule_does_not_say_that_it_was_checked(
     seeded = " ".join(str(ss.release_scores(collection, query, **contract, rng=1).guarantee).split())
     assert seeded.count("WARNING") == 2
     assert "AES" not in seeded
+
+
+def test_a_record_behind_a_gram_radius_pays_for_rounding_to_the_grid_too() -> None:
+    """In 50 digits: its 2 (n - 1) entries move by the whole range and by one step more each."""
+    rows = np.random.default_rng(2).standard_normal((9, 4))
+    for score_range in ((-1.0, 1.0), (-0.25, 0.5)):
+        guarantee = ss.release_gram(
+            rows,
+            epsilon=1.0,
+            delta=1e-6,
+            adjacency=ss.GramRadius(0.5),
+            score_range=score_range,
+            projection="none",
+            rng=1,
+        ).guarantee
+        profile = guarantee.record_profile()
+        assert isinstance(profile, GaussianProfile)
+        with mpmath.workdps(50):
+            width = mpmath.mpf(score_range[1]) - mpmath.mpf(score_range[0])
+            moved = (width + mpmath.mpf(guarantee.grid)) * mpmath.sqrt(2 * (len(rows) - 1))
+            assert moved / mpmath.mpf(guarantee.scale) <= profile.mu
+            assert profile.mu <= moved / mpmath.mpf(guarantee.scale) * (1 + mpmath.mpf(10) ** -5)

@@ -93,3 +93,20 @@ def test_gaussian_law() -> None:
     assert law.quantile(law.cdf([-1.0, 0.5])) == pytest.approx([-1.0, 0.5])
     with pytest.raises(ss.InvalidInput):
         GaussianNoise(0.0)
+
+
+class OneStep:
+    """A law whose every draw is one step."""
+
+    def fill(self, stream: object, step: float, out: np.ndarray) -> None:
+        del stream, step
+        out[:] = 1.0
+
+
+def test_clean_values_are_rounded_before_the_noise() -> None:
+    """Where a clean value lies half-way between two steps, which of them it is must not depend on the noise."""
+    step = 2.0**-20
+    halves = np.arange(-5, 6) + 0.5
+    values = halves * step
+    add_noise(values, OneStep(), step, ResearchStream(np.random.default_rng(1)))
+    assert np.array_equal(values / step, np.rint(halves) + 1)

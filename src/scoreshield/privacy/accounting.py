@@ -24,7 +24,7 @@ from scoreshield import _checks
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy.filters import Filter, Room
 from scoreshield.privacy.losses import LossLaw, log_moment, loss_law, profile_of, pure_epsilon, residual
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile, rounded_up
 
 __all__ = ["BudgetExceeded", "Filter", "Room", "compose", "group", "parallel"]
 
@@ -117,12 +117,12 @@ def group(item: Any, records: int) -> Profile:
     if size == 1:
         return profile
     if isinstance(profile, GaussianProfile):
-        return GaussianProfile(size * profile.mu)
+        return GaussianProfile(rounded_up(size * Fraction(profile.mu)))
     if math.isinf(pure_epsilon(profile)):
         raise InvalidInput(
             "A group of records has no useful bound under a curve that is not pure; calibrate with Identity(labels)."
         )
-    return PureProfile(size * pure_epsilon(profile))
+    return PureProfile(rounded_up(size * Fraction(pure_epsilon(profile))))
 
 
 class _Part(NamedTuple):
@@ -239,9 +239,7 @@ def _sum_up(counts: Counter[Profile]) -> float:
     epsilons = {profile: pure_epsilon(profile) for profile in counts}
     if math.inf in epsilons.values():
         return math.inf
-    exact = sum((number * Fraction(epsilons[profile]) for profile, number in counts.items()), Fraction(0))
-    found = float(exact)
-    return found if Fraction(found) >= exact else math.nextafter(found, math.inf)
+    return rounded_up(sum((number * Fraction(epsilons[profile]) for profile, number in counts.items()), Fraction(0)))
 
 
 def _root_of_squares(counts: Counter[Profile]) -> float:

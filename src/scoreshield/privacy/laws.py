@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import exact
 from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.profile import LaplaceProfile, Profile, PureProfile, StepProfile
+from scoreshield.privacy.profile import LaplaceProfile, Profile, PureProfile, StepProfile, rounded_up
 from scoreshield.privacy.stream import Stream
 
 Float = NDArray[np.float64]
@@ -83,7 +84,7 @@ class LaplaceNoise:
             return np.where(u < 0.5, self.b * np.log(2 * u), -self.b * np.log(2 * (1 - u)))
 
     def profile(self, sensitivity: float) -> Profile:
-        return LaplaceProfile(sensitivity / self.b)
+        return LaplaceProfile(rounded_up(Fraction(float(sensitivity)) / Fraction(self.b)))
 
     def fill(self, stream: Stream, step: float, out: Float) -> None:
         """Draws in steps of the grid."""
@@ -175,7 +176,7 @@ class StaircaseNoise:
         """
         steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
         if steps > 1 or self.gamma > 0.5:
-            return PureProfile(steps * self.epsilon)
+            return PureProfile(rounded_up(steps * Fraction(self.epsilon)))
         q = math.exp(-self.epsilon)
         inside = (self.gamma + (0.5 - self.gamma) * q) / (self.gamma + (1 - self.gamma) * q)
         return StepProfile(self.epsilon, inside * (1 + 2**-45))

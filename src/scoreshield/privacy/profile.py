@@ -14,6 +14,7 @@ import bisect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,12 @@ from scoreshield.privacy import calibration as gaussian
 Float = NDArray[np.float64]
 #: Relative room for rounding in closed forms of a few operations.
 _UP = 1 + 2.0**-45
+
+
+def rounded_up(value: Fraction) -> float:
+    """The least double that is not below a fraction."""
+    found = float(value)
+    return found if Fraction(found) >= value else math.nextafter(found, math.inf)
 
 
 class Profile(ABC):
