@@ -363,13 +363,12 @@ class Filter:
 
     def room(self) -> Room:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
-        total = _Cost.of(self._sums) if self._sums.count else _NOTHING
-        exact = self.epsilon - total.pure  # a pure run: what is left over, to the last digit
-        pure = _largest(lambda value: self._admits(total, PureProfile(value)), self.epsilon, exact)
+        exact = self.epsilon - _round(self._sums.pure)  # a pure run: what is left over, to the last digit
+        pure = _largest(lambda value: self.would_fit(PureProfile(value)), self.epsilon, exact)
         if not self.delta:
             return Room(pure, 0.0, 0.0)
         most = gaussian.mu_of(self.epsilon, self.delta)
-        mu = _largest(lambda value: self._admits(total, GaussianProfile(value)), most, most)
+        mu = _largest(lambda value: self.would_fit(GaussianProfile(value)), most, most)
         return Room(pure, mu, gaussian.epsilon_of(self.delta, mu) if mu else 0.0)
 
     def _fits(self, total: _Cost, last: Profile | None) -> bool:
@@ -401,23 +400,8 @@ class Filter:
             tuple(_sum(number * part.moments[k] for part, number in parts) for k in range(len(self._limits.orders))),
         )
 
-    def _admits(self, total: _Cost, profile: Profile) -> bool:
-        one = _Cost.of(self._cost(profile))
-        both = _Cost(
-            total.count + 1,
-            total.gaussians + one.gaussians,
-            total.pure + one.pure,
-            total.squared_mu + one.squared_mu,
-            total.residual + one.residual,
-            tuple(a + b for a, b in zip(total.moments or (0.0,) * len(one.moments), one.moments, strict=True)),
-        )
-        return self._fits(both, profile)
-
     def _cost(self, profile: Profile) -> Sums:
         return _cost(profile, *self._limits.orders)
-
-
-_NOTHING = _Cost(0, 0, 0.0, 0.0, 0.0, ())
 
 
 def _orders(epsilon: float, delta: float) -> tuple[float, ...]:
@@ -441,10 +425,11 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _largest(fits: Callable[[float], bool], most: float, exact: float) -> float:
-    """The largest value in (0, most] that fits, by bisection; ``exact`` is tried as it is."""
+    """The largest value in (0, most] that fits, by bisection; ``exact`` is tried as it is, and the double below it."""
     least = most * 1e-9
-    if exact > 0 and fits(exact) and not fits(exact * (1 + 1e-6)):
-        return exact
+    for value in (exact, math.nextafter(exact, 0.0)):
+        if value > 0 and fits(value) and not fits(value * (1 + 1e-6)):
+            return value
     if not fits(least):
         return 0.0
     if fits(most):
