@@ -190,7 +190,7 @@ class Plan:
         if self.mechanism == "gaussian":
             return GaussianProfile(self.mu)
         if not self.share:
-            alone = self.group == 1 and self.per_record == self.epsilon
+            alone = self.group == 1
             return PrivUnit.calibrated(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
         return _with_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
 
