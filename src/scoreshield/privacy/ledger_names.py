@@ -27,6 +27,8 @@ _LATIN = (
     | {*range(0x1CD, 0x1DD), *range(0x1E6, 0x1EC), *range(0x218, 0x21C)}  # Pinyin, Skolt Sami, Romanian
     | ({*range(0x1E00, 0x1EFA)} - {0x1E9C, 0x1E9D, 0x1E9F})  # without letters of medieval manuscripts
 )
+#: The length mark and the iteration marks of Japanese, and the iteration mark of Chinese characters.
+_MARKS = frozenset("\u30fc\u309d\u309e\u30fd\u30fe\u3005")
 #: Scripts that are written together: Unicode Technical Standard 39, "highly restrictive".
 _TOGETHER = (
     {"LATIN", "CJK", "HIRAGANA", "KATAKANA"},
@@ -48,10 +50,7 @@ def canonical_name(name: Any, function: str) -> str:
     """The one spelling of a new name, or an error that says what is wrong with it."""
     if not isinstance(name, str):
         _checks.reject("dataset", function, "the collection's name, a string", name)
-    try:
-        composed = unicodedata.normalize("NFC", name)
-    except ValueError:
-        composed = name
+    composed = unicodedata.normalize("NFC", name)
     for is_so, must in _RULES:
         if not is_so(composed):
             raise InvalidInput(
@@ -65,7 +64,7 @@ def _has_a_length(name: str) -> bool:
 
 
 def _has_plain_spaces(name: str) -> bool:
-    return name == name.strip(" ") and "  " not in name
+    return name == name.strip() and "  " not in name
 
 
 def _has_plain_characters(name: str) -> bool:
@@ -77,8 +76,8 @@ def _is_plain(character: str) -> bool:
     if character.isascii():
         return character.isprintable()
     kind = unicodedata.category(character)
-    if kind == "Lm":  # the Japanese length mark is a letter; modifiers look like quotes
-        return not unicodedata.name(character).startswith("MODIFIER")
+    if kind == "Lm":  # modifiers look like quotes, tones like full stops; others only make a letter longer
+        return character in _MARKS
     if kind not in ("Lu", "Ll", "Lt", "Lo") or "FILLER" in unicodedata.name(character, "FILLER"):
         return False
     script = _script(character)
