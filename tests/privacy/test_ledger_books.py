@@ -266,6 +266,14 @@ def test_damaged_rows(database: Database, damage: str) -> None:
         database.books().balance("a")
 
 
+def test_a_damaged_row_of_charges_to_all(database: Database) -> None:
+    database.charge(None, PureProfile(1.0))
+    database.execute("UPDATE scoreshield_accounts SET seal = 'ff'")
+    for dataset in (None, "a"):
+        with pytest.raises(ss.LedgerError, match=ALTERED):
+            database.books().filters(dataset)
+
+
 def test_a_row_of_a_later_version(database: Database) -> None:
     database.charge("a", PureProfile(1.0))
     for text in ("{}", '{"sums":{},"unit":"u","other":null}', "7", "[", '{"sums":7,"unit":"u","other":null}'):
@@ -359,6 +367,15 @@ def test_check_of_forged_sums(database: Database, field: str) -> None:
         data["sums"] = Sums(**{**vars(good.sums), field: {"count": 3, "pure": Fraction(1)}[field]}).to_dict()
     forged(database, "a", canonical(data))
     assert "for 'a' " in (database.checked()[1] or "")
+
+
+def test_check_of_sums_of_another_computer(database: Database) -> None:
+    """Its library of mathematics may round moments otherwise."""
+    database.charge("a", GaussianProfile(0.2))
+    good = database.books().balance("a")
+    moments = tuple(moment * (1 + Fraction(1, 2**45)) for moment in good.sums.moments)
+    forged(database, "a", Balance(1, Sums(**{**vars(good.sums), "moments": moments}), good.unit).to_text())
+    assert database.checked() == [None, None]
 
 
 def test_check_of_rows_without_entries(database: Database) -> None:

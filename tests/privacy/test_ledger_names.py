@@ -57,6 +57,7 @@ REJECTED = {
     "Cherokee": "\u13a0",
     "Armenian": "\u0561",
     "a phonetic letter": "f\u0251ces",
+    "a Greek small capital": "\u1d26\u03b4",
     "dotless i": "f\u0131les",
     "a kra": "\u0138",
     "full width": "\uff46aces",

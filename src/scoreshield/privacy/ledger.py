@@ -16,6 +16,7 @@ import hashlib
 import io as text_io
 import itertools
 import json
+import re
 import secrets
 import socket
 import warnings
@@ -607,13 +608,9 @@ def _default_who() -> str:
 def _parse_head(head: str | None) -> tuple[int, str] | None:
     if head is None:
         return None
-    number, _, value = head.partition(":") if isinstance(head, str) else ("", "", "")
-    if (
-        not (number.isascii() and number.isdecimal() and len(number) < 19)
-        or len(value) != 64
-        or set(value) - set("0123456789abcdef")
-    ):
+    if not isinstance(head, str) or not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", head):
         _checks.reject("head", "Ledger.verify", "'NUMBER:HASH' as head() gives it", head)
+    number, _, value = head.partition(":")
     return int(number), value
 
 
