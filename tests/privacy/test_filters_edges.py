@@ -112,6 +112,22 @@ def test_sums_of_other_charges_are_not_near() -> None:
         assert not one.is_near(Sums(**{**vars(one), field: value}))
 
 
+@pytest.mark.parametrize("field", ["pure", "squared_mu", "residual", "moments"])
+def test_sums_are_near_within_one_part_in_2_to_the_40(field: str) -> None:
+    """Two libraries of mathematics differ by less; another charge differs by more."""
+    one = cost_of(CurveProfile((0.0, 1.0), (0.1, 1e-9)), 1.0, 1e-6)
+    one = Sums(**{**vars(one), "pure": Fraction(1, 3), "squared_mu": Fraction(1, 7)})
+
+    def moved(by: float) -> Sums:
+        value = getattr(one, field)
+        other = value * Fraction(1 + by) if field != "moments" else (*value[:-1], value[-1] * Fraction(1 + by))
+        return Sums(**{**vars(one), field: other})
+
+    for sign in (1, -1):
+        assert one.is_near(moved(sign * 2.0**-41))
+        assert not one.is_near(moved(sign * 2.0**-39))
+
+
 @pytest.mark.parametrize("text", ["", "p", "1", "zp3", "1p-1", "1p1075", "1p 3", "f" * 1300 + "p0", "1p3p4"])
 def test_damaged_sums_are_errors(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

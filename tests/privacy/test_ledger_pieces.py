@@ -164,6 +164,76 @@ class TestMaking:
             ledger.spend(pure(1.0))
 
 
+class TestOpening:
+    @pytest.fixture
+    def stores(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
+        """A database per address."""
+        made: dict[str, MemoryStore] = {}
+        monkeypatch.setattr(module, "store_at", lambda url: made.setdefault(url, MemoryStore()))
+        return made
+
+    def test_create(self, stores: dict[str, MemoryStore]) -> None:
+        ledger = Ledger.create("a", epsilon=2, delta=1e-5)
+        assert (ledger.epsilon, ledger.delta) == (2.0, 1e-5)
+        assert ledger._store is stores["a"]
+        with pytest.raises(ss.LedgerError, match="There is a ledger at memory already"):
+            Ledger.create("a", epsilon=3.0, delta=1e-5)
+        assert Ledger.open("a").epsilon == 2.0
+
+    def test_create_at_the_same_time(self, stores: dict[str, MemoryStore], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another process makes it between the look and the creation."""
+        Ledger.create("a", epsilon=2.0, delta=1e-5)
+        monkeypatch.setattr(MemoryStore, "exists", lambda _: False)
+        monkeypatch.setattr(MemoryStore, "create", lambda *_: False)
+        with pytest.raises(ss.LedgerError, match="There is a ledger at memory already"):
+            Ledger.create("a", epsilon=2.0, delta=1e-5)
+        assert Ledger("a", epsilon=2.0, delta=1e-5)._store is stores["a"]
+
+    @pytest.mark.parametrize(
+        ("limits", "words"),
+        [
+            ({"epsilon": 0.0, "delta": 1e-5}, "'epsilon' parameter of {} "),
+            ({"epsilon": 1.0, "delta": 1.0}, "'delta' parameter of {} "),
+            ({"epsilon": None, "delta": 1e-5}, "{} needs both"),
+            ({"epsilon": 1.0, "delta": None}, "{} needs both"),
+        ],
+    )
+    def test_bad_limits(self, stores: dict[str, MemoryStore], limits: dict[str, Any], words: str) -> None:
+        for use, name in ((Ledger.create, "Ledger.create"), (Ledger, "Ledger")):
+            with pytest.raises(ss.InvalidInput) as caught:
+                use("a", **limits)
+            assert words.format(name) in str(caught.value)
+        assert not stores["a"].exists()
+
+    def test_open(self, stores: dict[str, MemoryStore]) -> None:
+        for use in (Ledger.open, Ledger):
+            with pytest.raises(ss.LedgerError, match="There is no ledger at memory"):
+                use("a")
+        assert not stores["a"].exists()
+        module._create(stores["a"], 2.0, 1e-5)
+        for use in (Ledger.open, Ledger):
+            assert (use("a").epsilon, use("a").delta, use("a")._store) == (2.0, 1e-5, stores["a"])
+
+    def test_either(self, stores: dict[str, MemoryStore]) -> None:
+        with pytest.warns(ss.LedgerWarning, match="There was no ledger at memory"):
+            ledger = Ledger("a", epsilon=2.0, delta=1e-5)
+        assert (ledger.epsilon, ledger.delta, ledger._store) == (2.0, 1e-5, stores["a"])
+        for good in ({}, {"epsilon": 2.0}, {"delta": 1e-5}, {"epsilon": 2, "delta": 1e-5}):
+            assert Ledger("a", **good).head() == ledger.head()
+        for bad, words in (
+            ({"epsilon": 3.0}, "got epsilon 3.0."),
+            ({"delta": 0.5}, "got delta 0.5."),
+            ({"epsilon": 2.0, "delta": 0.5}, "got epsilon 2.0 and delta 0.5."),
+            ({"epsilon": 3.0, "delta": 1e-5}, "got epsilon 3.0 and delta 1e-05."),
+        ):
+            with pytest.raises(ss.InvalidInput) as caught:
+                Ledger("a", **bad)
+            assert str(caught.value).endswith(words)
+
+    def test_repr(self, ledger: Ledger) -> None:
+        assert repr(ledger) == "Ledger('memory', epsilon=10.0, delta=1e-06)"
+
+
 OPTIONS = {"dataset": "a", "who": "ann", "why": "test", "adjacency": ss.Replacement(), "same_people": True}
 DEFAULTS = {"dataset": None, "who": None, "why": "", "adjacency": None, "same_people": False}
 
@@ -254,6 +324,16 @@ class TestCharging:
         assert ledger.verify() == Verification(4, ledger.head())
         assert [row[:2] for row in ledger._store.read(lambda session: session.accounts())] == [("a", 3), ("", 4)]
 
+    def test_a_clock_that_goes_back(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Within a batch and between two charges, an entry says that it is from before the one above."""
+        start = datetime(2026, 1, 2, tzinfo=UTC)
+        clock = iter([5, 6, 4, 3])
+        monkeypatch.setattr(module, "_now", lambda: start + timedelta(seconds=next(clock)))
+        ledger.spend_all([pure(0.5)] * 3)
+        ledger.spend(pure(0.5))
+        assert [bool(entry.note) for entry in ledger.entries()] == [False, False, True, True]
+        assert ledger.verify()
+
     def test_nothing(self, ledger: Ledger) -> None:
         assert ledger.spend_all([], dataset="a") == []
         ledger.spend(pure(1.0), dataset="a")
@@ -289,11 +369,13 @@ class TestCharging:
             with pytest.raises(ss.InvalidInput, match="in another way"):
                 use(promise, dataset=name, adjacency=ss.Identity([0, 0, 1]))
             use(promise, dataset=name, adjacency=ss.Identity([0, 0, 1]), same_people=True)
+            use(promise, dataset=name, same_people=True)
         key, unit = ledger._key, ledger.entries()[0].unit
         assert unit == module.charge_of(promise, adjacency, key, "f", same_people=False)[1]
 
     def test_what_a_batch_is_told(self, ledger: Ledger) -> None:
         """What was spent before it, what its charge asks for, and how many there are."""
+        ledger.spend(pure(5.0), dataset="0")
         ledger.spend(pure(3.0), dataset="a")
         with pytest.raises(ss.BudgetExceeded) as caught:
             ledger.spend_all([pure(2.5)] * 3, dataset="a")
