@@ -134,6 +134,15 @@ def test_damaged_sums_are_errors(text: str) -> None:
         filters._from_text(text)
 
 
+def test_the_longest_sums() -> None:
+    """1,200 characters and 1,074 powers of two: the smallest double has no more."""
+    assert filters._from_text("0" * 1197 + "1p0") == filters._from_text("0" * 1194 + "400p10") == 1
+    assert filters._from_text("1p1074") == Fraction(5e-324)
+    for text in ("0" * 1198 + "1p0", "1p1075"):
+        with pytest.raises(ValueError, match="no exact sum"):
+            filters._from_text(text)
+
+
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e-300, 5e-324, 1e300, 3.0, math.inf])
 def test_exact_sums_are_written_to_the_last_bit(value: float) -> None:
     exact = math.inf if math.isinf(value) else Fraction(value)

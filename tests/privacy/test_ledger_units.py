@@ -40,6 +40,7 @@ CENTROIDS = "identity centroids True identities 3 largest 2 labels " + "a" * 64
         ([CENTROIDS], NEW, False, "do not add up"),
         (["replacement"], NEW, True, "about 'replacement' and the release makes one about"),
         ([NEW, "replacement"], NEW, False, "about 'replacement'"),
+        ([OTHER, "replacement"], NEW, True, "about 'replacement'"),
         (["gram-radius radius 0.5"], "gram-radius radius 0.6", True, "do not add up"),
     ],
 )
@@ -95,7 +96,7 @@ class TestCharges:
             charge(pure(0.5, sampler="research"))
 
     def test_no_profile(self) -> None:
-        with pytest.raises(ss.InvalidInput, match="f"):
+        with pytest.raises(ss.InvalidInput, match="'item' parameter of f"):
             charge(Promise("profile"))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("mechanism", ["x", "x" * 500])

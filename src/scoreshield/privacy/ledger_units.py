@@ -110,7 +110,7 @@ def _hash_labels(labels: NDArray[Any], key: bytes) -> str:
         plain = labels.astype(f"<U{width}" if kind == "U" else f"S{width}")
     else:
         kind = "large" if kind == "u" and int(labels.max()) > np.iinfo(np.int64).max else "integer"
-        plain = labels.astype("<u8" if kind == "large" else "<i8")
+        plain = labels.astype("<i8")  # large ones keep their bits
     mac = hmac.new(key, f"scoreshield labels 1\n{kind} {plain.dtype.itemsize} {plain.size}\n".encode(), hashlib.sha256)
     mac.update(plain.tobytes())
     return mac.hexdigest()
