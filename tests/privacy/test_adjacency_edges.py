@@ -202,3 +202,10 @@ def test_every_value_has_a_draw_of_its_own(size: int) -> None:
 
 def test_the_profile_of_gaussian_noise_is_its_ratio() -> None:
     assert GaussianNoise(0.5).profile(2.0).mu == 4.0  # type: ignore[attr-defined]
+
+
+def test_what_a_guarantee_keeps_of_identities_are_their_counts() -> None:
+    for centroids, largest in ((False, 4), (True, 1)):
+        kept = ss.Identity([0, 0, 0, 0, 1, 2, 2, 3, 4, 5], centroids=centroids).public()
+        assert (kept.centroids, kept.identities, kept.largest) == (centroids, 6, largest)
+        assert kept.labels is None
