@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -20,6 +23,7 @@ from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplacePr
 BUDGETS = [(1.0, 1e-6), (0.1, 1e-9), (8.0, 1e-3), (30.0, 1e-5)]
 
 
+@functools.lru_cache
 def largest_gain(order: float) -> float:
     """max (1 - e^-x) e^-((order - 1) x), on a fine grid."""
     x = np.geomspace(1e-4, 1e2, 100_001)
@@ -51,6 +55,37 @@ def test_gaussian_runs_have_99_hundredths_of_delta(epsilon: float, delta: float)
     mu = math.sqrt(filters._limits(epsilon, delta).squared_mu)
     assert calibration.delta_of(epsilon, mu) <= 0.99 * delta
     assert calibration.delta_of(epsilon, mu) == pytest.approx(0.99 * delta, rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [*BUDGETS, (0.3, 1e-7), (2.7, 1e-5), (11.0, 1e-10)])
+def test_limits_are_rounded_down(epsilon: float, delta: float) -> None:
+    """A sum is rounded to the nearest double before it is compared: what passes is within the limit all the same."""
+    limits, rounding = filters._limits(epsilon, delta), 1 + Fraction(1, 2**53)
+    mu = Fraction(calibration.mu_of(epsilon, 0.99 * delta))
+    assert mu**2 * (1 - Fraction(2, 10**14)) < Fraction(limits.squared_mu) * rounding <= mu**2
+    with mpmath.workdps(40):
+        for share, caps in ((0.99, limits.caps), (0.01, limits.mixed_caps)):
+            for order, cap in zip(limits.orders, caps, strict=True):
+                x = mpmath.mpf(order)
+                each = mpmath.log(delta) + mpmath.log((mpmath.mpf(share) - mpmath.mpf(0.001)) / len(caps))
+                whole = (x - 1) * epsilon + each + mpmath.log(x) - (x - 1) * mpmath.log(1 - 1 / x)
+                if whole > 0:  # no run has a moment below 0
+                    assert whole * (1 - mpmath.mpf(2e-12)) < cap * (1 + mpmath.mpf(2) ** -53) <= whole
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+def test_the_first_charge_may_take_the_budget_whole(epsilon: float, delta: float) -> None:
+    """By both books, though 99 hundredths of delta would not cover it; a second charge may not."""
+    whole = GaussianProfile(calibration.mu_of(epsilon, delta))
+    assert filters._limits(epsilon, delta).squared_mu < whole.mu**2
+    empty, full = Filter(epsilon, delta), Filter.of(epsilon, delta, {whole: 1})
+    assert empty.would_fit(whole)
+    assert empty.would_fit_by_book_1(whole, lambda: pytest.fail("both ends agree"))
+    assert full.holds()
+    assert full.holds_by_book_1({whole: 1})
+    for more in (GaussianProfile(whole.mu / 1000), PureProfile(epsilon / 1000)):
+        assert not full.would_fit(more)
+        assert not full.would_fit_by_book_1(more, lambda: {whole: 1})
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
@@ -245,6 +280,117 @@ def test_a_filter_knows_what_it_has_charged() -> None:
     assert Filter.of(1.0, 1e-6, {GaussianProfile(0.05): 1}).holds()
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+def test_the_rules_at_their_borders(epsilon: float, delta: float) -> None:
+    filter_ = Filter(epsilon, delta)
+    limits, zeros = filter_._limits, (0.0,) * len(filters._ORDERS)
+    infinite = (math.inf,) * len(zeros)
+
+    def fits(gaussians: int, **sums: Any) -> bool:
+        given = {"pure": math.inf, "squared_mu": math.inf, "residual": 0.0, "moments": infinite, **sums}
+        return filter_._fits(filters._Cost(3, gaussians, **given), None)
+
+    def above(value: float) -> float:
+        return math.nextafter(value, math.inf)
+
+    assert fits(3, squared_mu=limits.squared_mu)
+    assert not fits(3, squared_mu=above(limits.squared_mu), pure=0.0, moments=zeros)
+    assert fits(0, pure=epsilon)
+    assert not fits(0, pure=above(epsilon), squared_mu=0.0)
+    for gaussians in (1, 2):
+        assert not fits(gaussians, pure=0.0, squared_mu=0.0)
+    most = 0.001 * delta
+    for gaussians, caps in ((0, limits.caps), (1, limits.mixed_caps), (2, limits.mixed_caps)):
+        for place, cap in enumerate(caps):
+            one = (*infinite[:place], cap, *infinite[place + 1 :])
+            assert fits(gaussians, moments=one)
+            assert fits(gaussians, moments=one, residual=most)
+            assert not fits(gaussians, moments=one, residual=above(most))
+            assert not fits(gaussians, moments=(*infinite[:place], above(cap), *infinite[place + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("limit", "exact"),
+    [(3.0, 3.0), (0.5, 0.5), (3.0, math.nextafter(3.0, 4.0)), (1e-3, 1e-3), (10.0, 10.0), (1e-12, 1e-12)],
+)
+def test_the_largest_is_found_to_the_last_bit(limit: float, exact: float) -> None:
+    """Where it is known in advance, up to the double above it."""
+    assert filters._largest(lambda value: value <= limit, 10.0, exact) == limit
+
+
+@pytest.mark.parametrize("limit", [0.003, 3.0, 9.9, 10.0])
+@pytest.mark.parametrize("exact", [-1.0, 0.0, 2.0, 4.0, math.inf])
+def test_the_largest_is_found_by_halves(limit: float, exact: float) -> None:
+    found = filters._largest(lambda value: value <= limit, 10.0, min(exact, limit / 1.5) if exact > 0 else exact)
+    assert limit * (1 - 1e-9) < found <= limit
+
+
+def test_the_largest_is_nothing_or_all() -> None:
+    for limit, found in ((0.0, 0.0), (0.9e-8, 0.0), (20.0, 10.0)):
+        assert filters._largest(lambda value, limit=limit: 0 < value <= limit, 10.0, -1.0) == found
+    assert 1e-8 <= filters._largest(lambda value: value <= 1.0000001e-8, 10.0, -1.0) <= 1.0000001e-8
+
+
+def test_orders_of_a_delta_that_cannot_be_shared() -> None:
+    """A ninth of the smallest double is 0; its logarithm is computed in two parts."""
+    for delta in (5e-324, 1e-300):
+        bits = -math.log(delta) - math.log(0.99 / len(filters._ORDERS))
+        best = math.sqrt(bits) / (math.sqrt(1.0 + bits) - math.sqrt(bits))
+        assert filters._orders(1.0, delta) == pytest.approx([1 + factor * best for factor in filters._ORDERS], rel=1e-9)
+
+
+def test_no_room() -> None:
+    assert Filter.of(1.0, 1e-6, {GaussianProfile(5.0): 1}).room() == Room(0.0, 0.0, 0.0)
+
+
+def test_refusals_in_words() -> None:
+    filter_ = Filter.of(1.0, 1e-6, {PureProfile(0.5): 1})
+    start = (
+        "The privacy budget does not cover this: it asks for epsilon 0.75{} where 0.5 of 1 is spent at delta 1e-06; "
+    )
+    for number, times in ((1, ""), (2, ", 2 times,"), (3, ", 3 times,"), (4000, ", 4,000 times,")):
+        assert str(filter_.refusal(PureProfile(0.75), number)) == start.format(times) + f"{filter_.room()}."
+    assert str(filter_.refusal(PureProfile(0.75))) == str(filter_.refusal(PureProfile(0.75), 1))
+    only_pure = "is spent at delta {}, and a delta of 0 takes only pure ones; "
+    assert only_pure.format(0) in str(Filter(1.0, 0.0).refusal(GaussianProfile(0.5)))
+    for budget, profile in ((Filter(1.0, 0.0), PureProfile(2.0)), (Filter(1.0, 1e-6), GaussianProfile(9.0))):
+        assert "takes only pure ones" not in str(budget.refusal(profile))
+        assert "XX" not in str(budget.refusal(profile))
+
+
+def test_what_is_spent_is_the_least_that_is_proved() -> None:
+    """The pure sum, the one charge by itself, Gaussian noise that covers all, or the best Renyi order."""
+    delta = 1e-6
+
+    def renyi(filter_: Filter) -> float:
+        sums, orders = filter_._sums, filter_._limits.orders
+        spare = math.log(delta - float(sums.residual))
+        slack = [math.log(1 / largest_gain(order)) for order in orders]
+        return min(
+            (float(moment) - spare - gain) / (order - 1)
+            for order, moment, gain in zip(orders, sums.moments, slack, strict=True)
+        )
+
+    few = Filter.of(10.0, delta, {PureProfile(0.1): 2})
+    assert few.spent == pytest.approx(0.2, rel=1e-15)
+    one = Filter.of(10.0, delta, {GaussianProfile(0.5): 1})
+    assert one.spent == GaussianProfile(0.5).epsilon_at(delta)
+    for number in (2, 3, 30):
+        several = Filter.of(10.0, delta, {GaussianProfile(0.3): number})
+        assert several.spent == pytest.approx(calibration.epsilon_of(delta, math.sqrt(number) * 0.3), rel=1e-12)
+        assert several.spent < renyi(several)
+    many = Filter.of(10.0, delta, {CurveProfile((0.0, 0.5, 3.0), (0.3, 0.1, 1e-7)): 3})
+    assert many._sums.pure == many._sums.squared_mu == math.inf
+    assert float(many._sums.residual) == pytest.approx(3e-7)
+    assert many.spent == pytest.approx(renyi(many), rel=1e-6)
+    faint = Filter.of(10.0, delta, {GaussianProfile(1e-170): 2})
+    assert faint._sums.squared_mu == 0
+    assert faint.spent == pytest.approx(renyi(faint), rel=1e-6)
+    beyond = Filter.of(10.0, delta, {CurveProfile((0.0, 0.5), (0.3, delta)): 1, PureProfile(0.1): 1})
+    assert beyond.spent == math.inf, "more than delta is lost without bound"
+    assert (few.remaining, beyond.remaining) == (10.0 - few.spent, 0.0)
+
+
 def test_what_a_curve_asks_for() -> None:
     """Its pure end where that is less, else its epsilon at the budget's delta."""
     curve = CurveProfile((0.0, 1.0, 5.0), (0.5, 1e-7, 0.0))
@@ -279,6 +425,16 @@ def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProf
     whole = Filter.of(1.0, 1e-12, {profile: number})
     assert whole.holds_by_book_1({profile: number}) == first
     assert Filter(1.0, 1e-12).holds_by_book_1({})
+
+
+def test_a_hair_beyond_the_limit_book_1_counts_the_charge_itself() -> None:
+    """Three times 0.1 is more than 0.3 in doubles; twice is not."""
+    tenth = PureProfile(0.1)
+    filter_ = Filter.of(0.3, 0.0, {tenth: 2})
+    asked: list[bool] = []
+    assert not filter_.would_fit_by_book_1(tenth, lambda: asked.append(True) or {tenth: 2})
+    assert asked == [True]
+    assert filter_.charged == {tenth: 2}
 
 
 def test_book_1_adds_up_each_kind_by_itself() -> None:

@@ -373,8 +373,10 @@ class TestCharging:
         key, unit = ledger._key, ledger.entries()[0].unit
         assert unit == module.charge_of(promise, adjacency, key, "f", same_people=False)[1]
 
-    def test_what_a_batch_is_told(self, ledger: Ledger) -> None:
+    def test_what_a_batch_is_told(self) -> None:
         """What was spent before it, what its charge asks for, and how many there are."""
+        module._create(store := MemoryStore(), 10.0, 0.0)
+        ledger = Ledger._at(store)
         ledger.spend(pure(5.0), dataset="0")
         ledger.spend(pure(3.0), dataset="a")
         with pytest.raises(ss.BudgetExceeded) as caught:
@@ -400,7 +402,8 @@ class TestCharging:
             assert (ledger.spent_on(name), ledger.remaining_on(name)) == (spent, 10.0 - spent)
             assert ledger.room(name).pure == 10.0 - spent
         assert ledger.room() == ledger.room("b") == ledger.account("b").room()
-        assert (ledger.account("a").spent, ledger.account("a").remaining) == (1.0, 9.0)
+        account = ledger.account("a")
+        assert (account.spent, account.remaining, account.room().pure) == (1.0, 9.0, 9.0)
         monkeypatch.setattr("scoreshield.privacy.ledger_books.Books.fits", lambda *_: True)
         ledger.spend(pure(9.0), dataset="b")
         assert (ledger.remaining_on("b"), ledger.remaining) == (0.0, 0.0)
@@ -492,7 +495,7 @@ def write_chain(ledger: Ledger, store: MemoryStore, numbers: list[int], **fields
 class TestReadingBack:
     """What a database keeps is compared with what was written, before the commit."""
 
-    @pytest.mark.parametrize("batch", [1, 2, 3])
+    @pytest.mark.parametrize("batch", [1, 3])
     @pytest.mark.parametrize(
         ("step", "instead"),
         [
