@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise, law_from_dict
 from scoreshield.privacy.losses import pure_epsilon
 from scoreshield.privacy.noise import GaussianNoise
@@ -289,3 +290,14 @@ def test_a_curve_is_not_below_its_chords() -> None:
                 high, low = map(mpmath.mpf, curve.deltas)
                 true = low + (high - low) * (last - x) / (last - 1)
                 assert true <= curve.delta_at(point) <= true * (1 + 1e-12)
+
+
+def test_curve_that_no_mechanism_has():
+    """delta falls by at most 1 per unit of e^epsilon. A file that says otherwise is rejected; the border is not."""
+    step = 0.5
+    steepest = {"kind": "curve", "losses": [0.0, step], "deltas": [math.expm1(step), 0.0]}
+    assert profile_from_dict(steepest).delta_at(0.0) >= math.expm1(step)
+    with pytest.raises(InvalidInput, match="faster than that of any mechanism"):
+        profile_from_dict({**steepest, "deltas": [math.expm1(step) * (1 + 1e-6), 0.0]})
+    with pytest.raises(InvalidInput, match="faster than that of any mechanism"):
+        profile_from_dict({"kind": "curve", "losses": [0.0, 1e-8, 1e-6], "deltas": [2e-5, 1e-5, 1e-6]})

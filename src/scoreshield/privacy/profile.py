@@ -287,5 +287,9 @@ def profile_from_dict(data: dict[str, Any]) -> Profile:
             falling = list(knots) == sorted(set(knots)) and list(values) == sorted(values, reverse=True)
             if not falling or knots[0] != 0 or knots[-1] > 700 or not (0 <= values[-1] <= values[0] <= 1):
                 raise InvalidInput("The privacy profile in the file is not a falling curve.")
+            # delta(epsilon) is the largest of P(S) - e^epsilon Q(S), so it falls by at most 1 per unit of e^epsilon.
+            most = np.exp(knots[:-1]) * np.expm1(np.diff(knots)) + 1e-9 * values[0]  # the rest is for rounding
+            if (-np.diff(values) > most).any():
+                raise InvalidInput("The privacy profile in the file falls faster than that of any mechanism.")
             return CurveProfile(knots, values)
     raise InvalidInput(f"The file names a privacy profile that this version does not know: {data.get('kind')!r}.")
