@@ -280,6 +280,23 @@ class TestFile:
             with pytest.raises(ss.ScoreShieldError):
                 SQLiteStore(f"sqlite:///{tmp_path}/{bad}").exists()
 
+    def test_no_path(self, tmp_path: Path) -> None:
+        with pytest.raises(ss.LedgerError, match="cannot be made: embedded null byte"):
+            SQLiteStore(f"sqlite:///{tmp_path}/a\0b").create("facts", "key", "head")
+
+    def test_an_index_that_hides_an_entry(self, store: SQLiteStore, path: Path) -> None:
+        """What a reader asks SQLite about the file includes its indexes."""
+        assert store.read(lambda session: session.damage()) is None
+        store.write(lambda session: session.append(entry(1)))
+        name, made = "scoreshield_entries_by_dataset", ledger_store._BY_DATASET
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(f"DROP INDEX {name}")
+        connection.execute(f"CREATE INDEX {name} ON scoreshield_entries (dataset, id) WHERE id < 1")
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (made, name))
+        connection.close()
+        assert "missing from index" in (store.read(lambda session: session.damage()) or "")
+
     def test_addresses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         for url in ("sqlite:///l.db", f"sqlite:///{tmp_path}/l.db"):
@@ -288,6 +305,14 @@ class TestFile:
             assert found.name == f"sqlite:///{tmp_path}/l.db"
         assert store_at("sqlite:///x").name == f"sqlite:///{tmp_path}/x"
         for url in ("sqlite:///:memory:", "sqlite:///", "sqlite://x", "mysql://db/x", "", None, 5, b"sqlite:///x"):
+            with pytest.raises(ss.InvalidInput):
+                store_at(url)
+
+    def test_servers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ledger_store, "PostgresStore", lambda url: ("server", url))
+        for url in ("postgresql://db/x", "postgres://ann:pw@db/x", "postgresql://"):
+            assert store_at(url) == ("server", url)
+        for url in ("POSTGRESQL://db/x", "xpostgres://db/x", "postgresqldb/x"):
             with pytest.raises(ss.InvalidInput):
                 store_at(url)
 

@@ -134,10 +134,11 @@ class TestNoise:
         assert steps_across(-1.0, 1.0, 0.25) == 8
         assert steps_across(0.0, 1.0, 0.4) == 3, "no fewer than the range is wide"
         assert steps_across(0.5, 1.5, 1.0) == 2, "both ends are rounded to even"
+        assert steps_across(0.25, 0.75, 0.5) == 2
         assert steps_across(2.25, 3.0, 0.5) == 2
-        for low, high in ((0.1, 0.3), (-0.4, 0.4)):
+        for low, high, step in ((0.1, 0.3, 1.0), (-0.4, 0.4, 1.0), (0.6, 0.7, 0.5), (-0.7, -0.65, 0.25)):
             with pytest.raises(ss.InvalidInput, match="narrower than one step"):
-                steps_across(low, high, 1.0)
+                steps_across(low, high, step)
 
 
 class TestGuarantee:
