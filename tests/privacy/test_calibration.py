@@ -225,3 +225,45 @@ def test_the_best_membership_test() -> None:
     false, true = norm.sf(thresholds), norm.sf(thresholds - mu)
     assert calibration.attack_advantage(mu) == pytest.approx(float((true - false).max()), abs=1e-7)
     assert calibration.attack_auc(mu) == pytest.approx(float(np.trapezoid(true[::-1], false[::-1])), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("mu", "low"),
+    [
+        (100.0, 1e3),
+        (7.3, 1.0001e4),
+        (11.7, 9.9e3),
+        (13.1, 1.2345e4),
+        (9.9, 3.3e4),
+        (1e4, 1.0),
+        (1e4, -7.9),
+        (1e4, -8.1),
+    ],
+)
+def test_large_exponents_are_within_their_error(mu: float, low: float) -> None:
+    """Rounding of epsilon / mu, and of its square in the exponent, is part of the error; the bound is not vacuous."""
+    epsilon = mu * (low + mu / 2)
+    value, error = calibration.log_delta(epsilon, mu)
+    assert abs(value - exact_log_delta(epsilon, mu)) <= error
+    assert 0 < error < 1e-14 * (1e3 + low * low + epsilon + 1000 * low / mu)
+
+
+def test_from_where_delta_is_no_double() -> None:
+    assert calibration.log_delta(1e150, 1.0)[0] == pytest.approx(-5e299)
+    assert calibration.log_delta(2e150, 1.0) == (-math.inf, 0.0)
+
+
+def test_what_does_not_move_costs_nothing() -> None:
+    assert calibration.epsilon_of(1e-6, 0.0) == 0.0
+    assert calibration.epsilon_of(0.999, 0.1) == 0.0
+
+
+def test_errors_name_the_parameter() -> None:
+    for name, arguments in {
+        "epsilon": (0, 1e-6, 2.0),
+        "delta": (1, 0, 2.0),
+        "sensitivity": (1, 1e-6, 1e101),
+        "method": (1, 1e-6, 2.0, "exact"),
+    }.items():
+        with pytest.raises(ss.InvalidInput, match=f"The '{name}' parameter of calibrate must be"):
+            ss.calibrate(*arguments)  # type: ignore[arg-type]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 
 import scoreshield as ss
+from scoreshield.privacy import channel_cuts, channels
 from scoreshield.privacy import channel_program as program
 from scoreshield.privacy.channel_cuts import check_range, increasing, predicted_recall, retrieval_cuts, tail
 from scoreshield.privacy.channel_profile import channel_profile, total_variation
@@ -404,3 +408,394 @@ def test_of_two_tables_the_one_that_costs_less_is_taken(found: str, monkeypatch:
     channel = optimal_channel(1.0, 0.01, levels=3)
     pure = optimal_channel(1.0, levels=3)
     assert channel.expected_cost() < pure.expected_cost() < 5 / 6  # which is what the constant costs
+
+
+class Tail:
+    """Public scores that know their tail alone."""
+
+    def clean_rate(self, thresholds: Any, inclusive: bool) -> list[int]:
+        assert not inclusive
+        return [int(threshold < 0) for threshold in thresholds]
+
+
+def test_public_scores_that_know_their_tail() -> None:
+    found = tail(Tail(), np.array([-0.5, 0.5]), "x", "f")
+    assert found.dtype == np.float64
+    assert found.tolist() == [1.0, 0.0]
+    cuts = np.array([-0.5, 0.5])
+
+    class Even:
+        def clean_rate(self, thresholds: Any, inclusive: bool) -> Any:
+            assert not inclusive
+            return (1 - np.asarray(thresholds)) / 2
+
+    assert program.masses_of(Even(), [-1.0, 0.0, 1.0], cuts, "f") == pytest.approx([0.25, 0.5, 0.25])
+    with pytest.raises(ss.InvalidInput):
+        program.masses_of(Tail(), [-1.0, 0.0, 1.0], cuts, "f")  # no mass at the ends
+
+
+def test_the_mass_of_each_level() -> None:
+    """From below where little lies below, from above elsewhere; and a density is no distribution."""
+
+    class Far:
+        def cdf(self, _: Any) -> Any:
+            return np.array([1e-20, 0.4, 0.75, 1.0])
+
+        def sf(self, _: Any) -> Any:
+            return np.array([1.0, 0.5, 0.25, 1e-20])
+
+    levels = [-1.0, -0.5, 0.0, 0.5, 1.0]
+    found = program.masses_of(Far(), levels, [-0.7, -0.2, 0.2, 0.7], "f")
+    raw = np.array([1e-20, 0.4, 0.35, 0.25, 1e-20])
+    assert found == pytest.approx(raw / raw.sum(), rel=1e-12, abs=0)
+
+    class Half:
+        cdf = None
+
+        def sf(self, _: Any) -> Any:
+            raise AssertionError("a tail alone is no distribution")
+
+        def __call__(self, x: float) -> float:
+            return 2 + x
+
+    assert program.masses_of(Half(), [-1.0, 0.0, 1.0], [-0.5, 0.5], "f") == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    assert program.masses_of([1, 1, 2], [-1.0, 0.0, 1.0], [-0.5, 0.5], "f").tolist() == [0.25, 0.25, 0.5]
+    assert program.masses_of(None, [-1.0, 1.0], [0.0], "f").tolist() == [0.5, 0.5]
+
+
+def test_costs_by_hand() -> None:
+    levels, outputs = [0.0, 1.0, 2.0], [0.0, 1.0, 3.0]
+    assert program.costs_of("squared", levels, outputs, None, "f").tolist() == [[0, 1, 9], [1, 0, 4], [4, 1, 1]]
+    assert program.costs_of("absolute", levels, outputs, None, "f").tolist() == [[0, 1, 3], [1, 0, 2], [2, 1, 1]]
+    # Accepted is what lies above the threshold, not what equals it.
+    assert program.costs_of("threshold", levels, outputs, 1.0, "f").tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
+    assert program.costs_of("threshold", levels, outputs, 0.0, "f").tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    own = np.array([[1e100, -1e100, 0], [1, 2, 3], [4, 5, 6]])
+    assert np.array_equal(program.costs_of(own, levels, outputs, None, "f"), own)
+    assert program.costs_of(own[1:].astype(np.int8), [0.0, 1.0], outputs, None, "f").dtype == np.float64
+    for wrong in (own.T[:2], own.astype(str), own * 1.1, own.tolist()[0]):
+        with pytest.raises(ss.InvalidInput):
+            program.costs_of(wrong, levels, outputs, None, "f")
+
+
+def test_the_dual_bound_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Duals (1, 1/2) at e^epsilon = 2: the gaps are (-1, 0) and (3/2, -1/2), the columns -1/2 and -1."""
+    costs, seen = np.array([[0.0, 1.0], [2.0, 0.0]]), []
+
+    def run(objective: Any, upper: Any, limits: Any, equal: Any, ones: Any) -> Any:
+        seen.append((objective, upper.toarray(), limits, equal.toarray(), ones))
+        x = np.array([9.0, 9.0, 9.0, 9.0, 0.25, -1e-12])
+        return SimpleNamespace(x=x, fun=6.0, eqlin=SimpleNamespace(marginals=[4.0, 2.0]))
+
+    monkeypatch.setattr(program, "_run", run)
+    found = program._solve_pure(math.log(2), costs, 4.0)
+    assert found.caps.tolist() == [0.25, 0.0]
+    assert found.value == 1.5
+    assert found.bound == pytest.approx(1.5 - 1.0, rel=1e-12)
+    ((objective, upper, limits, equal, ones),) = seen
+    assert objective == pytest.approx(np.array([0, 0.5, 1, 0, 1, 0.5]) * 4)  # half of each cost, and of each column
+    assert upper.tolist() == [[1, 0, 0, 0, -1, 0], [0, 1, 0, 0, 0, -1], [0, 0, 1, 0, -1, 0], [0, 0, 0, 1, 0, -1]]
+    assert limits.tolist() == [0.0] * 4
+    assert equal == pytest.approx(np.array([[1, 1, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1]]) / 2)
+    assert ones.tolist() == [1.0, 1.0]
+
+
+def test_the_better_of_two_solutions_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run scales the costs by the first one's value; the greater lower bound wins."""
+    scales: list[float] = []
+    answers = {0.5: (4.0, 3.0), 2.5: (5.0, 2.0)}
+
+    def solve(_: float, costs: Any, scale: float) -> program.Solution:
+        scales.append(scale)
+        return program.Solution(costs[0], *answers[scale])
+
+    monkeypatch.setattr(program, "_solve_pure", solve)
+    costs = np.array([[0.0, 2.0]])
+    assert program.solve_pure(1.0, costs).bound == 3.0
+    assert scales == [0.5, 2.5]
+    answers[2.5] = (5.0, 3.5)
+    assert program.solve_pure(1.0, costs).bound == 3.5
+    answers[0.5] = (0.0, 0.0)
+    assert program.solve_pure(1.0, costs).value == 0.0
+    assert len(scales) == 5  # nothing to scale by
+    answers[1.0] = (0.0, 0.0)
+    program.solve_pure(1.0, 0 * costs)
+    assert scales[-1] == 1.0
+
+
+def test_a_program_that_is_not_solved_is_an_error() -> None:
+    """x1 + x2 = 1, and at most 0."""
+    total, none = sparse.csr_array(np.ones((1, 2))), sparse.csr_array((1, 2))
+    with pytest.raises(ss.ScoreShieldError, match="was not solved"):
+        program._run(np.ones(2), total, np.zeros(1), total, np.ones(1))
+    assert program._run(np.array([2.0, 1.0]), none, np.zeros(1), total, np.ones(1)).x.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_small_costs_are_costs_too(unit: float) -> None:
+    """A solver's tolerance is absolute, so costs are scaled before they are solved."""
+    costs = unit * np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]) / 3
+    found = program.solve_approximate(1.0, 0.05, costs)
+    assert found.shape == (3, 3)
+    assert found.sum(axis=1) == pytest.approx(np.ones(3))
+    assert (found * costs).sum() / unit == pytest.approx(0.95 * 2 / 3, rel=1e-6)  # 0 but with delta
+    excess = np.maximum(found[:, None] - math.e * found[None], 0).sum(axis=2).max()
+    assert excess == pytest.approx(0.05, abs=1e-8)
+    pure = program.solve_pure(1.0, costs)
+    assert pure.value / unit == pytest.approx(program.solve_pure(1.0, costs / unit).value, rel=1e-6)
+
+
+def test_what_may_be_spent_in_whole_parts() -> None:
+    assert program.usable(0.25) == 2**60 - 2**20 - 2**16
+    assert program.usable(2.0**-46) == 2**15
+    assert program.usable(2.0**-44) == 2**18 - 2**16 - 1  # less a 2^40th of itself, rounded down
+
+
+def test_a_mixture_of_two_rows_in_fractions() -> None:
+    assert program._mixed([WHOLE // 4, 3 * WHOLE // 4], Fraction(1, 2), 1) == [WHOLE // 8, 7 * WHOLE // 8]
+    assert program._mixed([1, 3], Fraction(1, 3), 0) == [Fraction(1, 3) + Fraction(2 * WHOLE, 3), 1]
+    third = WHOLE // 3
+    assert program._whole([Fraction(1), Fraction(1), Fraction(1)], 1) == [third, WHOLE - 2 * third, third]
+    assert program.expected([[WHOLE // 2, WHOLE // 2], [WHOLE, 0]], np.array([[1.0, 2.0], [3.0, 4.0]])) == 4.5
+
+
+def test_rows_are_filled_cheapest_first() -> None:
+    assert program._fill([1, 2, 3], [4, 5, 6], np.array([2, 0, 1]), 6) == [1, 2, 3]
+    assert program._fill([1, 2, 3], [4, 5, 6], np.array([2, 0, 1]), 15) == [4, 2, 9]
+    assert program._fill([1, 2, 3], [4, 5, 6], np.array([2, 0, 1]), 21) == [5, 7, 9]
+    rows = program.round_pure(np.array([0.5, 0.5, 0.0]), np.array([[0, 1, 0], [1, 0, 0]]), Fraction(3), 100)
+    assert rows == [[51, 49, 0], [49, 51, 0]]  # between 17, the floor, and 51
+    # Caps that are too small or too large are scaled until rows of this sum fit between floors and caps.
+    for caps in (np.array([0.1, 0.1]), np.array([9.0, 9.0])):
+        for row in program.round_pure(caps, np.array([[0.0, 1.0], [1.0, 0.0]]), Fraction(3), 1000):
+            assert sum(row) == 1000
+            assert max(row) <= 3 * min(row)
+
+
+def test_the_best_output_is_told_openly() -> None:
+    costs = np.array([[0.0, 1.0], [1.0, 0.0]])
+    rows = program.round_mixture(np.array([0.6, 0.6]), costs, Fraction(3), 0.25)
+    open_share = program.usable(0.25)
+    pure = program.round_pure(np.array([0.6, 0.6]), costs, Fraction(3), WHOLE - open_share)
+    assert rows == [[pure[0][0] + open_share, pure[0][1]], [pure[1][0], pure[1][1] + open_share]]
+
+
+@pytest.mark.parametrize(
+    ("count", "outputs", "delta", "fits"),
+    [
+        (101, 101, 0.0, True),
+        (101, 102, 0.0, False),
+        (31, 10, 0.1, True),  # 31 x 30 x 10 = 9,300
+        (31, 11, 0.1, False),
+        (31, 11, 0.0, True),
+        (21, 21, 0.1, True),
+        (22, 22, 0.1, False),
+    ],
+)
+def test_how_large_a_program_may_be(count: int, outputs: int, delta: float, fits: bool) -> None:
+    if fits:
+        channels._check_size(count, outputs, delta, "f")
+        return
+    with pytest.raises(ss.InvalidInput, match="The 'levels' parameter of f must be"):
+        channels._check_size(count, outputs, delta, "f")
+
+
+def test_as_many_levels_as_asked_for() -> None:
+    """Up to the limit of the program, which one output reaches with 10,201 levels."""
+    assert len(optimal_channel(1.0, levels=10_150, outputs=[0.0]).inputs) == 10_150
+    with pytest.raises(ss.InvalidInput, match="'levels'"):
+        optimal_channel(1.0, levels=10_202, outputs=[0.0])
+    with pytest.raises(ss.InvalidInput, match="'levels'"):
+        optimal_channel(1.0, levels=2**52)
+
+
+def test_the_grid_of_a_table() -> None:
+    assert [channels._step(width) for width in (2.0, 1.0, 1.6, 0.001)] == [2.0**-29, 2.0**-30, 2.0**-30, 2.0**-40]
+    found = channels._on_grid(np.array([-1.0, -0.9, -0.2, 0.3, 0.7, 9.0]), -0.9, 0.7, 0.5)
+    assert found.tolist() == [-0.5, -0.5, 0.0, 0.5, 0.5, 0.5]
+    assert not np.signbit(found[2])
+    assert channels._outputs([-1.0, 0.0, 1.0], -1.0, 1.0, 0.25, "f").tolist() == [-1.0, 0.0, 1.0]
+    assert len(channels._outputs(np.linspace(-1, 1, 10_000), -1.0, 1.0, 2.0**-29, "f")) == 10_000
+    for wrong in (np.linspace(-1, 1, 10_001), [0.0, 0.1], [-1.01, 0.0], [0.0, 1.01]):
+        step = 2.0**-29 if len(wrong) > 2 else 0.25
+        with pytest.raises(ss.InvalidInput, match="The 'outputs' parameter of f must be"):
+            channels._outputs(wrong, -1.0, 1.0, step, "f")
+
+
+def test_a_threshold_beside_another_utility_is_a_cut() -> None:
+    assert optimal_channel(1.0, levels=5, threshold=0.9).cuts == (-0.75, -0.25, 0.25, 0.9)
+    assert optimal_channel(1.0, levels=5, threshold=-1.0).cuts[0] == -1.0
+    assert optimal_channel(1.0, levels=5).cuts == (-0.75, -0.25, 0.25, 0.75)
+    for wrong in (1.0, -1.01, "a"):
+        with pytest.raises(ss.InvalidInput, match="The 'threshold' parameter of optimal_channel must be"):
+            optimal_channel(1.0, levels=5, threshold=wrong)  # type: ignore[arg-type]
+
+
+def test_randomised_response_in_whole_numbers() -> None:
+    for epsilon, cuts in ((1.0, [-0.5, 0.1, 0.3]), (0.01, [0.0])):
+        channel, k = randomised_response(epsilon, cuts), len(cuts) + 1
+        other = math.ceil(WHOLE / (program.ratio_floor(epsilon) + k - 1))
+        wanted = [[other] * i + [WHOLE - (k - 1) * other] + [other] * (k - 1 - i) for i in range(k)]
+        assert channel.weights.tolist() == wanted
+        assert channel.step == 2.0**-29
+        edges = [-1.0, *cuts, 1.0]
+        middles = [round((a + b) / 2 * 2**29) / 2**29 for a, b in pairwise(edges)]
+        assert channel.inputs == channel.outputs == pytest.approx(middles, abs=2.0**-29)
+        assert (channel.epsilon, channel.delta) == (epsilon, 0.0)
+    narrow = randomised_response(1.0, [0.0, 2.0**-40])
+    assert narrow.step == 2.0**-42
+    assert narrow.inputs[1] == 2.0**-41
+    assert randomised_response(1.0, [0.2], score_range=(0.0, 0.5)).inputs == pytest.approx((0.1, 0.35), abs=1e-8)
+
+
+def test_a_delta_that_is_spent_to_the_last_part() -> None:
+    half = np.array([[WHOLE // 2, WHOLE // 2], [WHOLE, 0]], dtype=np.uint64)
+    assert table(weights=half, epsilon=5.0, delta=0.5).delta == 0.5
+    with pytest.raises(ss.InvalidInput):
+        table(weights=half, epsilon=5.0, delta=0.5 - 2.0**-53)
+
+
+def test_a_table_is_written_whole() -> None:
+    assert table(delta=0.1).to_dict() == {
+        "name": "levels",
+        "inputs": [-0.5, 0.5],
+        "cuts": [0.0],
+        "outputs": [-1.0, 1.0],
+        "step": 0.25,
+        "weights": ["3000000000000000 1000000000000000", "1000000000000000 3000000000000000"],
+        "epsilon": 1.2,
+        "delta": 0.1,
+    }
+
+
+def exact_envelope(weights: Any, loss: float) -> mpmath.mpf:
+    """The worst excess over all pairs of rows, in 60 digits."""
+    x = mpmath.exp(mpmath.mpf(loss))
+    rows = [[mpmath.mpf(weight) for weight in row] for row in weights.tolist()]
+    return max(
+        sum(max(mpmath.mpf(0), p - x * q) for p, q in zip(one, other, strict=True)) / WHOLE
+        for one in rows
+        for other in rows
+    )
+
+
+@pytest.mark.parametrize("spread", [1.0, 12.0, 40.0])
+def test_no_knot_of_a_profile_is_understated(spread: float) -> None:
+    """Weights of all sizes up to e^spread apart: each delta is at least the true one, and the last is 0."""
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        parts = np.exp(rng.uniform(-spread, 0, (3, 4)))
+        rows = [[int(Fraction(float(p)) / Fraction(float(row.sum())) * WHOLE) + 1 for p in row] for row in parts]
+        weights = np.array([[WHOLE - sum(row[1:]), *row[1:]] for row in rows], dtype=np.uint64)
+        profile = channel_profile(weights, spread / 3)
+        assert profile.losses[0] == 0.0
+        assert profile.deltas[-1] == 0.0
+        assert profile.losses[-1] == pytest.approx(float(np.log((weights.max(0) / weights.min(0)).max())), rel=1e-12)
+        with mpmath.workdps(60):
+            for loss, delta in zip(profile.losses, profile.deltas, strict=True):
+                true = exact_envelope(weights, loss)
+                assert true <= mpmath.mpf(delta) <= true + mpmath.mpf("1e-14")
+
+
+def test_fractions_that_no_double_holds_are_rounded_up() -> None:
+    """The rows differ by 2^60 + 1 parts: a quarter, and a little more than a double can tell."""
+    apart = 2**60 + 1
+    weights = np.array([[WHOLE // 2 + apart, WHOLE // 2 - apart], [WHOLE // 2, WHOLE // 2]], dtype=np.uint64)
+    true = Fraction(apart, WHOLE)
+    for found in (channel_profile(weights, 1.0).deltas[0], total_variation(weights)):
+        assert true <= Fraction(found) <= true * (1 + Fraction(1, 2**50))
+    assert total_variation(np.full((2, 2), WHOLE // 2, dtype=np.uint64)) == math.ulp(0.0)
+    certain = np.array([[WHOLE, 0], [0, WHOLE]], dtype=np.uint64)
+    assert set(channel_profile(certain, 1.0).deltas) == {1.0}
+    profile = channel_profile(TWO, 0.5)
+    assert profile.losses == pytest.approx((0.0, 0.5, math.log(3)), rel=1e-12)
+    assert channel_profile(TWO, 9.0).losses[-1] < 1.1  # a knot at epsilon only where there is a curve
+
+
+BAD: dict[str, Any] = {
+    "epsilon of optimal_channel": lambda: optimal_channel(0.9e-6),
+    "delta of optimal_channel": lambda: optimal_channel(1.0, 1e-13),
+    "score_range of optimal_channel": lambda: optimal_channel(1.0, score_range=(0.0, 2.0)),
+    "levels of optimal_channel": lambda: optimal_channel(1.0, levels=1),
+    "outputs of optimal_channel": lambda: optimal_channel(1.0, levels=3, outputs=[1.0, 0.0]),
+    "utility of optimal_channel": lambda: optimal_channel(1.0, levels=3, utility=[1.0]),
+    "prior of optimal_channel": lambda: optimal_channel(1.0, levels=3, prior=[1.0]),
+    "threshold of optimal_channel": lambda: optimal_channel(1.0, levels=3, utility="threshold"),
+    "epsilon of randomised_response": lambda: randomised_response(0.0, [0.0]),
+    "score_range of randomised_response": lambda: randomised_response(1.0, [0.0], score_range=(0.0, 2.0)),
+    "cuts of randomised_response": lambda: randomised_response(1.0, [1.0, 0.0]),
+    "inputs of LevelChannel": lambda: table(inputs=(1.0, 0.0)),
+    "cuts of LevelChannel": lambda: table(cuts=(0.6,)),
+    "outputs of LevelChannel": lambda: table(outputs=(1.0, 0.0)),
+    "step of LevelChannel": lambda: table(step=0.3),
+    "weights of LevelChannel": lambda: table(weights=[[1]]),
+    "epsilon of LevelChannel": lambda: table(epsilon=0.0),
+    "delta of LevelChannel": lambda: table(delta=1.0),
+    "clean_scores of release": lambda: table().release(SecureStream(), "a"),
+    "prior of expected_cost": lambda: table().expected_cost([1.0]),
+    "utility of expected_cost": lambda: table().expected_cost(None, "cubic"),
+    "threshold of expected_cost": lambda: table().expected_cost(None, "threshold"),
+    "epsilon of retrieval_cuts": lambda: retrieval_cuts(0.0, 9, 1, [0.1], [0.2], 2),
+    "records of retrieval_cuts": lambda: retrieval_cuts(1.0, 0, 1, [0.1], [0.2], 2),
+    "k of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 0, [0.1], [0.2], 2),
+    "bins of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [0.1], [0.2], 65),
+    "irrelevant of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [], [0.2], 2),
+    "relevant of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [0.1], [], 2),
+    "score_range of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [0.1], [0.2], 2, score_range=(0.0, 2.0)),
+    "epsilon of predicted_recall": lambda: predicted_recall(0.0, 9, 1, [0.1], [0.2], [0.0]),
+    "records of predicted_recall": lambda: predicted_recall(1.0, 0, 1, [0.1], [0.2], [0.0]),
+    "k of predicted_recall": lambda: predicted_recall(1.0, 9, 0, [0.1], [0.2], [0.0]),
+    "irrelevant of predicted_recall": lambda: predicted_recall(1.0, 9, 1, [], [0.2], [0.0]),
+    "relevant of predicted_recall": lambda: predicted_recall(1.0, 9, 1, [0.1], [], [0.0]),
+    "cuts of predicted_recall": lambda: predicted_recall(1.0, 9, 1, [0.1], [0.2], []),
+}
+
+
+@pytest.mark.parametrize("place", BAD)
+def test_errors_name_the_parameter_and_the_function(place: str) -> None:
+    name, function = place.split(" of ")
+    with pytest.raises(ss.InvalidInput, match=f"^The '{name}' parameter of {function} must be"):
+        BAD[place]()
+
+
+def test_what_is_released_of_a_bin() -> None:
+    """Two cuts at epsilon ln 2: the truth with 1/2, each other bin with 1/4."""
+    found = channel_cuts._released(math.log(2), np.array([[0.75, 0.25]]))
+    assert found == pytest.approx(np.array([[1.0, 0.75 / 4 + 0.5, 0.25 / 4 + 0.25, 0.0]]))
+
+
+def test_recall_in_a_bin_that_no_other_record_reaches() -> None:
+    """Shares of 0 divide nothing: above all others a record is first for certain."""
+    far, near = np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]])
+    assert channel_cuts._recall(700.0, 50, 5, far, near) == pytest.approx([1.0])
+    assert channel_cuts._recall(700.0, 50, 5, np.array([[0.5]]), np.array([[0.0]])) == pytest.approx([0.0], abs=1e-3)
+    assert channel_cuts._recall(1.0, 5, 5, far, near).tolist() == [1.0]
+    assert channel_cuts._recall(1.0, 5, 4, np.array([[0.5]]), np.array([[0.5]])) == pytest.approx([0.8])
+
+
+def test_cuts_in_a_range_of_their_own() -> None:
+    """Scores between 0 and 1/2: the best cut of a fine grid there separates what can be separated."""
+    far, near = np.linspace(0.0, 0.2, 30), np.linspace(0.3, 0.5, 30)
+    found = retrieval_cuts(4.0, 20, 1, far, near, 2, score_range=(0.0, 0.5))
+    assert 0.2 <= found.cuts[0] < 0.3
+    assert (found.cuts[0] * 1024) % 1 == 0  # 512 equal parts of the range
+
+
+def test_climbing_ends_at_a_place_that_no_single_move_betters() -> None:
+    rng = np.random.default_rng(9)
+    far, near = np.sort(rng.random(30))[::-1], np.sort(rng.random(30))[::-1]
+    best, cuts = channel_cuts._climb(np.array([3, 4, 5]), 2.0, 40, 3, far, near)
+    assert list(cuts) == sorted(set(cuts.tolist()))
+
+    def recall(places: list[int]) -> float:
+        return float(channel_cuts._recall(2.0, 40, 3, far[places][None], near[places][None])[0])
+
+    assert best == pytest.approx(recall(cuts.tolist()), abs=1e-12)
+    for place in range(3):
+        for other in set(range(30)) - set(cuts.tolist()):
+            moved = sorted([*cuts[:place].tolist(), other, *cuts[place + 1 :].tolist()])
+            if moved.index(other) == place:
+                assert recall(moved) <= best + 1e-9
+    inserted = channel_cuts._insert(np.array([4, 20]), 2.0, 40, 3, far, near)
+    assert {4, 20} < set(inserted.tolist())
+    assert recall(inserted.tolist()) == max(recall(sorted([4, 20, free])) for free in set(range(30)) - {4, 20})

@@ -247,3 +247,58 @@ def _draw_by_intervals() -> None:
     stream = ResearchStream(np.random.default_rng(1))
     sampling._decide(stream, 5, 7, 2.0**20)
     sphere._exact_cap(sphere.Cap(2, 1.0, 0.9, 2.0**10, 0.1), np.array([1.0, 0.0]), (5, 63), [(7, 9, 63)], stream)
+
+
+def test_each_function_is_widened_as_it_says() -> None:
+    """By 2^(1 - precision) of the value; sine and cosine by that much itself, so that a zero is covered too."""
+    context = Intervals()
+    context.prec = 53
+    tiny, unit = context.mpf(1) / (1 << 100), mpmath.mpf(2) ** -52
+    functions = {
+        "pi": (context.pi, mpmath.pi),
+        "exp": (context.exp(context.mpf(3)), mpmath.e**3),
+        "small exp": (context.exp(context.mpf(-200)), mpmath.exp(-200)),
+        "log": (context.log(context.mpf(3)), mpmath.log(3)),
+        "sin": (context.sin(tiny), 1),
+        "cos": (context.cos(context.mpf(11) / 7), 1),  # 0.00036 before its zero
+    }
+    for name, (found, size) in functions.items():
+        low, high = (mpmath.mpf(end._mpi_[0]) for end in (found.a, found.b))
+        assert 1.99 * unit * abs(size) <= high - low <= 4.1 * unit * abs(size), name
+    assert context.sin(tiny).a < 0
+    assert not context.is_below(context.exp(context.mpf(-200)), 0)
+    assert context.is_below(0, context.exp(context.mpf(-200)))
+    one = context.log(context.mpf(1))
+    assert (float(one.a), float(one.b)) == (0.0, 0.0)
+    assert context.prec == 53
+
+
+def test_precision_is_given_back_after_an_error() -> None:
+    context = Intervals()
+    context.prec = 60
+    with pytest.raises(ZeroDivisionError):
+        context._widened(lambda: 1 // 0, relative=True)
+    assert context.prec == 60
+    seen: list[int] = []
+    context._widened(lambda: seen.append(context.prec) or context.mpf(1), relative=True)
+    assert seen == [124]
+
+
+def test_roots_of_what_reaches_below_zero() -> None:
+    context = Intervals()
+    found = context.sqrt(context.mpf([-1, 4]))
+    assert (float(found.a), float(found.b)) == (0.0, 2.0)
+    found = context.sqrt(context.mpf([4, 9]))
+    assert (float(found.a), float(found.b)) == (2.0, 3.0)
+
+
+def test_comparisons_do_not_convert_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Intervals()
+    low, high = context.mpf([1, 2]), context.mpf([3, 4])
+
+    def convert(*_: Any) -> Any:
+        raise AssertionError("a conversion may swallow an interrupt")
+
+    monkeypatch.setattr(context, "mpf", convert)
+    assert context.is_below(low, high)
+    assert context.is_at_most(low, high)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.errors import InvalidInput
+from scoreshield.privacy import exact
+from scoreshield.privacy.channels import randomised_response
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise, law_from_dict
 from scoreshield.privacy.losses import pure_epsilon
 from scoreshield.privacy.noise import GaussianNoise
@@ -21,6 +25,7 @@ from scoreshield.privacy.profile import (
     PureProfile,
     StepProfile,
     profile_from_dict,
+    rounded_up,
 )
 
 LAWS = [GaussianNoise(0.7), LaplaceNoise(0.3), StaircaseNoise.calibrated(2.0, 1.5), StaircaseNoise(1.0, 2.0, 0.3)]
@@ -241,7 +246,7 @@ def test_the_pure_scale_of_laplace_noise_is_rounded_up(rng: np.random.Generator)
 
 
 def test_quantiles_of_certainties_are_infinite() -> None:
-    for law in (LaplaceNoise(0.3), GaussianNoise(0.3)):
+    for law in (LaplaceNoise(0.3), GaussianNoise(0.3), StaircaseNoise(1.0, 2.0, 0.3)):
         assert law.quantile(0.0) == -math.inf
         assert law.quantile(1.0) == math.inf
     assert LaplaceNoise(0.3).quantile(0.5) == 0.0
@@ -301,3 +306,130 @@ def test_curve_that_no_mechanism_has():
         profile_from_dict({**steepest, "deltas": [math.expm1(step) * (1 + 1e-6), 0.0]})
     with pytest.raises(InvalidInput, match="faster than that of any mechanism"):
         profile_from_dict({"kind": "curve", "losses": [0.0, 1e-8, 1e-6], "deltas": [2e-5, 1e-5, 1e-6]})
+
+
+def test_laws_are_written_whole() -> None:
+    assert LaplaceNoise(0.5).to_dict() == {"name": "laplace", "b": 0.5, "std": math.sqrt(2) * 0.5}
+    assert GaussianNoise(0.5).to_dict() == {"name": "gaussian", "std": 0.5}
+    law = StaircaseNoise(1.0, 2.0, 0.25)
+    parts = {"name": "staircase", "epsilon": 1.0, "sensitivity": 2.0, "gamma": 0.25}
+    assert law.to_dict() == {**parts, "std": law.std}
+    assert (law.scale, LaplaceNoise(0.5).scale) == (law.std, 0.5)
+    table = randomised_response(1.0, [0.0])
+    assert law_from_dict(table.to_dict()) == table  # type: ignore[comparison-overlap]
+
+
+def test_profiles_are_written_whole() -> None:
+    assert [profile.to_dict() for profile in PROFILES] == [
+        {"kind": "gaussian", "mu": 0.7},
+        {"kind": "pure", "epsilon": 2.0},
+        {"kind": "step", "epsilon": 2.0, "mass": 0.6},
+        {"kind": "laplace", "epsilon": 2.0},
+        {"kind": "curve", "losses": [0.0, 1.0, 2.0], "deltas": [0.6, 0.3, 0.0]},
+    ]
+    assert [profile_from_dict(profile.to_dict()) for profile in PROFILES] == PROFILES
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.7, 3.0, 20.0])
+@pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
+def test_the_spread_of_a_staircase(epsilon: float, gamma: float) -> None:
+    """The mean square over the steps, added up: e^-(k epsilon) times that of an inner and an outer part of step k."""
+    with mpmath.workdps(30):
+        q, g = mpmath.exp(-mpmath.mpf(epsilon)), mpmath.mpf(gamma)
+        whole = (g + (1 - g) * q) / (1 - q)
+
+        def part(k: mpmath.mpf) -> mpmath.mpf:
+            inner, outer = ((k + g) ** 3 - k**3) / 3, ((k + 1) ** 3 - (k + g) ** 3) / 3
+            return q**k * (inner + q * outer) / whole
+
+        exact_std = 2 * mpmath.sqrt(mpmath.nsum(part, [0, mpmath.inf]))
+    assert StaircaseNoise(epsilon, 2.0, gamma).std == pytest.approx(float(exact_std), rel=1e-11)
+
+
+def test_tails_of_a_staircase() -> None:
+    """P[|W| > x] falls by e^-epsilon per step, linearly within each part, whatever NumPy does about underflow."""
+    law = StaircaseNoise(1.0, 2.0, 0.25)
+    q = math.exp(-1.0)
+    whole = 0.25 + 0.75 * q
+    inner = 1 - 0.25 / whole * (1 - q)
+    assert law.sf([0.5, 2.0, 4.5, 0.25]) == pytest.approx([inner / 2, q / 2, q**2 * inner / 2, (1 + inner) / 4])
+    assert law.cdf([-0.5, -2.0]) == pytest.approx([inner / 2, q / 2])
+    with np.errstate(all="raise"):
+        assert law.sf(1e6) == 0.0
+        assert law.cdf(-1e6) == 0.0
+        assert law.quantile([0.0, 1.0]).tolist() == [-math.inf, math.inf]
+        assert law.quantile(5e-324) == pytest.approx(-2 * 1073 * math.log(2), abs=2.0)
+
+
+def test_the_mass_of_a_staircase_is_rounded_up() -> None:
+    for epsilon, gamma in ((0.1, 0.2), (1.0, 0.3), (5.0, 0.05), (20.0, 1e-4)):
+        profile = StaircaseNoise(epsilon, 2.0, gamma).profile(2.0)
+        assert isinstance(profile, StepProfile)
+        assert profile.epsilon == epsilon
+        with mpmath.workdps(40):
+            q, g = mpmath.exp(-mpmath.mpf(epsilon)), mpmath.mpf(gamma)
+            inside = (g + (mpmath.mpf(0.5) - g) * q) / (g + (1 - g) * q)
+            assert inside < mpmath.mpf(profile.mass) < inside * (1 + mpmath.mpf("1e-12"))
+
+
+def test_what_reaches_the_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales in steps of the grid; a staircase has an inner part of at least one step."""
+    seen: list[Any] = []
+    monkeypatch.setattr(exact, "fill_rounded_laplace", lambda *given: seen.append(given))
+    monkeypatch.setattr(exact, "fill_staircase", lambda *given: seen.append(given))
+    stream, out = object(), np.empty(3)
+    LaplaceNoise(0.5).fill(stream, 0.125, out)  # type: ignore[arg-type]
+    StaircaseNoise(1.5, 2.0, 0.25).fill(stream, 0.125, out)  # type: ignore[arg-type]
+    StaircaseNoise(1.5, 2.0, 1e-9).fill(stream, 0.125, out)  # type: ignore[arg-type]
+    StaircaseNoise(1.5, 2.0, 1 / 16).fill(stream, 0.125, out)  # type: ignore[arg-type]
+    assert [given[1:-1] for given in seen] == [(4.0,), (1.5, 16, 4), (1.5, 16, 1), (1.5, 16, 1)]
+    assert all(given[0] is stream and given[-1] is out for given in seen)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 6.0, 12.0, 20.0])
+def test_the_area_under_a_steep_curve(epsilon: float) -> None:
+    """Its corner lies at a rate of 1 / (1 + e^epsilon), far below any even grid of rates."""
+    curve = CurveProfile((0.0, epsilon), (PureProfile(epsilon).delta_at(0.0), 0.0))
+    area = PureProfile(epsilon).auc
+    assert area <= curve.auc <= min(1.0, area + 2e-8)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.kind)
+def test_the_advantage_is_delta_at_zero(profile: Profile) -> None:
+    assert profile.advantage == pytest.approx(profile.delta_at(0.0), rel=1e-9)
+    assert profile.advantage <= 1.0
+    rates = np.linspace(0, 1, 20_001)
+    assert profile.advantage == pytest.approx(float(np.max(profile.tpr_at(rates) - rates)), abs=2e-4)
+
+
+def test_a_law_has_the_profile_of_its_noise() -> None:
+    assert LaplaceNoise(0.5).profile(2.0) == LaplaceProfile(4.0)
+    assert GaussianNoise(0.5).profile(2.0) == GaussianProfile(4.0)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    for place, make in {
+        "b' parameter of LaplaceNoise": lambda: LaplaceNoise(0.0),
+        "std' parameter of GaussianNoise": lambda: GaussianNoise(0.0),
+        "gamma' parameter of StaircaseNoise": lambda: StaircaseNoise(1.0, 1.0, 0.0),
+        "epsilon' parameter of StaircaseNoise": lambda: StaircaseNoise(0.0, 1.0, 0.5),
+        "sensitivity' parameter of StaircaseNoise": lambda: StaircaseNoise(1.0, 0.0, 0.5),
+        "epsilon' parameter of StepProfile": lambda: StepProfile(0.0, 0.5),
+        "mass' parameter of StepProfile": lambda: StepProfile(1.0, 0.0),
+        "mu' parameter of a privacy profile": lambda: profile_from_dict({"kind": "gaussian", "mu": 0}),
+        "epsilon' parameter of a privacy profile": lambda: profile_from_dict({"kind": "laplace", "epsilon": 0}),
+        "losses' parameter of a privacy profile": lambda: profile_from_dict(
+            {"kind": "curve", "losses": ["a"], "deltas": [1]}
+        ),
+        "deltas' parameter of a privacy profile": lambda: profile_from_dict(
+            {"kind": "curve", "losses": [0], "deltas": ["a"]}
+        ),
+    }.items():
+        with pytest.raises(ss.InvalidInput, match=f"^The '{place} must be"):
+            make()
+
+
+def test_fractions_are_rounded_up_to_doubles() -> None:
+    assert rounded_up(Fraction(1, 4)) == 0.25
+    assert rounded_up(Fraction(2**60 + 1, 2**62)) == math.nextafter(0.25, 1.0)
+    assert rounded_up(Fraction(2**62 - 1, 2**64)) == 0.25

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import scoreshield as ss
 from scoreshield import _contract, releases
@@ -238,3 +239,31 @@ def test_research_mode_repeats_in_a_fork_too() -> None:
         return out.tolist()
 
     assert in_a_fork(draw) == draw()
+
+
+def test_words_are_the_key_stream_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AES-256 in counter mode under 32 bytes of key and 16 of counter, little-endian, each byte used once."""
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(range(count)))
+    cipher = Cipher(algorithms.AES(bytes(range(32))), modes.CTR(bytes(range(16)))).encryptor()
+    expected = np.frombuffer(cipher.update(bytes(8 * 1111)), dtype="<i8")
+    stream = SecureStream()
+    found = [stream.words(count) for count in (3, 5, 1000, 1, 100, 2)]
+    assert np.array_equal(np.concatenate(found), expected)
+    assert [len(words) for words in found] == [3, 5, 1000, 1, 100, 2]
+    assert found[0].dtype == np.int64
+    assert len(stream.words(0)) == 0
+
+
+def test_research_words_are_those_of_the_generator() -> None:
+    words = ResearchStream(np.random.default_rng(5)).words(1000)
+    same = np.random.default_rng(5).integers(0, 2**64, 1000, dtype=np.uint64)
+    assert np.array_equal(words.view(np.uint64), same ^ np.uint64(2**63))
+    for seed in (5, np.int64(5), np.random.default_rng(5)):
+        assert np.array_equal(streams.stream_from(seed, "f").words(1000), words)
+
+
+def test_errors_name_the_seed_and_the_function() -> None:
+    for seed in (-1, True, 1.5):
+        for call in (streams.stream_from, streams.sampler_name):
+            with pytest.raises(ss.InvalidInput, match=r"^The 'rng' parameter of release_scores must be"):
+                call(seed, "release_scores")

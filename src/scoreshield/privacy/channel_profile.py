@@ -29,11 +29,8 @@ def channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile
     """The upper envelope over all ordered pairs of rows, with a knot at ``epsilon`` too."""
     table = weights.astype(np.float64) / WHOLE
     largest = _largest_ratio(table)
-    knots = [1.0, *_knots(table, largest), largest] if largest > 1 else [1.0]
-    losses = [0.0, *(math.log(knot) for knot in knots[1:-1])]
-    if largest > 1:
-        losses.append(math.log(largest) + 2.0**-47 * (1 + math.log(largest)))
-    losses = sorted({*losses, min(epsilon, losses[-1])})
+    last = math.log(largest) + 2.0**-47 * (1 + math.log(largest))
+    losses = sorted({0.0, *(math.log(knot) for knot in _knots(table, largest)), min(epsilon, last), last})
     deltas = [_value(weights, table, loss) for loss in losses]
     falling = np.maximum.accumulate(deltas[::-1])[::-1]
     return CurveProfile(tuple(losses), tuple(float(value) for value in falling))
@@ -49,7 +46,7 @@ def total_variation(weights: NDArray[np.uint64]) -> float:
 
 
 def _largest_ratio(table: Float) -> float:
-    """The largest p / q with q > 0, rounded up."""
+    """The largest p / q with q > 0, rounded up: above 1, as each row sums to one."""
     largest = 1.0
     for column in table.T:
         positive = column[column > 0]

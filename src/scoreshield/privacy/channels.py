@@ -275,12 +275,11 @@ def optimal_channel(
     low, high = check_range(score_range, function)
     step = _step(high - low)
     count = _checks.count((21 if delta else 41) if levels is None else levels, "levels", function, least=2)
-    inputs = _on_grid(np.linspace(low, high, min(count, 10_000)), low, high, step)
+    inputs = _on_grid(np.linspace(low, high, min(count, program.LARGEST_PURE)), low, high, step)
     released = inputs if outputs is None else _outputs(outputs, low, high, step, function)
     _check_size(count, len(released), delta, function)
-    decides = isinstance(utility, str) and utility == "threshold"
     ends = float(inputs[0]), float(inputs[-1])
-    t = None if threshold is None and not decides else program.threshold_in(threshold, *ends, function)
+    t = None if threshold is None else program.threshold_in(threshold, *ends, function)
     cuts = (inputs[:-1] + inputs[1:]) / 2
     if t is not None:  # levels keep the clean decision: the cut around the threshold is the threshold
         cuts[np.searchsorted(inputs, t, side="right") - 1] = t

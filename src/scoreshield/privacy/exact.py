@@ -75,7 +75,7 @@ def coins(stream: Stream, probability: Callable[[int], tuple[int, int]], count: 
     """
     low, high = probability(64)
     words = stream.words(count).view(np.uint64)
-    heads = words < np.uint64(min(low, 2**64 - 1)) if low < 2**64 else np.ones(count, dtype=np.bool_)
+    heads = words < np.uint64(low) if low < 2**64 else np.ones(count, dtype=np.bool_)
     for place in np.flatnonzero((words >= np.uint64(min(low, 2**64 - 1))) & (words <= np.uint64(min(high, 2**64 - 1)))):
         heads[place] = _decide_coin(stream, int(words[place]), probability)
     return heads

@@ -160,13 +160,12 @@ class StaircaseNoise:
     def quantile(self, p: ArrayLike) -> Any:
         u = np.asarray(p, dtype=np.float64)
         beyond = 2 * np.minimum(u, 1 - u)
+        logs = np.log(np.where(beyond == 0, 1.0, beyond))
+        steps = np.floor(-logs / self.epsilon)
         q = math.exp(-self.epsilon)
-        with np.errstate(divide="ignore"):
-            steps = np.floor(-np.log(beyond) / self.epsilon)
-        used = (1 - beyond * np.exp(self.epsilon * steps)) / -math.expm1(-self.epsilon)
-        used = used * (self.gamma + (1 - self.gamma) * q)
+        used = np.expm1(logs + self.epsilon * steps) / math.expm1(-self.epsilon) * (self.gamma + (1 - self.gamma) * q)
         part = np.where(used <= self.gamma, used, self.gamma + (used - self.gamma) / q)
-        return np.sign(u - 0.5) * self.sensitivity * (steps + part)
+        return np.sign(u - 0.5) * self.sensitivity * np.where(beyond == 0, math.inf, steps + part)
 
     def profile(self, sensitivity: float) -> Profile:
         """The loss of a move by one step is epsilon, 0 or -epsilon; a move beyond it costs epsilon for each.
