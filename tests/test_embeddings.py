@@ -277,3 +277,161 @@ def test_whether_an_identity_vanishes_depends_on_its_own_records_alone() -> None
     # The same for rows that a public basis nearly maps to zero.
     alone = embeddings.directions(np.array([[2e-9, 0.0]]))
     assert np.array_equal(embeddings.directions(np.array([[2e-9, 0.0], [5.0, 0.0]]))[:1], alone)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_fit_are_not_copied(dtype: type) -> None:
+    rows = np.eye(3, dtype=dtype)
+    assert embeddings.as_rows(rows, "f") is rows
+    assert np.shares_memory(embeddings.as_rows(memoryview(rows), "f"), rows)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.ones(3),
+        np.ones((1, 2, 3)),
+        np.ones((0, 3)),
+        np.ones((3, 0)),
+        np.float64(1.0),
+        np.ones((2, 2), dtype=np.longdouble),
+        np.ones((2, 2), dtype=bool),
+        np.ones((2, 2), dtype=complex),
+        np.array([["a", "b"]]),
+        np.array([[None, 1.0]], dtype=object),
+        np.zeros((2, 2), dtype="M8[s]"),
+        [[1.0, 2.0], [3.0]],
+        [[]],
+        "rows",
+    ],
+)
+def test_rows_that_are_none(rows: Any) -> None:
+    with pytest.raises(ss.InvalidInput, match="'embeddings'"):
+        embeddings.as_rows(rows, "f")
+    with pytest.raises(ss.InvalidInput, match="'others'"):
+        embeddings.as_rows(rows, "f", "others")
+
+
+def test_an_array_of_objects_keeps_them_only_as_a_sequence() -> None:
+    """An array has a type of its own: objects are rejected, where a list of the same numbers is taken."""
+    assert embeddings.as_rows([[1, 2**70]], "f").tolist() == [[1.0, 2.0**70]]
+    with pytest.raises(ss.InvalidInput):
+        embeddings.as_rows(np.array([[1, 2**70]], dtype=object), "f")
+
+
+@pytest.mark.parametrize("name", ["__array__", "__array_interface__", "__array_struct__"])
+def test_each_way_to_be_an_array(name: str) -> None:
+    class Given:
+        """It has this attribute, and no other."""
+
+    assert not embeddings.has_own_dtype(Given())
+    setattr(Given, name, None)
+    assert embeddings.has_own_dtype(Given())
+    assert embeddings.has_own_dtype(bytearray(4))
+    assert not embeddings.has_own_dtype([1.0])
+
+
+@pytest.mark.parametrize(
+    "query", [np.ones(2), np.ones((2, 2)), np.ones((0, 3)), np.ones((1, 1, 3)), np.float64(1.0), [True] * 3, ["a"] * 3]
+)
+def test_queries_that_are_none(query: Any) -> None:
+    with pytest.raises(ss.InvalidInput, match="'query'"):
+        embeddings.as_queries(query, 3, "f")
+
+
+def test_queries_become_unit_rows() -> None:
+    for query, single in (([3, 0, 4], True), ([[3.0, 0.0, 4.0]], False), (np.array([3, 0, 4], dtype=np.uint8), True)):
+        rows, one = embeddings.as_queries(query, 3, "f")
+        assert rows == pytest.approx(np.array([[0.6, 0.0, 0.8]]))
+        assert rows.dtype == np.float64
+        assert one is single
+    for bad, row in (([np.nan, 0, 1], 0), ([[1, 0, 0], [0, np.inf, 0]], 1)):
+        with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'query' holds"):
+            embeddings.as_queries(bad, 3, "f")
+
+
+def test_the_bound_on_rounding() -> None:
+    """(2 d + 8) u, with u half of the type's epsilon."""
+    assert embeddings.rounding_error(5, np.float64) == 18 * 2.0**-53
+    assert embeddings.rounding_error(1000, np.float32) == 2008 * 2.0**-24
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 1, 4, 6])
+def test_a_bad_row_is_named(bad: float, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its number in the collection, whichever block it is in."""
+    rows = np.ones((7, 3))
+    monkeypatch.setattr(embeddings, "_BLOCK_BYTES", 2 * 3 * 8)
+    embeddings.check_finite(rows, "f")
+    rows[row, 2] = bad
+    for check in (
+        lambda: embeddings.check_finite(rows, "f"),
+        lambda: embeddings.unit_rows(rows, "f"),
+        lambda: embeddings.scores(rows, np.eye(3), "unit", "f"),
+        lambda: embeddings.scores(rows, np.eye(3), "ball", "f"),
+        lambda: embeddings.gram(rows, "f"),
+        lambda: embeddings.centroids(rows, np.zeros(7), "f"),
+    ):
+        with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'embeddings'"):
+            check()
+    with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'others'"):
+        embeddings.check_finite(rows, "f", "others")
+    with pytest.raises(ss.InvalidInput, match=f"Row {row + 100} of 'others'"):
+        embeddings.unit_rows(rows, "f", "others", first=100)
+    rows[6] = bad  # the first of two is named
+    with pytest.raises(ss.InvalidInput, match=f"Row {row} "):
+        embeddings.check_finite(rows, "f")
+
+
+@pytest.mark.parametrize("block", [1, 24, 48, 71, 72, 10**6])
+def test_blocks_change_no_score(block: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, queries = rng.standard_normal((7, 3)), rng.standard_normal((2, 3))
+    rows[3] = 0
+    monkeypatch.setattr(embeddings, "_BLOCK_BYTES", block)
+    rows[5] *= 1e-200
+    exact = reference(np.where(np.arange(7)[:, None] == 3, [1.0, 0, 0], rows), queries)
+    assert np.abs(cosines(rows, queries) - exact).max() < 1e-15
+    embeddings.check_finite(rows, "f")
+
+
+def test_no_flag_is_raised_for_entries_far_apart() -> None:
+    """A small entry beside a large one vanishes without a word, whatever the caller has set for NumPy."""
+    rows = np.array([[1e300, 1e-300], [1e-160, 1e-300], [1.0, 1e-170]])
+    with np.errstate(all="raise"):
+        assert embeddings.unit_rows(rows, "f") == pytest.approx(np.eye(2)[[0, 0, 0]])
+        assert embeddings.scores(rows, np.eye(2), "unit", "f")[0] == pytest.approx([1, 1, 1])
+        assert embeddings.scores(rows, np.eye(2), "ball", "f")[0] == pytest.approx([1, 0, 1])
+        assert embeddings.unit_rows(np.array([[1.0, 1.0, 1e-310]]), "f")[0, :2] == pytest.approx([0.5**0.5] * 2)
+        # Too large for a double: infinite, which the check of the rows will say.
+        assert np.isinf(embeddings.as_rows([[np.longdouble("1e400"), 1.0]], "f")[0, 0])
+        assert embeddings.directions(rows[[2, 1]]).tolist() == [[1.0, 1e-170], [1.0, 0.0]]
+        assert embeddings.centroids(rows, np.array([0, 0, 1]), "f") == pytest.approx(np.eye(2)[[0, 0]])
+
+
+def test_what_vanishes() -> None:
+    """A sum of unit rows that is shorter than 1e-9 has no direction of its own."""
+    rows = np.array([[0.0, 2e-9], [0.0, 0.5e-9], [3.0, 4.0], [0.0, -5.0]])
+    found = embeddings.directions(rows)
+    assert found is rows
+    assert found == pytest.approx(np.array([[0, 1], [1, 0], [0.6, 0.8], [0, -1]]))
+
+
+def test_lengths_of_a_ball() -> None:
+    """Rows of at most length one stay; longer ones are cut to it: on the fast path and on the careful one."""
+    rows = np.array(
+        [
+            [0.5, 0.0],
+            [1.0, 0.0],
+            [1.5, 0.0],
+            [1e-130, 0.0],
+            [1e130, 0.0],
+            [0.0, 0.0],
+            [0.6e-130, 0.8e-130],
+            [3e130, 4e130],
+        ]
+    )
+    wanted = [0.5, 1.0, 1.0, 1e-130, 1.0, 0.0, 0.6e-130, 0.6]
+    found = embeddings.scores(rows, np.eye(2), "ball", "f")[0]
+    assert found == pytest.approx(wanted, rel=1e-14, abs=0)
+    assert embeddings.scores(rows, np.eye(2)[:1], "ball", "f")[0] == pytest.approx(wanted, rel=1e-14, abs=0)
+    assert embeddings.scores(rows, np.eye(2), "unit", "f")[0] == pytest.approx([1, 1, 1, 1, 1, 1, 0.6, 0.6])

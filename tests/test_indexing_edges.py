@@ -163,7 +163,8 @@ def test_public_bases_at_the_ends(rows: int, kind: type) -> None:
 def test_a_basis_keeps_its_orientation() -> None:
     for signs in ([1, 1, 1], [-1, 1, -1], [-1, -1, -1]):
         matrix = np.diag(signs)[:, [1, 2, 0]] * 1.0
-        assert np.array_equal(_index_plan._orthonormal(3 * matrix), matrix)
+        for length in (3, 0.5):
+            assert np.array_equal(_index_plan._orthonormal(length * matrix), matrix)
     skew = _index_plan._orthonormal(np.array([[1.0, 1, 0], [0, 1, 1]]))
     assert skew @ skew.T == pytest.approx(np.eye(2))
     assert skew[0] == pytest.approx(np.array([1, 1, 0]) / math.sqrt(2))
@@ -201,6 +202,7 @@ def test_two_gaussian_parts_are_within_the_whole(share: float, monkeypatch: pyte
         assert (components, group) == (3, 2)
         whole = Fraction(plan.mu) ** 2
         assert Fraction(plan.moment_mu) ** 2 <= whole * Fraction(share)
+        assert Fraction(mu) ** 2 <= whole * (1 - Fraction(share))
         assert whole * (1 - Fraction(1, 2**46)) <= Fraction(plan.moment_mu) ** 2 + Fraction(mu) ** 2 <= whole
 
 
@@ -273,6 +275,26 @@ def test_a_moment_is_exact(block_rows: int, monkeypatch: pytest.MonkeyPatch) -> 
     wanted.T[places] = wanted[places]
     wanted[np.arange(6), np.arange(6)] += 100.0 + np.arange(6)
     assert np.array_equal(moment, wanted)
+
+
+def test_an_entry_for_two_places_has_half_the_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never less than half, in fractions, for any scale."""
+    for std in np.linspace(0.3, 9.0, 30).tolist():
+        laws: list[GaussianNoise] = []
+        monkeypatch.setattr(_index_plan, "add_noise", lambda _, law, *__, laws=laws: laws.append(law))
+        monkeypatch.setattr(Plan, "_moment_noise", lambda _, std=std: (2.0, std, 2.0**-20))
+        shared("gaussian", 4.0, 0.25)._moment(WIDE, None)  # type: ignore[arg-type]
+        whole, half = (Fraction(law.std) ** 2 for law in laws)
+        assert whole <= 2 * half <= whole * (1 + Fraction(1, 2**47))
+
+
+def test_a_moment_beyond_what_doubles_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^17 rows along one axis have a sum of 2^53 units; two more units, one at a time, are not lost."""
+    small = np.array([[2.0**-18, 0.0]])
+    monkeypatch.setattr(_index_plan, "blocks", lambda _: [(0, np.eye(2)[[0] * 2**17]), (1, small), (2, small)])
+    monkeypatch.setattr(_index_plan, "add_noise", lambda *_: None)
+    plan = replace(shared("gaussian", 4.0, 0.25), dimension=2, components=2)
+    assert plan._moment(WIDE, None)[0, 0] == (2**53 + 2) * 2.0**-36  # type: ignore[arg-type]
 
 
 class Words:
@@ -356,6 +378,17 @@ def test_a_pure_part_beside_a_gaussian_one(epsilon: float) -> None:
         assert delta == pytest.approx(max(wanted, LEAST_DELTA), rel=1e-9, abs=1e-15)
         assert 0 < delta <= 1
     assert all(a >= b for a, b in zip(curve.deltas, curve.deltas[1:], strict=False))
+
+
+def test_small_deltas_beside_a_pure_part_keep_their_digits() -> None:
+    other = GaussianProfile(0.1)
+    curve = _index_plan._with_pure(other, 3.0, 4.0)
+    p, checked = 1 / (1 + math.exp(-3.0)), 0
+    for loss, delta in zip(curve.losses, curve.deltas, strict=True):
+        if 3.0 <= loss < 4.0:
+            assert delta == pytest.approx(p * other.delta_at(loss - 3.0), rel=1e-9, abs=0)
+            checked += 1
+    assert checked == 16
 
 
 def test_the_least_delta_beside_a_pure_part() -> None:
@@ -580,6 +613,15 @@ def test_the_best_of_equal_columns() -> None:
         assert found.tolist() == [[scores[0, number - 7] for number in wanted]]
 
 
+def test_the_best_of_many_columns() -> None:
+    scores = np.random.default_rng(1).permuted(np.arange(6000.0).reshape(2, 3000), axis=1)
+    for k in (1, 2, 7, 300, 1500, 2999, 3000, 3001):
+        found, places = indexing._best(scores, np.tile(np.arange(3000), (2, 1)), k)
+        for row in (0, 1):
+            assert places[row].tolist() == sorted(np.argsort(-scores[row])[:k].tolist())
+            assert found[row].tolist() == scores[row][places[row]].tolist()
+
+
 def test_the_gram_matrix_of_an_index(index: IndexRelease, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(indexing, "needs_memory", lambda *given: asked.append(given))
@@ -610,6 +652,7 @@ def test_what_holds_together(index: IndexRelease) -> None:
         IndexRelease(scores, vectors, projection),
         IndexRelease(guarantee, vectors.astype(np.float64), projection),  # type: ignore[arg-type]
         IndexRelease(guarantee, vectors[:5], projection),
+        IndexRelease(guarantee, vectors[0], projection),
         IndexRelease(guarantee, vectors + np.float32(guarantee.grid / 4), projection),
         IndexRelease(guarantee, vectors, projection[0]),
         IndexRelease(guarantee, vectors, projection.astype(np.float32)),  # type: ignore[arg-type]
@@ -652,3 +695,17 @@ def test_the_search_for_components_stops(monkeypatch: pytest.MonkeyPatch) -> Non
     # Unrelated and equal add up to nearly the same for each r here, so the mean decides.
     assert pair_components(1.0, 100) == 6
     assert asked == list(range(2, 14))
+
+
+def test_the_loss_of_pairs_counts_both_variances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 / r for unrelated records, along^2 + (1 - along)^2 / (r - 1) for equal ones, over the mean to the fourth."""
+    for along in (0.0, 0.25, 0.5):
+        for factor, wanted in ((0.99, 3), (1.01, 2)):  # of the loss at three components over that at two
+
+            def calibrated(r: int, _: float, along: float = along, factor: float = factor) -> Any:
+                both = 1 / r + along**2 + (1 - along) ** 2 / (r - 1)
+                loss = {2: 1.0, 3: factor}.get(r, 5.0)
+                return SimpleNamespace(second_moment=along, mean=(both / loss) ** 0.25)
+
+            monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrated=calibrated))
+            assert pair_components(1.0, 9) == wanted

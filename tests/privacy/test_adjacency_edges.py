@@ -209,3 +209,24 @@ def test_what_a_guarantee_keeps_of_identities_are_their_counts() -> None:
         kept = ss.Identity([0, 0, 0, 0, 1, 2, 2, 3, 4, 5], centroids=centroids).public()
         assert (kept.centroids, kept.identities, kept.largest) == (centroids, 6, largest)
         assert kept.labels is None
+
+
+def test_each_query_has_its_own_length() -> None:
+    """As many queries as dimensions, so that lengths taken for columns would go unnoticed."""
+    found = ss.Replacement().sensitivity("scores", 5, queries=[[3.0, 4.0], [0.0, 2.0]])
+    assert found.l2 == pytest.approx(2 * math.sqrt(1.8), rel=1e-8)
+    assert found.l1 == 4.0
+
+
+def test_plain_values_of_adjacencies() -> None:
+    assert type(ss.GramRadius(3).radius) is float
+    assert ss.GramRadius(3).radius == 3.0
+    alone = ss.Identity([7])
+    assert (alone.identities, alone.largest) == (1, 1)
+    central = ss.Identity([7, 7, 8], centroids=True)
+    assert (central.identities, central.largest, central.centroids) == (2, 1, True)
+    assert ss.Identity([7, 7, 8]).largest == 2
+    assert type(ss.Identity([7, 7, 8]).largest) is int
+    for labels in ([], [[1, 2]], [1.5], [None], [1j]):
+        with pytest.raises(ss.InvalidInput, match="'labels'"):
+            ss.Identity(labels)  # type: ignore[arg-type]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import fields, replace
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -10,11 +13,12 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import histograms
+from scoreshield.privacy import guarantee as guarantees
 from scoreshield.privacy import intervals, privunit, sphere, stream
 from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profile import CurveProfile, GaussianProfile, PureProfile
 
 
 @pytest.fixture
@@ -286,3 +290,85 @@ def test_a_record_behind_a_gram_radius_pays_for_rounding_to_the_grid_too() -> No
             moved = (width + mpmath.mpf(guarantee.grid)) * mpmath.sqrt(2 * (len(rows) - 1))
             assert moved / mpmath.mpf(guarantee.scale) <= profile.mu
             assert profile.mu <= moved / mpmath.mpf(guarantee.scale) * (1 + mpmath.mpf(10) ** -5)
+
+
+def test_a_certificate_of_a_centroid_says_identity(collection: np.ndarray) -> None:
+    central = ss.Identity(LABELS, centroids=True)
+    text = " ".join(str(ss.release_row(collection, 3, epsilon=1, delta=1e-6, adjacency=central).guarantee).split())
+    assert "20 similarity scores of one identity, at a public index, with all identities" in text
+
+
+def test_a_certificate_of_a_pure_release(collection: np.ndarray, query: np.ndarray) -> None:
+    table = ss.release_scores(collection, query, epsilon=1, mechanism="optimal").guarantee
+    text = " ".join(str(table).split())
+    assert f"Root mean squared error at most {table.noise.std:.6g}, at the worst level. Levels: 41." in text
+    assert "Exact: what is drawn has the stated law, bit by bit, from an AES-256 stream" in text
+    assert "on each entry" not in text
+    refined = ss.release_matches(collection, query, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.75)).guarantee
+    text = " ".join(str(refined).split())
+    assert "Threshold: 0.25. Screening epsilon: 1. Refining epsilon: 1." in text
+    assert "[-0.5, 0.75]. Those that were scored: to [0.25, 0.75]." in text
+    assert "What is taken as public: the query, the threshold, the number" in text
+    counts = " ".join(str(ss.release_histogram(collection, query, epsilon=1, bins=7).guarantee).split())
+    assert "a histogram of similarity scores in 7 bins" in counts
+    assert "Scores: 40. Scores outside the bins are counted at the ends." in counts
+    whole = " ".join(str(ss.release_index(collection, epsilon=9).guarantee).split())
+    assert "What is taken as public: the number, order and dimension of the records, and any label." in whole
+
+
+def test_a_radius_at_the_border_covers_a_record(narrow: ss.Guarantee) -> None:
+    least = math.sqrt(2 * 39)
+    assert replace(narrow, sensitivity=least).covers_record_replacement
+    assert not replace(narrow, sensitivity=math.nextafter(least, 0)).covers_record_replacement
+    assert replace(narrow, sensitivity=1e-9, adjacency=ss.Replacement()).covers_record_replacement
+
+
+def written(guarantee: ss.Guarantee) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(guarantee.to_dict()))
+    return found
+
+
+def test_each_field_is_written_and_read(collection: np.ndarray, query: np.ndarray) -> None:
+    """Also what is missing from most: a claim, details, no noise, no delta."""
+    paper = {"epsilon": 100, "delta": 1e-4, "calibration": "classical", "unsafe_reproduce_paper": True}
+    for release in (
+        ss.release_scores(collection, query, **paper),
+        ss.release_scores(collection, query, epsilon=1, mechanism="laplace", score_range=(-0.5, 0.5)),
+        ss.release_matches(collection, query, 0.1, epsilon=3),
+        ss.release_top_k(collection, query, 3, epsilon=3, rng=1),
+        ss.release_gram(collection, epsilon=1, delta=1e-6, adjacency=ss.GramRadius(0.5), projection="none"),
+    ):
+        guarantee = release.guarantee
+        data = written(guarantee)
+        assert ss.Guarantee.from_dict(data) == guarantee
+        assert set(data) == {field.name for field in fields(guarantee)} | {"attack"}
+        for name in ("epsilon", "delta", "mechanism", "calibration", "regime", "sensitivity", "grid_sensitivity"):
+            assert data[name] == getattr(guarantee, name)
+        for name in ("scale", "grid", "sampler", "details"):
+            assert data[name] == getattr(guarantee, name)
+        assert data["shape"] == list(guarantee.shape)
+        assert data["score_range"] == list(guarantee.score_range)
+        assert data["claimed"] == (None if guarantee.claimed is None else [100, 1e-4])
+        assert (data["noise"] is None) == (guarantee.noise is None)
+        assert data["profile"] == guarantee.profile.to_dict()
+        assert data["adjacency"] == guarantee.adjacency.to_dict()
+
+
+def test_what_cannot_be_checked_is_rejected(collection: np.ndarray, query: np.ndarray) -> None:
+    data = written(ss.release_matches(collection, query, 0.1, epsilon=3).guarantee)
+    assert ss.Guarantee.from_dict(data)
+    for details in ({}, {**data["details"], "threshold": "0.1"}, {**data["details"], "screening_epsilon": None}):
+        with pytest.raises(ss.InvalidInput, match="contradicts itself"):
+            ss.Guarantee.from_dict({**data, "details": details})
+
+
+def test_curves_of_earlier_versions() -> None:
+    """Only beside the noise of a covariance is a delta of 0 raised to the least one."""
+    curve = CurveProfile((0.0, 1.0, 2.0), (0.5, 0.25, 0.0))
+    data = {"profile": curve.to_dict(), "details": {"reduction": "pca"}}
+    raised = CurveProfile((0.0, 1.0, 2.0), (0.5, 0.25, 5e-324))
+    assert guarantees._profile_from_dict(data) == raised
+    for details in ({"reduction": "random"}, {"reduction": "none"}, {}):
+        assert guarantees._profile_from_dict({**data, "details": details}) == curve
+    pure = {"profile": PureProfile(1.0).to_dict(), "details": {"reduction": "pca"}}
+    assert guarantees._profile_from_dict(pure) == PureProfile(1.0)
