@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from release_support import make_plan
 from scipy.special import gamma as gamma_function
 from scipy.special import hyp2f1
 from support import STRICT, assert_feasible
@@ -224,15 +225,6 @@ class TestPrivatePca:
                 total += weight * np.trapezoid(density * np.maximum(0, 1 - np.exp(3.0 - loss - mu * x)), x)
             assert guarantee.delta_at(3.0) == pytest.approx(total, rel=1e-4)
             assert guarantee.delta_at(3.02) >= 0.99 * total
-
-
-def make_plan(rows: Array, **options: object) -> _index_plan.Plan:
-    usual: dict[str, object] = {"mechanism": "privunit", "delta": 0.0, "components": None, "reduction": "random"}
-    usual |= {"pca_share": 0.1, "adjacency": ss.Replacement(), **options}
-    from scoreshield._contract import Collection
-
-    source = Collection.check(rows, usual.pop("adjacency"), "release_index")
-    return _index_plan.Plan.check(source, **usual)  # type: ignore[arg-type]
 
 
 class TestGuarantee:

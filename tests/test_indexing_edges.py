@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_indexing import make_plan
-from test_mechanisms_edges import PEOPLE, ROWS, Account
+from release_support import PEOPLE, ROWS, Account, make_plan
 
 import scoreshield as ss
 from scoreshield import _index_plan, indexing

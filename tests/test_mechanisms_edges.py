@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from release_support import PEOPLE, QUERY, ROWS, Account
 
 import scoreshield as ss
 from scoreshield import histograms, selection
@@ -17,31 +18,6 @@ from scoreshield.privacy.laws import StaircaseNoise
 from scoreshield.privacy.noise import grid_step
 from scoreshield.privacy.profile import GaussianProfile, PureProfile
 from scoreshield.privacy.stream import Stream, stream_from
-
-#: Cosines 1, 0.8, 0, -0.6 and -1 with the query, exactly.
-ROWS = np.array([[2.0, 0], [4, 3], [0, 1], [-3, 4], [-1, 0]])
-QUERY = np.array([1.0, 0])
-PEOPLE = ss.Identity([0, 0, 1, 2, 3], centroids=True)
-
-
-class Account:
-    """An account that has room for everything and remembers what it was asked."""
-
-    dataset = "records"
-
-    def __init__(self) -> None:
-        self.guarantees: list[Guarantee] = []
-        self.adjacency: Any = None
-        self.paid = False
-
-    def reserve(self, guarantees: list[Guarantee], *, adjacency: Any, same_people: bool) -> Account:
-        assert not same_people
-        self.guarantees, self.adjacency = guarantees, adjacency
-        return self
-
-    def commit(self) -> tuple[()]:
-        self.paid = True
-        return ()
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:

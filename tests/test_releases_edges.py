@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_mechanisms_edges import PEOPLE, QUERY, ROWS, Account
+from release_support import PEOPLE, QUERY, ROWS, Account
 
 import scoreshield as ss
 from scoreshield import embeddings, releases
