@@ -6,6 +6,7 @@ import errno
 import os
 import sqlite3
 import stat
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -402,6 +403,21 @@ class TestFile:
         other.close()
         assert store.read(lambda session: session.facts()) == ("facts", "key", 1, "hash 1")
 
+    def test_it_waits_in_short_turns(self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A hundredth of a second or so, by chance: so that no fork waits for long, and no two processes in step."""
+        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.05)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        for draw in (lambda _: 0, lambda most: most - 1):
+            turns: list[float] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(ledger_store.secrets, "randbelow", draw)
+                patch.setattr(time, "sleep", lambda seconds, turns=turns: turns.append(seconds))
+                with pytest.raises(ss.LedgerError, match="locked"):
+                    store.write(lambda _: None)
+            assert 0.0005 < min(turns) <= max(turns) < 0.02
+        other.close()
+
     def test_a_commit_waits_for_readers(self, store: SQLiteStore, path: Path) -> None:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute("BEGIN")
@@ -434,6 +450,23 @@ class TestFile:
         ledger_store._check_not_forked(os.getpid())
         with pytest.raises(ss.LedgerError, match="was forked"):
             ledger_store._check_not_forked(os.getpid() + 1)
+
+    def test_a_child_leaves_the_connection_open(
+        self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To close it, or to let it go at the end, would roll back what the parent is writing."""
+        assert store.exists()
+        with ledger_store._connected(path) as connection:
+            pass
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+        numbers = iter([1, 2])
+        monkeypatch.setattr(os, "getpid", lambda: next(numbers))
+        with ledger_store._connected(path) as connection:
+            held = sys.getrefcount(connection)
+        assert sys.getrefcount(connection) == held, "the block holds it no more, so something else does"
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        connection.close()
 
     def test_write_ahead(self, store: SQLiteStore, path: Path) -> None:
         connection = sqlite3.connect(path)
@@ -481,6 +514,39 @@ class TestFile:
             store.exists()
         path.with_name("copy.db").unlink()
         assert store.exists()
+
+    def test_a_second_name_that_stays(self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What cannot be removed is named."""
+
+        def unlink(_: Path) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        path.with_name(f".{path.name}.0f.part").hardlink_to(path)
+        monkeypatch.setattr(Path, "unlink", unlink)
+        with pytest.raises(ss.LedgerError, match="has another name"):
+            store.exists()
+
+    @pytest.mark.parametrize("name", ["l.db", "a b.db", "a\tb", "a\nb", "a\\b", "a\\040b", "a\rb", "a\x0bb", "\u00e9"])
+    def test_mounts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        """Linux lists mounts with the place in the fifth field, in octal where a character would end a field."""
+        file = tmp_path / name
+        file.touch()
+        (tmp_path / "link").symlink_to(file)
+        place = os.fsencode(file)
+        for character in b"\\ \t\n":
+            place = place.replace(bytes([character]), b"\\%03o" % character)
+        mounts = tmp_path / "mountinfo"
+        monkeypatch.setattr(ledger_store, "_MOUNTS", mounts)
+        assert not ledger_store._is_mount(file), "a system without such a list"
+        lines = [b"22 1 8:1 / / rw - ext4 /dev/sda1 rw", b"short", b"36 22 8:2 %s /elsewhere rw - ext4 x rw" % place]
+        mounts.write_bytes(b"\n".join(lines))
+        assert not ledger_store._is_mount(file)
+        mounts.write_bytes(b"\n".join([*lines, b"37 22 8:1 /x %s rw - ext4 /dev/sda1 rw" % place, lines[0]]))
+        assert ledger_store._is_mount(file)
+        assert ledger_store._is_mount(tmp_path / "link")
+        assert not ledger_store._is_mount(tmp_path / "other")
+        with pytest.raises(ss.LedgerError, match="is mounted as a single file"):
+            SQLiteStore(f"sqlite:///{file}").exists()
 
     def test_folders_are_no_ledger(self, tmp_path: Path) -> None:
         """A folder has several links, and that is not what is wrong with it."""
@@ -533,6 +599,7 @@ def test_busy() -> None:
         (OSError(), "OSError"),
         (ValueError("two\n  lines."), "two lines"),
         (ValueError(""), "ValueError"),
+        (ValueError("file X."), "file X"),
         (ValueError("x" * 201), "x" * 200),
         (ValueError("a\x1b[31m"), None),
     ],
@@ -566,7 +633,7 @@ class TestServers:
         "parts",
         [
             {"host": "db", "port": "5432", "user": "ann", "password": "p@ss/w:rd", "dbname": "x"},
-            {"host": "a,b", "port": "1,2", "dbname": "x"},
+            {"host": "a,b", "port": "10,23456789", "dbname": "x"},
             {"hostaddr": "10.0.0.1", "dbname": ""},
             {"host": "/run/pg"},
             {},
@@ -589,6 +656,7 @@ class TestServers:
             {"dbname": "ss@db"},
             {"dbname": "ss/x"},
             {"port": "12ab"},
+            {"port": "X1"},
             {"port": "5432 "},
             {"error": FakeDriver.Error("no")},
             {"error": ValueError("no")},

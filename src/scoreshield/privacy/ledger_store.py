@@ -528,7 +528,7 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
 def _is_mount(path: Path) -> bool:
     """Whether a mount of its own covers this one file, as containers do it: a hard link that no file system shows."""
     try:
-        mounts = _MOUNTS.read_bytes().splitlines()
+        mounts = _MOUNTS.read_bytes().split(b"\n")
     except OSError:
         return False
     octal = {b" ": rb"\040", b"\t": rb"\011", b"\n": rb"\012"}
