@@ -311,7 +311,15 @@ def test_the_rules_at_their_borders(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "exact"),
-    [(3.0, 3.0), (0.5, 0.5), (3.0, math.nextafter(3.0, 4.0)), (1e-3, 1e-3), (10.0, 10.0), (1e-12, 1e-12)],
+    [
+        (3.0, 3.0),
+        (0.5, 0.5),
+        (3.0, math.nextafter(3.0, 4.0)),
+        (0.5, math.nextafter(0.5, 1.0)),
+        (1e-3, 1e-3),
+        (10.0, 10.0),
+        (1e-12, 1e-12),
+    ],
 )
 def test_the_largest_is_found_to_the_last_bit(limit: float, exact: float) -> None:
     """Where it is known in advance, up to the double above it."""
@@ -337,6 +345,20 @@ def test_orders_of_a_delta_that_cannot_be_shared() -> None:
         bits = -math.log(delta) - math.log(0.99 / len(filters._ORDERS))
         best = math.sqrt(bits) / (math.sqrt(1.0 + bits) - math.sqrt(bits))
         assert filters._orders(1.0, delta) == pytest.approx([1 + factor * best for factor in filters._ORDERS], rel=1e-9)
+
+
+def test_room_of_a_pure_run_is_what_is_left_over() -> None:
+    for delta in (0.0, 1e-6):
+        assert Filter.of(1.0, delta, {PureProfile(0.25): 1}).room().pure == 0.75
+        assert Filter.of(1.0, delta, {PureProfile(0.25): 3}).room().pure == 0.25
+
+
+def test_the_rounding_of_a_profile_does_not_turn_it_away() -> None:
+    """By one part in 2^44 at most."""
+    profile = GaussianProfile(0.3)
+    delta = profile.delta_at(1.0)
+    for less, fits in ((0.0, True), (2.0**-45, True), (2.0**-43, False)):
+        assert Filter(1.0, delta * (1 - less)).would_fit(profile) is fits
 
 
 def test_no_room() -> None:
