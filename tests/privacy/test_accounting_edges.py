@@ -225,6 +225,9 @@ def test_the_hull() -> None:
     assert found == CurveProfile(tuple(places[[0, 2, 3, 4]].tolist()), (0.8, 0.3, 0.2, 0.2))
     found = accounting._falling_curve(places, np.array([0.5, 0.0, 0.0, 0.0, 0.0]))
     assert found == CurveProfile(tuple(places[[0, 1, 4]].tolist()), (0.5, 0.0, 0.0))
+    for height, kept in ((0.5, [0, 4]), (0.4, [0, 2, 4])):  # the chord is at 0.45
+        found = accounting._falling_curve(places[::2], np.array([0.8, height, 0.1]))
+        assert found.losses == tuple(places[kept].tolist())
     found = accounting._falling_curve(np.array([0.0, 300.0, 600.0]), np.array([1.0, 0.5, 0.1]))
     assert found == CurveProfile((0.0, 300.0, 600.0), (1.0, 0.5, 0.1))
 
@@ -303,7 +306,7 @@ def test_a_profile_on_the_grid(profile: Profile, reach: float | None) -> None:
     assert masses == accounting._both_sides(law)
     assert (part.pmf, step, infinite, pessimistic) == ("law", 0.25, profile.delta_at(0.25 * last), True)
     assert part.norm == pytest.approx(math.sqrt(sum(mass**2 for mass in masses.values())), rel=1e-14)
-    assert 2.0**-51 <= part.slack <= 2.0**-49  # two sums of at most 1, each rounded
+    assert part.slack == 2.0**-50  # two sums of at most 1, each rounded
 
 
 def test_a_reach_is_cut_off() -> None:
@@ -406,6 +409,12 @@ def test_a_composition_ends_at_its_pure_epsilon(pure: float) -> None:
     assert (found.deltas[-1] == 0.0) == (pure <= 600)
     assert found.deltas[0] == pytest.approx(min(0.7, bound.at(0.0)), rel=1e-8)
     assert found.delta_at(1.0) == pytest.approx(min(0.7, bound.at(1.0)), rel=1e-3)
+
+
+def test_no_curve_goes_beyond_its_end() -> None:
+    made = bare({GaussianProfile(40.0): 1}, _middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 0.7))
+    assert Renyi({GaussianProfile(40.0): 1}).reaches(1e-40) > 1000
+    assert made.curve(math.inf).losses[-1] == 600.0
 
 
 def test_no_composition_is_certain_beyond_one() -> None:

@@ -531,7 +531,7 @@ def test_a_program_that_is_not_solved_is_an_error() -> None:
     assert program._run(np.array([2.0, 1.0]), none, np.zeros(1), total, np.ones(1)).x.tolist() == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e9])
 def test_small_costs_are_costs_too(unit: float) -> None:
     """A solver's tolerance is absolute, so costs are scaled before they are solved."""
     costs = unit * np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]) / 3

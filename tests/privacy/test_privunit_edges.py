@@ -156,7 +156,7 @@ class TestHeights:
 
     def test_accepted_by_chance(self) -> None:
         """Accepted where U < gamma / t; the second is thrown away and drawn again, after the others."""
-        x = [3 << 60, -(5 << 60), 1 << 62]
+        x = [(3 << 60) + 1, -(5 << 60), (1 << 62) + 12_345]
         drawn = sphere._draw_heights(self.CAP, Script([*x, 0, ONES, 1 << 62, 1 << 61, 0]), 3)
         x[1] = 1 << 61
         t, s = expected_heights(self.CAP, x)
@@ -256,6 +256,18 @@ class TestExactPaths:
         assert sphere._exact_height(cap, (0, 63), 0, stream) == (1 << 62, 191)
         assert len(stream.left) == 2
 
+    def test_heights_at_a_border_are_read_on(self) -> None:
+        """cos(pi Y / 2) = 1/2 at Y = 2/3 and 0 at Y = 1: while the words agree with that, nothing is decided."""
+        cap, v, third = sphere.Cap(2, 1.0, 0.5, 2.0**12, 0.4), np.array([1.0, 0.0]), 0x5555555555555555
+        for word, heads, kept in ((0, True, True), (ONES, True, False), (0, False, False), (ONES, False, True)):
+            stream = Script([1, third, 1, third, 1, word, 9, 9])
+            found = sphere._exact_sphere(cap, v, heads, [(1 << 62, third, 63)], stream)
+            assert (found is not None) == kept
+            assert len(stream.left) == 2
+        stream = Script([1, ONES, 1, ONES, 1, 0, 9, 9])
+        assert sphere._exact_sphere(cap, v, True, [(1 << 62, 2**63 - 1, 63)], stream) is None
+        assert len(stream.left) == 2
+
     def test_a_row_need_not_be_of_length_one(self) -> None:
         """Its direction counts, in interval arithmetic; a row of rounded entries is off by a few units of 2^-53."""
         cap, v = sphere.Cap(3, 1.0, 0.6, 2.0**12, 0.1), unit(3, 1)
@@ -322,12 +334,20 @@ class TestFastPaths:
         assert asked[0][3] == [(9, -9, 63), (10, -10, 63), (11, -11, 63)]
         assert asked[0][4] is stream
 
-    @pytest.mark.parametrize(("share", "asked"), [(-1.01, 0), (-0.99, 1), (0.99, 1), (1.01, 0)])
-    def test_how_near_to_the_border(self, share: float, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("size", "share", "asked"),
+        [
+            *((0.5, share, asked) for share, asked in ((-1.01, 0), (-0.99, 1), (0.99, 1), (1.01, 0))),
+            *((2.0**20, share, asked) for share, asked in ((-1.15, 0), (-0.85, 1), (0.85, 1), (1.15, 0))),
+        ],
+    )
+    def test_how_near_to_the_border(
+        self, size: float, share: float, asked: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Within 1.1 (2 NORMAL sqrt(d) / |z| + (3 d + 16) u) of gamma a height decides nothing."""
-        error = 1.1 * (2 * sampling.ERROR * math.sqrt(2) / 0.5 + 22 * U)
+        error = 1.1 * (2 * sampling.ERROR * math.sqrt(2) / size + 22 * U)
         height = 0.6 + share * error
-        z = 0.5 * np.array([[height, math.sqrt(1 - height**2)]])
+        z = size * np.array([[height, math.sqrt(1 - height**2)]])
         _, seen = self.watch(monkeypatch, z, "_exact_sphere")
         cap = sphere.Cap(2, 1.0, 0.6, 1.0, 0.4)
         values, kept = sphere._from_sphere(cap, np.array([[1.0, 0.0]]), np.array([True]), None)  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def exact_delta(profile: Profile, epsilon: float) -> mpmath.mpf:
         for epsilon in (1e-6, 0.01, 0.3, 1.0, 3.0, 12.0, 40.0, 800.0)
         for make in (PureProfile, LaplaceProfile)
     ]
-    + [StepProfile(epsilon, mass) for epsilon in (1e-3, 0.3, 3.0, 30.0) for mass in (0.1, 0.45)],
+    + [StepProfile(epsilon, mass) for epsilon in (1e-3, 0.3, 3.0, 30.0, 800.0) for mass in (0.1, 0.45)],
     ids=repr,
 )
 def test_profiles_are_rounded_up_and_tight(profile: PureProfile | LaplaceProfile | StepProfile) -> None:
@@ -433,3 +433,16 @@ def test_fractions_are_rounded_up_to_doubles() -> None:
     assert rounded_up(Fraction(1, 4)) == 0.25
     assert rounded_up(Fraction(2**60 + 1, 2**62)) == math.nextafter(0.25, 1.0)
     assert rounded_up(Fraction(2**62 - 1, 2**64)) == 0.25
+
+
+def test_the_end_of_a_long_curve_is_rounded_up() -> None:
+    """Half way down in e^epsilon between 0 and 600 is ln((1 + e^600) / 2)."""
+    found = CurveProfile((0.0, 600.0), (0.75, 0.25)).epsilon_at(0.5)
+    with mpmath.workdps(40):
+        true = mpmath.log((1 + mpmath.exp(600)) / 2)
+        assert true <= mpmath.mpf(found) <= true * (1 + mpmath.mpf("1e-13"))
+
+
+def test_no_area_is_beyond_one() -> None:
+    assert StepProfile(50.0, 1.0).auc == 1.0
+    assert CurveProfile((0.0, 600.0), (1.0, 1.0)).auc == 1.0

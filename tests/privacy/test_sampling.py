@@ -370,3 +370,35 @@ def test_a_forked_process_does_not_repeat_its_parent() -> None:
 
 def _secure_words(_: int) -> tuple[int, ...]:
     return tuple(SecureStream().words(2).tolist())
+
+
+def test_words_near_one_are_left_to_intervals() -> None:
+    """Where |X| is near 1 its logarithm may come out on the wrong side of 0; no root is taken of that."""
+    words = np.concatenate([np.int64(2**63 - 1) - 1024 * np.arange(3000), [-(2**63), -(2**63) + 1]])
+    first, second, outside = sampling._normal_pairs(words, np.zeros_like(words))
+    assert outside.all()
+    assert np.isfinite(first).all()
+    assert np.isfinite(second).all()
+
+
+@pytest.mark.parametrize(("x", "y"), [(3 << 60, 1 << 61), (-(3 << 60), -(1 << 61)), (1 << 62, -(5 << 58))])
+def test_all_words_of_a_pair_count(x: int, y: int) -> None:
+    """On a grid of 2^-100 the bits that follow the first words are part of the result."""
+    more, scale = [0x123456789ABCDEF0, 0xFEDCBA9876543210], 2.0**100
+
+    class Words:
+        def __init__(self) -> None:
+            self.left = [np.array(more, dtype=np.uint64), np.array([2**63, 2**63], dtype=np.uint64)]
+
+        def words(self, count: int) -> np.ndarray:
+            assert count == 2
+            return self.left.pop(0).view(np.int64)
+
+    found = sampling._decide(Words(), x, y, scale)  # type: ignore[arg-type]
+    with mpmath.workdps(80):
+        size, angle = (
+            (mpmath.mpf((word << 64) + part) + 0.5) / 2**127 for word, part in zip((x, y), more, strict=True)
+        )
+        radius = scale * mpmath.sign(size) * mpmath.sqrt(-2 * mpmath.log(abs(size)))
+        wanted = [radius * function(mpmath.pi * angle / 2) for function in (mpmath.cos, mpmath.sin)]
+        assert all(abs(got - value) <= 0.5 + 2.0**-20 for got, value in zip(found, wanted, strict=True))

@@ -294,9 +294,7 @@ def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
     """Solve, round, and of two candidates take the one that costs less once it is private for sure."""
     ratio = program.ratio_floor(epsilon)
     caps = program.solve_pure(epsilon, costs).caps
-    if delta == 0:
-        return program.round_pure(caps, costs, ratio)
-    mixture = program.round_mixture(caps, costs, ratio, delta)
+    mixture = program.round_mixture(caps, costs, ratio, delta)  # without delta, the pure channel itself
     if delta * math.exp(-epsilon) < program.FINEST_DELTA:
         return mixture
     general = program.round_approximate(program.solve_approximate(epsilon, delta, costs), costs, ratio, delta)
