@@ -154,7 +154,7 @@ class TestGate:
         assert order == ["left", "closed", "open", "entered"]
 
     def test_it_does_not_wait_forever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.15)
+        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.05)
         gate, inside, leave, closed = _Gate(), threading.Event(), threading.Event(), threading.Event()
         took = []
 
@@ -175,7 +175,7 @@ class TestGate:
         assert inside.wait(5)
         threads[1].start()
         assert closed.wait(3)
-        assert took[0] >= 0.15
+        assert took[0] >= 0.05
         leave.set()
         threads[0].join(5)
 
@@ -396,7 +396,7 @@ class TestFile:
     def test_a_lock_that_is_given_back(self, store: SQLiteStore, path: Path, statement: str) -> None:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute(statement)
-        timer = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
+        timer = threading.Timer(0.03, lambda: other.execute("ROLLBACK"))
         timer.start()
         store.write(lambda session: session.advance(entry(1)))
         timer.join()
@@ -405,7 +405,7 @@ class TestFile:
 
     def test_it_waits_in_short_turns(self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A hundredth of a second or so, by chance: so that no fork waits for long, and no two processes in step."""
-        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.05)
+        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.01)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         for draw in (lambda _: 0, lambda most: most - 1):
@@ -422,7 +422,7 @@ class TestFile:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute("BEGIN")
         other.execute("SELECT * FROM scoreshield_ledger").fetchall()
-        timer = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
+        timer = threading.Timer(0.03, lambda: other.execute("ROLLBACK"))
         timer.start()
         store.write(lambda session: session.advance(entry(1)))
         timer.join()
@@ -432,13 +432,13 @@ class TestFile:
     def test_a_lock_that_is_kept(
         self, store: SQLiteStore, path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(ledger_store, "BUSY_SECONDS", 0.04)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute(statement)
         start = time.monotonic()
-        with pytest.raises(ss.LedgerError, match=r"locked by another process for 0\.1 s"):
+        with pytest.raises(ss.LedgerError, match=r"locked by another process for 0\.04 s"):
             store.write(lambda _: pytest.fail("it was locked"))
-        assert 0.1 <= time.monotonic() - start < 5
+        assert 0.04 <= time.monotonic() - start < 5
         other.close()
 
     def test_a_fork_inside(self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
