@@ -164,7 +164,7 @@ class TestHeights:
         assert drawn.t == pytest.approx(t, rel=1e-13)
         assert drawn.s == pytest.approx(s, rel=1e-13)
         off = (286 * 0.5 + 30) * U
-        assert drawn.error == pytest.approx(off / t + off * 0.75 / s + 8 * U, rel=1e-9)
+        assert drawn.error == pytest.approx(off / t + off * 0.75 / s + 8 * U, rel=1e-9, abs=0)
         assert drawn.longer == {}
 
     @pytest.mark.parametrize("side", [-1, 1])
@@ -268,6 +268,16 @@ class TestExactPaths:
         assert sphere._exact_sphere(cap, v, True, [(1 << 62, 2**63 - 1, 63)], stream) is None
         assert len(stream.left) == 2
 
+    def test_a_point_near_the_centre_is_read_on(self) -> None:
+        """While |X| may be 1 the radius may be 0, and has no direction."""
+        cap, v, one = sphere.Cap(2, 1.0, 0.5, 2.0**12, 0.4), np.array([1.0, 0.0]), 2**63 - 1
+        stream = Script([ONES, 5, 0, 5, 9, 9])
+        assert sphere._exact_sphere(cap, v, True, [(one, 1 << 60, 63)], stream) is not None
+        assert len(stream.left) == 2
+        stream = Script([1, ONES, 5, 1, 0, 5, 9, 9, 9])
+        assert len(sphere._exact_cap(cap, v, (1 << 60, 63), [(one, 1 << 60, 63)], stream)) == 2
+        assert len(stream.left) == 3
+
     def test_a_row_need_not_be_of_length_one(self) -> None:
         """Its direction counts, in interval arithmetic; a row of rounded entries is off by a few units of 2^-53."""
         cap, v = sphere.Cap(3, 1.0, 0.6, 2.0**12, 0.1), unit(3, 1)
@@ -326,8 +336,8 @@ class TestFastPaths:
         assert factor == 10.0
         assert parts is None
         assert given[0] == pytest.approx(z[0] / 3)
-        assert flat == pytest.approx(sampling.ERROR / length, rel=1e-9)
-        assert slope == pytest.approx(sampling.ERROR * math.sqrt(3) / length + 13 * U, rel=1e-9)
+        assert flat == pytest.approx(sampling.ERROR / length, rel=1e-9, abs=0)
+        assert slope == pytest.approx(sampling.ERROR * math.sqrt(3) / length + 13 * U, rel=1e-9, abs=0)
         assert [case[2] for case in asked] == [True]
         assert asked[0][0] is cap
         assert asked[0][1].tolist() == v.tolist()
@@ -384,8 +394,8 @@ class TestFastPaths:
         assert given[0] == pytest.approx([0.8, 0.6])
         size, length = np.array([5.0, math.sqrt(5)]), np.array([4.0, 1.0])
         loss = (sampling.ERROR * math.sqrt(2) + 22 * U * size) / length
-        assert flat[:2] == pytest.approx(sampling.ERROR / length, rel=1e-9)
-        assert slope[:2] == pytest.approx(2 * loss + 12 * U + 1e-13, rel=1e-9)
+        assert flat[:2] == pytest.approx(sampling.ERROR / length, rel=1e-9, abs=0)
+        assert slope[:2] == pytest.approx(2 * loss + 12 * U + 1e-13, rel=1e-9, abs=0)
         assert parts[0].tolist() == np.tile(v, (7, 1)).tolist()
         assert parts[1][:2].tolist() == [[0.0, 1.0], [0.0, -1.0]]
         assert [case[2] for case in asked] == [(22, 63), (23, 63), (24, 63), (99, 127)]

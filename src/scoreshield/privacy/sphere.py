@@ -169,7 +169,7 @@ def _from_cap(cap: Cap, rows: Float, stream: Stream) -> Float:
     size = np.sqrt(np.vecdot(z, z))
     side = z - np.vecdot(z, rows)[:, None] * rows
     length = np.sqrt(np.vecdot(side, side))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a vanishing side is left to the exact path
+    with np.errstate(divide="ignore", invalid="ignore"):  # a vanishing side is left to the exact path
         side /= length[:, None]
         loss = (_NORMAL * np.sqrt(d) + (3 * d + 16) * _U * size) / length
         values: Float = heights.t[:, None] * rows + heights.s[:, None] * side
