@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -335,7 +336,7 @@ def test_a_ledger_is_not_made_beside_what_another_left(url: str, tmp_path: Path,
 
 @pytest.mark.parametrize("what", ["spend", "spent"])
 def test_an_interrupt_at_any_line_leaves_neither_the_gate_nor_the_lock_behind(fast: str, what: str) -> None:
-    """The exception is kept, as a notebook keeps it; a fork and another charge must still be possible."""
+    """The exception is kept, as a notebook keeps it; a fork and another thread's charge must still be possible."""
     ledger = Ledger.create(fast, epsilon=1e6, delta=0.0)
     watched = (ledger_store.__file__, contextlib.__file__)
     kept: list[BaseException] = []
@@ -365,9 +366,17 @@ def test_an_interrupt_at_any_line_leaves_neither_the_gate_nor_the_lock_behind(fa
             sys.settrace(before)
         return left <= 0
 
+    def pass_the_gate() -> None:
+        with ledger_store._gate.passed():
+            pass
+
     number = 1
     while interrupted_at(number):
         assert not list(ledger_store._gate._inside), number
+        other = threading.Thread(target=pass_the_gate, daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), number
         with contextlib.closing(sqlite3.connect(fast.removeprefix("sqlite:///"), timeout=0)) as connection:
             connection.execute("BEGIN IMMEDIATE")  # raises if the lock is still held
         number += 1

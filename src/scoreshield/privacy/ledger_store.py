@@ -43,6 +43,7 @@ from scoreshield.privacy.ledger_entry import COLUMNS, Entry
 T = TypeVar("T")
 
 BUSY_SECONDS = 60.0
+_SHORT_WAIT = 0.002  # seconds, between a transaction and a fork of the same process
 _RETRIES = 8
 _UNKNOWN = "if this charge was recorded all the same, it costs budget and released nothing"
 
@@ -249,46 +250,53 @@ class _Pass:
 class _Gate:
     """Transactions pass it; a fork waits until those of other threads are through, and keeps new ones out meanwhile.
 
-    It holds passes weakly: an interrupt at any line, the last ones included, ends the frame that owns the pass, and the
-    pass with it.
+    It has no lock, which an interrupt could leave held, and it holds passes weakly: an interrupt at any line, the last
+    ones included, ends the frame that owns the pass, and the pass with it. A transaction announces itself before it
+    looks for a fork, and a fork before it looks for transactions, so one of the two sees the other.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.RLock())
         self._inside: weakref.WeakSet[_Pass] = weakref.WeakSet()
+        self._forking: set[int] = set()  # threads
         self.was_forked_inside = False  # this process, or one it descends from, in the middle of a transaction
 
     @contextlib.contextmanager
     def passed(self) -> Iterator[None]:
-        entry = _Pass()
-        with self._changed:
+        entry, me = _Pass(), threading.get_ident()
+        self._inside.add(entry)
+        while self._forking - {me}:
+            self._inside.discard(entry)
+            time.sleep(_SHORT_WAIT)
             self._inside.add(entry)
         try:
             yield
         finally:
             del entry
-            with self._changed:
-                self._changed.notify_all()
 
     def close(self) -> None:
         """Wait for other threads, though no longer than a transaction can take: a fork must not wait forever."""
-        self._changed.acquire()
+        self._forking.add(threading.get_ident())
         deadline = time.monotonic() + BUSY_SECONDS
         while not self._is_empty() and time.monotonic() < deadline:
-            self._changed.wait(timeout=0.1)
+            time.sleep(_SHORT_WAIT)
 
     def open(self) -> None:
-        self._changed.release()
+        self._forking.discard(threading.get_ident())
 
     def open_in_child(self) -> None:
-        """The child has one thread, and a lock of its own: what the parent's threads wait on is not the child's."""
-        mine = [entry for entry in self._inside if entry.thread is threading.current_thread()]
-        self._changed, self._inside = threading.Condition(threading.RLock()), weakref.WeakSet(mine)
+        """The child has one thread: the parent's others, and their transactions and forks, are not the child's."""
+        mine = [entry for entry in self._passes() if entry.thread is threading.current_thread()]
+        self._inside, self._forking = weakref.WeakSet(mine), set()
         self.was_forked_inside = self.was_forked_inside or bool(mine)
 
     def _is_empty(self) -> bool:
         me = threading.current_thread()
-        return not any(entry.thread is not me and entry.thread.is_alive() for entry in self._inside)
+        return not any(entry.thread is not me and entry.thread.is_alive() for entry in self._passes())
+
+    def _passes(self) -> list[_Pass]:
+        while True:
+            with contextlib.suppress(RuntimeError):  # another thread has just come or gone
+                return list(self._inside)
 
 
 _gate = _Gate()
