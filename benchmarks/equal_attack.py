@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import scoreshield as ss
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import LaplaceProfile, PureProfile
-from scoreshield.utility.choice import Promise, staircase_profile
+from scoreshield.privacy.profiles import LaplaceProfile, PureProfile
+from scoreshield.plan.choice import Promise, staircase_profile
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import scoreshield as ss
-from scoreshield.indexing import IndexRelease, pair_components, release_index
+from scoreshield.releases.index import IndexRelease, pair_components, release_index
 from scoreshield.privacy.calibration import calibrate
 
 DELTA = 1e-6

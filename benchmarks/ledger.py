@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import scoreshield as ss
-from scoreshield.privacy.profile import GaussianProfile, Profile
+from scoreshield.privacy.profiles import GaussianProfile, Profile
 
 BATCH = 5000
 CHARGES = 100

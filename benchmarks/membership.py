@@ -23,7 +23,7 @@ import numpy as np
 import scoreshield as ss
 from scoreshield.attack import hillclimb, membership
 from scoreshield.attack.membership import MembershipResult, Targets
-from scoreshield.data import compact
+from scoreshield.bench.data import compact
 from scoreshield.report import plots
 
 DELTA = 1e-6

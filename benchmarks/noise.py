@@ -14,10 +14,10 @@ import time
 import numpy as np
 
 import scoreshield as ss
-from scoreshield.privacy import sampling
+from scoreshield.privacy.sampling import gaussian
 from scoreshield.privacy.noise import grid_step
-from scoreshield.privacy.sampling import fill_rounded_gaussian
-from scoreshield.privacy.stream import ResearchStream, SecureStream
+from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
+from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 
 MILLION = 1_000_000
 SCALE = ss.calibrate(1, 1e-6, 2.0)
@@ -30,18 +30,18 @@ def ours(stream: SecureStream | ResearchStream, size: int = MILLION) -> float:
 
 def undecided() -> tuple[float, float]:
     """How many pairs a million draws leave to interval arithmetic, on average over ten million, and the time of one."""
-    count, decide = 0, sampling._decide
+    count, decide = 0, gaussian._decide
 
     def counted(stream: SecureStream, x: int, y: int, scale: float) -> tuple[int, int]:
         nonlocal count
         count += 1
         return decide(stream, x, y, scale)
 
-    sampling._decide = counted
+    gaussian._decide = counted
     try:
         fill_rounded_gaussian(SecureStream(), SCALE / grid_step(SCALE), np.empty(10 * MILLION))
     finally:
-        sampling._decide = decide
+        gaussian._decide = decide
     stream = SecureStream()
     seconds = timing.best(lambda: [decide(stream, 1 << 62, 12345, 1e8) for _ in range(100)]) / 100
     return count / 10, seconds

@@ -14,8 +14,8 @@ from timing import best, heading
 import numpy as np
 from scipy.stats import norm
 
-from scoreshield.privacy.channels import optimal_channel, randomised_response
-from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.levels.tables import optimal_channel, randomised_response
+from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
 
 LEVELS = 41
 THRESHOLD = 0.3

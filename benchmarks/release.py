@@ -10,7 +10,7 @@ import timing  # first: it pins the threads
 import numpy as np
 
 import scoreshield as ss
-from scoreshield import embeddings
+from scoreshield.geometry import embeddings
 
 N, D = 100_000, 384
 

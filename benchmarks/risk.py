@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import scoreshield as ss
-from scoreshield.utility import risk
+from scoreshield import risk
 
 CONFIDENCE = 0.999
 CASES = [(200, 5, s) for s in (1e-3, 0.1, 1.0, 10.0, 300.0)] + [(200, 1, 0.1), (200, 40, 0.1), (200, 200, 0.1)]

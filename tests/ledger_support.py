@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import scoreshield as ss
-from scoreshield.privacy.profile import GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 
 RECORD = ss.Replacement()
 

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield import histograms
-from scoreshield.privacy import exact, noise, sphere
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise import gaussian as noise
+from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.sampling import discrete, sphere
+from scoreshield.releases import histogram
 
 RECORDS, DIMENSION, GROUP = 12, 6, 3
 ROWS = np.random.default_rng(14).standard_normal((RECORDS, DIMENSION))
@@ -84,14 +85,14 @@ def watch_samplers(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
         monkeypatch.setattr(module, function, watched)
 
-    for module in (noise, histograms):
+    for module in (noise, histogram):
         watch(module, "fill_rounded_gaussian", "gaussian", lambda _, scale, out: ((scale,), len(out)))
-    watch(exact, "fill_rounded_laplace", "laplace", lambda _, scale, out: ((scale,), len(out)))
-    watch(exact, "fill_staircase", "staircase", lambda _, *shape: (shape[:-1], len(shape[-1])))
-    watch(exact, "geometric", "geometric", lambda _, rate, count: ((rate,), count))
-    watch(exact, "coins", "coins", lambda _, chance, count: ((chance(192),), count))
-    watch(exact, "below", "below", lambda _, bounds: ((int(bounds.max()),), len(bounds)))
-    watch(exact, "choose", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
+    watch(discrete, "fill_rounded_laplace", "laplace", lambda _, scale, out: ((scale,), len(out)))
+    watch(discrete, "fill_staircase", "staircase", lambda _, *shape: (shape[:-1], len(shape[-1])))
+    watch(discrete, "geometric", "geometric", lambda _, rate, count: ((rate,), count))
+    watch(discrete, "coins", "coins", lambda _, chance, count: ((chance(192),), count))
+    watch(discrete, "below", "below", lambda _, bounds: ((int(bounds.max()),), len(bounds)))
+    watch(discrete, "choose", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
     watch(sphere, "lean", "lean", lambda cap, rows, _: ((cap,), len(rows)))
     return calls
 

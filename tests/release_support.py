@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import scoreshield as ss
-from scoreshield._contract import Collection
-from scoreshield._index_plan import Plan
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.releases.index_plan import Plan
+from scoreshield.releases.pipeline import Collection
 
 #: Cosines 1, 0.8, 0, -0.6 and -1 with the query, exactly.
 ROWS = np.array([[2.0, 0], [4, 3], [0, 1], [-3, 4], [-1, 0]])

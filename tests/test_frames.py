@@ -26,11 +26,11 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import _frames
-from scoreshield import embeddings as _embeddings
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.channels import LevelChannel
-from scoreshield.privacy.stream import SecureStream, stream_from
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.sampling.stream import SecureStream, stream_from
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Pinned, Records, Scored
 
@@ -824,7 +824,7 @@ def test_the_address_of_a_store_that_cannot_be_opened_is_not_kept() -> None:
     ids=["user", "query", "proxy", "timeout"],
 )
 def test_the_keys_of_a_chat_model_that_cannot_be_made_are_not_kept(options: dict[str, Any]) -> None:
-    chat = pytest.importorskip("scoreshield.tasks.chat")
+    chat = pytest.importorskip("scoreshield.bench.rag.chat")
     given = {"base_url": "http://127.0.0.1:1/v1", "api_key": PASSWORD.replace(" ", "-"), **options}
     error = caught(lambda: chat.ChatModel("a", **given))
     assert isinstance(error, InvalidInput)
@@ -835,7 +835,7 @@ def test_the_keys_of_a_chat_model_that_cannot_be_made_are_not_kept(options: dict
 def test_the_prompt_of_a_chat_that_fails_is_not_kept() -> None:
     """Prompts hold texts of the collection."""
     pytest.importorskip("openai")
-    from scoreshield.tasks.chat import ChatError, ChatModel
+    from scoreshield.bench.rag.chat import ChatError, ChatModel
 
     messages = [{"role": "user", "content": PASSWORD}]
     with ChatModel("a", base_url="http://127.0.0.1:1/v1", retries=0, timeout=2) as model:

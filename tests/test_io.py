@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _files
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -24,8 +24,8 @@ def write(path: Path, table: dict[str, object]) -> Path:
 
 def test_npy_plain_and_mapped(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ROWS)
-    assert np.array_equal(io.read_array(tmp_path / "a.npy"), ROWS)
-    mapped = io.read_array(tmp_path / "a.npy", mapped=True)
+    assert np.array_equal(_files.read_array(tmp_path / "a.npy"), ROWS)
+    mapped = _files.read_array(tmp_path / "a.npy", mapped=True)
     assert isinstance(mapped, np.memmap)
     assert np.array_equal(mapped, ROWS)
 
@@ -34,24 +34,24 @@ def test_npz_by_name_by_habit_or_alone(tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", whatever=ROWS)
     np.savez(tmp_path / "two.npz", emb=ROWS, labels=np.arange(4))
     np.savez(tmp_path / "odd.npz", a=ROWS, b=ROWS + 1)
-    assert np.array_equal(io.read_array(tmp_path / "one.npz"), ROWS)
-    assert np.array_equal(io.read_array(tmp_path / "two.npz"), ROWS)
-    assert np.array_equal(io.read_array(tmp_path / "odd.npz", name="b"), ROWS + 1)
+    assert np.array_equal(_files.read_array(tmp_path / "one.npz"), ROWS)
+    assert np.array_equal(_files.read_array(tmp_path / "two.npz"), ROWS)
+    assert np.array_equal(_files.read_array(tmp_path / "odd.npz", name="b"), ROWS + 1)
     with pytest.raises(ss.InvalidInput, match=r"several arrays \(a, b\)"):
-        io.read_array(tmp_path / "odd.npz")
+        _files.read_array(tmp_path / "odd.npz")
     with pytest.raises(ss.InvalidInput, match="no array 'c'"):
-        io.read_array(tmp_path / "odd.npz", name="c")
+        _files.read_array(tmp_path / "odd.npz", name="c")
 
 
 def test_parquet_lists_or_numbers(tmp_path: Path) -> None:
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(ROWS.ravel()), 3)
     for column in (fixed, pa.array(ROWS.tolist(), type=pa.list_(pa.float32()))):
         path = write(tmp_path / "lists.parquet", {"id": pa.array([1, 2, 3, 4]), "vector": column})
-        assert np.array_equal(io.read_array(path), ROWS)
-        assert io.read_array(path).dtype == np.float32
-        assert np.array_equal(io.read_array(path, name="vector"), ROWS)
+        assert np.array_equal(_files.read_array(path), ROWS)
+        assert _files.read_array(path).dtype == np.float32
+        assert np.array_equal(_files.read_array(path, name="vector"), ROWS)
     path = write(tmp_path / "columns.parquet", {"x": ROWS[:, 0], "y": ROWS[:, 1], "name": pa.array(list("abcd"))})
-    assert np.array_equal(io.read_array(path), ROWS[:, :2])
+    assert np.array_equal(_files.read_array(path), ROWS[:, :2])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_parquet_lists_or_numbers(tmp_path: Path) -> None:
 )
 def test_parquet_that_is_no_matrix(tmp_path: Path, table: dict[str, object], message: str) -> None:
     with pytest.raises(ss.InvalidInput, match=message):
-        io.read_array(write(tmp_path / "bad.parquet", table))
+        _files.read_array(write(tmp_path / "bad.parquet", table))
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet"])
@@ -83,14 +83,14 @@ def test_corrupt_truncated_and_missing(tmp_path: Path, suffix: str) -> None:
         path.write_bytes(damaged)
         for mapped in (False, True):
             with pytest.raises(ss.InvalidInput) as caught:
-                io.read_array(path, mapped=mapped)
+                _files.read_array(path, mapped=mapped)
             assert "\n" not in str(caught.value)
     path.unlink()
     with pytest.raises(ss.FileError, match="There is no file"):
-        io.read_array(path)
+        _files.read_array(path)
     path.mkdir()
     with pytest.raises(ss.ScoreShieldError):
-        io.read_array(path)
+        _files.read_array(path)
 
 
 def test_pickles_are_never_opened(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
     for name in ("a.npy", "a.npz"):
         for mapped in (False, True):
             with pytest.raises(ss.InvalidInput):
-                io.read_array(tmp_path / name, mapped=mapped)
+                _files.read_array(tmp_path / name, mapped=mapped)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
@@ -118,7 +118,7 @@ def test_damage_anywhere_is_one_sentence(tmp_path: Path, suffix: str) -> None:
         damaged[places] = rng.integers(256, size=3)
         path.write_bytes(damaged.tobytes())
         try:
-            io.read_array(path)
+            _files.read_array(path)
         except ss.ScoreShieldError as error:
             refused += 1
             assert "\n" not in str(error)  # noqa: PT017
@@ -128,12 +128,12 @@ def test_damage_anywhere_is_one_sentence(tmp_path: Path, suffix: str) -> None:
 def test_a_name_for_a_file_without_names(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ROWS)
     with pytest.raises(ss.InvalidInput, match="without a name"):
-        io.read_array(tmp_path / "a.npy", name="emb")
+        _files.read_array(tmp_path / "a.npy", name="emb")
 
 
 def test_unknown_endings(tmp_path: Path) -> None:
     with pytest.raises(ss.InvalidInput, match=r"\.npy, \.npz or \.parquet"):
-        io.read_array(tmp_path / "embeddings.csv")
+        _files.read_array(tmp_path / "embeddings.csv")
 
 
 def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ss.FileError, match="No space left"):
-        io.write_whole({tmp_path / "a": good, tmp_path / "b": bad})
+        _files.write_whole({tmp_path / "a": good, tmp_path / "b": bad})
     assert list(tmp_path.iterdir()) == []
-    io.write_whole({tmp_path / "a": good, tmp_path / "b": good})
+    _files.write_whole({tmp_path / "a": good, tmp_path / "b": good})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -160,9 +160,9 @@ def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
 
     before = os.umask(0o022)
     try:
-        io.write_whole({tmp_path / "open": good})
-        io.write_whole({tmp_path / "private": good}, private=True)
-        io.write_whole({tmp_path / "open": good}, private=True)  # over one that all could read
+        _files.write_whole({tmp_path / "open": good})
+        _files.write_whole({tmp_path / "private": good}, private=True)
+        _files.write_whole({tmp_path / "open": good}, private=True)  # over one that all could read
     finally:
         os.umask(before)
     assert seen == [0o644, 0o600, 0o600]
@@ -172,6 +172,6 @@ def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["=1+1", " =1+1", "  @sum", "'=1", " 'x", "-2", "\ta", "a\rb", "", " plain", "a=1"])
 def test_no_cell_is_a_formula_and_each_reads_back(text: str) -> None:
     """Some spreadsheets ignore spaces in front of a formula."""
-    cell = io.csv_text(text)
+    cell = _files.csv_text(text)
     assert not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
-    assert io.from_csv_text(cell) == text.replace("\r", "\n")
+    assert _files.from_csv_text(cell) == text.replace("\r", "\n")

@@ -21,13 +21,13 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import _loading
+from scoreshield._files import read_array
 from scoreshield.audit import journal, lines
-from scoreshield.data.embedders import HashingEmbedder, embed_cached
-from scoreshield.experiments import table
-from scoreshield.experiments.grid import parse_yaml, read_yaml
-from scoreshield.io import read_array
+from scoreshield.bench.data.embedders import HashingEmbedder, embed_cached
+from scoreshield.bench.experiments import table
+from scoreshield.bench.experiments.grid import parse_yaml, read_yaml
+from scoreshield.bench.rag.files import read_corpus, read_questions
 from scoreshield.search import PrivateSearch
-from scoreshield.tasks.rag_files import read_corpus, read_questions
 
 GOLDEN = Path(__file__).parent / "golden" / "releases"
 MIB = 2**20

@@ -4,7 +4,7 @@ from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 from typing import Any as _Any
 
-from scoreshield import attack, tasks
+from scoreshield import attack, decisions, plan, risk, tasks
 from scoreshield.errors import (
     BudgetExceeded,
     FileError,
@@ -16,18 +16,19 @@ from scoreshield.errors import (
     StoreError,
 )
 from scoreshield.geometry.elliptope import Projection, project_elliptope
-from scoreshield.histograms import release_histogram
-from scoreshield.indexing import IndexRelease, pair_components, release_index
-from scoreshield.privacy.accounting import Filter, compose, group, parallel
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
 from scoreshield.privacy.calibration import calibrate
-from scoreshield.privacy.channels import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
+from scoreshield.privacy.composition import Filter, compose, group, parallel
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.ledger import Ledger
+from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
 from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.releases import release_gram, release_row, release_scores
-from scoreshield.results import (
+from scoreshield.releases.histogram import release_histogram
+from scoreshield.releases.index import IndexRelease, pair_components, release_index
+from scoreshield.releases.matches import release_matches, release_top_k
+from scoreshield.releases.results import (
     FactoredGramRelease,
     GramRelease,
     HistogramRelease,
@@ -38,8 +39,6 @@ from scoreshield.results import (
     TopKRelease,
     load,
 )
-from scoreshield.selection import release_matches, release_top_k
-from scoreshield.utility import decisions, plan, risk
 
 __version__ = _version("scoreshield")
 

@@ -16,7 +16,7 @@ from support import STRICT
 import scoreshield as ss
 from scoreshield.attack import distinguishing, membership
 from scoreshield.attack.membership import Targets, game, judge, observe, score_attack
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
 
 POSITION = ("position", "rank", "likelihood at position")
 
@@ -348,7 +348,7 @@ class TestAttack:
         assert flat[0].ceiling_auc == flat[1].ceiling_auc
 
     def test_on_real_abstracts(self, shared_data: Path) -> None:
-        from scoreshield.data import compact
+        from scoreshield.bench.data import compact
 
         embeddings = compact.scifact(shared_data).document_embeddings
         assert embeddings is not None

@@ -10,7 +10,7 @@ from scipy.stats import beta, binom
 from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim, curve
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.profile import GaussianProfile, PureProfile
+from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 
 
 def exceeds(n: int, epsilon: float, delta: float, confidence: float) -> float:

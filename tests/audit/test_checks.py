@@ -24,7 +24,7 @@ from scoreshield.audit.neighbours import worst_pairs
 from scoreshield.audit.outputs import kind_of, law_of, numbers
 from scoreshield.audit.statistics import Setting, likelihood, log_density, lowest_bit, table
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
 
 D = 4
 Q = np.eye(D)[0]

@@ -10,7 +10,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.audit import Claim
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.profile import GaussianProfile, PureProfile
+from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 
 
 def test_the_ceiling_by_hand() -> None:

@@ -23,8 +23,8 @@ from scoreshield.audit.engine import audit, audit_outputs
 from scoreshield.audit.neighbours import Pair, drift_pair, from_canaries, replaced, worst_pairs
 from scoreshield.audit.outputs import Source, numbers
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.laws import LaplaceNoise
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.noise.laws import LaplaceNoise
+from scoreshield.privacy.profiles import GaussianProfile
 
 D = 4
 Q = np.eye(D)[0]

@@ -9,17 +9,18 @@ from typing import Any, get_args
 import pytest
 
 import scoreshield as ss
-from scoreshield import _index_plan, embeddings, releases
 from scoreshield.audit import own
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.engine import audit
 from scoreshield.audit.shipped import Own, own_releases
-from scoreshield.geometry import denoise
-from scoreshield.histograms import HISTOGRAM_MECHANISMS
+from scoreshield.geometry import denoise, embeddings
 from scoreshield.privacy import calibration
 from scoreshield.privacy.adjacency import GramRadius, Identity, Replacement
-from scoreshield.privacy.profile import GaussianProfile
-from scoreshield.selection import SELECTIONS
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.releases import index_plan
+from scoreshield.releases import scores as releases
+from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS
+from scoreshield.releases.matches import SELECTIONS
 
 #: Parameters that choose no mechanism: inputs, sizes, the budget, and how a release is drawn or written down.
 NOT_MECHANISMS = {
@@ -45,7 +46,7 @@ SHIPPED: dict[str, dict[str, set[Any]]] = {
         "unsafe_reproduce_paper": {False}, "part": {None, "gram"},
     },
     "release_index": {
-        "mechanism": set(_index_plan.MECHANISMS), "reduction": {*_index_plan.REDUCTIONS, "matrix"}, "adjacency": GROUPS,
+        "mechanism": set(index_plan.MECHANISMS), "reduction": {*index_plan.REDUCTIONS, "matrix"}, "adjacency": GROUPS,
         "part": {None},
     },
     "release_matches": {

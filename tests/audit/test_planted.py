@@ -20,7 +20,7 @@ from scoreshield.audit.neighbours import Pair, replaced, worst_pairs
 from scoreshield.audit.result import AuditResult
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
 
 CONFIDENCE = 1 - 1e-7
 D = 4

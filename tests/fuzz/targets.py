@@ -19,14 +19,14 @@ from fuzz import mutations
 
 import scoreshield as ss
 from scoreshield import cli
+from scoreshield._files import read_array
 from scoreshield.audit import journal
+from scoreshield.bench.experiments import EXPERIMENTS, table
+from scoreshield.bench.experiments.cells import COLUMNS
+from scoreshield.bench.experiments.grid import read_yaml
+from scoreshield.bench.rag.files import read_corpus, read_questions
 from scoreshield.errors import ScoreShieldError
-from scoreshield.experiments import EXPERIMENTS, table
-from scoreshield.experiments.cells import COLUMNS
-from scoreshield.experiments.grid import read_yaml
-from scoreshield.io import read_array
 from scoreshield.search import PrivateSearch
-from scoreshield.tasks.rag_files import read_corpus, read_questions
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "releases"
 
@@ -259,7 +259,7 @@ class Grids(Target):
     def valid(self) -> list[bytes]:
         from importlib.resources import files
 
-        texts = {name: files("scoreshield.experiments").joinpath("grids", f"{name}.yaml") for name in EXPERIMENTS}
+        texts = {name: files("scoreshield.bench.experiments").joinpath("grids", f"{name}.yaml") for name in EXPERIMENTS}
         return [text.read_bytes() for text in texts.values()]
 
     def damaged(self, rng: random.Random, seed: bytes) -> bytes:

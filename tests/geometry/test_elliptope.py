@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support import assert_feasible, noisy_gram, torch_sees_a_gpu
 
 import scoreshield as ss
-from scoreshield import releases
 from scoreshield.geometry import elliptope
+from scoreshield.releases import scores as releases
 
 Array = np.ndarray
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scoreshield import search
+from scoreshield.search import private_search as search
 from scoreshield.stores import ArrayStore
 
 

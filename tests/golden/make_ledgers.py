@@ -18,10 +18,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ledger_support import Promise, gaussian, pure
+from scoreshield.privacy.profile import CurveProfile, LaplaceProfile, StepProfile
 
 import scoreshield as ss
 from scoreshield.privacy.ledger import Ledger
-from scoreshield.privacy.profile import CurveProfile, LaplaceProfile, StepProfile
 
 ROWS = np.random.default_rng(5).standard_normal((6, 3))
 GROUPS = np.arange(6) // 2

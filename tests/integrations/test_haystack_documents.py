@@ -19,11 +19,11 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils.filters import document_matches_filter
 
-from scoreshield import _search_files
 from scoreshield.errors import DocumentsNotRead, FileError, InvalidInput, StoreError
 from scoreshield.integrations.haystack import PrivateRetriever
 from scoreshield.integrations.haystack_documents import Documents, plain_id
 from scoreshield.privacy.ledger import Ledger
+from scoreshield.search import files
 
 N, D = 30, 6
 ROWS = np.random.default_rng(5).standard_normal((N, D))
@@ -227,7 +227,7 @@ def test_an_index_that_could_not_be_written_is_not_paid_for_again(
         raise FileError("Cannot write: no space left.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_search_files.io, "write_whole", full)
+        patch.setattr(files.io, "write_whole", full)
         for _ in range(3):
             with pytest.raises(FileError, match="no space left"):
                 retriever.run(QUERY)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.integrations import text as text_module
 from scoreshield.integrations.sentence_transformers import PrivateCorpus
 from scoreshield.integrations.text import BatchEffect, embed_rows, find_batch_effect

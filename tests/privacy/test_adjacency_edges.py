@@ -10,7 +10,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.privacy.adjacency import Released, adjacency_from_dict, spectral_norm
 from scoreshield.privacy.noise import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, grid_step
-from scoreshield.privacy.stream import ResearchStream
+from scoreshield.privacy.sampling.stream import ResearchStream
 
 
 def test_all_may_drift() -> None:

@@ -13,11 +13,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from scoreshield import _contract, histograms, selection
-from scoreshield.privacy import exact, sampling, sphere
-from scoreshield.privacy.channels import LevelChannel, randomised_response
+from scoreshield.privacy.levels.tables import LevelChannel, randomised_response
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.stream import ResearchStream, Words
+from scoreshield.privacy.sampling import discrete, gaussian, sphere
+from scoreshield.privacy.sampling.stream import ResearchStream, Words
+from scoreshield.releases import histogram, matches, pipeline
 
 WORD = 2**64
 
@@ -50,7 +50,7 @@ def test_below_rejects_just_what_would_favour_small_numbers(bound: int) -> None:
     edges = {surplus - 1, surplus, surplus + 1, 0, 1, bound - 1, bound, 2**63 - 1, 2**63, WORD - 1} - {-1}
     for word in edges:
         stream = Script(word, WORD - 1)
-        found = exact.below(stream, np.array([bound]))
+        found = discrete.below(stream, np.array([bound]))
         rejected = word < surplus
         assert found[0] == (WORD - 1 if rejected else word) % bound
         assert len(stream.left) == (0 if rejected else 1)
@@ -58,7 +58,7 @@ def test_below_rejects_just_what_would_favour_small_numbers(bound: int) -> None:
 
 def test_below_draws_again_for_the_rejected_alone() -> None:
     bounds = np.array([3 * 2**61, 5, 3 * 2**61])  # 2^64 mod 3 2^61 is 2^62
-    found = exact.below(Script(2**62 - 1, 4, 2**62, 3 * 2**61 + 7), bounds)
+    found = discrete.below(Script(2**62 - 1, 4, 2**62, 3 * 2**61 + 7), bounds)
     assert found.tolist() == [7, 4, 2**62]
 
 
@@ -86,7 +86,7 @@ def test_ties_in_a_table_go_to_the_next_column(weights: list[int]) -> None:
         assert weights[expected] > 0
         for low_bits in (0, 1, 3):  # which do not count
             word = 4 * uniform + low_bits
-            assert exact.choose(Script(word), table, np.array([0])).tolist() == [expected]
+            assert discrete.choose(Script(word), table, np.array([0])).tolist() == [expected]
 
 
 def test_a_table_reads_its_own_row_at_every_edge() -> None:
@@ -110,11 +110,11 @@ def test_outputs_of_no_weight_are_never_drawn() -> None:
 
 
 def test_a_coin_of_one_half_at_its_edge_reads_on() -> None:
-    half = exact.enclose(lambda iv: iv.mpf(1) / 2)
-    assert exact.coins(Script(2**63 - 1), half, 1)[0]
-    assert not exact.coins(Script(2**63 + 1), half, 1)[0]
+    half = discrete.enclose(lambda iv: iv.mpf(1) / 2)
+    assert discrete.coins(Script(2**63 - 1), half, 1)[0]
+    assert not discrete.coins(Script(2**63 + 1), half, 1)[0]
     stream = Script(2**63, 0, 0, 1)  # equal so far, three times
-    assert not exact.coins(stream, half, 1)[0]
+    assert not discrete.coins(stream, half, 1)[0]
     assert stream.left == []
 
 
@@ -132,7 +132,7 @@ def test_coins_against_fractions(chance: Fraction) -> None:
             number = word
             for _ in range(8):
                 number = number * WORD + following
-            heads = exact.coins(Script(word, *[following] * 8), enclosure, 1)[0]
+            heads = discrete.coins(Script(word, *[following] * 8), enclosure, 1)[0]
             assert heads == (Fraction(number, WORD**9) < chance)
 
 
@@ -159,16 +159,16 @@ def test_geometric_draws_on_both_sides_of_a_step(epsilon: float, k: int) -> None
     ):
         for bits, minus in ((place, False), (tuple(~part for part in place), True)):
             stream = Script(*bits, then=1)
-            found, sign = exact.geometric(stream, epsilon, 1)
+            found, sign = discrete.geometric(stream, epsilon, 1)
             assert (found[0], sign[0]) == (expected, minus)
             assert stream.left == []  # fewer words do not decide
     for offset, expected in ((-(2**30), k), (2**30, k - 1)):
-        assert exact.geometric(Script(word + offset, then=1), epsilon, 1)[0][0] == expected
+        assert discrete.geometric(Script(word + offset, then=1), epsilon, 1)[0][0] == expected
 
 
 @pytest.mark.parametrize(("word", "epsilon"), [(2**62, 1.0), (2**63 - 2**40, 3.0), (-(2**62), 1.0), (~(2**62), 50.0)])
 def test_geometric_at_nought(word: int, epsilon: float) -> None:
-    found, minus = exact.geometric(Script(word, then=1), epsilon, 1)
+    found, minus = discrete.geometric(Script(word, then=1), epsilon, 1)
     assert (found[0], minus[0]) == (0, word < 0)
 
 
@@ -181,9 +181,9 @@ def test_the_tail_has_no_end(zeros: int) -> None:
         # The sign takes one of the bits; the 1 stands at the end of the word after the zeros.
         size = mpmath.mpf(1) / mpmath.mpf(2) ** (63 + 64 * zeros)
         expected = int(mpmath.floor(-mpmath.log(size) / mpmath.mpf(epsilon)))
-    found = exact.geometric(Script(*words, then=1), epsilon, 1)[0][0]
+    found = discrete.geometric(Script(*words, then=1), epsilon, 1)[0][0]
     assert expected - 70 <= found <= expected  # the bits after it may still double it
-    mirrored, minus = exact.geometric(Script(*(~word for word in words), then=1), epsilon, 1)
+    mirrored, minus = discrete.geometric(Script(*(~word for word in words), then=1), epsilon, 1)
     assert minus[0]
     assert expected - 70 <= mirrored[0] <= expected
 
@@ -191,7 +191,7 @@ def test_the_tail_has_no_end(zeros: int) -> None:
 def test_random_words_against_a_slow_logarithm() -> None:
     words = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, 400, endpoint=True)
     for epsilon in (0.013, 1.7):
-        found = exact.geometric(Script(*words.tolist(), then=1), epsilon, len(words))[0]
+        found = discrete.geometric(Script(*words.tolist(), then=1), epsilon, len(words))[0]
         with mpmath.workdps(60):
             for word, draw in zip(words.tolist(), found.tolist(), strict=True):
                 ends = [abs(mpmath.mpf(end)) / mpmath.mpf(2) ** 63 for end in (word, word + 1)]
@@ -207,7 +207,7 @@ def test_laplace_draws_on_both_sides_of_a_half(steps: int) -> None:
         for flip, sign in ((False, 1.0), (True, -1.0)):
             bits = (~word, ~following) if flip else (word, following)
             out = np.empty(1)
-            exact.fill_rounded_laplace(Script(*bits, then=1), scale, out)
+            discrete.fill_rounded_laplace(Script(*bits, then=1), scale, out)
             assert out[0] == sign * expected
 
 
@@ -219,13 +219,13 @@ THREE_QUARTERS = 3 * 2**61  # of the way to one: -ln is 0.29, which is no whole 
 def test_a_staircase_draws_minus_nought_again() -> None:
     out = np.empty(1)
     stream = Script(~THREE_QUARTERS, 0, THREE_QUARTERS, 0)  # 0 with a minus sign, then 0
-    exact.fill_staircase(stream, 1.0, 4, 4, out)
+    discrete.fill_staircase(stream, 1.0, 4, 4, out)
     assert stream.left == []
     assert out[0] == 0
     assert not np.signbit(out[0])
-    exact.fill_staircase(Script(~THREE_QUARTERS, 1), 1.0, 4, 4, out)
+    discrete.fill_staircase(Script(~THREE_QUARTERS, 1), 1.0, 4, 4, out)
     assert out[0] == -1
-    assert histograms._two_sided_geometric(Script(~THREE_QUARTERS, THREE_QUARTERS), 1.0, 1).tolist() == [0]
+    assert histogram._two_sided_geometric(Script(~THREE_QUARTERS, THREE_QUARTERS), 1.0, 1).tolist() == [0]
 
 
 def test_both_parts_of_a_step_begin_and_end_where_they_should() -> None:
@@ -237,7 +237,7 @@ def test_both_parts_of_a_step_begin_and_end_where_they_should() -> None:
         size = 3 if first else 5
         for place in range(size):
             word = WORD % size + (place - WORD % size) % size  # the least accepted word with this remainder
-            exact.fill_staircase(Script(THREE_QUARTERS, coin, word), 1.0, 8, 3, out)
+            discrete.fill_staircase(Script(THREE_QUARTERS, coin, word), 1.0, 8, 3, out)
             assert out[0] == (place if first else 3 + place)
 
 
@@ -248,12 +248,12 @@ def test_a_gaussian_mirrors_with_its_bits() -> None:
     """X with all its bits turned over is -X: both normals change sign, in the fast path and in intervals."""
     words = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, 40, endpoint=True).tolist()
     for x, y, more, further in zip(*[iter(words)] * 4, strict=True):
-        one = sampling._decide(Script(more, further), x, y, 1e6)
-        other = sampling._decide(Script(~more, further), ~x, y, 1e6)
+        one = gaussian._decide(Script(more, further), x, y, 1e6)
+        other = gaussian._decide(Script(~more, further), ~x, y, 1e6)
         assert one == tuple(-value for value in other)
         out, mirrored = np.empty(2), np.empty(2)
-        sampling.fill_rounded_gaussian(Script(x, y, more, further), 1e6, out)
-        sampling.fill_rounded_gaussian(Script(~x, y, ~more, further), 1e6, mirrored)
+        gaussian.fill_rounded_gaussian(Script(x, y, more, further), 1e6, out)
+        gaussian.fill_rounded_gaussian(Script(~x, y, ~more, further), 1e6, mirrored)
         assert out.tolist() == (-mirrored).tolist() == list(one)
 
 
@@ -271,7 +271,7 @@ def test_a_gaussian_at_a_half_is_decided_by_bits_that_the_double_cannot_see(step
         for sign in (1, -1):
             out = np.empty(2)
             words = [part for given in bits for part in (given if sign > 0 else ~given, 0)]
-            sampling.fill_rounded_gaussian(Script(*words, then=1), scale, out)
+            gaussian.fill_rounded_gaussian(Script(*words, then=1), scale, out)
             assert out.tolist() == [sign * expected, 0]
 
 
@@ -319,10 +319,10 @@ def test_a_height_is_accepted_by_bits_beyond_the_double() -> None:
 
 @pytest.mark.parametrize("word", [0, 1, -1, 2**63 - 1, -(2**63)])
 def test_a_tie_break_is_a_seed(word: int) -> None:
-    assert 0 <= _contract.tie_break(Script(word)) < 2**62
+    assert 0 <= pipeline.tie_break(Script(word)) < 2**62
 
 
 def test_equal_keys_are_drawn_again() -> None:
     stream = Script(5, 5, 9, 7)
-    assert selection._random_order(stream, 2).tolist() == [1, 0]
+    assert matches._random_order(stream, 2).tolist() == [1, 0]
     assert stream.left == []

@@ -13,10 +13,10 @@ import pytest
 from mechanism_registry import BY_NAME, CENTROIDS, ENTRIES, GROUP, QUERY, RAW, RECORDS, ROWS, Entry
 
 import scoreshield as ss
-from scoreshield.privacy.accounting import compose, parallel
-from scoreshield.privacy.channel_program import WHOLE
+from scoreshield.privacy.composition import compose, parallel
 from scoreshield.privacy.guarantee import MECHANISMS
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, PureProfile
+from scoreshield.privacy.levels.program import WHOLE
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 Data = dict[str, Any]

@@ -16,10 +16,10 @@ from scoreshield.privacy import consistency
 from scoreshield.privacy.calibration import LEAST_DELTA
 from scoreshield.privacy.consistency import is_consistent
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, PureProfile
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
 
 
 @cache

@@ -18,7 +18,7 @@ from scoreshield.errors import BudgetExceeded
 from scoreshield.privacy import calibration, filters
 from scoreshield.privacy.filters import Filter, Room, Sums, check_budget, cost_of
 from scoreshield.privacy.losses import log_moment
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
 
 BUDGETS = [(1.0, 1e-6), (0.1, 1e-9), (8.0, 1e-3), (30.0, 1e-5)]
 

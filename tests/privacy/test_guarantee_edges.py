@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield import histograms
 from scoreshield.privacy import guarantee as guarantees
-from scoreshield.privacy import intervals, privunit, sphere, stream
-from scoreshield.privacy.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy import privunit
 from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, PureProfile
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
+from scoreshield.privacy.sampling import intervals, sphere, stream
+from scoreshield.releases import histogram
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_written_guarantee_states_what_an_attacker_gains(narrow: ss.Guarantee)
 
 def test_counts_have_noise_of_either_sign() -> None:
     """P[0] = (1 - q) / (1 + q) and each sign half of the rest; 5 deviations of a fair coin."""
-    noise = histograms._two_sided_geometric(stream.stream_from(3, "f"), 0.5, 20_000)
+    noise = histogram._two_sided_geometric(stream.stream_from(3, "f"), 0.5, 20_000)
     q = math.exp(-0.5)
     moved = noise[noise != 0]
     assert abs(np.sign(moved).sum()) < 5.4 * math.sqrt(len(moved))

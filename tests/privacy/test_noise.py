@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import scoreshield as ss
 from scoreshield.privacy.noise import FINEST_STEP, GaussianNoise, add_noise, grid_step
-from scoreshield.privacy.stream import ResearchStream, SecureStream
+from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 
 
 @given(st.floats(1e-12, 1e8))

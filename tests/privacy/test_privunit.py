@@ -11,9 +11,9 @@ from scipy.special import betainc
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.privacy import sampling, sphere
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.stream import ResearchStream, SecureStream, stream_from
+from scoreshield.privacy.sampling import gaussian, sphere
+from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, stream_from
 
 Array = np.ndarray
 GRID = [(d, e) for d in (2, 3, 4, 8, 16, 64, 384, 1024, 4096) for e in (0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 200.0)]
@@ -272,7 +272,7 @@ class TestExactness:
     def test_pairs_that_the_fast_path_leaves_are_read_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = sphere._Normals.draw(research(11), 20, 9)
         assert not plain.longer
-        monkeypatch.setattr(sampling, "_SMALLEST_RADIUS", 1.0)  # more than a third of all pairs
+        monkeypatch.setattr(gaussian, "_SMALLEST_RADIUS", 1.0)  # more than a third of all pairs
         careful = sphere._Normals.draw(research(11), 20, 9)
         assert len(careful.longer) > 25
         assert np.abs(plain.values - careful.values).max() < 470 * 2.0**-53
@@ -282,7 +282,7 @@ class TestExactness:
 
     def test_heights_that_the_fast_path_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cap = cap_of(PrivUnit.calibrated(12, 10.0))
-        monkeypatch.setattr(sampling, "_SMALLEST_X", 2.0**62)
+        monkeypatch.setattr(gaussian, "_SMALLEST_X", 2.0**62)
         drawn = sphere._draw_heights(cap, research(12), 300)
         assert 100 < len(drawn.longer) < 200
         rows = units(300, 12)

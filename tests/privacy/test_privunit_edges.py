@@ -9,10 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from scoreshield.privacy import intervals, privunit, sampling, sphere
+from scoreshield.privacy import privunit
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import StepProfile
-from scoreshield.privacy.stream import ResearchStream
+from scoreshield.privacy.profiles import StepProfile
+from scoreshield.privacy.sampling import gaussian, intervals, sphere
+from scoreshield.privacy.sampling.stream import ResearchStream
 
 Array = np.ndarray
 U = 2.0**-53
@@ -336,8 +337,8 @@ class TestFastPaths:
         assert factor == 10.0
         assert parts is None
         assert given[0] == pytest.approx(z[0] / 3)
-        assert flat == pytest.approx(sampling.ERROR / length, rel=1e-9, abs=0)
-        assert slope == pytest.approx(sampling.ERROR * math.sqrt(3) / length + 13 * U, rel=1e-9, abs=0)
+        assert flat == pytest.approx(gaussian.ERROR / length, rel=1e-9, abs=0)
+        assert slope == pytest.approx(gaussian.ERROR * math.sqrt(3) / length + 13 * U, rel=1e-9, abs=0)
         assert [case[2] for case in asked] == [True]
         assert asked[0][0] is cap
         assert asked[0][1].tolist() == v.tolist()
@@ -355,7 +356,7 @@ class TestFastPaths:
         self, size: float, share: float, asked: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Within 1.1 (2 NORMAL sqrt(d) / |z| + (3 d + 16) u) of gamma a height decides nothing."""
-        error = 1.1 * (2 * sampling.ERROR * math.sqrt(2) / size + 22 * U)
+        error = 1.1 * (2 * gaussian.ERROR * math.sqrt(2) / size + 22 * U)
         height = 0.6 + share * error
         z = size * np.array([[height, math.sqrt(1 - height**2)]])
         _, seen = self.watch(monkeypatch, z, "_exact_sphere")
@@ -393,8 +394,8 @@ class TestFastPaths:
         assert factor == 4.0
         assert given[0] == pytest.approx([0.8, 0.6])
         size, length = np.array([5.0, math.sqrt(5)]), np.array([4.0, 1.0])
-        loss = (sampling.ERROR * math.sqrt(2) + 22 * U * size) / length
-        assert flat[:2] == pytest.approx(sampling.ERROR / length, rel=1e-9, abs=0)
+        loss = (gaussian.ERROR * math.sqrt(2) + 22 * U * size) / length
+        assert flat[:2] == pytest.approx(gaussian.ERROR / length, rel=1e-9, abs=0)
         assert slope[:2] == pytest.approx(2 * loss + 12 * U + 1e-13, rel=1e-9, abs=0)
         assert parts[0].tolist() == np.tile(v, (7, 1)).tolist()
         assert parts[1][:2].tolist() == [[0.0, 1.0], [0.0, -1.0]]
@@ -405,7 +406,7 @@ class TestFastPaths:
     @pytest.mark.parametrize(("share", "asked"), [(0.99, 0), (1.01, 1)])
     def test_how_short_a_side_may_be(self, share: float, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """So short that the error of its direction is 2^-20, and no shorter."""
-        side = 2.0**20 * (sampling.ERROR * math.sqrt(2) + 22 * U) / share
+        side = 2.0**20 * (gaussian.ERROR * math.sqrt(2) + 22 * U) / share
         _, seen = self.watch(monkeypatch, np.array([[math.sqrt(1 - side**2), side]]), "_exact_cap")
         self.heights(monkeypatch, 1, {})
         sphere._from_cap(sphere.Cap(2, 1.0, 0.5, 1.0, 0.1), np.array([[1.0, 0.0]]), None)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.result import AuditResult, Check
 from scoreshield.errors import FileError, InvalidInput
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import audit_charts, audit_page
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)

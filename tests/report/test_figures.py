@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import scoreshield as ss
+from scoreshield import decisions, risk
+from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
 from scoreshield.privacy import calibration
 from scoreshield.report import bound_figures, figures, plots, sheet
-from scoreshield.utility import decisions, risk
-from scoreshield.utility.synthetic import FAMILIES, ScoreSet, score_set
 
 SCALES = np.linspace(0.02, 0.8, 14)
 

@@ -15,9 +15,9 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 import scoreshield as ss
+from scoreshield.decisions.scores import Sample
 from scoreshield.privacy import calibration
 from scoreshield.report import charts, page, text
-from scoreshield.utility.scores import Sample
 
 RNG = np.random.default_rng(11)
 IMPOSTOR, GENUINE = np.clip(RNG.normal(0.0, 0.1, 4000), -1, 1), np.clip(RNG.normal(0.55, 0.12, 2000), -1, 1)

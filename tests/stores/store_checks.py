@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scoreshield import embeddings
 from scoreshield.errors import StoreError
+from scoreshield.geometry import embeddings
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, Pinned, Store

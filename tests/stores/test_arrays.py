@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scoreshield import embeddings
 from scoreshield.errors import FileError, InvalidInput, StoreError
+from scoreshield.geometry import embeddings
 from scoreshield.stores import ArrayStore, Pinned
 
 N, DIMENSION = 30, 6

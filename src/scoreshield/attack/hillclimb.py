@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import nctdtr
 
 from scoreshield import _checks
-from scoreshield import embeddings as _embeddings
+from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 
 Float = NDArray[np.float64]

@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
-from scoreshield import embeddings as _embeddings
 from scoreshield.attack.distinguishing import MembershipResult, finite, judge
 from scoreshield.errors import InvalidInput, ScoreShieldError
-from scoreshield.privacy.accounting import compose
-from scoreshield.privacy.profile import Profile
-from scoreshield.results import MatchRelease, ScoreRelease, TopKRelease
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy.composition import compose
+from scoreshield.privacy.profiles import Profile
+from scoreshield.releases.results import MatchRelease, ScoreRelease, TopKRelease
 
 Float = NDArray[np.float64]
 Whole = NDArray[np.intp]

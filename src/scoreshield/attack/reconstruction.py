@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
-from scoreshield import embeddings as _embeddings
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE
-from scoreshield.results import GramRelease, RowRelease, ScoreRelease
+from scoreshield.releases.results import GramRelease, RowRelease, ScoreRelease
 
 Float = NDArray[np.float64]
 Attackable = ScoreRelease | RowRelease | GramRelease

@@ -18,7 +18,7 @@ from scoreshield.audit.directions import Weighted
 from scoreshield.audit.evidence import Evidence, breaks
 from scoreshield.audit.result import Check
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
 
 Float = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from scoreshield import _checks
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.profile import Profile, profile_from_dict
+from scoreshield.privacy.profiles import Profile, profile_from_dict
 
 Float = NDArray[np.float64]
 #: The adjacency that is meant unless another is named.

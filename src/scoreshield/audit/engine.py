@@ -34,8 +34,8 @@ from scoreshield.audit.statistics import (
     quick_advantage,
 )
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.profile import GaussianProfile
-from scoreshield.results import Release
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.releases.results import Release
 
 Float = NDArray[np.float64]
 #: Called with (releases done on each side, releases in all, the bound so far).

@@ -26,10 +26,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _loading, io
+from scoreshield import _files, _loading
 from scoreshield.audit.lines import LARGEST, decoded, encoded
+from scoreshield.bench.experiments.runner import only_one
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
-from scoreshield.experiments.runner import only_one
 
 SETTINGS, RELEASES, LOCK = "settings.json", "releases.jsonl", ".lock"
 REPORTS = ("report.html", "report.json")
@@ -180,7 +180,7 @@ def _settled(folder: Path, asked: dict[str, Any], plan: Callable[[], int], secre
             "address": _slow_digest(secret, salt),
         }
         content = json.dumps(settings, indent=2).encode()
-        io.write_whole({path: lambda file: file.write(content)}, private=True)
+        _files.write_whole({path: lambda file: file.write(content)}, private=True)
         return begun, releases
     changed, begun, planned = _compared(path, asked, secret)
     if changed is not None:

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from scoreshield import _checks
 from scoreshield._loading import first_line
 from scoreshield.errors import InvalidInput, ScoreShieldError
-from scoreshield.indexing import IndexRelease, release_index
 from scoreshield.privacy.adjacency import Replacement
 from scoreshield.releases import release_scores
-from scoreshield.results import (
+from scoreshield.releases.index import IndexRelease, release_index
+from scoreshield.releases.matches import release_matches
+from scoreshield.releases.results import (
     FactoredGramRelease,
     GramRelease,
     HistogramRelease,
@@ -32,7 +33,6 @@ from scoreshield.results import (
     ScoreRelease,
     TopKRelease,
 )
-from scoreshield.selection import release_matches
 
 Float = NDArray[np.float64]
 #: Noise laws whose density `statistics` knows.

@@ -21,8 +21,8 @@ from scoreshield import _checks
 from scoreshield.audit.claim import Claim, curve
 from scoreshield.audit.intervals import lower, upper
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.laws import StaircaseNoise
-from scoreshield.privacy.profile import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
+from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
 
 Float = NDArray[np.float64]
 Ceiling = Callable[[Float], Float]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import io
+from scoreshield import _files
 from scoreshield.errors import InvalidInput
 
 
@@ -23,9 +23,9 @@ def saved_outputs(with_record: str | Path, without_record: str | Path | None = N
             raise InvalidInput(
                 f"{with_record} holds the outputs with the record; a second file must hold those without it."
             )
-        both = [io.read_array(with_record, name=name) for name in ("with", "without")]
+        both = [_files.read_array(with_record, name=name) for name in ("with", "without")]
     else:
-        both = [io.read_array(path) for path in (with_record, without_record)]
+        both = [_files.read_array(path) for path in (with_record, without_record)]
     paths = (with_record, with_record if without_record is None else without_record)
     first, second = (_outputs(array, path) for array, path in zip(both, paths, strict=True))
     shapes = [array.shape[1:] or (1,) for array in both]  # before they are flattened: (2, 4) is not (4, 2)

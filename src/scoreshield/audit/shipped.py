@@ -17,14 +17,14 @@ from scoreshield.audit.claim import Claim
 from scoreshield.audit.neighbours import Pair, drift_pair, replaced, worst_pairs
 from scoreshield.audit.outputs import Source
 from scoreshield.geometry.denoise import METHODS as DENOISERS
-from scoreshield.histograms import HISTOGRAM_MECHANISMS, release_histogram
-from scoreshield.indexing import release_index
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity
 from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
-from scoreshield.privacy.channels import LevelChannel, optimal_channel, randomised_response
-from scoreshield.privacy.profile import GaussianProfile
-from scoreshield.releases import GRAM_PROJECTIONS, release_gram, release_row, release_scores
-from scoreshield.selection import SELECTIONS, release_matches, release_top_k
+from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS, release_histogram
+from scoreshield.releases.index import release_index
+from scoreshield.releases.matches import SELECTIONS, release_matches, release_top_k
+from scoreshield.releases.scores import GRAM_PROJECTIONS, release_gram, release_row, release_scores
 
 DELTA = 1e-6
 _RECORDS, _LENGTH = 4, 4

@@ -23,7 +23,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from scoreshield import io
+from scoreshield import _files
 from scoreshield.audit import engine, journal, neighbours, targets
 from scoreshield.audit.claim import REPLACE, Claim
 from scoreshield.audit.outputs import Source
@@ -33,7 +33,7 @@ from scoreshield.cli.output import one_or_many
 from scoreshield.cli.text import say
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
-from scoreshield.privacy.profile import GaussianProfile
+from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import audit_page
 
 RELEASES, MOST = 2000, 1_000_000
@@ -77,10 +77,10 @@ class Inputs:
 
     @classmethod
     def read(cls, records: int, dimensions: int, query: Path | None, canaries: Path | None) -> Inputs:
-        vector = None if query is None else one_or_many(io.read_array(query))
+        vector = None if query is None else one_or_many(_files.read_array(query))
         if vector is not None and (vector.ndim != 1 or vector.dtype.kind not in "fiu"):
             raise InvalidInput(f"{query} must hold one query, a vector. Got shape {vector.shape}, type {vector.dtype}.")
-        planted = None if canaries is None else np.atleast_2d(io.read_array(canaries))
+        planted = None if canaries is None else np.atleast_2d(_files.read_array(canaries))
         if planted is not None and vector is not None and planted.shape[-1] != len(vector):
             raise InvalidInput(f"Canaries and query must have one length. Got {planted.shape[-1]} and {len(vector)}.")
         length = dimensions if planted is None else planted.shape[-1]

@@ -33,10 +33,10 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Run one experiment: every value comes with its guarantee, the paper's ones with what is true of them."""
-    from scoreshield.experiments import EXPERIMENTS, run
-    from scoreshield.experiments.grid import read_yaml
-    from scoreshield.experiments.runner import FILES
-    from scoreshield.report.experiments import draw
+    from scoreshield.bench.experiments import EXPERIMENTS, run
+    from scoreshield.bench.experiments.grid import read_yaml
+    from scoreshield.bench.experiments.runner import FILES
+    from scoreshield.bench.report.experiments import draw
 
     if name not in EXPERIMENTS:
         raise ss.InvalidInput(f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}.")

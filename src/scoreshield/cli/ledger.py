@@ -14,8 +14,9 @@ import scoreshield as ss
 from scoreshield.cli.options import Force, Json
 from scoreshield.cli.output import check_not_input, ledger_file
 from scoreshield.cli.text import say
-from scoreshield.privacy.ledger import Ledger, LedgerError
-from scoreshield.privacy.ledger_entry import brief
+from scoreshield.errors import LedgerError
+from scoreshield.privacy.ledger import Ledger
+from scoreshield.privacy.ledger.entries import brief
 
 app = typer.Typer(
     help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _files
 from scoreshield.cli.text import printable, say
 from scoreshield.report.certificate import beside, write_with_certificate
 
@@ -38,7 +38,7 @@ def adjacency_of(labels: Path | None, centroids: bool) -> ss.Adjacency:
         if centroids:
             raise ss.InvalidInput("--centroids needs --labels, which say who belongs to whom.")
         return ss.Replacement()
-    return ss.Identity(io.read_array(labels), centroids=centroids)
+    return ss.Identity(_files.read_array(labels), centroids=centroids)
 
 
 def ledger_of(url: str | None, dataset: str | None) -> Any:
@@ -67,7 +67,7 @@ def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | 
         check_not_input(beside(output), (*inputs, ledger_file(ledger)))
         str(output).encode()  # the certificate names the file
         for path in beside(output):
-            io.rehearse(path)
+            _files.rehearse(path)
         taken = [path for path in beside(output) if path.exists()]
     except UnicodeEncodeError:
         raise ss.InvalidInput("The output's name is no valid text, and its certificate could not name it.") from None

@@ -13,23 +13,23 @@ from rich.markup import escape
 from rich.table import Table
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _files
+from scoreshield._formatting import rate_text
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
 from scoreshield.cli.output import check_not_input
 from scoreshield.cli.text import printable
-from scoreshield.privacy import calibration as gaussian
-from scoreshield.utility.choice import Choice, Need, choose
-from scoreshield.utility.decisions import Endpoint
-from scoreshield.utility.models import score_model
-from scoreshield.utility.plan import (
+from scoreshield.decisions import Endpoint
+from scoreshield.decisions.models import score_model
+from scoreshield.plan import (
     RetrievalPlan,
     VerificationPlan,
     retrieval,
     scores_of_collection,
     verification,
 )
-from scoreshield.utility.planning import Source
-from scoreshield.utility.words import rate_text
+from scoreshield.plan.base import Source
+from scoreshield.plan.choice import Choice, Need, choose
+from scoreshield.privacy import calibration as gaussian
 
 EXAMPLE = (
     "scoreshield plan --impostor imp.npy --genuine gen.npy --target-fmr 0.01 --epsilon 10 --delta 1e-6 --html p.html"
@@ -223,7 +223,8 @@ def _scores(
         _refuse("--embeddings", {"--impostor": impostor, "--genuine": genuine})
         if labels is None:
             raise ss.InvalidInput("--embeddings needs --labels, which say which records match.")
-        return scores_of_collection(io.read_array(embeddings), io.read_array(labels), research=research), "private"
+        records, groups = _files.read_array(embeddings), _files.read_array(labels)
+        return scores_of_collection(records, groups, research=research), "private"
     if labels is not None or research:
         raise ss.InvalidInput("--labels and --research go with --embeddings.")
     if impostor is None:
@@ -239,7 +240,7 @@ def _read(text: str) -> Any:
     if model is not None:
         return model
     path, name = _split(text)
-    array = io.read_array(path, name=name)
+    array = _files.read_array(path, name=name)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # all that a column can be
 
 

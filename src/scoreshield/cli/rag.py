@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from scoreshield.bench.experiments.rag_folder import FILES
+from scoreshield.bench.experiments.rag_run import LEAVABLE, Answering, Mechanism, Releasing, run
+from scoreshield.bench.rag.chunks import OVERLAP, SIZE
+from scoreshield.bench.rag.evaluation import CONDITIONS, SETTINGS
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import Dataset, LedgerUrl, check_not_input, ledger_file, ledger_of
 from scoreshield.cli.text import printable, say
 from scoreshield.errors import InvalidInput, ScoreShieldError
-from scoreshield.experiments.rag_folder import FILES
-from scoreshield.experiments.rag_run import LEAVABLE, Answering, Mechanism, Releasing, run
-from scoreshield.tasks.chunks import OVERLAP, SIZE
-from scoreshield.tasks.rag import CONDITIONS, SETTINGS
 
 EXAMPLE = (
     "scoreshield rag --corpus pages.jsonl --questions test.tsv --embedder hashing:256 --mechanism index --epsilon 20 "

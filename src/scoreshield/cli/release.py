@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _files
 from scoreshield.cli.options import CalibrationOption, Delta, Epsilon, Force, Json, ScoreRange, progress_bar
 from scoreshield.cli.output import (
     Array,
@@ -27,9 +27,9 @@ from scoreshield.cli.output import (
     one_or_many,
     ranking,
 )
-from scoreshield.embeddings import Norm
 from scoreshield.geometry.denoise import Denoiser
-from scoreshield.releases import GramProjection, Mechanism
+from scoreshield.geometry.embeddings import Norm
+from scoreshield.releases.scores import GramProjection, Mechanism
 
 app = typer.Typer(
     help="Release scores, matches, the best records, a histogram, a row or a Gram matrix: FILE.npz with the guarantee "
@@ -84,8 +84,8 @@ def release_scores(
     check_output(output, force, embeddings, query, labels, ledger=ledger)
     check_ranking(top_k, threshold)
     release = ss.release_scores(
-        io.read_array(embeddings, name=array, mapped=True),
-        one_or_many(io.read_array(query, name=query_array)),
+        _files.read_array(embeddings, name=array, mapped=True),
+        one_or_many(_files.read_array(query, name=query_array)),
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
@@ -126,7 +126,7 @@ def release_row(
     check_output(output, force, embeddings, labels, ledger=ledger)
     check_ranking(top_k, threshold)
     release = ss.release_row(
-        io.read_array(embeddings, name=array, mapped=True),
+        _files.read_array(embeddings, name=array, mapped=True),
         index,
         epsilon=epsilon,
         delta=delta,
@@ -181,7 +181,7 @@ def release_gram(
         adjacency = ss.GramRadius(gram_radius)
     with progress_bar(as_json) as progress:
         release = ss.release_gram(
-            io.read_array(embeddings, name=array),
+            _files.read_array(embeddings, name=array),
             epsilon=epsilon,
             delta=delta,
             mechanism=mechanism,

@@ -37,7 +37,7 @@ def results(
     as_json: Json = False,
 ) -> None:
     """The results page: what all finished runs show, pictures first, with the command that made each."""
-    from scoreshield.report.results import make
+    from scoreshield.bench.report.results import make
 
     check_not_input((markdown, html), runs.rglob("*"))
     folder = images or markdown.parent / "images" / "results"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _files
 from scoreshield.cli.options import Epsilon, Force, Json, ScoreRange, progress_bar
 from scoreshield.cli.output import (
     Array,
@@ -26,8 +26,8 @@ from scoreshield.cli.output import (
     one_or_many,
 )
 from scoreshield.cli.release import app as app
-from scoreshield.histograms import HistogramMechanism
-from scoreshield.selection import Selection
+from scoreshield.releases.histogram import HistogramMechanism
+from scoreshield.releases.matches import Selection
 
 IndexMechanism = Literal["privunit", "gaussian"]
 Reduction = Literal["random", "pca"]
@@ -59,8 +59,8 @@ def release_matches(
     """Release which records pass a public threshold, by randomised response."""
     check_output(output, force, embeddings, query, labels, ledger=ledger)
     release = ss.release_matches(
-        io.read_array(embeddings, name=array, mapped=True),
-        one_or_many(io.read_array(query)),
+        _files.read_array(embeddings, name=array, mapped=True),
+        one_or_many(_files.read_array(query)),
         threshold,
         epsilon=epsilon,
         refine=refine,
@@ -100,8 +100,8 @@ def release_top_k(
     """Release the indices of the k best records, without their scores."""
     check_output(output, force, embeddings, query, labels, ledger=ledger)
     release = ss.release_top_k(
-        io.read_array(embeddings, name=array, mapped=True),
-        one_or_many(io.read_array(query)),
+        _files.read_array(embeddings, name=array, mapped=True),
+        one_or_many(_files.read_array(query)),
         k,
         epsilon=epsilon,
         mechanism=mechanism,
@@ -138,8 +138,8 @@ def release_histogram(
     if target_fmr is not None and not 0 < target_fmr < 1:
         raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
-        io.read_array(embeddings, name=array, mapped=True),
-        None if query is None else one_or_many(io.read_array(query)),
+        _files.read_array(embeddings, name=array, mapped=True),
+        None if query is None else one_or_many(_files.read_array(query)),
         bins=bins,
         epsilon=epsilon,
         delta=delta,
@@ -178,7 +178,7 @@ def release_index(
     check_output(output, force, embeddings, labels, ledger=ledger)
     with progress_bar(as_json) as progress:
         release = ss.release_index(
-            io.read_array(embeddings, name=array, mapped=True),
+            _files.read_array(embeddings, name=array, mapped=True),
             epsilon=epsilon,
             delta=delta,
             mechanism=mechanism,

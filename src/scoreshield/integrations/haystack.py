@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from scoreshield import _checks
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._locks import ThreadLock
-from scoreshield._search_files import as_path, is_there
-from scoreshield._search_options import check_identities, check_ledger
 from scoreshield.errors import InvalidInput
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.privacy.ledger import Account, Ledger
-from scoreshield.privacy.stream import stream_from
+from scoreshield.privacy.sampling.stream import stream_from
 from scoreshield.search import MODES, IndexNotSaved, PrivateSearch
+from scoreshield.search.files import as_path, is_there
+from scoreshield.search.options import check_identities, check_ledger
 from scoreshield.stores.protocol import need, reading
 
 try:

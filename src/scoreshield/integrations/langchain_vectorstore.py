@@ -20,7 +20,6 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from scoreshield import _checks
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._search_files import as_path, is_there
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.integrations.langchain_answers import (
@@ -35,6 +34,7 @@ from scoreshield.integrations.langchain_answers import (
 from scoreshield.integrations.langchain_stores import adapted
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import PrivateSearch
+from scoreshield.search.files import as_path, is_there
 from scoreshield.stores.pinned import Pinned
 from scoreshield.stores.protocol import Store
 

@@ -14,8 +14,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores import SimpleVectorStore
 from numpy.typing import NDArray
 
-from scoreshield import _search_options, stores
-from scoreshield._search_files import as_path, is_there
+from scoreshield import stores
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.integrations._common import Fields, annotated, look_every, not_charged, not_read, refuse, take_unread
 from scoreshield.integrations.llama_index_nodes import (
@@ -30,6 +29,8 @@ from scoreshield.integrations.llama_index_nodes import (
     nodes_of,
 )
 from scoreshield.search import Hits, PrivateSearch
+from scoreshield.search import options as _search_options
+from scoreshield.search.files import as_path, is_there
 from scoreshield.stores import ArrayStore, Convention, Records, Scored, Store
 
 #: Hits beyond k that are released with them and stand in for nodes deleted meanwhile.

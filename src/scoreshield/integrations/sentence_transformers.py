@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
-from scoreshield import embeddings as _embeddings
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.integrations._common import refuse
 from scoreshield.integrations.text import Encode, as_array, check_texts, embed_rows, encode_batch

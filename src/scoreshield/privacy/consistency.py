@@ -18,9 +18,9 @@ import numpy as np
 from scoreshield import _checks
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, Released
-from scoreshield.privacy.laws import StaircaseNoise
+from scoreshield.privacy.noise.laws import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
 
 if TYPE_CHECKING:
     from scoreshield.privacy.guarantee import Guarantee

@@ -32,7 +32,7 @@ from scoreshield import _checks
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.losses import dominating_mu, log_moment, profile_of, pure_epsilon, residual
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 
 #: Of this rule book; a number never changes meaning, so an old ledger is always judged by its own rules. Book 1 rounds
 #: the cost of each kind of charge, times its number, before adding up; book 2 adds up exactly. Nothing else differs.

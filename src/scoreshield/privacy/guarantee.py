@@ -19,8 +19,8 @@ from scoreshield.privacy.adjacency import (
     adjacency_from_dict,
     check_score_range,
 )
-from scoreshield.privacy.laws import law_from_dict
-from scoreshield.privacy.profile import CurveProfile, GaussianProfile, Profile, profile_from_dict
+from scoreshield.privacy.noise.laws import law_from_dict
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, profile_from_dict
 
 SAMPLERS = ("exact", "research")
 #: What a release can be of.

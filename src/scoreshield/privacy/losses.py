@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import erfinv, logsumexp, ndtri_exp
 
 from scoreshield import _checks
-from scoreshield.privacy.profile import (
+from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,
     LaplaceProfile,

@@ -16,7 +16,8 @@ epsilon-private release of a unit vector does better). That is where :math:`\gam
 .. math:: m = A \left(\frac{p}{P} - \frac{1-p}{1-P}\right), \qquad
    E\langle u, v\rangle^2 = \frac{1 + (d-1)\gamma m}{d}.
 
-`scoreshield.privacy.sphere` draws u / m exactly, rounded to a public grid; docs/index-release.md has the proofs.
+`scoreshield.privacy.sampling.sphere` draws u / m exactly, rounded to a public grid;
+docs/index-release.md has the proofs.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv, betaln, expit
 
 from scoreshield import _checks
-from scoreshield.privacy import intervals, sphere
-from scoreshield.privacy.profile import Profile, StepProfile
-from scoreshield.privacy.stream import Stream
+from scoreshield.privacy.profiles import Profile, StepProfile
+from scoreshield.privacy.sampling import intervals, sphere
+from scoreshield.privacy.sampling.stream import Stream
 
 Float = NDArray[np.float64]
 

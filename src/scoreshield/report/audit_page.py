@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scoreshield import _checks, io
+from scoreshield import _checks, _files
 from scoreshield.audit.result import POWER, AuditResult
 from scoreshield.report.audit_charts import at_least, bound_chart, histogram_chart, statistic_words, tradeoff_chart
 from scoreshield.report.page import KeyFigure, key_figures, picture_grid, section, table_html
@@ -114,7 +114,7 @@ def save(
     }
     data = json.dumps(told, indent=2, allow_nan=False).encode()
     paths = Path(folder) / PAGE, Path(folder) / DATA
-    io.write_whole({paths[0]: lambda file: file.write(page), paths[1]: lambda file: file.write(data)}, private=True)
+    _files.write_whole({paths[0]: lambda file: file.write(page), paths[1]: lambda file: file.write(data)}, private=True)
     return paths
 
 

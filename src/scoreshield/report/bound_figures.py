@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _checks, risk
 from scoreshield.privacy import calibration
 from scoreshield.report.sheet import (
     AMBER,
@@ -25,7 +25,6 @@ from scoreshield.report.sheet import (
     power_of_ten,
     sheet,
 )
-from scoreshield.utility import risk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import scoreshield as ss
-from scoreshield import io
+from scoreshield import _files
 
 
 def beside(output: Path) -> tuple[Path, Path, Path]:
@@ -33,7 +33,7 @@ def write_with_certificate(release: ss.Release, output: Path) -> None:
     }
     text = f"{release.guarantee}\nFile           {output.name}\nSHA-256        {checksum}\nIssued         {issued}\n"
     npz, beside_json, beside_text = beside(output)
-    io.write_whole(
+    _files.write_whole(
         {
             npz: lambda file: file.write(content),
             beside_json: lambda file: file.write(json.dumps(record, indent=2).encode() + b"\n"),

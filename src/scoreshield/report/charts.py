@@ -7,14 +7,14 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
+from scoreshield import decisions
+from scoreshield.plan.base import Plan
+from scoreshield.plan.contracts import Contract
+from scoreshield.plan.retrieval_plan import RetrievalPlan
+from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.privacy import calibration
 from scoreshield.report.svg import Axis, Chart, plain
 from scoreshield.report.text import attack_rate, number, percent, percent_tick
-from scoreshield.utility import decisions
-from scoreshield.utility.contract import Contract
-from scoreshield.utility.planning import Plan
-from scoreshield.utility.retrieval import RetrievalPlan
-from scoreshield.utility.verification import VerificationPlan
 
 
 def fmr_chart(plan: VerificationPlan) -> Chart:

@@ -1,8 +1,8 @@
 """The figures of the paper's face-recognition appendix and of its error bounds, drawn anew, its mistakes marked.
 
-Every curve is computed, none is simulated: clean scores are synthetic (:mod:`scoreshield.utility.synthetic`) or any
-other public ones, rates after noise come from :mod:`scoreshield.utility.decisions`, bounds from
-:mod:`scoreshield.utility.risk`. Three things differ from the paper throughout.
+Every curve is computed, none is simulated: clean scores are synthetic (:mod:`scoreshield.decisions.synthetic`) or any
+other public ones, rates after noise come from :mod:`scoreshield.decisions`, bounds from
+:mod:`scoreshield.risk`. Three things differ from the paper throughout.
 
 * A calibration rule that does not give the privacy it names is drawn grey, dotted or hollow, with its true epsilon.
 * The sensitivity 1.5 holds only for scores clamped to the public range [-0.5, 1] before noise, so they are clamped.
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _checks, decisions
+from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
 from scoreshield.errors import FileError
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy import calibration
@@ -42,8 +43,6 @@ from scoreshield.report.sheet import (
     power_of_ten,
     sheet,
 )
-from scoreshield.utility import decisions
-from scoreshield.utility.synthetic import FAMILIES, ScoreSet, score_set
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

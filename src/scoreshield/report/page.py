@@ -1,7 +1,7 @@
 """A plan as a page: one HTML file that a data-protection officer and an engineer can both read.
 
 Nothing is fetched and nothing is run: styles are inside, charts are SVG (:mod:`scoreshield.report.svg`), text is text.
-Every figure is the plan's own, or comes from :mod:`scoreshield.utility.decisions` on the plan's scores.
+Every figure is the plan's own, or comes from :mod:`scoreshield.decisions` on the plan's scores.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from scoreshield import _checks, io
+from scoreshield import _checks, _files
+from scoreshield.decisions.scores import Sample, Scores
+from scoreshield.plan.alternatives import Outcome
+from scoreshield.plan.base import Plan
+from scoreshield.plan.contracts import Contract
+from scoreshield.plan.retrieval_plan import RetrievalPlan
+from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.report.charts import at_the_end, attack_chart, fmr_chart, recall_chart, roc_chart, shift_chart
 from scoreshield.report.svg import Chart
 from scoreshield.report.text import attack_rate, delta_text, interval, number, percent, prose
-from scoreshield.utility.alternatives import Outcome
-from scoreshield.utility.contract import Contract
-from scoreshield.utility.planning import Plan
-from scoreshield.utility.retrieval import RetrievalPlan
-from scoreshield.utility.scores import Sample, Scores
-from scoreshield.utility.verification import VerificationPlan
 
 
 def render(plan: Plan, *, now: datetime | None = None) -> str:
@@ -69,7 +69,7 @@ def render(plan: Plan, *, now: datetime | None = None) -> str:
 def save(plan: Plan, path: str | Path) -> None:
     """Write the page of a plan, whole or not at all, for its owner alone: its curves may show private scores."""
     page = render(plan).encode()
-    io.write_whole({Path(path): lambda file: file.write(page)}, private=True)
+    _files.write_whole({Path(path): lambda file: file.write(page)}, private=True)
 
 
 # ---- Numbers for people.
@@ -202,7 +202,7 @@ def _footer(now: datetime) -> str:
 
 _FORMULAE = (
     "Formulae: the noise for (ε, δ) and the attack curve, docs/calibration.md (Balle & Wang 2018, Theorem 8); what one "
-    "record can move, docs/sensitivity.md; rates, thresholds and limits after noise, scoreshield.utility.decisions; "
+    "record can move, docs/sensitivity.md; rates, thresholds and limits after noise, scoreshield.decisions; "
     "what is not covered, docs/limitations.md."
 )
 _SOURCES = {

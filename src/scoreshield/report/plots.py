@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import io
+from scoreshield import _files
 from scoreshield.errors import InvalidInput
-from scoreshield.results import GramRelease, RowRelease, ScoreRelease
+from scoreshield.releases.results import GramRelease, RowRelease, ScoreRelease
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(drawn, format="png", dpi=110)
     with Image.open(drawn) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    io.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})
+    _files.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})
 
 
 def _curves(

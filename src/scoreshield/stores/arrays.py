@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks, io
-from scoreshield import embeddings as _embeddings
+from scoreshield import _checks, _files
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.stores.protocol import Convention, Records, Scored
 
 
@@ -84,7 +84,7 @@ class ArrayStore:
         if self._path is None:
             assert self._array is not None
             return self._array
-        return _embeddings.as_rows(io.read_array(self._path, mapped=True), "ArrayStore")
+        return _embeddings.as_rows(_files.read_array(self._path, mapped=True), "ArrayStore")
 
 
 def _as_list(ids: Any) -> list[Any]:

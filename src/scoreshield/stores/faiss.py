@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _checks
-from scoreshield import embeddings as _embeddings
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.stores.protocol import Convention, Records, Scored, need
 
 _FLAT = ("IndexFlat", "IndexFlatIP", "IndexFlatL2")

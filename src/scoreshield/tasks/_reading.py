@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
-from scoreshield.indexing import IndexRelease
-from scoreshield.results import FactoredGramRelease, GramRelease, Release, ScoreRelease
+from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.results import FactoredGramRelease, GramRelease, Release, ScoreRelease
 
 Float = NDArray[np.float64]
 Whole = NDArray[np.intp]

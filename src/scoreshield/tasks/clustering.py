@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 
 from scoreshield import _checks
-from scoreshield.results import Release
+from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scoreshield import _checks
-from scoreshield.results import Release
+from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 
 _FUNCTION = "sts_spearman"

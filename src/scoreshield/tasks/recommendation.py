@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from scoreshield import _checks
-from scoreshield.results import Release
+from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
 

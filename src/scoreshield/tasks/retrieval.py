@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
 from scoreshield.errors import InvalidInput
-from scoreshield.indexing import IndexRelease
-from scoreshield.results import MatchRelease, Release, ScoreRelease, TopKRelease
+from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _checks
-from scoreshield.results import Release, RowRelease, ScoreRelease
+from scoreshield.releases.results import Release, RowRelease, ScoreRelease
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
 

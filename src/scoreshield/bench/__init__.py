@@ -1,0 +1,1 @@
+"""What reproduces the paper and measures: data sets, experiments, the RAG harness and result pages."""

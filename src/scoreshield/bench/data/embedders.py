@@ -1,0 +1,212 @@
+"""What turns items into embeddings, by name, and a place on disk to keep the result.
+
+``embedder("sentence-transformers:all-MiniLM-L6-v2")`` for texts, ``embedder("timm:vit_base_patch14_dinov2.lvd142m")``
+for images, ``embedder("dlib")`` for faces, and ``embedder("hashing:256")`` for texts without any weights. Whatever has
+a ``name`` and an ``embed`` can stand in their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks, _loading
+from scoreshield._files import read_array, write_whole
+from scoreshield.bench.data._fields import Float32, Items, numeral
+from scoreshield.errors import FileError, InvalidInput
+
+Progress = Callable[[int, int], object]  # items so far, items in all
+
+
+class Embedder(Protocol):
+    """Makes one row of float32 numbers of each item.
+
+    Attributes
+    ----------
+    name : says what made the rows, weights included: what has another name may give other rows.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def embed(self, items: Items, *, progress: Progress | None = None) -> Float32: ...
+
+
+def embedder(kind: str, **options: Any) -> Embedder:
+    """An embedder by its name, "kind:model".
+
+    Parameters
+    ----------
+    kind : "sentence-transformers:<model or folder>", "timm:<model>", "dlib" or "hashing:<dimensions>".
+    options : those of `SentenceEmbedder`, `ImageEmbedder`, `FaceEmbedder` and `HashingEmbedder`.
+    """
+    must = "'sentence-transformers:<model>', 'timm:<model>', 'dlib' or 'hashing:<dimensions>'"
+    if not isinstance(kind, str):
+        _checks.reject("kind", "embedder", must, kind)
+    family, _, model = kind.partition(":")
+    if family not in ("sentence-transformers", "timm", "dlib", "hashing") or (family == "dlib") != (not model):
+        _checks.reject("kind", "embedder", must, kind)
+    if family == "hashing":
+        dimensions = numeral(model, 2**20)
+        if not dimensions:
+            _checks.reject("kind", "embedder", "'hashing:<dimensions>' with 1 to 1048576 dimensions", kind)
+        return _made(HashingEmbedder, [dimensions], options)
+    from scoreshield.bench.data import neural  # which builds on this module
+
+    classes = {"sentence-transformers": neural.SentenceEmbedder, "timm": neural.ImageEmbedder}
+    return _made(classes.get(family, neural.FaceEmbedder), [model] if model else [], options)
+
+
+class HashingEmbedder:
+    """Texts by hashed counts of words and pairs of words (scikit-learn's HashingVectorizer), rows of length one.
+
+    It needs no weights and always gives the same, which suits tests and demonstrations; it knows nothing of meaning.
+    """
+
+    def __init__(self, dimensions: int, *, batch_size: int = 1024) -> None:
+        self.dimensions = _checks.count(dimensions, "dimensions", "embedder")
+        self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
+        self.name = f"hashing:{self.dimensions}"
+        try:
+            from sklearn.feature_extraction.text import HashingVectorizer
+        except ImportError:
+            raise InvalidInput(
+                "The hashing embedder needs the 'tasks' extra: pip install 'scoreshield[tasks]'."
+            ) from None
+
+        # The pattern finds a token in every text but a blank one; k tokens and their k - 1 neighbouring pairs are an
+        # odd number of signs, which cannot all cancel: no row is zero.
+        self._counts = HashingVectorizer(
+            n_features=dimensions, ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", alternate_sign=True, norm="l2"
+        )
+
+    def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
+        """One row a text."""
+
+        def count(batch: Items, _: int) -> NDArray[Any]:
+            return np.asarray(self._counts.transform(batch).toarray())
+
+        return gather(texts_of(items), count, self.batch_size, progress)
+
+
+def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progress: Progress | None = None) -> Float32:
+    """The embeddings of ``items``, from ``folder`` if they were made before, else made now and kept there.
+
+    They are kept under a digest of the items (of a ``Path``: what the file holds) and the name of the embedder, and are
+    used only if they are whole; a damaged file is made anew. The folder holds private embeddings: guard it.
+    """
+    if not isinstance(folder, str | Path) or not str(folder):
+        _checks.reject("folder", "embed_cached", "the path of a folder", folder)
+    key = _key(embedder.name, _counted(items))
+    rows_file, facts_file = Path(folder) / f"{key}.npy", Path(folder) / f"{key}.json"
+    kept = _kept(rows_file, facts_file, len(items))
+    if kept is not None:
+        return kept
+    rows = checked_rows(embedder.embed(items, progress=progress), len(items))
+    facts = {"embedder": embedder.name, "shape": list(rows.shape), "sha256": hashlib.sha256(rows.data).hexdigest()}
+    try:
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+    text = json.dumps(facts).encode()
+    write_whole({rows_file: lambda out: np.save(out, rows), facts_file: lambda out: out.write(text)}, private=True)
+    return rows
+
+
+def gather(
+    items: Items, embed: Callable[[Items, int], NDArray[Any]], batch_size: int, progress: Progress | None
+) -> Float32:
+    """All items through ``embed(batch, number of its first item)``, batch by batch."""
+    total = len(_counted(items))
+    parts = []
+    for start in range(0, total, batch_size):
+        batch = items[start : start + batch_size]
+        parts.append(checked_rows(embed(batch, start), len(batch)))
+        if progress is not None:
+            progress(start + len(batch), total)
+    return np.concatenate(parts)
+
+
+def texts_of(items: Items) -> tuple[str, ...]:
+    """Items that are texts, none of them blank."""
+    texts = tuple(_counted(items))
+    for place, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            got = "blank" if isinstance(text, str) else f"a {type(text).__name__}"
+            raise InvalidInput(f"Item {place} must be a text with at least one character to read; it is {got}.")
+    return texts
+
+
+def checked_rows(rows: Any, records: int) -> Float32:
+    """What an embedder gave, as float32, or a refusal."""
+    array = np.asarray(rows)
+    if array.ndim != 2 or len(array) != records or array.dtype.kind != "f" or not array.shape[1]:
+        raise InvalidInput(f"An embedder must give {records} rows of numbers; it gave {array.dtype} {array.shape}.")
+    array = np.ascontiguousarray(array, dtype=np.float32)
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    if len(bad):
+        raise InvalidInput(f"An embedder must give finite numbers; row {bad[0]} of a batch does not hold them.")
+    return array
+
+
+def _counted(items: Any) -> Items:
+    sized = isinstance(items, list | tuple) or (isinstance(items, np.ndarray) and items.ndim > 0)
+    if not sized or not len(items):
+        _checks.reject("items", "embed", "a list, tuple or array of at least one item", items)
+    counted: Items = items
+    return counted
+
+
+def _made(cls: Callable[..., Embedder], arguments: list[Any], options: dict[str, Any]) -> Embedder:
+    allowed = [name for name, p in inspect.signature(cls).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        _checks.one_of(name, "options", "embedder", allowed)
+    return cls(*arguments, **options)
+
+
+def _key(name: str, items: Items) -> str:
+    digest = hashlib.sha256(b"scoreshield embeddings 1\0" + name.encode())
+    for place, item in enumerate(items):
+        kind, content = _content(item, place)
+        digest.update(f"\0{kind} {len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _content(item: Any, place: int) -> tuple[str, bytes]:
+    if isinstance(item, str):
+        return "text", item.encode("utf-8", "surrogatepass")
+    if isinstance(item, bytes):
+        return "bytes", item
+    if isinstance(item, np.ndarray) and item.dtype.kind in "buif":
+        return f"array {item.dtype.str} {item.shape}", item.tobytes()
+    if isinstance(item, Path):
+        try:
+            return "bytes", item.read_bytes()
+        except OSError as error:
+            raise FileError(f"Item {place} cannot be read from {item}: {error.strerror}.") from None
+    raise InvalidInput(f"Item {place} must be a text, a path, bytes or an array; it is a {type(item).__name__}.")
+
+
+def _kept(rows_file: Path, facts_file: Path, records: int) -> Float32 | None:
+    """Embeddings that are whole and unchanged, or None."""
+    try:
+        facts = _loading.parse_json(_loading.read_bytes(facts_file))
+        rows = read_array(rows_file)
+        whole = (
+            rows.dtype == np.float32
+            and rows.ndim == 2
+            and len(rows) == records
+            and list(rows.shape) == facts["shape"]
+            and hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest() == facts["sha256"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return rows if whole else None

@@ -1,0 +1,171 @@
+"""Images with known classes from the official files: CIFAR-10, CIFAR-100 and Oxford-IIIT Pet.
+
+CIFAR is read from its *binary* version: fixed-length records of labels and pixels. The Python version of the same data
+is a pickle, and reading a pickle runs whatever code its author put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.bench.data import _fields, _files, archives, cache
+from scoreshield.bench.data.sets import LabelledSet
+from scoreshield.errors import InvalidInput
+
+_SIDE = 32
+_PIXELS = 3 * _SIDE * _SIDE
+_CIFAR10 = {
+    "train": [f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)],
+    "test": ["cifar-10-batches-bin/test_batch.bin"],
+}
+_CIFAR100 = {"train": ["cifar-100-binary/train.bin"], "test": ["cifar-100-binary/test.bin"]}
+_PETS = {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}
+
+
+def cifar10(
+    root: str | Path | None = None,
+    *,
+    split: str = "test",
+    limit: int | None = None,
+    offline: bool = False,
+    progress: cache.Progress | None = None,
+) -> LabelledSet:
+    """CIFAR-10: 50,000 or 10,000 images of 32 x 32 pixels in 10 classes, not embedded yet.
+
+    Parameters
+    ----------
+    root, offline, progress : see `scoreshield.bench.data.cache.fetch`.
+    split : "train" or "test".
+    limit : take only so many images, spread evenly over the file.
+    """
+    path = cache.fetch_file("cifar-10", "cifar-10-binary.tar.gz", root, offline, progress)
+    return read_cifar10(path, split=split, limit=limit)
+
+
+def read_cifar10(path: str | Path, *, split: str = "test", limit: int | None = None) -> LabelledSet:
+    """CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `cifar10`."""
+    members = _CIFAR10[_checks.one_of(split, "split", "cifar10", _CIFAR10)]
+    names = "cifar-10-batches-bin/batches.meta.txt"
+    file = _files.path_of(path, "read_cifar10")
+    return _cifar(f"CIFAR-10 {split}", file, members, names, labels=1, column=0, limit=limit)
+
+
+def cifar100(
+    root: str | Path | None = None,
+    *,
+    split: str = "test",
+    labels: str = "fine",
+    limit: int | None = None,
+    offline: bool = False,
+    progress: cache.Progress | None = None,
+) -> LabelledSet:
+    """CIFAR-100: as `cifar10`, with 100 "fine" or 20 "coarse" classes."""
+    path = cache.fetch_file("cifar-100", "cifar-100-binary.tar.gz", root, offline, progress)
+    return read_cifar100(path, split=split, labels=labels, limit=limit)
+
+
+def read_cifar100(
+    path: str | Path, *, split: str = "test", labels: str = "fine", limit: int | None = None
+) -> LabelledSet:
+    """CIFAR-100 from a ``cifar-100-binary.tar.gz`` that is already here; see `cifar100`."""
+    members = _CIFAR100[_checks.one_of(split, "split", "cifar100", _CIFAR100)]
+    column = ("coarse", "fine").index(_checks.one_of(labels, "labels", "cifar100", ("coarse", "fine")))
+    names = f"cifar-100-binary/{labels}_label_names.txt"
+    file = _files.path_of(path, "read_cifar100")
+    return _cifar(f"CIFAR-100 {split}", file, members, names, labels=2, column=column, limit=limit)
+
+
+def _cifar(
+    name: str, path: Path, members: Sequence[str], names: str, *, labels: int, column: int, limit: int | None
+) -> LabelledSet:
+    """Records of ``labels`` label bytes and three planes of pixels: red, green, blue, each row by row."""
+    content = archives.tar_members(path, [*members, names])
+    class_names = tuple(line.strip() for _, line in archives.lines(content[names], f"{path}: {names}"))
+    if not class_names:
+        raise InvalidInput(f"{path}: the member {names} names no class.")
+    length = labels + _PIXELS
+    for member in members:
+        if not content[member] or len(content[member]) % length:
+            size = len(content[member])
+            raise InvalidInput(f"{path}: the member {member} must hold records of {length} bytes; it has {size} bytes.")
+    records = np.concatenate([np.frombuffer(content[m], dtype=np.uint8).reshape(-1, length) for m in members])
+    records = records[spread(len(records), limit)]
+    if records[:, column].max() >= len(class_names):
+        raise InvalidInput(
+            f"{path}: a label is {records[:, column].max()}, but {names} names {len(class_names)} classes."
+        )
+    pixels = records[:, labels:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
+    return LabelledSet(
+        name=name,
+        labels=records[:, column].astype(np.int64),
+        class_names=class_names,
+        items=np.ascontiguousarray(pixels),
+    )
+
+
+def pets(
+    root: str | Path | None = None,
+    *,
+    split: str = "test",
+    limit: int | None = None,
+    offline: bool = False,
+    progress: cache.Progress | None = None,
+) -> LabelledSet:
+    """Oxford-IIIT Pet: 3,680 ("train") or 3,669 ("test") photographs of 37 breeds, as paths, not embedded yet.
+
+    The photographs wanted are taken out of images.tar.gz once, into ``<root>/oxford-iiit-pet/images``, and decoded only
+    when they are embedded. A folder of that name that holds them already is used as it is, without the archive.
+    """
+    annotations = cache.fetch_file("oxford-iiit-pet", "annotations.tar.gz", root, offline, progress)
+    folder = cache.set_folder("oxford-iiit-pet", root)
+    made = read_pets(annotations, folder, split=split, limit=limit)
+    paths = [Path(item) for item in made.items or ()]
+    absent = {f"images/{path.name}": path for path in paths if not path.is_file()}
+    if absent:
+        archives.unpack(cache.fetch_file("oxford-iiit-pet", "images.tar.gz", root, offline, progress), absent)
+    return made
+
+
+def read_pets(
+    annotations: str | Path, folder: str | Path, *, split: str = "test", limit: int | None = None
+) -> LabelledSet:
+    """The list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `pets`."""
+    member = _PETS[_checks.one_of(split, "split", "pets", _PETS)]
+    file = _files.path_of(annotations, "read_pets", "annotations")
+    folder = _files.path_of(folder, "read_pets", "folder", "the path of a folder")
+    where = f"{file}: {member}"
+    rows = []
+    for number, line in archives.lines(archives.tar_members(file, [member])[member], where):
+        parts = line.split()
+        named = bool(parts) and "_" in parts[0] and not set(parts[0]) & set("/\\\0") and not parts[0].startswith(".")
+        label = _fields.numeral(parts[1], 1000) if len(parts) == 4 else None
+        if not named or not label:
+            raise InvalidInput(f"{where}, line {number}: a line must be 'name class species breed', class from 1.")
+        rows.append((parts[0], label - 1, number))
+    breeds: dict[int, str] = {}
+    for name, label, number in rows:
+        breed = name.rpartition("_")[0].replace("_", " ")
+        if breeds.setdefault(label, breed) != breed:
+            raise InvalidInput(f"{where}, line {number}: class {label + 1} is both {breeds[label]} and {breed}.")
+    if sorted(breeds) != list(range(len(breeds))) or not breeds:
+        raise InvalidInput(f"{where}: the classes must run from 1 without a gap; it has {len(breeds)} of them.")
+    chosen = [rows[place] for place in spread(len(rows), limit)]
+    return LabelledSet(
+        name=f"Oxford-IIIT Pet {split}",
+        labels=np.array([label for _, label, _ in chosen], dtype=np.int64),
+        class_names=tuple(breeds[label] for label in range(len(breeds))),
+        items=tuple(folder / "images" / f"{name}.jpg" for name, _, _ in chosen),
+    )
+
+
+def spread(records: int, limit: int | None) -> NDArray[np.int64]:
+    """Which records to take: all, or ``limit`` of them at even distances, since lists are often sorted by class."""
+    if limit is None:
+        return np.arange(records)
+    limit = min(_checks.count(limit, "limit", "the loaders"), records)
+    return np.arange(limit) * records // limit

@@ -1,0 +1,200 @@
+"""One setting of an experiment, what it measured, and the tidy rows that say so, with the true privacy beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar
+
+from scoreshield.bench.experiments import grid as grids
+from scoreshield.bench.experiments.grid import Choices, Grid
+from scoreshield.privacy.guarantee import Guarantee
+
+#: The non-private reference; the paper as published; our contract at (epsilon, delta); ours at equal attack.
+SETTINGS = ("clean", "paper", "contract", "advantage")
+
+#: Every row of a results table, in this order; the environment's columns follow.
+COLUMNS = (
+    "experiment",
+    "dataset",
+    "task",
+    "metric",
+    "better",
+    "value",
+    "setting",
+    "mechanism",
+    "projection",
+    "method",
+    "radius",
+    "epsilon",
+    "delta",
+    "target_advantage",
+    "true_epsilon",
+    "true_delta",
+    "attack_auc",
+    "attack_advantage",
+    "noise_std",
+    "n",
+    "repeat",
+    "seed",
+    "seconds",
+    "facts",
+    "guarantee",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting, once. ``epsilon`` and ``delta`` are what is claimed; ``radius`` None protects a whole record."""
+
+    dataset: str
+    setting: str
+    mechanism: str = "none"
+    projection: str = "none"
+    radius: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    advantage: float | None = None
+    repeat: int = 0
+
+    @property
+    def key(self) -> str:
+        """The same for the same setting, in every run."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:24]
+
+    def seed(self, start: int) -> int:
+        """Of the noise: the same for every projection, which are thus compared on the same noisy object."""
+        facts = asdict(self) | {"projection": None}
+        text = json.dumps([start, facts], sort_keys=True)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+    def sample_seed(self, start: int) -> tuple[int, int]:
+        """Of a subsample: the same for every setting of one repeat."""
+        return start, self.repeat
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one cell measured: values by metric, and the guarantee they came with (None where nothing is private).
+
+    ``seeded`` is False where the noise came from the cryptographic generator, so that no seed makes it again.
+    """
+
+    values: Mapping[str, float]
+    guarantee: Guarantee | None
+    records: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seeded: bool = True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a value means: of which task, and whether more of it is better."""
+
+    task: str
+    better: str = "higher"
+
+
+class Experiment(ABC):
+    """What the runner needs to know of an experiment."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    metrics: ClassVar[Mapping[str, Metric]]
+    files: ClassVar[tuple[str, ...]] = ()  #: of the data folder
+    scope: ClassVar[str] = ""  #: what the guarantee covers and what not, said with every result
+    serial: ClassVar[bool] = False  #: whether cells must not run side by side, because they are timed
+
+    def base(self) -> dict[str, Any]:
+        """The grid that ships with the experiment."""
+        text = files("scoreshield.bench.experiments").joinpath("grids", f"{self.name}.yaml").read_text("utf-8")
+        return grids.parse_yaml(text, f"{self.name}.yaml")
+
+    def grid(self, changes: Mapping[str, Any] | None = None, *, quick: bool = False, source: str = "") -> Grid:
+        base = self.base()
+        return grids.grid(base, changes or {}, quick=quick, choices=self.choices(base), source=source or self.name)
+
+    @abstractmethod
+    def choices(self, base: Mapping[str, Any]) -> Choices:
+        """The names a grid may use."""
+
+    @abstractmethod
+    def cells(self, grid: Grid) -> list[Cell]:
+        """Every setting of the grid."""
+
+    @abstractmethod
+    def load(self, grid: Grid, data_dir: Path | None) -> Any:
+        """What all cells share; once in each process."""
+
+    @abstractmethod
+    def measure(self, cell: Cell, grid: Grid, data: Any) -> Outcome:
+        """Run one cell."""
+
+    def method(self, cell: Cell) -> str:
+        """The cell's curve in a picture."""
+        if cell.setting == "clean":
+            return "non-private"
+        name = cell.mechanism if cell.projection == "none" else cell.projection
+        return f"{name} (paper)" if cell.setting == "paper" else name
+
+
+def rows(
+    experiment: Experiment, grid: Grid, cell: Cell, outcome: Outcome, seconds: float, environment: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """One row a metric."""
+    common: dict[str, Any] = {
+        "experiment": experiment.name,
+        "dataset": cell.dataset,
+        "setting": cell.setting,
+        "mechanism": cell.mechanism,
+        "projection": cell.projection,
+        "method": experiment.method(cell),
+        "radius": cell.radius,
+        "epsilon": cell.epsilon,
+        "delta": cell.delta,
+        "target_advantage": cell.advantage,
+        **_truth(cell, outcome.guarantee),
+        "n": outcome.records,
+        "repeat": cell.repeat,
+        "seed": cell.seed(grid.seed) if outcome.seeded else None,
+        "seconds": round(seconds, 6),
+        "facts": json.dumps(dict(outcome.facts), sort_keys=True) if outcome.facts else None,
+        "guarantee": None if outcome.guarantee is None else json.dumps(outcome.guarantee.to_dict(), sort_keys=True),
+    }
+    wanted = grid.metrics or tuple(experiment.metrics)
+    return [
+        {
+            **common,
+            "metric": name,
+            "task": experiment.metrics[name].task,
+            "better": experiment.metrics[name].better,
+            "value": None if math.isnan(value) else float(value),
+            **environment,
+        }
+        for name, value in outcome.values.items()
+        if name in wanted
+    ]
+
+
+def _truth(cell: Cell, guarantee: Guarantee | None) -> dict[str, Any]:
+    """What the same output promises when one whole record is replaced, whatever it was calibrated to."""
+    if guarantee is None:
+        return dict.fromkeys(("true_epsilon", "true_delta", "attack_auc", "attack_advantage", "noise_std"))
+    profile = guarantee.record_profile()
+    delta = cell.delta if cell.delta is not None else guarantee.delta
+    epsilon = cell.epsilon if cell.epsilon is not None else guarantee.epsilon
+    return {
+        "epsilon": epsilon,
+        "delta": guarantee.delta if guarantee.calibration == "pure" else delta,
+        "true_epsilon": profile.epsilon_at(0.0 if guarantee.calibration == "pure" else delta),
+        "true_delta": profile.delta_at(epsilon),
+        "attack_auc": profile.auc,
+        "attack_advantage": profile.advantage,
+        "noise_std": None if guarantee.noise is None else guarantee.noise.std,
+    }

@@ -1,0 +1,167 @@
+"""The mechanisms that experiments on score vectors compare, by name, under one contract or at one attack advantage.
+
+What a mechanism may know beside the contract is public and stated in the grid: a range that scores are clamped to, a
+threshold, cuts between levels. The paper's own mechanism is Gaussian noise by a rule that is false at large epsilon; it
+is run as published, and its guarantee carries what is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import scoreshield as ss
+from scoreshield.bench.experiments.cells import Cell
+from scoreshield.bench.experiments.grid import Grid
+from scoreshield.plan.choice import Promise, response_profile, staircase_profile, unit_profile
+from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile
+
+#: Noise on every score, tables of levels, and answers that name records.
+MECHANISMS = (
+    "gaussian",
+    "gaussian, clamped",
+    "laplace",
+    "staircase",
+    "staircase, clamped",
+    "optimal",
+    "levels",
+    "screening",
+    "screen and refine",
+    "selection",
+    "index",
+)
+#: Above this a table of levels is exact to rounding and its linear program ill-conditioned.
+LARGEST_TABLE_EPSILON = 40.0
+_LEVELS = 21
+
+
+@dataclass(frozen=True)
+class Public:
+    """What the curator fixed without looking at the private records.
+
+    Attributes
+    ----------
+    score_range : that the clamped variants enforce.
+    threshold : of screening, or of one accept bit.
+    cuts : between the levels of randomised response, by epsilon; empty where there are none.
+    refine : the share of the budget that orders what passed the screen.
+    """
+
+    score_range: tuple[float, float]
+    threshold: float
+    cuts: Mapping[float, tuple[float, ...]]
+    refine: float = 0.5
+
+
+def cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[Cell]:
+    """The reference, the paper as published, our contract at each (epsilon, delta), ours at each advantage."""
+    found = []
+    for repeat in range(grid.repeats):
+        found.append(Cell(dataset, "clean", repeat=repeat))
+        for delta in grid.delta:
+            for epsilon in grid.epsilon:
+                found.append(Cell(dataset, "paper", "gaussian", epsilon=epsilon, delta=delta, repeat=repeat))
+        for name in mechanisms:
+            deltas = grid.delta if name.startswith("gaussian") else (0.0,)
+            found.extend(
+                Cell(dataset, "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
+                for delta in deltas
+                for epsilon in grid.epsilon
+                if name != "optimal" or epsilon <= LARGEST_TABLE_EPSILON
+            )
+            found.extend(
+                Cell(dataset, "advantage", name, delta=deltas[0], advantage=advantage, repeat=repeat)
+                for advantage in grid.advantage
+            )
+    return found
+
+
+def spent(cell: Cell, *, levels: int = 2, dimension: int | None = None) -> float:
+    """The epsilon of a cell's contract, or the one at which its mechanism gives the attacker just that advantage.
+
+    Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
+    beforehand: they are given the epsilon at which that bound is the advantage, and give away less.
+    """
+    if cell.epsilon is not None:
+        return cell.epsilon
+    assert cell.advantage is not None
+    assert cell.delta is not None
+    promise = Promise("", cell.delta, advantage=cell.advantage)
+    if cell.mechanism.startswith("gaussian"):
+        mu = promise.mu()
+        assert mu is not None
+        return GaussianProfile(mu).epsilon_at(cell.delta)
+    match cell.mechanism:
+        case "laplace":
+            return promise.pure(LaplaceProfile)
+        case "staircase" | "staircase, clamped":
+            return promise.pure(staircase_profile)
+        case "levels":
+            return promise.pure(response_profile(levels))
+        case "index" if dimension is not None:
+            return promise.pure(unit_profile(dimension))
+    return promise.pure()
+
+
+def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public, rng: Any, k: int) -> Any:
+    """One private answer to one query, by the cell's mechanism (an index answers all; see :func:`index`)."""
+    epsilon = spent(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
+    if cell.setting == "paper":
+        return ss.release_scores(
+            rows, query, epsilon=epsilon, delta=cell.delta or 0.0, calibration="conservative", rng=rng,
+            unsafe_reproduce_paper=True,
+        )  # fmt: skip
+    match cell.mechanism:
+        case "gaussian" | "laplace" | "staircase":
+            return ss.release_scores(
+                rows, query, epsilon=epsilon, delta=cell.delta or 0.0, mechanism=cell.mechanism, rng=rng
+            )
+        case "gaussian, clamped" | "staircase, clamped":
+            return ss.release_scores(
+                rows, query, epsilon=epsilon, delta=cell.delta or 0.0, mechanism=cell.mechanism.split(",")[0],
+                score_range=public.score_range, rng=rng,
+            )  # fmt: skip
+        case "optimal":
+            return ss.release_scores(rows, query, epsilon=epsilon, mechanism=_table(epsilon), rng=rng)
+        case "levels":
+            table = _levels(epsilon, public.cuts[nearest(epsilon, public.cuts)])
+            return ss.release_scores(rows, query, epsilon=epsilon, mechanism=table, rng=rng)
+        case "screening":
+            return ss.release_matches(rows, query, public.threshold, epsilon=epsilon, rng=rng)
+        case "screen and refine":
+            return ss.release_matches(rows, query, public.threshold, epsilon=epsilon, refine=public.refine, rng=rng)
+        case "selection":
+            return ss.release_top_k(rows, query, min(k, len(rows)), epsilon=epsilon, rng=rng)
+    raise AssertionError(cell.mechanism)
+
+
+def index(cell: Cell, rows: NDArray[Any], rng: Any) -> Any:
+    """The private index, once for all queries."""
+    return ss.release_index(rows, epsilon=spent(cell, dimension=rows.shape[1]), rng=rng)
+
+
+def pair_budget(cell: Cell, dimension: int) -> tuple[float, int]:
+    """Epsilon and components of an index for pairwise scores: as many components as serve a pure budget best."""
+    components = ss.pair_components(spent(cell), dimension)
+    return spent(cell, dimension=components), components
+
+
+def nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
+    """The budget whose public table serves best: cuts are made for a few of them."""
+    return min(tables, key=lambda known: abs(np.log(known / epsilon)))
+
+
+@lru_cache(maxsize=64)
+def _table(epsilon: float) -> LevelChannel:
+    return ss.optimal_channel(min(epsilon, LARGEST_TABLE_EPSILON), levels=_LEVELS)
+
+
+@lru_cache(maxsize=64)
+def _levels(epsilon: float, cuts: tuple[float, ...]) -> LevelChannel:
+    return ss.randomised_response(epsilon, cuts)

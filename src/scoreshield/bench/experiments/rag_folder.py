@@ -1,0 +1,143 @@
+"""The folder of one DP-RAG run: one writer at a time, one set of settings, and one retrieval that is never made twice.
+
+The lock is a file of its own, which nothing ever renames or removes: a lock on a file that is replaced would be on the
+old one. All files are for their owner's eyes. What is read back is checked as if a stranger had written it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from scoreshield import _files, _loading
+from scoreshield.bench.experiments.runner import only_one
+from scoreshield.bench.rag.corpus import Question
+from scoreshield.bench.rag.retrieval import AUDIENCE, RETRIEVING, SCOPE, RetrievalRecord, records_from
+from scoreshield.errors import FileError, InvalidInput
+from scoreshield.privacy.guarantee import Guarantee
+
+SETTINGS, RETRIEVAL, LOCK = "settings.json", "retrieval.json", ".lock"
+#: What a run writes into its folder, embeddings and answers apart.
+FILES = (SETTINGS, RETRIEVAL, LOCK, "results.json", "results.csv")
+#: The settings of a run without a generator, which may be added to it.
+NOT_ANSWERING: dict[str, Any] = dict.fromkeys(("generator", "judge", "conditions", "max_tokens", "leave_out"))
+
+
+def digest(items: Iterable[object]) -> str:
+    """A checksum of what was read, not of the file: a pipe can be read only once, and a file may change meanwhile."""
+    found = hashlib.sha256()
+    for item in items:
+        found.update(json.dumps(item).encode() + b"\n")
+    return found.hexdigest()
+
+
+@contextlib.contextmanager
+def opened(out: Path, settings: dict[str, Any]) -> Iterator[None]:
+    """The folder for this run alone, made, or found to be made with these settings or with these and no generator."""
+    try:
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (out / LOCK).exists():
+            _refuse_strangers(out)  # before the lock leaves a file with them
+    except OSError as error:
+        raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
+    with only_one(out / LOCK):
+        _check_settings(out, settings)
+        (out / "embeddings").mkdir(mode=0o700, exist_ok=True)
+        yield
+
+
+def write(files: dict[Path, bytes]) -> None:
+    def writer(content: bytes) -> Callable[[BinaryIO], object]:
+        return lambda file: file.write(content)
+
+    _files.write_whole({path: writer(content) for path, content in files.items()}, private=True)
+
+
+def as_json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode()
+
+
+def keep_retrieval(out: Path, records: Sequence[RetrievalRecord], guarantee: Guarantee, facts: dict[str, Any]) -> None:
+    """Bring what was retrieved to disk, whole, and never over what is there."""
+    path, part = out / RETRIEVAL, out / f".{RETRIEVAL}.{secrets.token_hex(8)}.part"
+    told = [{"question": r.question, "condition": r.condition, "indices": list(r.indices)} for r in records]
+    content = {"scope": SCOPE, "audience": AUDIENCE, **facts, "records": told, "guarantee": guarantee.to_dict()}
+    write({part: as_json(content)})
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise InvalidInput(f"{path} was written by another run meanwhile, and is left as it is.") from None
+    except OSError:  # a disk that knows no links: the lock must do
+        _files.write_whole({path: lambda file: file.write(part.read_bytes())}, private=True)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def kept_retrieval(
+    out: Path, questions: Sequence[Question], chunks: int, facts: dict[str, Any], promise: tuple[float, float, str]
+) -> tuple[tuple[RetrievalRecord, ...], Guarantee] | None:
+    """What was retrieved before, with the guarantee of one release; None where nothing was.
+
+    Parameters
+    ----------
+    facts : what `keep_retrieval` got: these must be the same, the "k" of the rule among them.
+    promise : the epsilon, delta and sampler that the guarantee must have.
+    """
+    path = out / RETRIEVAL
+    if not path.exists():
+        return None
+    try:
+        data = _loading.parse_json(_loading.read_bytes(path))
+        records, guarantee = records_from(data["records"]), Guarantee.from_dict(data["guarantee"])
+        sound = (
+            {name: data[name] for name in facts} == facts
+            and (guarantee.epsilon, guarantee.delta, guarantee.sampler) == promise
+            and [(r.condition, r.question) for r in records] == [(c, q.id) for c in RETRIEVING for q in questions]
+            and all(_is_ranking(record.indices, chunks, facts["k"]) for record in records)
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        sound = False
+    if not sound:
+        raise InvalidInput(
+            f"{path} is damaged or not of this run, and retrieving again would release again: name another run folder."
+        )
+    return records, guarantee
+
+
+def _is_ranking(indices: tuple[int, ...], chunks: int, k: int) -> bool:
+    return len(indices) <= k and len(set(indices)) == len(indices) and all(index < chunks for index in indices)
+
+
+def _refuse_strangers(out: Path) -> None:
+    names = [path.name for path in out.iterdir()]
+    if SETTINGS not in names and any(name != LOCK and not name.endswith(".part") for name in names):
+        raise InvalidInput(f"The folder {out} holds other files and no run; name an empty or a new one.")
+
+
+def _check_settings(out: Path, settings: dict[str, Any]) -> None:
+    path = out / SETTINGS
+    try:
+        _refuse_strangers(out)
+        content = _loading.read_bytes(path) if path.exists() else None
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
+    try:
+        before = None if content is None else _loading.parse_json(content)
+    except ValueError:
+        before = {}
+    if before is not None and before not in (settings, settings | NOT_ANSWERING):
+        made = before if isinstance(before, dict) else {}
+        changed = next((name for name, value in settings.items() if made.get(name) != value), "another version's")
+        raise InvalidInput(
+            f"The run folder {out} was made with other settings ({changed}); name another, or move it away."
+        )
+    if before != settings:
+        write({path: as_json(settings)})

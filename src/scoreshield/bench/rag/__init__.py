@@ -1,0 +1,1 @@
+"""Retrieval-augmented generation, measured: chunks, prompts, a chat model, answers."""

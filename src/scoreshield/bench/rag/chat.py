@@ -1,0 +1,470 @@
+"""A chat model behind an OpenAI-compatible server, for generating and judging answers.
+
+The `openai` package (the 'rag' extra) speaks to the server. It repeats a request that met status 408, 409, 429 or 5xx,
+a time-out or a lost connection, after 0.5, 1, 2, 4 and then 8 seconds (each less up to a quarter, at random). Where the
+server names a delay in Retry-After, up to two minutes, it waits that long; where it names a longer one, it gives up.
+Prompts go to the named server alone: redirections are not followed, proxies that the environment names ($HTTP_PROXY and
+the like) are not used, and plain http leaves this machine only on demand.
+
+Answers can be kept in a folder, one file each, named by a hash of everything that went into the request: a run that was
+stopped then goes on where it was. No message of this module holds a prompt, an answer or a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed, wait
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn, Self, TypeAlias
+from urllib.parse import urlsplit
+
+from scoreshield import _checks, _files, _loading
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
+from scoreshield.geometry.arrays import Progress
+
+#: One conversation: a list of {"role": ..., "content": ...}.
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+
+KEY_VARIABLE = "SCORESHIELD_API_KEY"
+LONGEST_WAIT = 86_400.0  # seconds; system calls overflow far beyond
+_ROLES = ("system", "user", "assistant")
+_OLDEST = (3, 10)  # of the openai package; releases up to 3.0 write whole prompts to the log at level DEBUG
+_OWN = ("messages", "model", "n", "stream")  # what a request always sets by itself
+_UNKNOWN = "leave out what the server may not know: temperature, max_tokens or seed"
+_EXPLAINED = {
+    400: f"refused the request (status 400); the context may be longer than the model takes, or {_UNKNOWN}",
+    401: "refused the key (status 401); give another as api_key or in $" + KEY_VARIABLE,
+    403: "does not allow this key to use the model (status 403)",
+    404: "knows no such model or address (status 404); check the model's name and base_url, which often ends in /v1",
+    413: "refused the request as too long (status 413)",
+    422: f"refused a parameter of the request (status 422); {_UNKNOWN}",
+    429: "is still over its rate limit (status 429)",
+}
+
+
+class ChatError(ScoreShieldError):
+    """A chat model gave no usable answer.
+
+    Attributes
+    ----------
+    status : the HTTP status of the last reply, if there was one.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ChatModel:
+    """One model on one server, with its decoding parameters fixed.
+
+    Parameters
+    ----------
+    model : the name the server knows it by.
+    base_url : the address up to and with the version, for instance ``"http://localhost:8000/v1"``, without a user's
+        name, a query or a fragment.
+    allow_http : send prompts over plain http to another machine too, where everyone on the way can read them.
+    proxy : address of an HTTP proxy for servers on other machines; requests to this machine never take it.
+    api_key : None takes $SCORESHIELD_API_KEY, or "none", which local servers accept.
+    temperature, max_tokens, seed : sent with every request; None leaves one out.
+    options : further decoding parameters, sent as they are, for instance ``{"top_p": 0.9}``.
+    timeout : seconds to wait for the server to connect, or to send its next byte. It bounds no whole answer, though
+        most servers send the first byte when the answer is done.
+    retries : how often a request is repeated where that may help.
+    cache : a folder for answers, made if need be. It holds answers in the clear, for the owner's eyes, and no prompts.
+    """
+
+    @clear_frames_on_error
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str,
+        allow_http: bool = False,
+        proxy: str | None = None,
+        api_key: str | None = None,
+        temperature: float | None = 0.0,
+        max_tokens: int | None = 512,
+        seed: int | None = 0,
+        options: Mapping[str, object] | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        cache: str | Path | None = None,
+    ) -> None:
+        secret, route = _Secret(api_key), _Secret(proxy)
+        api_key = proxy = None  # an error below would keep them in its frame
+        self.model = _checked_name(model)
+        self.base_url = _checked_url(base_url, allow_http)
+        self.parameters = _checked_parameters(temperature, max_tokens, seed, options)
+        self.retries = _checks.count(retries, "retries", "ChatModel", least=0)
+        self._client = _client(
+            self.base_url, _checked_key(secret), _checked_proxy(route), _checked_timeout(timeout), self.retries
+        )
+        self.cache = None if cache is None else _checked_folder(cache)
+
+    def __repr__(self) -> str:
+        return f"<ChatModel {self.model} at {self.base_url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @clear_frames_on_error  # prompts hold texts of the collection
+    def complete(self, messages: Messages, *, allow_empty: bool = False) -> str:
+        """The model's answer to one conversation. An empty one is an error, or "" with ``allow_empty``."""
+        return self._answer(_checked_messages(messages, "complete"), allow_empty)
+
+    @clear_frames_on_error
+    def complete_all(
+        self,
+        conversations: Sequence[Messages],
+        *,
+        workers: int = 4,
+        allow_empty: bool = False,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """The answers to many conversations, in their order, at most ``workers`` at a time; equal ones are asked once.
+
+        The first failure ends the run: what is under way is finished, nothing more is begun, and the error says how
+        many answers are in and whether they were kept. An interrupt ends it at once. ``progress`` is called with
+        (answers in, answers in all).
+        """
+        workers = _checks.count(workers, "workers", "complete_all")
+        if not isinstance(conversations, Sequence) or isinstance(conversations, str):
+            _checks.reject("conversations", "complete_all", "a list of conversations", conversations)
+        checked = [_checked_messages(messages, "complete_all") for messages in conversations]
+        names = [self._name(messages) for messages in checked]
+        distinct = dict(zip(names, checked, strict=True))
+        jobs = [lambda messages=messages: self._answer(messages, allow_empty) for messages in distinct.values()]
+        futures = dict(zip(distinct, _in_threads(jobs, workers), strict=True))
+        try:
+            for done, future in enumerate(as_completed(futures.values()), start=1):
+                if future.exception() is not None:
+                    break
+                if progress is not None:
+                    progress(done, len(futures))
+        finally:  # also when interrupted
+            for future in futures.values():
+                future.cancel()
+        wait(futures.values())
+        self._raise_first(list(futures.values()))
+        return [futures[name].result() for name in names]
+
+    def _raise_first(self, futures: list[Future[str]]) -> None:
+        """Say what went wrong, if anything did, and what became of the answers that are in."""
+        finished = [future for future in futures if not future.cancelled()]
+        errors = [error for future in finished if (error := future.exception()) is not None]
+        if not errors:
+            return
+        first = errors[0]
+        if not isinstance(first, ChatError):
+            raise first
+        kept = (
+            "lost, since no cache folder was given"
+            if self.cache is None
+            else f"kept in {self.cache}, so that the same call goes on from there"
+        )
+        done = len(finished) - len(errors)
+        message = f"{str(first).rstrip('.')}; {done} of {len(futures)} answers are in and are {kept}."
+        raise ChatError(message, status=first.status)
+
+    def _answer(self, messages: list[dict[str, str]], allow_empty: bool) -> str:
+        path = None if self.cache is None else self.cache / f"{self._name(messages)}.json"
+        answer = None if path is None else _read(path)
+        if answer is None:
+            answer = self._ask(messages)
+            if path is not None and (answer or allow_empty):
+                data = json.dumps({"answer": answer}).encode()
+                _files.write_whole({path: lambda file: file.write(data)}, private=True)
+        if not answer and not allow_empty:
+            raise ChatError(f"{self._server()} gave an empty answer; a larger max_tokens may help.")
+        return answer
+
+    def _name(self, messages: list[dict[str, str]]) -> str:
+        """A hash of everything that an answer depends on; the key is no part of it."""
+        request = {
+            "model": self.model,
+            "base_url": self.base_url,
+            "parameters": self.parameters,
+            "messages": messages,
+        }
+        return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+    def _ask(self, messages: list[dict[str, str]]) -> str:
+        import openai
+
+        # Errors of the package carry the whole request, key included: ours are raised after theirs are forgotten.
+        reply: Any = None
+        problem, status = "", None
+        try:
+            reply = self._client.chat.completions.create(
+                model=self.model, messages=messages, extra_body=self.parameters
+            )
+        except openai.APITimeoutError:
+            problem = f"did not answer in time ({self._tries()})"
+        except openai.APIConnectionError:
+            problem = f"cannot be reached or broke the connection off ({self._tries()})"
+        except openai.APIStatusError as error:
+            status = error.status_code
+            problem = _EXPLAINED.get(status, f"answered with status {status}")
+            if 300 <= status < 400:
+                problem = f"sends requests elsewhere (status {status}), which prompts do not follow; name that address"
+            problem += f" ({self._tries()})" if status == 429 or status >= 500 else ""
+        except (openai.OpenAIError, ValueError, TypeError, RecursionError):
+            problem = "sent a reply that is no chat completion"
+        if problem:
+            raise ChatError(f"{self._server()} {problem}.", status=status)
+        content = _content(reply)
+        if content is None:
+            raise ChatError(f"{self._server()} sent a reply that is no chat completion.")
+        return content
+
+    def _server(self) -> str:
+        return f"The server at {self.base_url} (model {self.model!r})"
+
+    def _tries(self) -> str:
+        return "1 try" if self.retries == 0 else f"up to {self.retries + 1} tries"
+
+
+def _in_threads(jobs: Sequence[Callable[[], str]], workers: int) -> list[Future[str]]:
+    """The answers to come. An executor's threads would keep an interrupted program waiting for them; these do not."""
+    futures: list[Future[str]] = [Future() for _ in jobs]
+    waiting: SimpleQueue[tuple[Future[str], Callable[[], str]]] = SimpleQueue()
+    for pair in zip(futures, jobs, strict=True):
+        waiting.put(pair)
+
+    def work() -> None:
+        while True:
+            try:
+                future, job = waiting.get_nowait()
+            except Empty:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(job())
+            except BaseException as error:  # whoever waits for the answer raises it
+                future.set_exception(error)
+
+    for _ in range(min(workers, len(jobs))):
+        threading.Thread(target=work, daemon=True).start()
+    return futures
+
+
+class _Secret:
+    """A text that no repr shows, so that a report of an error with the values of its frames does not either."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+    def reveal(self) -> Any:
+        return self._value
+
+
+def _client(base_url: str, key: _Secret, proxy: _Secret, timeout: float, retries: int) -> Any:
+    try:
+        import httpx  # which the openai package brings
+        import openai
+    except ImportError:
+        raise InvalidInput("Chat models need the 'rag' extra: pip install 'scoreshield[rag]'.") from None
+    if tuple(int(part) for part in openai.__version__.split(".")[:2]) < _OLDEST:
+        raise InvalidInput(
+            f"Chat models need the openai package, version 3.10 or newer. Got {openai.__version__}: "
+            "pip install 'scoreshield[rag]'."
+        )
+    local = _is_local(urlsplit(base_url).hostname or "")
+    client = None
+    with contextlib.suppress(Exception):  # of the package's HTTP library: all else is checked by now
+        client = openai.OpenAI(
+            base_url=base_url,
+            api_key=key.reveal(),
+            timeout=timeout,
+            max_retries=retries,
+            http_client=openai.DefaultHttpxClient(
+                follow_redirects=False,
+                trust_env=False,  # no proxies, and no passwords from ~/.netrc
+                proxy=None if local else proxy.reveal(),
+                verify=httpx.create_ssl_context(),  # which does know $SSL_CERT_FILE
+            ),
+        )
+    if client is None:
+        _reject_url()
+    # The package takes these from the environment; a server that is not OpenAI's has no business with them.
+    client.organization = client.project = client.admin_api_key = client.webhook_secret = None
+    return client
+
+
+def _content(reply: Any) -> str | None:
+    """The answer's text, "" where the model said nothing, None where the reply is of another kind."""
+    choices = getattr(reply, "choices", None)
+    if not isinstance(choices, list) or not choices:
+        return None
+    message = getattr(choices[0], "message", None)
+    if message is None or not hasattr(message, "content"):
+        return None
+    content = message.content
+    if content is None:
+        return ""
+    return content.strip() if isinstance(content, str) else None
+
+
+def _read(path: Path) -> str | None:
+    """A kept answer; None where there is none, or a damaged one, which is then asked for again."""
+    try:
+        answer = _loading.parse_json(_loading.read_bytes(path))["answer"]
+    except (_loading.MissingFile, ValueError, KeyError, TypeError):
+        return None
+    return answer if isinstance(answer, str) else None
+
+
+def _checked_name(model: object) -> str:
+    if not isinstance(model, str) or not model.strip():
+        _checks.reject("model", "ChatModel", "the name of a model", model)
+    return model
+
+
+def _checked_url(url: object, allow_http: bool) -> str:
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        host = (parts and parts.hostname) or ""
+        good = parts is not None and parts.scheme in ("http", "https") and parts.port != 0 and "@" not in parts.netloc
+        host.encode("idna")  # what a connection does: it fails where a part of the name is empty or too long
+    except ValueError:
+        good, host = False, ""
+    if not good or not host or not isinstance(url, str) or not url.isprintable() or any(mark in url for mark in "?# "):
+        _reject_url()
+    if url.lower().startswith("http:") and not allow_http and not _is_local(host):
+        raise InvalidInput(
+            f"Prompts to {host} would go over plain http, for anyone on the way to read: use https, or allow it with "
+            "allow_http=True (--allow-http)."
+        )
+    return url.rstrip("/")
+
+
+def _reject_url() -> NoReturn:
+    # Without what was got: it may hold a password.
+    must = "an address that begins with http:// or https:// and names a host, without a user's name, '?' or '#'"
+    raise InvalidInput(f"The 'base_url' parameter of ChatModel must be {must}. Got something else instead.") from None
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _checked_timeout(timeout: object) -> float:
+    seconds = _checks.positive(timeout, "timeout", "ChatModel")
+    if seconds > LONGEST_WAIT:
+        _checks.reject("timeout", "ChatModel", f"at most {LONGEST_WAIT:,.0f} seconds", timeout)
+    return seconds
+
+
+def _checked_proxy(proxy: _Secret) -> _Secret:
+    if not _is_proxy(proxy.reveal()):
+        # Without what was got: it may hold a password.
+        raise InvalidInput(
+            "The 'proxy' parameter of ChatModel must be an address that begins with http:// or https:// and names a "
+            "host. Got something else instead."
+        )
+    return proxy
+
+
+def _is_proxy(url: object) -> bool:
+    if url is None:
+        return True
+    try:
+        parts = urlsplit(url) if isinstance(url, str) and url.isprintable() and " " not in url else None
+        return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and key.isascii() and key.isprintable() and bool(key) and " " not in key
+
+
+def _checked_key(secret: _Secret) -> _Secret:
+    if secret.reveal() is None:
+        secret = _Secret(os.environ.get(KEY_VARIABLE) or "none")
+    if not _is_key(secret.reveal()):
+        raise InvalidInput(
+            f"The 'api_key' parameter of ChatModel (or ${KEY_VARIABLE}) must be printable ASCII without spaces or line "
+            "breaks. Got something else instead."
+        )
+    return secret
+
+
+def _checked_parameters(
+    temperature: object, max_tokens: object, seed: object, options: Mapping[str, object] | None
+) -> dict[str, Any]:
+    """The body of a request, less the model and the messages."""
+    function = "ChatModel"
+    must = f"a dict of JSON values without {', '.join(_OWN)}, temperature, max_tokens and seed"
+    parameters: dict[str, Any] = {}
+    if temperature is not None:
+        parameters["temperature"] = _checks.real(temperature, "temperature", function)
+        if parameters["temperature"] < 0:
+            _checks.reject("temperature", function, "at least 0", temperature)
+    if max_tokens is not None:
+        parameters["max_tokens"] = _checks.count(max_tokens, "max_tokens", function)
+    if seed is not None:
+        parameters["seed"] = _checks.count(seed, "seed", function, least=0)
+    if options is None:
+        return parameters
+    taken = {"temperature", "max_tokens", "seed", *_OWN}
+    if not isinstance(options, Mapping) or any(not isinstance(name, str) or name in taken for name in options):
+        _checks.reject("options", function, must, options)
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        _checks.reject("options", function, must, "values that JSON has no form for")
+    return parameters | copied
+
+
+def _checked_folder(cache: object) -> Path:
+    if not isinstance(cache, str | Path):
+        _checks.reject("cache", "ChatModel", "a folder", cache)
+    folder = Path(cache)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no path"
+        raise FileError(f"Cannot make the folder {folder}: {reason}.") from None
+    return folder
+
+
+def _checked_messages(messages: object, function: str) -> list[dict[str, str]]:
+    """A conversation that can be sent; what is wrong with another is said without its text."""
+    must = 'a list of {"role": "system", "user" or "assistant", "content": a text}, not empty'
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        _checks.reject("messages", function, must, type(messages).__name__)
+    checked = []
+    for message in messages:
+        if not isinstance(message, Mapping) or set(message) != {"role", "content"} or message["role"] not in _ROLES:
+            _checks.reject("messages", function, must, "another kind of message")
+        content = message["content"]
+        if not isinstance(content, str) or not content.strip():
+            _checks.reject("messages", function, must, "a message without text")
+        if any("\ud800" <= character <= "\udfff" for character in content):
+            _checks.reject("messages", function, "text that UTF-8 can hold", "a lone surrogate")
+        checked.append({"role": message["role"], "content": content})
+    return checked

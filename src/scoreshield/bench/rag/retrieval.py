@@ -1,0 +1,406 @@
+"""Retrieval for DP-RAG: the thresholded top-k rule on clean and on private scores, and how far apart they are.
+
+The protocol is the paper's (its appendix on DP-RAG): one index of chunks for all questions, cosine scores, the chunks
+with a score of at least t, the k best of them, best first. Private retrieval ranks what a release holds in place of the
+clean scores. A chunk is relevant if it comes from a document that the question needs. This takes no generator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.bench.rag.corpus import Corpus, Question, check_questions
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import Progress
+from scoreshield.privacy.guarantee import SAMPLERS, Guarantee
+from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
+from scoreshield.tasks.retrieval import paper_top_k, ranked, search_metrics
+
+SCOPE = (
+    "The guarantee covers the released scores and what is computed from them, such as which records are retrieved; it "
+    "does not cover the texts of retrieved records, nor answers generated from private texts; one release covers one "
+    "query: m queries cost m releases unless an index was released; and one record is one chunk: a page of m chunks "
+    "costs up to m times the epsilon."
+)
+AUDIENCE = (
+    "The clean and oracle conditions, and every comparison with them, read the collection without noise: this report "
+    "is for its curator, or for anyone where the collection is public."
+)
+
+
+class Setting(NamedTuple):
+    """The rule's two numbers: the least score, and the most chunks."""
+
+    threshold: float
+    k: int
+
+
+#: The paper's three, its main one first.
+SETTINGS = (Setting(0.35, 20), Setting(0.25, 50), Setting(0.25, 10))
+
+#: The conditions that retrieve.
+RETRIEVING = ("clean", "private")
+
+#: From a query's embedding to a release over the corpus: scores, matches, top-k, or one and the same index.
+ReleaseFor = Callable[[NDArray[np.float64]], Release]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the private condition released, all questions together.
+
+    Attributes
+    ----------
+    releases : how many there were: one a question, or one an index, however many questions it answers.
+    epsilon, delta : their sums, which bound the whole; :func:`scoreshield.compose` may say less.
+    sampler : "exact", or "research" where any was made with a seed and is not private.
+    """
+
+    releases: int
+    epsilon: float
+    delta: float
+    sampler: str
+
+    def __str__(self) -> str:
+        pair = f"epsilon {_up(self.epsilon)}, delta {_up(self.delta)}"
+        kind = "" if self.sampler == "exact" else f", {self.sampler} sampler: not private"
+        return f"Private: {self.releases} release{'s' * (self.releases != 1)}, adding up to at most {pair}{kind}."
+
+
+@dataclass(frozen=True)
+class RetrievalRecord:
+    """Which chunks one question got in one condition, best first."""
+
+    question: str
+    condition: str
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RetrievalMetrics:
+    """Means over questions.
+
+    Attributes
+    ----------
+    recall : the share of relevant chunks among the first k.
+    ndcg : of the first 10.
+    overlap : the share of the clean first k that are kept; None where clean retrieval finds nothing at all.
+    documents : the share of needed documents with at least one chunk retrieved.
+    empty : the share of questions without any chunk.
+    returned : how many chunks.
+    """
+
+    recall: float
+    ndcg: float
+    overlap: float | None
+    documents: float
+    empty: float
+    returned: float
+
+
+@dataclass(frozen=True)
+class RetrievalResult:
+    """What retrieval gave in each condition. It holds no scores.
+
+    ``to_dict`` and ``from_dict`` keep it (as JSON, say): answers can then be made later, or again, without releasing
+    anything twice. ``longest`` is the number of chunks of the document that has the most.
+    """
+
+    setting: Setting
+    metrics: Mapping[str, RetrievalMetrics]
+    records: tuple[RetrievalRecord, ...]
+    cost: Cost | None
+    longest: int
+
+    def indices(self, condition: str) -> dict[str, tuple[int, ...]]:
+        """The chunks of each question, by its id, in one condition."""
+        return {record.question: record.indices for record in self.records if record.condition == condition}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "scope": SCOPE,
+            "audience": AUDIENCE,
+            "setting": self.setting._asdict(),
+            "metrics": {name: asdict(metrics) for name, metrics in self.metrics.items()},
+            "records": [asdict(record) | {"indices": list(record.indices)} for record in self.records],
+            "cost": None if self.cost is None else asdict(self.cost),
+            "longest": self.longest,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What ``to_dict`` gave, back again."""
+        try:
+            return cls(
+                setting=_setting(tuple(data["setting"][name] for name in Setting._fields), "from_dict"),
+                metrics={name: _checked_metrics(values) for name, values in data["metrics"].items()},
+                records=records_from(data["records"]),
+                cost=None if data["cost"] is None else _checked_cost(data["cost"]),
+                longest=_checks.count(data["longest"], "longest", "from_dict"),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            must = "what RetrievalResult.to_dict gave"
+            raise InvalidInput(
+                f"The 'data' parameter of from_dict must be {must}. Got something else instead."
+            ) from None
+
+    def __str__(self) -> str:
+        t, k = self.setting
+        head = ("condition", f"recall@{k}", "nDCG@10", "overlap", "documents", "empty", "returned")
+        rows = [
+            (name, m.recall, m.ndcg, m.overlap, m.documents, m.empty, m.returned) for name, m in self.metrics.items()
+        ]
+        title = f"Retrieval: the {k} best chunks with a score of at least {t:g}"
+        return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
+
+
+def retrieve(
+    corpus: Corpus,
+    query: ArrayLike,
+    condition: str,
+    *,
+    setting: tuple[float, int] = SETTINGS[0],
+    release: ReleaseFor | None = None,
+    paper_rule: bool = False,
+) -> NDArray[np.intp]:
+    """The chunks that one query gets, best first: by clean scores ("clean") or by a release ("private").
+
+    Parameters
+    ----------
+    setting : (t, k). A match or top-k release was cut when it was made: of those, k alone applies.
+    release : for "private", a callable from the query's embedding to a release over ``corpus.embeddings``.
+    paper_rule : rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
+    """
+    function = "retrieve"
+    condition = _checks.one_of(condition, "condition", function, RETRIEVING)
+    rule = _setting(setting, function)
+    queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1], function)
+    if not single:
+        _checks.reject("query", function, "one query, a vector", query)
+    if condition == "clean":
+        return _clean(corpus, queries[0], rule)
+    return _private(corpus, queries[0], rule, release, paper_rule, function)[0]
+
+
+def evaluate_retrieval(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    queries: ArrayLike,
+    *,
+    release: ReleaseFor | None = None,
+    setting: tuple[float, int] = SETTINGS[0],
+    paper_rule: bool = False,
+    progress: Progress | None = None,
+) -> RetrievalResult:
+    """Retrieve for every question, cleanly and, with ``release``, privately, and compare.
+
+    Parameters
+    ----------
+    queries : the questions' embeddings, one row each.
+    release, setting, paper_rule : as in :func:`retrieve`. ``release`` is called once a question, in order; what it
+        raises ends the evaluation.
+    progress : called with (questions done, questions in all).
+    """
+    rule = _setting(setting, "evaluate_retrieval")
+    records, made = retrieve_all(
+        corpus, questions, queries, release=release, setting=rule, paper_rule=paper_rule, progress=progress
+    )
+    return measured(corpus, questions, records, setting=rule, made=made)
+
+
+def retrieve_all(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    queries: ArrayLike,
+    *,
+    release: ReleaseFor | None,
+    setting: Setting,
+    paper_rule: bool,
+    progress: Progress | None,
+) -> tuple[tuple[RetrievalRecord, ...], list[Guarantee]]:
+    """The first half of `evaluate_retrieval`: what each question gets, and the guarantee of each release."""
+    function = "evaluate_retrieval"
+    check_questions(questions, corpus, function)
+    rows, _ = _embeddings.as_queries(queries, corpus.embeddings.shape[1], function)
+    if np.ndim(queries) != 2 or len(rows) != len(questions):
+        _checks.reject("queries", function, f"a matrix with one row for each of {len(questions)} questions", queries)
+    found: dict[str, list[NDArray[np.intp]]] = {name: [] for name in RETRIEVING[: 1 + (release is not None)]}
+    made: list[Guarantee] = []  # not the releases, which are large
+    indexes: list[IndexRelease] = []
+    for number, row in enumerate(rows, start=1):
+        found["clean"].append(_clean(corpus, row, setting))
+        if release is not None:
+            indices, released = _private(corpus, row, setting, release, paper_rule, function)
+            found["private"].append(indices)
+            if not any(released is index for index in indexes):
+                made.append(released.guarantee)
+                indexes += [released] if isinstance(released, IndexRelease) else []
+        if progress is not None:
+            progress(number, len(rows))
+    records = tuple(
+        RetrievalRecord(question.id, name, tuple(map(int, indices)))
+        for name, rankings in found.items()
+        for question, indices in zip(questions, rankings, strict=True)
+    )
+    return records, made
+
+
+def measured(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    records: tuple[RetrievalRecord, ...],
+    *,
+    setting: Setting,
+    made: Sequence[Guarantee],
+) -> RetrievalResult:
+    """The second half of `evaluate_retrieval`, which releases nothing: the records in figures."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for record in records:  # in the order of the questions
+        found.setdefault(record.condition, []).append(record.indices)
+    return RetrievalResult(
+        setting=setting,
+        metrics={
+            name: _metrics(corpus, questions, rankings, found["clean"], setting.k) for name, rankings in found.items()
+        },
+        records=records,
+        cost=_cost(made) if made else None,
+        longest=max(Counter(chunk.document for chunk in corpus.chunks).values()),
+    )
+
+
+def records_from(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ...]:
+    """The records that a `RetrievalResult` wrote, or a refusal of what is of another kind."""
+    function, records = "from_dict", []
+    for item in data:
+        if not isinstance(item["question"], str) or not isinstance(item["indices"], list):
+            _checks.reject("records", function, "a list of ids, conditions and chunk numbers", item)
+        condition = _checks.one_of(item["condition"], "condition", function, RETRIEVING)
+        indices = tuple(_checks.count(index, "indices", function, least=0) for index in item["indices"])
+        records.append(RetrievalRecord(item["question"], condition, indices))
+    return tuple(records)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines with aligned columns, numbers to three places."""
+    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def closing(cost: Cost | None, longest: int) -> list[str]:
+    """What every report ends with."""
+    chunks = f"{longest:,} chunk{'s' * (longest != 1)}"
+    unit = f"The longest page here is {chunks}: a guarantee for whole pages has up to {longest:,} times the epsilon."
+    return [*([] if cost is None else [str(cost), unit]), SCOPE, AUDIENCE]
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _setting(setting: object, function: str) -> Setting:
+    if not isinstance(setting, tuple) or len(setting) != 2:
+        _checks.reject("setting", function, "a pair (threshold, k)", setting)
+    return Setting(_checks.real(setting[0], "threshold", function), _checks.count(setting[1], "k", function))
+
+
+def _clean(corpus: Corpus, query: NDArray[np.float64], rule: Setting) -> NDArray[np.intp]:
+    scores = _embeddings.scores(corpus.embeddings, query[None], "unit", "retrieve")[0]
+    return paper_top_k(scores, rule.k, rule.threshold)
+
+
+def _private(
+    corpus: Corpus,
+    query: NDArray[np.float64],
+    rule: Setting,
+    release: ReleaseFor | None,
+    paper_rule: bool,
+    function: str,
+) -> tuple[NDArray[np.intp], Release]:
+    if not callable(release):
+        _checks.reject("release", function, "a callable from a query's embedding to a release", release)
+    released = release(query.copy())
+    if _records(released) != len(corpus.chunks):
+        must = f"a callable that gives a score, match, top-k or index release of all {len(corpus.chunks)} chunks"
+        _checks.reject("release", function, must, released)
+    if paper_rule:
+        return paper_top_k(released, rule.k, rule.threshold), released
+    scored = isinstance(released, ScoreRelease | IndexRelease)
+    asked = query if isinstance(released, IndexRelease) else None
+    return ranked(released, rule.k, threshold=rule.threshold if scored else None, query=asked), released
+
+
+def _records(released: object) -> int | None:
+    """How many records a release for one query speaks of; None where it is no such release."""
+    if isinstance(released, ScoreRelease):
+        return len(released.noisy) if released.noisy.ndim == 1 else None
+    if isinstance(released, TopKRelease):
+        return int(released.guarantee.details["records"])
+    return released.guarantee.shape[0] if isinstance(released, MatchRelease | IndexRelease) else None
+
+
+def _metrics(
+    corpus: Corpus,
+    questions: Sequence[Question],
+    rankings: Sequence[tuple[int, ...]],
+    clean: Sequence[tuple[int, ...]],
+    k: int,
+) -> RetrievalMetrics:
+    places = {document.title: place for place, document in enumerate(corpus.documents)}
+    needed = [{places[title] for title in question.documents} for question in questions]
+    document_of = np.array([item.document for item in corpus.chunks])
+    relevant = [np.flatnonzero(np.isin(document_of, list(wanted))) for wanted in needed]
+    at_k = search_metrics(rankings, relevant, k=k, reference=clean)
+    shares = [
+        len({corpus.chunks[i].document for i in ranking} & wanted) / len(wanted)
+        for wanted, ranking in zip(needed, rankings, strict=True)
+    ]
+    return RetrievalMetrics(
+        recall=at_k.recall,
+        ndcg=search_metrics(rankings, relevant, k=10).ndcg,
+        overlap=at_k.overlap,
+        documents=float(np.mean(shares)),
+        empty=float(np.mean([not len(ranking) for ranking in rankings])),
+        returned=at_k.returned,
+    )
+
+
+def _cost(guarantees: Sequence[Guarantee]) -> Cost:
+    return Cost(
+        releases=len(guarantees),
+        epsilon=math.fsum(guarantee.epsilon for guarantee in guarantees),
+        delta=min(1.0, math.fsum(guarantee.delta for guarantee in guarantees)),
+        sampler="exact" if all(guarantee.sampler == "exact" for guarantee in guarantees) else "research",
+    )
+
+
+def _checked_cost(data: Mapping[str, Any]) -> Cost:
+    function = "from_dict"
+    epsilon, delta = (_checks.real(data[name], name, function) for name in ("epsilon", "delta"))
+    if epsilon < 0 or not 0 <= delta <= 1:
+        _checks.reject("cost", function, "an epsilon of at least 0 and a delta in [0, 1]", (epsilon, delta))
+    sampler = _checks.one_of(data["sampler"], "sampler", function, SAMPLERS)
+    return Cost(_checks.count(data["releases"], "releases", function), epsilon, delta, sampler)
+
+
+def _checked_metrics(data: Mapping[str, Any]) -> RetrievalMetrics:
+    for name, value in data.items():
+        if name != "overlap" or value is not None:
+            _checks.real(value, name, "from_dict")
+    return RetrievalMetrics(**data)
+
+
+def _up(value: float) -> str:
+    """Six digits, never less than the value: a cost that is rounded down is too good to be true."""
+    return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))):g}"

@@ -1,0 +1,126 @@
+"""Who a charge protects: the unit of an entry. Promises about different changes of the records do not add up.
+
+The unit of an identity adjacency names the grouping itself, by a keyed hash of its labels: two groupings with equal
+counts are two promises. The hash tells nothing to anyone without the ledger's key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.adjacency import Adjacency, Identity
+from scoreshield.privacy.ledger.entries import LONGEST_WRITTEN, canonical, read_json
+from scoreshield.privacy.losses import profile_of
+from scoreshield.privacy.profiles import Profile, profile_from_dict
+
+#: How many identities there were, of what size, and which records were whose.
+_GROUPING = re.compile(r" identities \d+ largest \d+( labels [0-9a-f]{64})?$")
+
+
+def check_units(known: Iterable[str], unit: str, *, same_people: bool) -> None:
+    """Raise an error where an account holds promises about another change than this one.
+
+    Other labels are another grouping of the records, unless the caller says that they are of the ``same_people``, of
+    whom some came and went.
+    """
+    for earlier in sorted(set(known) - {unit}):
+        alike = _promise(earlier) == _promise(unit)
+        if alike and same_people:
+            continue
+        if alike and " labels " not in earlier:
+            raise InvalidInput(
+                f"This budget counts a promise about {earlier!r} without a hash of its labels, as earlier versions "
+                "wrote it, so nobody can tell whether these are the same groups; say same_people=True if they are."
+            )
+        if alike:
+            raise InvalidInput(
+                f"This budget counts promises about {_brief(earlier)!r} and the release groups the records in another "
+                "way; promises about different groups do not add up, so keep the labels, or say same_people=True if "
+                "these are the same people of whom some came or went."
+            )
+        raise InvalidInput(
+            f"This budget counts promises about {_brief(earlier)!r} and the release makes one about {_brief(unit)!r}; "
+            "promises about different changes do not add up, so release the same records under one adjacency: another "
+            "name for them would forget what was spent."
+        )
+
+
+def charge_of(
+    item: Any, adjacency: Adjacency | None, key: bytes, function: str, *, same_people: bool
+) -> tuple[Profile, str, str]:
+    """The profile, the unit and the whole guarantee as text, or an error for what cannot be charged."""
+    guarantee = getattr(item, "guarantee", item)
+    if isinstance(guarantee, Profile) or not hasattr(guarantee, "sampler"):
+        _checks.reject("item", function, "a guarantee or a release", guarantee)
+    if guarantee.sampler != "exact":
+        raise InvalidInput(
+            f"A ledger does not take a release from the {guarantee.sampler!r} sampler: whoever knows its seed can undo "
+            "the noise, so no budget covers it; release with rng=None."
+        )
+    profile = profile_of(guarantee, function)
+    unit = _unit(guarantee.adjacency, adjacency, key, function, same_people)
+    try:
+        # What later versions read back must be what is charged now.
+        text, promise = canonical(profile.to_dict()), canonical(guarantee.to_dict())
+        if max(len(text), len(promise)) > LONGEST_WRITTEN:
+            raise ValueError(f"it has more than {LONGEST_WRITTEN:,} characters")
+        if profile_from_dict(read_json(text)) != profile:
+            raise ValueError("it does not read back")
+        return profile, unit, promise
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidInput(f"The guarantee cannot be written to a ledger: {error}") from None
+
+
+def _unit(promised: Adjacency, given: Adjacency | None, key: bytes, function: str, same_people: bool) -> str:
+    if given is not None and given.public() != promised.public():
+        raise InvalidInput(
+            f"The 'adjacency' parameter of {function} must be the one of the release, {promised.to_dict()}. Got "
+            f"{given.to_dict()} instead."
+        )
+    facts = promised.to_dict()
+    unit = " ".join([str(facts["kind"]), *(f"{name} {facts[name]!r}" for name in sorted(facts) if name != "kind")])
+    if not isinstance(promised, Identity):
+        return unit
+    labels = getattr(given, "labels", None)
+    labels = promised.labels if labels is None else labels
+    if labels is not None:
+        return f"{unit} labels {_hash_labels(labels, key)}"
+    if same_people:
+        return unit
+    raise InvalidInput(
+        f"{function} needs the labels of an identity release, to tell its groups from others: give adjacency=, the "
+        "Identity that it was made with, or same_people=True if every charge is about the same people."
+    )
+
+
+def _hash_labels(labels: NDArray[Any], key: bytes) -> str:
+    """HMAC of the labels in the order of the rows; equal labels have one hash, whatever array holds them."""
+    kind: str = labels.dtype.kind
+    if kind in "US":
+        width = max(1, int(np.strings.str_len(labels).max()))
+        plain = labels.astype(f"<U{width}" if kind == "U" else f"S{width}")
+    else:
+        kind = "large" if kind == "u" and int(labels.max()) > np.iinfo(np.int64).max else "integer"
+        plain = labels.astype("<i8")  # large ones keep their bits
+    mac = hmac.new(key, f"scoreshield labels 1\n{kind} {plain.dtype.itemsize} {plain.size}\n".encode(), hashlib.sha256)
+    mac.update(plain.tobytes())
+    return mac.hexdigest()
+
+
+def _promise(unit: str) -> str:
+    """What a unit of an entry promises, whoever the identities happened to be."""
+    return _GROUPING.sub("", unit) if unit.startswith("identity ") else unit
+
+
+def _brief(unit: str) -> str:
+    """Without the hash, which nobody can read."""
+    return unit.partition(" labels ")[0]

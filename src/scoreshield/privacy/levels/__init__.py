@@ -1,0 +1,1 @@
+"""Level tables: releases that answer with one of a few output levels."""

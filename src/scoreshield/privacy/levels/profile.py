@@ -1,0 +1,94 @@
+r"""The exact privacy profile of a table of integers: the worst pair of inputs at every epsilon.
+
+For each ordered pair :math:`\sum_j (p_j - x q_j)_+` is convex and piecewise linear in :math:`x = e^\epsilon`, with
+knots at the ratios p_j / q_j; so is the maximum over pairs. Its knots are found by intersecting tangents: between two
+points the function is either their two tangent lines, and has one knot where they cross, or lies above that crossing,
+which splits the interval. Each value is then computed with exact integers at a point just below the knot and rounded
+up, so interpolation between knots never understates.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.privacy.levels.program import WHOLE
+from scoreshield.privacy.profiles import CurveProfile
+
+Float = NDArray[np.float64]
+Point = tuple[float, float, float]
+
+_MOST_KNOTS = 1000
+_CLOSE = 1e-14
+
+
+def channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile:
+    """The upper envelope over all ordered pairs of rows, with a knot at ``epsilon`` too."""
+    table = weights.astype(np.float64) / WHOLE
+    largest = _largest_ratio(table)
+    last = math.log(largest) + 2.0**-47 * (1 + math.log(largest))
+    losses = sorted({0.0, *(math.log(knot) for knot in _knots(table, largest)), min(epsilon, last), last})
+    deltas = [_value(weights, table, loss) for loss in losses]
+    falling = np.maximum.accumulate(deltas[::-1])[::-1]
+    return CurveProfile(tuple(losses), tuple(float(value) for value in falling))
+
+
+def total_variation(weights: NDArray[np.uint64]) -> float:
+    """The largest total variation between two rows, rounded up."""
+    largest = 0
+    for row in weights:
+        above = np.where(weights < row, row - weights, np.uint64(0))  # of each other row, where it has less
+        largest = max(largest, max(sum(part) for part in above.tolist()))
+    return math.nextafter(largest / WHOLE, 2.0)
+
+
+def _largest_ratio(table: Float) -> float:
+    """The largest p / q with q > 0, rounded up: above 1, as each row sums to one."""
+    largest = 1.0
+    for column in table.T:
+        positive = column[column > 0]
+        if len(positive):
+            largest = max(largest, float(positive.max() / positive.min()) * (1 + 2.0**-50))
+    return largest
+
+
+def _tangent(table: Float, x: float) -> Point:
+    """x, the envelope there, and the slope of the pair that attains it."""
+    excess = table[:, None, :] - x * table[None, :, :]
+    values = np.maximum(excess, 0.0).sum(axis=2)
+    i, k = np.unravel_index(int(values.argmax()), values.shape)
+    return x, float(values[i, k]), -float(table[k][excess[i, k] > 0].sum())
+
+
+def _knots(table: Float, largest: float) -> list[float]:
+    found: list[float] = []
+    todo = [(_tangent(table, 1.0), _tangent(table, largest))]
+    while todo and len(found) + len(todo) < _MOST_KNOTS:
+        left, right = todo.pop()
+        (x0, f0, s0), (x1, f1, s1) = left, right
+        if s1 - s0 <= _CLOSE or f1 - f0 - s0 * (x1 - x0) <= _CLOSE:
+            continue
+        x = (f0 - s0 * x0 - f1 + s1 * x1) / (s1 - s0)
+        if not x0 < x < x1:
+            continue
+        found.append(x)
+        middle = _tangent(table, x)
+        if middle[1] - f0 - s0 * (x - x0) > _CLOSE:
+            todo += [(left, middle), (middle, right)]
+    return sorted(found)
+
+
+def _value(weights: NDArray[np.uint64], table: Float, loss: float) -> float:
+    """The envelope just below e^loss, exactly, then rounded up to a float; at most one."""
+    x = Fraction(math.exp(loss)) * (1 - Fraction(1, 2**50)) if loss else Fraction(1)
+    values = np.maximum(table[:, None, :] - float(x) * table[None, :, :], 0.0).sum(axis=2)
+    best = Fraction(0)
+    for i, k in np.argwhere(values >= values.max() - 1e-12):
+        pairs = zip(weights[i].tolist(), weights[k].tolist(), strict=True)
+        best = max(best, sum((max(Fraction(0), p - x * q) for p, q in pairs), Fraction(0)))
+    share = best / WHOLE
+    value = float(share)
+    return min(1.0, value if value >= share else math.nextafter(value, 2.0))

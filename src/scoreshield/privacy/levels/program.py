@@ -1,0 +1,272 @@
+r"""The linear program of the best discrete channel, and how its solution becomes whole numbers.
+
+A channel x gives output j for input level i with probability :math:`x_{ij}`. Under record replacement a score can move
+from any level to any other, so pure epsilon asks :math:`x_{ij} \le e^\epsilon x_{kj}` for all i, k, j. With a cap
+:math:`u_j` for each column that is :math:`e^{-\epsilon} u_j \le x_{ij} \le u_j`, and with
+:math:`x_{ij} = e^{-\epsilon} u_j + (1 - e^{-\epsilon}) v_{ij}` it is :math:`0 \le v_{ij} \le u_j`: as many constraints
+as entries, all of size one whatever epsilon is. Only the caps are taken from the solver. Given them, the best row is
+filled greedily, cheapest output first, in whole 2^-62nds, so no float decides whether a constraint holds.
+
+Sources: Ghosh, Roughgarden & Sundararajan 2012 (optimal mechanisms as linear programs); Kairouz, Oh & Viswanath 2016
+(extreme points are staircases). docs/optimal.md has the proofs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from scoreshield import _checks
+from scoreshield.errors import ScoreShieldError
+from scoreshield.privacy.levels.cuts import tail
+from scoreshield.privacy.sampling import intervals
+
+Float = NDArray[np.float64]
+Rows = list[list[int]]
+
+UTILITIES = ("squared", "absolute", "threshold")
+
+#: Weights are whole parts of this.
+WHOLE = 2**62
+#: Beyond this epsilon the least weight is below 2^-57: what is drawn serves a larger epsilon as well.
+LARGEST_EPSILON = 40.0
+#: The most entries of the pure program, and the most (pair, output) terms of the one with delta.
+LARGEST_PURE, LARGEST_PAIRS = 10_201, 9_300
+#: Below this delta e^-epsilon the general program asks for more than a solver resolves; the mixture is used alone.
+FINEST_DELTA = 1e-7
+
+_BITS = 192
+_TOLERANCES = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What the pure program found.
+
+    Attributes
+    ----------
+    caps : the largest entry of each column.
+    value : the least expected cost, as the solver has it.
+    bound : a lower bound on the cost of *every* epsilon-private channel, from the dual values (docs/optimal.md).
+    """
+
+    caps: Float
+    value: float
+    bound: float
+
+
+def ratio_floor(epsilon: float) -> Fraction:
+    """A rational number just below e^epsilon, by interval arithmetic; at most e^64, which no two weights exceed."""
+    exact = Fraction(min(epsilon, 64.0))
+    with intervals.LOCK:
+        iv = intervals.INTERVALS
+        iv.prec = _BITS + 128
+        power = iv.exp(iv.mpf(exact.numerator) / exact.denominator)
+        return Fraction(int((power * 2**_BITS).a), 2**_BITS)
+
+
+def solve_pure(epsilon: float, costs: Float) -> Solution:
+    """The caps of the best epsilon-private channel for costs (prior times cost, inputs x outputs) that are >= 0.
+
+    The program is solved twice: tolerances of a solver are absolute, so the second run scales the costs by the first
+    one's value.
+    """
+    found = _solve_pure(epsilon, costs, 1 / (costs.max() or 1.0))
+    if found.value <= 0:
+        return found
+    again = _solve_pure(epsilon, costs, 10 / found.value)
+    return max(found, again, key=lambda one: one.bound)
+
+
+def _solve_pure(epsilon: float, costs: Float, scale: float) -> Solution:
+    n, m = costs.shape
+    low, rest = math.exp(-epsilon), -math.expm1(-epsilon)
+    objective = np.concatenate([rest * costs.ravel(), low * costs.sum(axis=0)]) * scale
+    below_cap = sparse.hstack([sparse.eye_array(n * m), -sparse.kron(np.ones((n, 1)), sparse.eye_array(m))])
+    row_sums = sparse.hstack([rest * sparse.kron(sparse.eye_array(n), np.ones((1, m))), np.full((n, m), low)])
+    result = _run(objective, below_cap.tocsr(), np.zeros(n * m), row_sums.tocsr(), np.ones(n))
+    duals = np.asarray(result.eqlin.marginals) / scale
+    gaps = costs - duals[:, None]
+    column = (gaps + math.expm1(epsilon) * np.minimum(gaps, 0.0)).sum(axis=0)
+    bound = float(duals.sum() + min(0.0, float(column.min())))
+    return Solution(np.maximum(result.x[n * m :], 0.0), float(result.fun) / scale, bound)
+
+
+def solve_approximate(epsilon: float, delta: float, costs: Float) -> Float:
+    """The best (epsilon, delta) channel, with one slack for each ordered pair of inputs and each output.
+
+    s_ikj >= x_ij - e^epsilon x_kj, and over j they sum to at most delta; both are divided by e^epsilon.
+    """
+    n, m = costs.shape
+    first, second = (side[~np.eye(n, dtype=bool)] for side in np.indices((n, n)))
+    pairs = len(first)
+    term, output = np.arange(pairs * m), np.tile(np.arange(m), pairs)
+    shrink, one = np.full(pairs * m, math.exp(-epsilon)), np.ones(pairs * m)
+    places = (np.repeat(first, m) * m + output, np.repeat(second, m) * m + output, n * m + term)
+    shape = (pairs * m, n * m + pairs * m)
+    entries = (np.concatenate([shrink, -one, -one]), (np.tile(term, 3), np.concatenate(places)))
+    excess = sparse.csr_array(entries, shape=shape)
+    totals = sparse.hstack(
+        [sparse.csr_array((pairs, n * m)), sparse.kron(sparse.eye_array(pairs), np.ones((1, m)))]
+    ).tocsr()
+    row_sums = sparse.hstack(
+        [sparse.kron(sparse.eye_array(n), np.ones((1, m))), sparse.csr_array((n, pairs * m))]
+    ).tocsr()
+    result = _run(
+        np.concatenate([costs.ravel() / (costs.max() or 1.0), np.zeros(pairs * m)]),
+        sparse.vstack([excess, totals]).tocsr(),
+        np.concatenate([np.zeros(pairs * m), np.full(pairs, delta * math.exp(-epsilon))]),
+        row_sums,
+        np.ones(n),
+    )
+    return np.asarray(np.maximum(result.x[: n * m], 0.0).reshape(n, m))
+
+
+def _run(objective: Float, upper: Any, limits: Float, equal: Any, ones: Float) -> Any:
+    result = linprog(objective, A_ub=upper, b_ub=limits, A_eq=equal, b_eq=ones, method="highs-ds", options=_TOLERANCES)
+    if result.status != 0:
+        raise ScoreShieldError(f"The linear program of the optimal channel was not solved: {result.message}")
+    return result
+
+
+def round_pure(caps: Float, costs: Float, ratio: Fraction, whole: int = WHOLE) -> Rows:
+    """The best channel in whole numbers whose rows sum to ``whole`` and whose columns have floors near caps / ratio.
+
+    Every entry of column j lies between the floor l_j and int(ratio l_j), so the constraint holds exactly. Within
+    these, each row is filled cheapest output first, which is optimal for it.
+    """
+    floors = [math.ceil(Fraction(float(cap)) * whole / ratio) if cap > 1e-13 else 0 for cap in caps]
+    while (total := sum(int(ratio * floor) for floor in floors)) < whole:
+        floors = [floor and floor * whole // total + 1 for floor in floors]
+    if (total := sum(floors)) > whole:
+        floors = [max(1, floor * whole // total) if floor else 0 for floor in floors]
+    room = [int(ratio * floor) - floor for floor in floors]
+    return [_fill(floors, room, order, whole) for order in np.argsort(costs, axis=1, kind="stable")]
+
+
+def _fill(floors: list[int], room: list[int], order: NDArray[np.intp], whole: int) -> list[int]:
+    row, left = list(floors), whole - sum(floors)
+    for j in order:
+        take = min(left, room[j])
+        row[j] += take
+        left -= take
+    return row
+
+
+def usable(delta: float) -> int:
+    """What may be spent of delta, in 2^-62nds: a little less than all, so that a profile rounded up still meets it."""
+    whole = Fraction(delta)
+    return int(max(whole / 2, whole * (1 - Fraction(1, 2**40)) - Fraction(1, 2**46)) * WHOLE)
+
+
+def round_mixture(caps: Float, costs: Float, ratio: Fraction, delta: float) -> Rows:
+    """A pure channel, and with probability delta the best output, told openly: (epsilon, delta) for every pair."""
+    open_share = usable(delta)
+    rows = round_pure(caps, costs, ratio, WHOLE - open_share)
+    for row, best in zip(rows, np.argmin(costs, axis=1), strict=True):
+        row[best] += open_share
+    return rows
+
+
+def round_approximate(channel: Float, costs: Float, ratio: Fraction, delta: float) -> Rows | None:
+    """Whole numbers near a float channel, moved towards the best constant output until the constraint holds exactly.
+
+    The excess over e^epsilon is convex and 0 for a constant channel, so moving a share (H - delta) / H of the way ends
+    at most at delta, up to the next rounding; None if a few such steps do not do.
+    """
+    allowed = usable(delta)
+    constant = int(np.argmin(costs.sum(axis=0)))
+    rows = [_whole([Fraction(float(p)) for p in row], constant) for row in channel]
+    for _ in range(6):
+        excess = worst_excess(rows, ratio)
+        if excess <= allowed:
+            return rows
+        kept = Fraction(allowed) / excess * (1 - Fraction(1, 2**44))
+        rows = [_whole(_mixed(row, kept, constant), constant) for row in rows]
+    return None
+
+
+def _mixed(row: list[int], kept: Fraction, constant: int) -> list[Fraction]:
+    return [kept * weight + ((1 - kept) * WHOLE if j == constant else 0) for j, weight in enumerate(row)]
+
+
+def _whole(row: list[Fraction], rest: int) -> list[int]:
+    """Whole numbers in these proportions that sum to 2^62: each rounded down, what is left goes to one place."""
+    total = sum(row)
+    out = [int(value * WHOLE / total) for value in row]
+    out[rest] += WHOLE - sum(out)
+    return out
+
+
+def worst_excess(rows: Sequence[Sequence[int]], ratio: Fraction) -> Fraction:
+    """The largest, over ordered pairs of inputs, of the sum of (w_ij - ratio w_kj)_+; exact."""
+    scaled = np.array([[weight * ratio.denominator for weight in row] for row in rows], dtype=object)
+    against = np.array([[weight * ratio.numerator for weight in row] for row in rows], dtype=object)
+    worst = max(int(np.maximum(row - against, 0).sum(axis=1).max()) for row in scaled)
+    return Fraction(worst, ratio.denominator)
+
+
+def expected(rows: Sequence[Sequence[int]], costs: Float) -> float:
+    """The expected cost of a channel of whole 2^-62nds, for costs that hold the prior."""
+    return float((np.array(rows, dtype=np.float64) / WHOLE * costs).sum())
+
+
+def threshold_in(threshold: Any, low: float, high: float, function: str) -> float:
+    must = f"a number in [{low:g}, {high:g})"
+    t = _checks.real(threshold, "threshold", function, must)
+    if not low <= t < high:
+        _checks.reject("threshold", function, must, threshold)
+    return t
+
+
+def costs_of(utility: Any, inputs: Any, outputs: Any, threshold: float | None, function: str) -> Float:
+    """The cost of each output at each level."""
+    levels, released = np.asarray(inputs)[:, None], np.asarray(outputs)
+    if isinstance(utility, str):
+        match _checks.one_of(utility, "utility", function, UTILITIES):
+            case "squared":
+                return np.asarray((levels - released) ** 2)
+            case "absolute":
+                return np.asarray(np.abs(levels - released))
+        t = threshold_in(threshold, float(levels[0, 0]), float(levels[-1, 0]), function)
+        return np.asarray((levels > t) != (released > t), dtype=np.float64)
+    must = f"one of {', '.join(map(repr, UTILITIES))}, or finite costs of shape {(len(levels), len(released))}"
+    matrix = _checks.array(utility, "utility", function, must)
+    if matrix.shape != (len(levels), len(released)) or matrix.dtype.kind not in "fiu":
+        _checks.reject("utility", function, must, utility)
+    if not (np.abs(matrix := matrix.astype(np.float64)) <= 1e100).all():
+        _checks.reject("utility", function, must, utility)
+    return matrix
+
+
+def masses_of(prior: Any, inputs: Any, cuts: Any, function: str) -> Float:
+    """The public probability of each level."""
+    must = f"None, a density, a distribution or {len(inputs)} weights: finite, and positive at every level"
+    if prior is None:
+        return np.full(len(inputs), 1 / len(inputs))
+    if callable(getattr(prior, "sf", None)) and callable(getattr(prior, "cdf", None)):
+        below, above = np.asarray(prior.cdf(cuts)), np.asarray(prior.sf(cuts))
+        masses = np.diff(np.concatenate([[0.0], below, [1.0]]))
+        upper = -np.diff(np.concatenate([[1.0], above, [0.0]]))
+        masses = np.where(np.concatenate([[0.0], below]) > 0.5, upper, masses)  # no cancellation in either tail
+    elif callable(getattr(prior, "clean_rate", None)):
+        masses = -np.diff(np.concatenate([[1.0], tail(prior, np.asarray(cuts), "prior", function), [0.0]]))
+    else:
+        values = [prior(level) for level in inputs] if callable(prior) else prior
+        masses = _checks.array(values, "prior", function, must)
+    if masses.shape != (len(inputs),) or masses.dtype.kind not in "fiu":
+        _checks.reject("prior", function, must, prior)
+    masses = masses.astype(np.float64)
+    with np.errstate(over="ignore"):
+        total = float(masses.sum())
+    if not (np.isfinite(masses).all() and (masses > 0).all() and math.isfinite(total)):
+        _checks.reject("prior", function, must, prior)
+    return np.asarray(masses / total)

@@ -1,0 +1,353 @@
+r"""Discrete channels: a score is rounded to a public level, and an output is drawn from that level's own table.
+
+A row of the table holds whole 2^-62nds, so the channel that is certified is the channel that is drawn: no float stands
+for a probability. A :class:`LevelChannel` checks, when it is made and with exact integers against a rational number
+below :math:`e^\epsilon`, that for every ordered pair of levels
+
+.. math:: \sum_j (w_{ij} - e^\epsilon w_{kj})_+ \le \delta 2^{62}.
+
+Under record replacement one score moves, from any level to any other, and the other scores' draws cancel: this is
+(epsilon, delta) for the whole vector. Two makers: :func:`optimal_channel`, the linear program for a public prior and a
+utility (channel_program), and :func:`randomised_response` on public cut points (Warner 1965; Kairouz et al. 2016).
+docs/optimal.md has the proofs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.levels import program
+from scoreshield.privacy.levels.cuts import (
+    RetrievalCuts,
+    check_range,
+    increasing,
+    predicted_recall,
+    retrieval_cuts,
+)
+from scoreshield.privacy.levels.profile import channel_profile, total_variation
+from scoreshield.privacy.levels.program import WHOLE
+from scoreshield.privacy.profiles import Profile, StepProfile
+from scoreshield.privacy.sampling import discrete
+from scoreshield.privacy.sampling.stream import Stream
+
+__all__ = [
+    "LevelChannel",
+    "RetrievalCuts",
+    "optimal_channel",
+    "predicted_recall",
+    "randomised_response",
+    "retrieval_cuts",
+]
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LevelChannel:
+    """A table from score levels to released values, verified to be (epsilon, delta)-private when it is made.
+
+    Attributes
+    ----------
+    inputs : the levels, increasing, in the public range.
+    cuts : a clean score above ``cuts[i]`` has a level above ``inputs[i]``; one fewer than the levels.
+    outputs : what may be released, increasing multiples of ``step``.
+    step : the public grid, a power of two.
+    weights : whole numbers, inputs x outputs; each row sums to 2^62.
+    epsilon, delta : what it satisfies, for a change from any level to any other.
+    """
+
+    inputs: tuple[float, ...]
+    cuts: tuple[float, ...]
+    outputs: tuple[float, ...]
+    step: float
+    weights: NDArray[np.uint64]
+    epsilon: float
+    delta: float = 0.0
+
+    name: ClassVar[str] = "levels"
+
+    def __post_init__(self) -> None:
+        function = "LevelChannel"
+        for field in ("inputs", "cuts", "outputs"):
+            values = increasing(getattr(self, field), field, function)
+            object.__setattr__(self, field, tuple(float(value) + 0.0 for value in values))
+        object.__setattr__(self, "epsilon", _checks.budget(self.epsilon, function))
+        object.__setattr__(self, "delta", _checks.probability(self.delta, "delta", function, zero=True))
+        lows, highs = self.inputs[:-1], self.inputs[1:]
+        inside = [low <= cut < high for low, cut, high in zip(lows, self.cuts, highs, strict=False)]
+        if len(self.cuts) != len(lows) or not all(inside):
+            _checks.reject("cuts", function, "one number between each two inputs", self.cuts)
+        step = _checks.positive(self.step, "step", function)
+        if math.frexp(step)[0] != 0.5 or any(math.fmod(value, step) for value in self.outputs):
+            _checks.reject("step", function, "a power of two that divides every output", self.step)
+        weights = _whole_weights(self.weights, (len(self.inputs), len(self.outputs)), function)
+        object.__setattr__(self, "weights", weights)
+        _verify(weights.tolist(), self.epsilon, self.delta)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LevelChannel) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        table = self.weights.tobytes()
+        return self.inputs, self.cuts, self.outputs, self.step, table, self.epsilon, self.delta
+
+    def __repr__(self) -> str:
+        spent = f"epsilon {self.epsilon:g}" + (f", delta {self.delta:g}" if self.delta else "")
+        return (
+            f"<LevelChannel of {len(self.inputs)} levels in [{self.inputs[0]:.4g}, {self.inputs[-1]:.4g}] and "
+            f"{len(self.outputs)} outputs, {spent}>"
+        )
+
+    @cached_property
+    def probabilities(self) -> Float:
+        """The table as floats, for sums; draws use the integers."""
+        return self.weights.astype(np.float64) / WHOLE
+
+    @cached_property
+    def _cumulative(self) -> NDArray[np.uint64]:
+        return np.cumsum(self.weights, axis=1, dtype=np.uint64)
+
+    @cached_property
+    def _tails(self) -> Float:
+        """P[output number >= j] for j = 0, ..., m."""
+        above = np.uint64(WHOLE) - self._cumulative
+        return np.concatenate([np.ones((len(above), 1)), above.astype(np.float64) / WHOLE], axis=1)
+
+    def level_of(self, scores: ArrayLike) -> NDArray[np.int64]:
+        """The number of each score's level; what lies outside the range belongs to its ends."""
+        places = np.searchsorted(self.cuts, np.asarray(scores, dtype=np.float64), side="left")
+        return np.asarray(places, dtype=np.int64)
+
+    @clear_frames_on_error
+    def release(self, stream: Stream, clean_scores: ArrayLike) -> Float:
+        """An independent draw for each clean score; the result has their shape.
+
+        One word of the stream is read for each score, whatever it is.
+        """
+        must = "an array of finite numbers"
+        scores = _checks.array(clean_scores, "clean_scores", "release", must)
+        if scores.dtype.kind not in "fiu" or not np.isfinite(scores).all():
+            _checks.reject("clean_scores", "release", must, clean_scores)
+        picked = discrete.choose(stream, self._cumulative, self.level_of(scores).ravel())
+        return np.asarray(self.outputs, dtype=np.float64)[picked].reshape(scores.shape)
+
+    def exceed(self, threshold: ArrayLike, score: ArrayLike, inclusive: bool = False) -> Any:
+        """P[released > threshold | clean score], or >= if ``inclusive``."""
+        side = "left" if inclusive else "right"
+        first = np.searchsorted(self.outputs, np.asarray(threshold, dtype=np.float64), side=side)  # type: ignore[call-overload]
+        return self._tails[self.level_of(score), first]
+
+    @property
+    def errors(self) -> Float:
+        """The root mean squared error at each level."""
+        gaps = np.asarray(self.outputs) - np.asarray(self.inputs)[:, None]
+        return np.asarray(np.sqrt((self.probabilities * gaps**2).sum(axis=1)))
+
+    @cached_property
+    def std(self) -> float:
+        """The root mean squared error at the level where it is largest, :attr:`worst_input`: bias is part of it."""
+        return float(self.errors.max())
+
+    @property
+    def worst_input(self) -> float:
+        return self.inputs[int(self.errors.argmax())]
+
+    def expected_cost(self, prior: object = None, utility: object = "squared", threshold: float | None = None) -> float:
+        """The mean cost of a release, smaller is better; arguments as in :func:`optimal_channel`."""
+        function = "expected_cost"
+        masses = program.masses_of(prior, self.inputs, self.cuts, function)
+        costs = program.costs_of(utility, self.inputs, self.outputs, threshold, function)
+        return float(masses @ (self.probabilities * costs).sum(axis=1))
+
+    def expected_utility(
+        self, prior: object = None, utility: object = "squared", threshold: float | None = None
+    ) -> float:
+        """Minus the expected cost: larger is better."""
+        return -self.expected_cost(prior, utility, threshold)
+
+    def profile(self, sensitivity: float | None = None) -> Profile:
+        """What a release tells about one change of level, any to any; ``sensitivity`` is there for other laws' sake."""
+        del sensitivity
+        return self._profile
+
+    @cached_property
+    def _profile(self) -> Profile:
+        if self.delta:
+            return channel_profile(self.weights, self.epsilon)
+        return StepProfile.of_advantage(self.epsilon, total_variation(self.weights))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a row of weights is one string of hexadecimal numbers."""
+        return {
+            "name": self.name,
+            "inputs": list(self.inputs),
+            "cuts": list(self.cuts),
+            "outputs": list(self.outputs),
+            "step": self.step,
+            "weights": [" ".join(f"{weight:x}" for weight in row) for row in self.weights.tolist()],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LevelChannel:
+        """Read back what ``to_dict`` wrote; the privacy that it states is verified again."""
+        try:
+            rows = [[int(weight, 16) for weight in row.split()] for row in data["weights"]]
+            weights = np.array(rows, dtype=np.uint64)
+            fields = {field: data[field] for field in ("inputs", "cuts", "outputs", "step", "epsilon", "delta")}
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InvalidInput(f"This is no table of score levels: {type(error).__name__} on {error}.") from None
+        return cls(**fields, weights=weights)
+
+
+def _whole_weights(weights: Any, shape: tuple[int, int], function: str) -> NDArray[np.uint64]:
+    """Whole numbers of this shape whose rows sum to 2^62, as a read-only array of its own."""
+    must = f"whole numbers >= 0 of shape {shape} whose rows sum to 2^62"
+    found = np.array(weights.tolist() if isinstance(weights, np.ndarray) else weights, dtype=object)
+    fits = found.shape == shape and all(type(weight) is int and weight >= 0 for weight in found.flat)
+    if not fits or any(sum(row) != WHOLE for row in found.tolist()):
+        _checks.reject("weights", function, must, weights)
+    table = found.astype(np.uint64)
+    table.flags.writeable = False
+    return table
+
+
+def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None:
+    """Refuse weights that are not (epsilon, delta)-private; exact integers throughout."""
+    ratio = program.ratio_floor(epsilon)
+    if delta == 0:
+        private = all(max(column) <= ratio * min(column) for column in zip(*rows, strict=True))
+    else:
+        private = program.worst_excess(rows, ratio) <= Fraction(delta) * WHOLE
+    if not private:
+        raise InvalidInput(
+            f"These weights are not (epsilon, delta) = ({epsilon:g}, {delta:g}) private for every pair of inputs; "
+            "give weights that are, or the epsilon and delta that they have."
+        )
+
+
+def optimal_channel(
+    epsilon: float,
+    delta: float = 0.0,
+    *,
+    score_range: tuple[float, float] = (-1.0, 1.0),
+    levels: int | None = None,
+    prior: object = None,
+    utility: object = "squared",
+    threshold: float | None = None,
+    outputs: ArrayLike | None = None,
+) -> LevelChannel:
+    """The channel of least expected cost among all (epsilon, delta)-private ones on these levels, by linear program.
+
+    Parameters
+    ----------
+    epsilon, delta : the contract; ``epsilon`` at least 1e-6.
+    score_range : public; scores outside are moved to its ends.
+    levels : how many, evenly spaced: 41 unless given, 21 with ``delta`` > 0, where that is also about the most.
+    prior : public: None (uniform over the levels), positive weights, one a level, a callable density, or a
+        distribution (SciPy's, or a ``Distribution``), whose mass between the cuts is taken.
+    utility : "squared" or "absolute" error, "threshold" (cost 1 where the released score falls on the other side of
+        ``threshold``; accepted is score > threshold), or a matrix of costs, levels x outputs.
+    outputs : what may be released, in the range; the levels unless given.
+    """
+    function = "optimal_channel"
+    epsilon = _checks.budget(epsilon, function)
+    if epsilon < 1e-6:
+        _checks.reject("epsilon", function, "at least 1e-6", epsilon)
+    delta = _checks.probability(delta, "delta", function, zero=True)
+    if 0 < delta < 1e-12:
+        _checks.reject("delta", function, "0, or at least 1e-12, below which whole 2^-62nds cannot keep it", delta)
+    low, high = check_range(score_range, function)
+    step = _step(high - low)
+    count = _checks.count((21 if delta else 41) if levels is None else levels, "levels", function, least=2)
+    inputs = _on_grid(np.linspace(low, high, min(count, program.LARGEST_PURE)), low, high, step)
+    released = inputs if outputs is None else _outputs(outputs, low, high, step, function)
+    _check_size(count, len(released), delta, function)
+    ends = float(inputs[0]), float(inputs[-1])
+    t = None if threshold is None else program.threshold_in(threshold, *ends, function)
+    cuts = (inputs[:-1] + inputs[1:]) / 2
+    if t is not None:  # levels keep the clean decision: the cut around the threshold is the threshold
+        cuts[np.searchsorted(inputs, t, side="right") - 1] = t
+    costs = program.costs_of(utility, inputs, released, t, function)
+    costs = program.masses_of(prior, inputs, cuts, function)[:, None] * (costs - costs.min(axis=1, keepdims=True))
+    rows = _best_rows(min(epsilon, program.LARGEST_EPSILON), delta, costs)
+    weights = np.array(rows, dtype=np.uint64)
+    return LevelChannel(tuple(inputs), tuple(cuts), tuple(released), step, weights, epsilon, delta)
+
+
+def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
+    """Solve, round, and of two candidates take the one that costs less once it is private for sure."""
+    ratio = program.ratio_floor(epsilon)
+    caps = program.solve_pure(epsilon, costs).caps
+    mixture = program.round_mixture(caps, costs, ratio, delta)  # without delta, the pure channel itself
+    if delta * math.exp(-epsilon) < program.FINEST_DELTA:
+        return mixture
+    general = program.round_approximate(program.solve_approximate(epsilon, delta, costs), costs, ratio, delta)
+    limit = program.expected(mixture, costs) * (1 - 1e-9)
+    return mixture if general is None or program.expected(general, costs) >= limit else general
+
+
+def randomised_response(
+    epsilon: float, cuts: ArrayLike, *, score_range: tuple[float, float] = (-1.0, 1.0)
+) -> LevelChannel:
+    """k-ary randomised response on the k = len(cuts) + 1 bins between public cut points; pure epsilon.
+
+    The true bin is told with probability e^epsilon / (e^epsilon + k - 1), rounded down to a 2^-62nd or so, and every
+    other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
+    """
+    function = "randomised_response"
+    epsilon = _checks.budget(epsilon, function)
+    low, high = check_range(score_range, function)
+    edges = np.concatenate([[low], increasing(cuts, "cuts", function), [high]])
+    width = float(np.diff(edges).min())
+    if not width >= 2.0**-40:
+        _checks.reject("cuts", function, f"inside ({low:g}, {high:g}) and at least 2^-40 apart", cuts)
+    step = min(_step(high - low), math.ldexp(1.0, math.frexp(width)[1] - 3))
+    middles = np.rint((edges[:-1] + edges[1:]) / 2 / step) * step
+    k = len(middles)
+    other = math.ceil(WHOLE / (program.ratio_floor(epsilon) + k - 1))
+    weights = np.full((k, k), other, dtype=np.uint64)
+    np.fill_diagonal(weights, WHOLE - (k - 1) * other)
+    return LevelChannel(tuple(middles), tuple(edges[1:-1]), tuple(middles), step, weights, epsilon)
+
+
+def _step(width: float) -> float:
+    """The public grid: a power of two, 2^-30 of the range or a little less."""
+    return math.ldexp(1.0, math.frexp(width)[1] - 31)
+
+
+def _on_grid(values: Float, low: float, high: float, step: float) -> Float:
+    """The nearest multiples of the step that lie inside the range; no negative zero."""
+    return np.clip(np.rint(values / step), math.ceil(low / step), math.floor(high / step)) * step + 0.0
+
+
+def _outputs(outputs: Any, low: float, high: float, step: float, function: str) -> Float:
+    found = increasing(outputs, "outputs", function)
+    rounded = _on_grid(found, low, high, step)
+    if found[0] < low or found[-1] > high or len(found) > 10_000 or (np.diff(rounded) <= 0).any():
+        _checks.reject("outputs", function, f"in [{low:g}, {high:g}], at most 10,000, {step:g} or more apart", outputs)
+    return rounded
+
+
+def _check_size(count: int, outputs: int, delta: float, function: str) -> None:
+    if count * outputs > program.LARGEST_PURE:
+        most = f"at most {math.isqrt(program.LARGEST_PURE)} with as many outputs"
+        must = f"{most}, {program.LARGEST_PURE:,} entries in all, so that the program stays small"
+        _checks.reject("levels", function, must, count)
+    if delta and count * (count - 1) * outputs > program.LARGEST_PAIRS:
+        _checks.reject("levels", function, "at most 21 (with as many outputs) where delta > 0", count)

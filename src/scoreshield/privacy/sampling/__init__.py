@@ -1,0 +1,1 @@
+"""Random bits, and exact draws from them: rounded Gaussian and Laplace noise, coins, choices, points on a sphere."""

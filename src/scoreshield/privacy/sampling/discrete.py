@@ -1,0 +1,191 @@
+r"""Exact sampling of other laws than the Gaussian: Laplace, staircase, coins, and tables of integers.
+
+As for the Gaussian, nothing here stands a float for a random real. A draw is a function of fair bits that are read
+until it is decided: double precision with a proved error settles nearly all, interval arithmetic the rest. With X
+uniform on [-1, 1), :math:`-\ln|X|` is a standard exponential variable, independent of the fair sign of X:
+
+* Laplace: :math:`\mathrm{round}(-s\,\mathrm{sgn}(X) \ln |X|)`, the real-valued Laplace law rounded to the grid;
+* geometric: :math:`\lfloor -\ln|X| / \epsilon \rfloor`, at least k with probability :math:`e^{-k\epsilon}`;
+* a coin of real probability p: compare X's bits with those of p.
+
+docs/mechanisms.md has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.privacy.sampling import gaussian, intervals
+from scoreshield.privacy.sampling.gaussian import Float
+from scoreshield.privacy.sampling.stream import Stream, Words
+
+Ints = NDArray[np.int64]
+
+#: Bound on the error of ln|X| in double precision where |X| >= 2^-19: 571 u, and room for one product or quotient.
+LOG_ERROR = 640 * 2.0**-53
+_CHUNK = 16_384
+
+
+def fill_rounded_laplace(stream: Stream, scale: float, out: Float) -> None:
+    """Fill an array with independent draws of round(L), L Laplace of this scale (in grid steps), as whole floats."""
+    if not 0 < scale <= gaussian.LARGEST_SCALE:
+        raise ValueError(f"scale must be in (0, 2^32], got {scale!r}")
+    for start in range(0, len(out), _CHUNK):
+        chunk = out[start : start + _CHUNK]
+        words = stream.words(len(chunk))
+        value, logarithm = gaussian.log_magnitude(words)
+        logarithm *= -scale
+        nearest = np.rint(logarithm)
+        undecided = np.abs(logarithm - nearest) >= 0.5 - scale * LOG_ERROR
+        undecided |= np.abs(value) < gaussian._SMALLEST_X
+        for place in np.flatnonzero(undecided):
+            nearest[place] = _decide_log(stream, int(words[place]), Fraction(scale), half=True)
+        chunk[:] = np.copysign(nearest, value)
+
+
+def geometric(stream: Stream, epsilon: float, count: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """Independent G >= 0 with P[G >= k] = e^(-k epsilon), each with an independent fair sign (True for minus)."""
+    found, minus = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
+    inverse = Fraction(1) / Fraction(epsilon)
+    for start in range(0, count, _CHUNK):
+        part = slice(start, min(start + _CHUNK, count))
+        words = stream.words(part.stop - start)
+        value, logarithm = gaussian.log_magnitude(words)
+        logarithm /= -epsilon
+        whole = np.floor(logarithm)
+        margin = LOG_ERROR / epsilon + 2.0**-50 * (whole + 1)
+        undecided = (logarithm - whole < margin) | (whole + 1 - logarithm < margin)
+        undecided |= np.abs(value) < gaussian._SMALLEST_X
+        for place in np.flatnonzero(undecided):
+            whole[place] = _decide_log(stream, int(words[place]), inverse, half=False)
+        found[part] = whole
+        minus[part] = words < 0
+    return found, minus
+
+
+def coins(stream: Stream, probability: Callable[[int], tuple[int, int]], count: int) -> NDArray[np.bool_]:
+    """Independent coins of one real probability p, known through enclosures.
+
+    ``probability(bits)`` returns integers (low, high) with low <= p 2^bits <= high, as close as one likes.
+    """
+    low, high = probability(64)
+    words = stream.words(count).view(np.uint64)
+    heads = words < np.uint64(low) if low < 2**64 else np.ones(count, dtype=np.bool_)
+    for place in np.flatnonzero((words >= np.uint64(min(low, 2**64 - 1))) & (words <= np.uint64(min(high, 2**64 - 1)))):
+        heads[place] = _decide_coin(stream, int(words[place]), probability)
+    return heads
+
+
+def below(stream: Stream, bounds: Ints) -> Ints:
+    """Independent uniform integers, each in [0, bound), by rejection."""
+    limits = bounds.astype(np.uint64)
+    out = np.empty(len(limits), dtype=np.int64)
+    todo = np.arange(len(limits))
+    while len(todo):
+        words = stream.words(len(todo)).view(np.uint64)
+        wanted = limits[todo]
+        # 2^64 mod bound, without 2^64: the words below it would favour small remainders.
+        surplus = (np.uint64(2**64 - 1) % wanted + np.uint64(1)) % wanted
+        good = words >= surplus
+        out[todo[good]] = (words[good] % wanted[good]).astype(np.int64)
+        todo = todo[~good]
+    return out
+
+
+def enclose(value: Callable[[Any], Any]) -> Callable[[int], tuple[int, int]]:
+    """Enclosures of a real number in [0, 1] from a formula for mpmath's interval context."""
+
+    def at(bits: int) -> tuple[int, int]:
+        with intervals.LOCK:
+            iv = intervals.INTERVALS
+            iv.prec = bits + 64
+            scaled = value(iv) * (1 << bits)
+            low, high = int(scaled.a), int(scaled.b) + 1
+        return max(0, low), min(1 << bits, high)
+
+    return at
+
+
+def _decide_coin(stream: Stream, word: int, probability: Callable[[int], tuple[int, int]]) -> bool:
+    """Whether the uniform number that begins with these 64 bits is below p, reading on until it is clear."""
+    bits = 64
+    while True:
+        low, high = probability(bits)
+        if word + 1 <= low:
+            return True
+        if word >= high:
+            return False
+        word, bits = (word << 64) + (int(stream.words(1)[0]) & (2**64 - 1)), bits + 64
+
+
+def _decide_log(stream: Stream, x: int, factor: Fraction, *, half: bool) -> int:
+    """Round (or, without ``half``, floor) -factor ln|X| for the X that begins with the word x."""
+    bits = 63
+    while True:
+        x, bits = (x << 64) + (int(stream.words(1)[0]) & (2**64 - 1)), bits + 64
+        magnitude = x if x >= 0 else -x - 1
+        if magnitude == 0:
+            continue
+        with intervals.LOCK:
+            iv = intervals.INTERVALS
+            iv.prec = bits + 64
+            uniform = iv.mpf([magnitude, magnitude + 1]) / (1 << bits)
+            value = -iv.log(uniform) * factor.numerator / factor.denominator
+            if half:
+                found = gaussian._nearest(value)
+            else:
+                low = int(value.a)
+                found = low if iv.is_at_most(low, value) and iv.is_below(value, low + 1) else None
+        if found is not None:
+            return found
+
+
+def fill_staircase(stream: Stream, epsilon: float, width: int, inner: int, out: Float) -> None:
+    """Fill an array with the staircase law on the integers, as whole floats.
+
+    P[i] is proportional to e^(-epsilon l), where |i| = q width + u, l = q for u < inner and q + 1 for the rest: a move
+    by at most ``width`` changes it by a factor of at most e^epsilon. The magnitude is q width + u, q geometric, u
+    uniform on one of the two parts of a step; a minus sign on 0 is drawn again, so that 0 counts once.
+    """
+    outer = width - inner
+
+    def inside(iv: Any) -> Any:
+        return inner / (inner + outer * iv.exp(-_rational(iv, epsilon)))
+
+    chance = enclose(inside)
+    todo = np.arange(len(out))
+    while len(todo):
+        steps, minus = geometric(stream, epsilon, len(todo))
+        if outer:
+            first = coins(stream, chance, len(todo))
+            place = below(stream, np.where(first, inner, outer)) + np.where(first, 0, inner)
+        else:
+            place = below(stream, np.full(len(todo), inner))
+        size = steps.astype(np.float64) * width + place
+        good = ~(minus & (size == 0))
+        out[todo[good]] = np.where(minus, -size, size)[good]
+        todo = todo[~good]
+
+
+def _rational(iv: Any, value: float) -> Any:
+    exact = Fraction(value)
+    return iv.mpf(exact.numerator) / exact.denominator
+
+
+def choose(stream: Stream, table: NDArray[np.uint64], rows: Ints) -> Ints:
+    """A column for each row index, with the probabilities of that row: exact, for tables of whole 2^-62nds.
+
+    ``table`` holds cumulative weights, each row ending at 2^62.
+    """
+    picked = np.empty(len(rows), dtype=np.int64)
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        words: Words = stream.words(len(rows[part]))
+        uniform = (words.view(np.uint64) >> np.uint64(2)).astype(np.uint64)
+        picked[part] = (table[rows[part]] <= uniform[:, None]).sum(axis=1)
+    return picked

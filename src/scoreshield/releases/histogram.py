@@ -1,0 +1,174 @@
+r"""Release what an operating point needs: a private histogram of scores, and the false-match curve read off it.
+
+Replacing one record moves one score of a query from one bin to another: two counts change by one, l1 sensitivity 2
+and l2 :math:`\sqrt 2`. Over all pairs of n records it moves n - 1 scores: 2 (n - 1) and :math:`\sqrt 2\,(n - 1)`.
+Two-sided geometric noise (Ghosh, Roughgarden & Sundararajan 2012) gives pure epsilon, rounded Gaussian noise (epsilon,
+delta); counts stay whole.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.sampling import discrete
+from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
+from scoreshield.privacy.sampling.stream import Stream, sampler_name
+from scoreshield.releases.pipeline import Collection, Prepared
+from scoreshield.releases.results import HistogramRelease
+
+Float = NDArray[np.float64]
+HistogramMechanism = Literal["geometric", "gaussian"]
+HISTOGRAM_MECHANISMS: tuple[str, ...] = get_args(HistogramMechanism)
+_ROWS = 1024
+
+
+@clear_frames_on_error
+def release_histogram(
+    embeddings: ArrayLike,
+    query: ArrayLike | None,
+    *,
+    bins: int | ArrayLike = 64,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "geometric",
+    adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
+    score_range: tuple[float, float] = FULL_RANGE,
+    norm: str = "unit",
+    rng: Any = None,
+    ledger: Any = None,
+) -> HistogramRelease:
+    """Release how many scores lie in each public bin.
+
+    Parameters
+    ----------
+    embeddings, adjacency, norm, rng, ledger : as in :func:`scoreshield.release_scores`.
+    query : one public query, whose n scores are counted; None counts all n (n - 1) / 2 pairs of records.
+    bins : how many equal ones over the score range, or their edges, rising; public. Scores outside count at the ends.
+    epsilon, delta, mechanism : ``"geometric"`` is pure (delta 0), ``"gaussian"`` needs delta > 0.
+
+    Returns
+    -------
+    HistogramRelease with ``.counts``, ``.edges``, ``.guarantee``; ``.rate(t)``, ``.threshold(target)``,
+    ``.error(confidence)`` and ``.distribution()`` for plans.
+    """
+    function = "release_histogram"
+    epsilon = _checks.budget(epsilon, function)
+    delta = _checks.probability(delta, "delta", function, zero=True)
+    mechanism = _checks.one_of(mechanism, "mechanism", function, HISTOGRAM_MECHANISMS)
+    if (mechanism == "gaussian") != (delta > 0):
+        _checks.reject("delta", function, "above 0 for Gaussian noise and 0 for geometric", delta)
+    low, high = check_score_range(score_range, function)
+    edges = _edges(bins, low, high, function)
+    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
+    source = Collection.check(embeddings, adjacency, function, least=1 if query is not None else 2)
+    if source.adjacency.of(Released("scores", source.size)).moved > 1:
+        raise InvalidInput(f"{function} protects single records, or identities with centroids=True.")
+    if query is None and norm != "unit":
+        raise InvalidInput("All pairs need unit rows: leave norm='ball' out, or give a query.")
+    queries = None
+    if query is not None:
+        queries, single = _embeddings.as_queries(query, source.dimension, function)
+        if not single and len(queries) != 1:
+            raise InvalidInput(f"{function} takes one query, or None for all pairs.")
+    sampler = sampler_name(rng, function)
+    moved = 1 if query is not None else source.size - 1
+    l1, l2 = 2.0 * moved, math.sqrt(2) * moved
+
+    profile: Profile
+    if mechanism == "geometric":
+        scale, profile = l1 / epsilon * (1 + 2**-48), PureProfile(epsilon)
+    else:
+        scale = gaussian.calibrate(epsilon, delta, l2)
+        profile = GaussianProfile(l2 / scale)
+    if scale > 2.0**31:
+        raise InvalidInput(
+            f"This contract takes noise of scale {scale:.3g} on counts, which drowns them: raise epsilon."
+        )
+    total = source.size if query is not None else source.size * (source.size - 1) // 2
+    guarantee = Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        calibration="pure" if mechanism == "geometric" else "analytic",
+        adjacency=source.adjacency.public(),
+        regime="histogram",
+        shape=(len(edges) - 1,),
+        score_range=(low, high),
+        sensitivity=l1 if mechanism == "geometric" else l2,
+        grid_sensitivity=l1 if mechanism == "geometric" else l2,
+        scale=scale,
+        grid=1.0,
+        noise=None,
+        profile=profile,
+        sampler=sampler,
+        details={"scores": total},
+    )
+
+    def draw(counts: NDArray[np.int64], stream: Stream) -> HistogramRelease:
+        if mechanism == "geometric":
+            counts += _two_sided_geometric(stream, 1 / scale, len(counts))
+        else:
+            noise = np.empty(len(counts))
+            fill_rounded_gaussian(stream, scale, noise)
+            counts += noise.astype(np.int64)
+        return HistogramRelease(guarantee=guarantee, counts=counts, edges=edges)
+
+    def count() -> NDArray[np.int64]:
+        return _count(source, queries, edges, norm)
+
+    return Prepared(function, guarantee, source.adjacency, rng, count, draw).release(ledger)
+
+
+def _edges(bins: Any, low: float, high: float, function: str) -> Float:
+    if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
+        count = _checks.count(bins, "bins", function, least=2)
+        if count > 1_000_000:
+            _checks.reject("bins", function, "at most a million", bins)
+        return np.linspace(low, high, count + 1)
+    must = "a number of bins, at least 2, or their edges: finite, rising, at least three"
+    edges = _checks.array(bins, "bins", function, must)
+    if edges.ndim != 1 or len(edges) < 3 or edges.dtype.kind not in "fiu" or not np.all(np.diff(edges) > 0):
+        _checks.reject("bins", function, must, bins)
+    if not np.isfinite(edges).all():
+        _checks.reject("bins", function, must, bins)
+    return edges.astype(np.float64)
+
+
+def _count(source: Collection, queries: Float | None, edges: Float, norm: str) -> NDArray[np.int64]:
+    """Scores in each bin (left, right], as thresholds cut them; what lies outside goes to the ends."""
+    inner = edges[1:-1]
+    bins = len(edges) - 1
+    if queries is not None:
+        scores = _embeddings.scores(source.rows(), queries, norm, source.function)[0]
+        return np.bincount(np.searchsorted(inner, scores, side="left"), minlength=bins).astype(np.int64)
+    rows = _embeddings.unit_rows(source.rows(), source.function)
+    counts = np.zeros(bins, dtype=np.int64)
+    for start in range(0, len(rows), _ROWS):
+        block = rows[start : start + _ROWS] @ rows[start:].T
+        above = np.triu(np.ones(block.shape, dtype=np.bool_), 1)
+        counts += np.bincount(np.searchsorted(inner, block[above], side="left"), minlength=bins)
+    return counts
+
+
+def _two_sided_geometric(stream: Stream, rate: float, count: int) -> NDArray[np.int64]:
+    """Whole numbers with P[k] proportional to e^(-rate |k|), exactly; a minus sign on 0 is drawn again."""
+    out = np.empty(count, dtype=np.int64)
+    todo = np.arange(count)
+    while len(todo):
+        size, minus = discrete.geometric(stream, rate, len(todo))
+        good = ~(minus & (size == 0))
+        out[todo[good]] = np.where(minus, -size, size)[good]
+        todo = todo[~good]
+    return out

@@ -1,0 +1,244 @@
+"""Pay once, answer for ever: a private index, whose vectors answer every later query as post-processing.
+
+One record is one vector, so replacing it moves one row and nothing else. PrivUnit (`scoreshield.privacy.privunit`)
+makes each row private by itself, purely; Gaussian noise on all rows has Frobenius sensitivity 2, as one score vector
+has. Vectors can be reduced first: to a public random subspace, which costs nothing, to a public basis of the caller's,
+or to the leading directions of a private covariance, which costs a stated share of the budget. docs/index-release.md
+has the proofs and what it measures.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import Progress
+from scoreshield.geometry.elliptope import needs_memory, project_elliptope
+from scoreshield.privacy.adjacency import Adjacency, Replacement
+from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.sampling.stream import Stream, sampler_name
+from scoreshield.releases.index_plan import FUNCTION, Plan, blocks
+from scoreshield.releases.pipeline import Collection, Prepared
+from scoreshield.releases.results import Release
+
+Float = NDArray[np.float64]
+
+_SEARCH_ROWS = 65_536
+
+
+class Found(NamedTuple):
+    """The best records of each query, best first: scores and indices, in that order, as FAISS returns them."""
+
+    scores: Float
+    indices: NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IndexRelease(Release):
+    """Private vectors, one a record, that answer any number of queries.
+
+    Attributes
+    ----------
+    vectors : (n, r), float32, every entry a multiple of ``guarantee.grid``; rows are unbiased for the reduced records.
+    projection : (r, d) with orthonormal rows, what records and queries are reduced by; None where nothing was reduced.
+    """
+
+    kind = "index"
+
+    vectors: NDArray[np.float32]
+    projection: Float | None
+
+    @property
+    def dimension(self) -> int:
+        """Of the queries it takes."""
+        return int(self.vectors.shape[1] if self.projection is None else self.projection.shape[1])
+
+    @property
+    def score_std(self) -> float:
+        """The standard deviation of the noise on a score whose clean value is 0."""
+        return float(self.guarantee.details["score_std"])
+
+    def holds_together(self) -> bool:
+        steps = self.vectors / np.float32(self.guarantee.grid)
+        if self.projection is not None:
+            if self.projection.ndim != 2 or self.projection.dtype != np.float64:
+                return False
+            product = self.projection @ self.projection.T
+            if len(product) != self.vectors.shape[-1]:
+                return False
+            if np.abs(product - np.eye(len(product))).max() > 1e-9:
+                return False
+        return (
+            self.guarantee.regime == self.kind
+            and self.vectors.dtype == np.float32
+            and self.vectors.shape == self.guarantee.shape
+            and np.array_equal(steps, np.rint(steps))
+        )
+
+    def scores(self, query: ArrayLike, *, clip: bool = False) -> Float:
+        """Scores of one query, (n,), or of a batch, (m, n): unbiased for the cosines of the reduced vectors.
+
+        ``clip`` cuts them to [-1, 1]: for showing, not for ranking, and no longer unbiased.
+        """
+        queries, single = self._reduced(query, "scores")
+        scores = (queries.astype(np.float32) @ self.vectors.T).astype(np.float64)
+        if clip:
+            np.clip(scores, -1, 1, out=scores)
+        return scores[0] if single else scores
+
+    def search(self, query: ArrayLike, k: int) -> Found:
+        """The ``k`` best records of one query, (k,), or of each of a batch, (m, k), best first; fewer if there are."""
+        k = min(_checks.count(k, "k", "search"), len(self.vectors))
+        queries, single = self._reduced(query, "search")
+        small = queries.astype(np.float32)
+        scores = np.empty((len(small), 0), dtype=np.float32)
+        indices = np.empty((len(small), 0), dtype=np.intp)
+        for start in range(0, len(self.vectors), _SEARCH_ROWS):
+            fresh = small @ self.vectors[start : start + _SEARCH_ROWS].T
+            numbers = np.broadcast_to(np.arange(start, start + fresh.shape[1]), fresh.shape)
+            scores, indices = _best(np.hstack([scores, fresh]), np.hstack([indices, numbers]), k)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        found = Found(np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1))
+        return Found(found.scores[0], found.indices[0]) if single else found
+
+    def gram(self, *, project: bool = False) -> Float:
+        """Pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it, since rows have independent noise.
+
+        ``project`` returns the valid cosine matrix nearest to that.
+        """
+        needs_memory(len(self.vectors), "newton", "cpu", "gram")
+        rows = self.vectors.astype(np.float64)
+        gram = rows @ rows.T
+        np.fill_diagonal(gram, 1.0)
+        return project_elliptope(gram).matrix if project else gram
+
+    def _reduced(self, query: ArrayLike, function: str) -> tuple[Float, bool]:
+        queries, single = _embeddings.as_queries(query, self.dimension, function)
+        if self.projection is not None:
+            queries = _embeddings.public_unit_rows(queries @ self.projection.T, function, "query")
+        return queries, single
+
+
+@clear_frames_on_error
+def release_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "privunit",
+    components: int | None = None,
+    reduction: str | ArrayLike = "random",
+    pca_share: float = 0.1,
+    adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
+    rng: Any = None,
+    ledger: Any = None,
+    progress: Progress | None = None,
+) -> IndexRelease:
+    """Release private vectors that answer every later query, and all pairwise scores, at no further cost.
+
+    Parameters
+    ----------
+    embeddings : the private collection, (n, d), float32 or float64; a memory-mapped array is read block by block.
+    epsilon, delta : the contract. PrivUnit is pure (leave delta out) unless the reduction is "pca"; Gaussian noise and
+        a private PCA need delta > 0.
+    mechanism : ``"privunit"`` (the best there is for unit vectors under pure privacy) or ``"gaussian"``.
+    components : r, how many dimensions to keep, at least 2; None keeps all. :func:`pair_components` says how many
+        serve pairwise scores best; for queries, keeping all is best.
+    reduction : ``"random"`` (a public random subspace, free), ``"pca"`` (the leading directions of a private
+        covariance), or a public (r, d) matrix that does not depend on the collection; its rows are orthonormalised.
+    pca_share : the part of the budget that the private covariance takes: of epsilon with PrivUnit, of mu^2 with
+        Gaussian noise.
+    adjacency : ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is released;
+        without, the largest identity's records share the budget.
+    rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
+    ledger : ``ledger.account(name)`` of a :class:`scoreshield.Ledger`, charged before any random bit is drawn.
+    progress : called with (rows done, rows in all).
+
+    The rows are read once before the charge, so that one that is not finite costs nothing, and once more afterwards.
+    Memory: the (n, r) float32 result and about 0.3 GiB for a block; centroids are computed in memory.
+    """
+    return prepare_index(
+        embeddings,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        components=components,
+        reduction=reduction,
+        pca_share=pca_share,
+        adjacency=adjacency,
+        rng=rng,
+        progress=progress,
+    ).release(ledger)
+
+
+def prepare_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "privunit",
+    components: int | None = None,
+    reduction: str | ArrayLike = "random",
+    pca_share: float = 0.1,
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    rng: Any = None,
+    progress: Progress | None = None,
+) -> Prepared[_embeddings.Rows, IndexRelease]:
+    """An index that nothing was charged for yet; the parameters are those of :func:`release_index`."""
+    source = Collection.check(embeddings, adjacency, FUNCTION)
+    plan = Plan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
+    maker, shape = plan.maker(), (source.size, plan.components)
+    guarantee = plan.guarantee(maker, shape, sampler_name(rng, FUNCTION))
+
+    def checked_rows() -> _embeddings.Rows:
+        rows = source.rows()
+        _embeddings.check_finite(rows, FUNCTION)
+        return rows
+
+    def draw(rows: _embeddings.Rows, stream: Stream) -> IndexRelease:
+        vectors = np.empty(shape, dtype=np.float32)
+        projection = plan.projection(rows, stream)
+        for start, block in blocks(rows):
+            if projection is not None:
+                block = _embeddings.directions(block @ projection.T)
+            end = start + len(block)
+            vectors[start:end] = maker.release(block, stream)
+            if progress is not None:
+                progress(end, len(rows))
+        return IndexRelease(guarantee, vectors, projection)
+
+    return Prepared(FUNCTION, guarantee, source.adjacency, rng, checked_rows, draw)
+
+
+def pair_components(epsilon: float, dimension: int) -> int:
+    """How many components of a random subspace serve pairwise scores best, from public facts alone.
+
+    A score of two private vectors should tell equal records from unrelated ones: of mean 1 or 0, with variances that
+    are public. This is the number of components r that makes the sum of the two least; docs/index-release.md.
+    """
+    dimension = _checks.count(dimension, "dimension", "pair_components", least=2)
+    best, least = 2, math.inf
+    for r in range(2, dimension + 1):
+        maker = PrivUnit.calibrated(r, epsilon)
+        along = maker.second_moment
+        unrelated, equal = 1 / r, along**2 + (1 - along) ** 2 / (r - 1)
+        loss = (unrelated + equal) / maker.mean**4
+        if loss < least:
+            best, least = r, loss
+        elif r > 2 * best:
+            break
+    return best
+
+
+def _best(scores: Any, indices: Any, k: int) -> tuple[Any, Any]:
+    if scores.shape[1] <= k:
+        return scores, indices
+    chosen = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
+    return np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)

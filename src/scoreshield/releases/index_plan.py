@@ -1,0 +1,298 @@
+"""How a private index spends its budget: the noise of its vectors, its reduction, and the guarantee of both together.
+
+The covariance of a private PCA is the second moment of the unit rows. Replacing a row e by f moves it by
+|e e^T - f f^T|_F = sqrt(2 - 2 <e, f>^2) <= sqrt 2; g rows by at most g sqrt 2. docs/index-release.md has the proofs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.noise import GaussianNoise, add_noise, grid_step
+from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.sampling.stream import Stream
+from scoreshield.releases.pipeline import Collection
+
+Float = NDArray[np.float64]
+
+FUNCTION = "release_index"
+MECHANISMS = ("privunit", "gaussian")
+REDUCTIONS = ("random", "pca")
+#: Rows are read, reduced and made private in blocks of about this many bytes of double precision.
+_BLOCK_BYTES = 1 << 25
+#: Steps of the grid to one standard deviation of Gaussian noise; 256 deviations are exact in single precision.
+_GAUSSIAN_BITS = 16
+#: The second moment is summed over entries rounded to this step, so that the sum is exact in any order.
+_MOMENT_STEP = 2.0**-18
+
+
+class GaussianRows:
+    """Gaussian noise on unit rows: sensitivity 2 sqrt(g) in Frobenius norm, exact on a grid that float32 holds."""
+
+    name = "gaussian"
+
+    def __init__(self, components: int, group: int, mu: float) -> None:
+        # Rows are of length one up to rounding; rounding to the grid moves each of the g r entries by one step more.
+        self.sensitivity = 2 * math.sqrt(group) * (1 + (components + 8) * 2.0**-53)
+        rough = self.sensitivity / mu
+        grid_step(rough)  # refuses noise that drowns everything
+        self.step = math.ldexp(1.0, math.frexp(rough)[1] - 1 - _GAUSSIAN_BITS)
+        if 2.0**24 * self.step < 2:
+            raise InvalidInput("At this epsilon the noise is too small for single precision to hold it; ask for less.")
+        self.grid_sensitivity = self.sensitivity + self.step * math.sqrt(group * components)
+        self.std = self.grid_sensitivity / mu * (1 + 2**-48)
+
+    def release(self, rows: Float, stream: Stream) -> NDArray[np.float32]:
+        values = np.ascontiguousarray(rows).reshape(-1)
+        add_noise(values, GaussianNoise(self.std), self.step, stream)
+        np.clip(values, -(2.0**24) * self.step, 2.0**24 * self.step, out=values)
+        return values.reshape(rows.shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The checked arguments, and how the budget is divided."""
+
+    epsilon: float
+    delta: float
+    mechanism: str
+    components: int
+    dimension: int
+    reduction: str | Float  # a matrix is public and orthonormal
+    share: float  # of the budget, for the covariance
+    adjacency: Adjacency
+    group: int  # how many rows one neighbour can move
+    records: int
+
+    @classmethod
+    def check(
+        cls,
+        source: Collection,
+        epsilon: Any,
+        delta: Any,
+        mechanism: Any,
+        components: Any,
+        reduction: Any,
+        pca_share: Any,
+    ) -> Plan:
+        epsilon = _checks.budget(epsilon, FUNCTION)
+        delta = _checks.probability(delta, "delta", FUNCTION, zero=True)
+        mechanism = _checks.one_of(mechanism, "mechanism", FUNCTION, MECHANISMS)
+        share = _checks.probability(pca_share, "pca_share", FUNCTION, zero=False)
+        if isinstance(source.adjacency, GramRadius):
+            must = "Replacement() or Identity(labels): a Gram radius says nothing about vectors"
+            _checks.reject("adjacency", FUNCTION, must, source.adjacency)
+        d = source.dimension
+        if d < 2:
+            raise InvalidInput(f"{FUNCTION} needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
+        reduction, components = _check_reduction(reduction, components, d)
+        private = isinstance(reduction, str) and reduction == "pca"
+        if delta == 0 and (mechanism == "gaussian" or private):
+            need = (
+                "Gaussian noise" if mechanism == "gaussian" else "a private PCA, whose covariance takes Gaussian noise"
+            )
+            _checks.reject("delta", FUNCTION, f"above 0 for {need} (1e-6, say)", delta)
+        if delta and mechanism == "privunit" and not private:
+            _checks.reject("delta", FUNCTION, "0 (left out) for PrivUnit, which is private without it", delta)
+        group = source.adjacency.largest if isinstance(source.adjacency, Identity) else 1
+        plan = cls(
+            epsilon,
+            delta,
+            mechanism,
+            components,
+            d,
+            reduction,
+            share if private else 0.0,
+            source.adjacency,
+            group,
+            source.size,
+        )
+        plan.maker()  # refuses a budget it cannot serve before any row is read
+        return plan
+
+    @property
+    def mu(self) -> float:
+        """Of the whole release by Gaussian noise, or of the covariance beside PrivUnit."""
+        epsilon = self.epsilon if self.mechanism == "gaussian" else self.epsilon * self.share
+        return gaussian.mu_of(epsilon, self.delta)
+
+    @property
+    def moment_mu(self) -> float:
+        return self.mu * (math.sqrt(self.share) * (1 - 2**-50) if self.mechanism == "gaussian" else 1.0)
+
+    @property
+    def per_record(self) -> float:
+        """What PrivUnit spends on each record: an identity's records share what the covariance leaves."""
+        return self.epsilon * (1 - self.share) / self.group * (1 - (2**-50 if self.share or self.group > 1 else 0))
+
+    def maker(self) -> PrivUnit | GaussianRows:
+        if self.mechanism == "privunit":
+            return PrivUnit.calibrated(self.components, self.per_record)
+        share = math.sqrt(1 - self.share) * (1 - 2**-50) if self.share else 1.0
+        return GaussianRows(self.components, self.group, self.mu * share)
+
+    def projection(self, rows: _embeddings.Rows, stream: Stream) -> Float | None:
+        if not isinstance(self.reduction, str):
+            return self.reduction
+        if self.share:
+            values, vectors = np.linalg.eigh(self._moment(rows, stream))
+            del values
+            return np.ascontiguousarray(vectors[:, ::-1][:, : self.components].T)
+        if self.components == self.dimension:
+            return None
+        # Public and independent of the rows, so an ordinary generator serves; its seed is fresh.
+        rng = np.random.default_rng([int(word) & (2**63 - 1) for word in stream.words(2)])
+        return _orthonormal(rng.standard_normal((self.components, self.dimension)))
+
+    def _moment_noise(self) -> tuple[float, float, float]:
+        """Sensitivity, standard deviation and step of the noise on the second moment."""
+        # |e e' - f f'|_F <= sqrt 2 for unit rows; entries rounded to the moment's step lengthen them a little.
+        longer = (1 + math.sqrt(self.dimension) * _MOMENT_STEP) ** 2
+        sensitivity = self.group * math.sqrt(2) * longer * (1 + 2**-48)
+        step = grid_step(sensitivity / self.moment_mu)
+        # d^2 entries, each one step more, and the rounding of a sum of n products to double precision.
+        sensitivity += self.dimension * (step + self.records * 2.0**-52)
+        return sensitivity, sensitivity / self.moment_mu * (1 + 2**-48), step
+
+    def _moment(self, rows: _embeddings.Rows, stream: Stream) -> Float:
+        """The second moment of the unit rows, with Gaussian noise of Frobenius scale, drawn once and mirrored."""
+        d = self.dimension
+        total = np.zeros((d, d), dtype=np.int64)
+        for _, block in blocks(rows):
+            whole = np.rint(block / _MOMENT_STEP)
+            # Whole numbers below 2^53 however they are summed: at most 2^18 rows a block, 2^36 each at most.
+            total += (whole.T @ whole).astype(np.int64)
+        moment = total.astype(np.float64) * _MOMENT_STEP**2
+        _, std, step = self._moment_noise()
+        above, diagonal = np.triu_indices(d, 1), moment.diagonal().copy()
+        upper = moment[above]
+        add_noise(diagonal, GaussianNoise(std), step, stream)
+        add_noise(upper, GaussianNoise(std * math.sqrt(0.5) * (1 + 2**-50)), step, stream)
+        moment[above] = upper
+        moment.T[above] = upper
+        np.fill_diagonal(moment, diagonal)
+        return moment
+
+    def profile(self) -> Profile:
+        if self.mechanism == "gaussian":
+            return GaussianProfile(self.mu)
+        if not self.share:
+            alone = self.group == 1
+            return PrivUnit.calibrated(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
+        return _with_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
+
+    def guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
+        profile = self.profile()
+        details: dict[str, Any] = {"score_std": maker.std, "reduction": self._reduction_name()}
+        if self.share:
+            sensitivity, std, _ = self._moment_noise()
+            details |= {"pca_share": self.share, "covariance_sensitivity": sensitivity, "covariance_std": std}
+        if isinstance(maker, PrivUnit):
+            details |= {"cap_probability": maker.p, "cap_height": maker.gamma, "shrinkage": maker.mean}
+            details |= {"epsilon_per_record": maker.epsilon}
+            noise, scale, clean = None, maker.std, 2 * math.sqrt(self.group)
+            on_grid = clean
+        else:
+            noise, scale, clean, on_grid = (
+                GaussianNoise(maker.std),
+                maker.std,
+                maker.sensitivity,
+                maker.grid_sensitivity,
+            )
+            if isinstance(profile, GaussianProfile):
+                # With a covariance beside it: the sensitivity of both together, in units of this noise.
+                on_grid = max(on_grid, profile.mu * scale)
+        return Guarantee(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            calibration="analytic" if self.delta else "pure",
+            adjacency=self.adjacency.public(),
+            regime="index",
+            shape=shape,
+            score_range=FULL_RANGE,
+            sensitivity=clean,
+            grid_sensitivity=on_grid,
+            scale=maker.std,
+            grid=maker.step,
+            noise=noise,
+            profile=profile,
+            sampler=sampler,
+            details=details,
+        )
+
+    def _reduction_name(self) -> str:
+        if not isinstance(self.reduction, str):
+            return "public basis"
+        return "none" if self.components == self.dimension and not self.share else self.reduction
+
+
+def _check_reduction(reduction: Any, components: Any, dimension: int) -> tuple[str | Float, int]:
+    """The name or the orthonormal public matrix, and the number of components."""
+    if components is not None:
+        must = f"None, or a whole number from 2 to the embeddings' {dimension} dimensions"
+        if isinstance(components, bool) or not isinstance(components, int | np.integer):
+            _checks.reject("components", FUNCTION, must, components)
+        if not 2 <= components <= dimension:
+            _checks.reject("components", FUNCTION, must, components)
+    if isinstance(reduction, str):
+        reduction = _checks.one_of(reduction, "reduction", FUNCTION, REDUCTIONS)
+        if reduction == "pca" and components is None:
+            _checks.reject("components", FUNCTION, "given for a private PCA: how many directions to keep", components)
+        return reduction, dimension if components is None else int(components)
+    must = f"'random', 'pca' or a public matrix of 2 to {dimension} independent rows of length {dimension}"
+    matrix = _checks.array(reduction, "reduction", FUNCTION, must)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "fiu" or not 2 <= len(matrix) <= dimension == matrix.shape[1]:
+        _checks.reject("reduction", FUNCTION, must, matrix if matrix.ndim else reduction)
+    if not np.isfinite(matrix).all() or np.linalg.matrix_rank(matrix) < len(matrix):
+        _checks.reject("reduction", FUNCTION, must, matrix)
+    if components not in (None, len(matrix)):
+        _checks.reject("components", FUNCTION, f"left out, or the matrix's {len(matrix)} rows", components)
+    return _orthonormal(matrix.astype(np.float64)), len(matrix)
+
+
+def _orthonormal(matrix: Float) -> Float:
+    """An orthonormal basis of the rows' span, with the rows' own orientation."""
+    q, r = np.linalg.qr(matrix.T)
+    return np.ascontiguousarray((q * np.where(np.diag(r) < 0, -1.0, 1.0)).T)
+
+
+def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
+    """Unit rows in double precision, block by block, with the number of each block's first row."""
+    size = max(1, min(1 << 17, _BLOCK_BYTES // (8 * rows.shape[1])))
+    for start in range(0, len(rows), size):
+        yield start, _embeddings.unit_rows(rows[start : start + size], FUNCTION, first=start)
+
+
+def _with_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfile:
+    """A Gaussian mechanism and a pure one, one after the other: the worst pure one is randomised response.
+
+    delta(e) = p delta'(e - pure) + (1 - p) delta'(e + pure) with p = 1 / (1 + e^-pure).
+    """
+    if epsilon > 600:
+        raise InvalidInput("A private PCA beside PrivUnit takes an epsilon of at most 600.")
+    p = 1 / (1 + math.exp(-pure))
+
+    def delta(e: float) -> float:
+        if e >= 0:
+            return other.delta_at(e)
+        return -math.expm1(e) + math.exp(e) * other.delta_at(-e)
+
+    last = min(700.0, 2 * epsilon + 20)
+    losses = [epsilon * i / 64 for i in range(65)] + [epsilon + (last - epsilon) * i / 64 for i in range(1, 65)]
+    # Where a product underflows, delta is still not 0: Gaussian noise is never pure.
+    deltas = [max(p * delta(e - pure) + (1 - p) * delta(e + pure), gaussian.LEAST_DELTA) for e in losses]
+    return CurveProfile(tuple(losses), tuple(np.minimum.accumulate(np.minimum(deltas, 1.0)).tolist()))

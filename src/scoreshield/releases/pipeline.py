@@ -1,0 +1,288 @@
+"""What every release shares: the checked contract, the checked collection, the calibrated noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.adjacency import Adjacency, Identity, Sensitivity, check_score_range
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.noise import GaussianNoise, grid_step
+from scoreshield.privacy.noise.laws import LaplaceNoise, Law, StaircaseNoise
+from scoreshield.privacy.profiles import GaussianProfile, Profile
+from scoreshield.privacy.sampling.stream import Stream, check_process, stream_from, this_process
+
+Clean = TypeVar("Clean")
+R = TypeVar("R")
+
+#: Noise that is added to scores, and the part of it that needs no delta.
+ADDITIVE = ("gaussian", "laplace", "staircase")
+PURE = ("laplace", "staircase")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Calibrated noise: its law on each entry, its privacy, and the grid that entries live on."""
+
+    sensitivity: float
+    grid_sensitivity: float
+    scale: float
+    law: Law
+    step: float
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The checked privacy arguments that all releases share."""
+
+    function: str
+    epsilon: float
+    delta: float
+    mechanism: str
+    calibration: str
+    score_range: tuple[float, float]
+    unsafe: bool
+
+    @classmethod
+    def check(
+        cls,
+        function: str,
+        epsilon: Any,
+        delta: Any,
+        mechanism: Any,
+        calibration: Any,
+        score_range: Any,
+        unsafe: Any = False,
+        mechanisms: tuple[str, ...] = ADDITIVE,
+    ) -> Contract:
+        epsilon = _checks.budget(epsilon, function)
+        delta = _checks.probability(delta, "delta", function, zero=True)
+        mechanism = _checks.one_of(mechanism, "mechanism", function, mechanisms)
+        calibration = _checks.one_of(calibration, "calibration", function, gaussian.METHODS)
+        if mechanism == "gaussian" and delta == 0:
+            _checks.reject("delta", function, "above 0 for Gaussian noise (1e-6, say)", delta)
+        if mechanism in PURE and delta != 0:
+            _checks.reject("delta", function, f"0 (left out) for {mechanism}, which is private without it", delta)
+        if mechanism in PURE and (calibration != "analytic" or unsafe):
+            raise InvalidInput(f"Calibration rules are for Gaussian noise: leave them out for {mechanism}.")
+        if not isinstance(unsafe, bool):
+            _checks.reject("unsafe_reproduce_paper", function, "True or False", unsafe)
+        return cls(function, epsilon, delta, mechanism, calibration, check_score_range(score_range, function), unsafe)
+
+    def many_move(self, what: str) -> None:
+        """Refuse noise that is private for one moved entry where one record moves many."""
+        if self.mechanism in PURE:
+            raise InvalidInput(
+                f"One record moves many entries of {what}, and {self.mechanism} noise is private where it moves one: "
+                "use "
+                "mechanism='gaussian', or release_index, whose Gram matrix is pure."
+            )
+
+    @property
+    def width(self) -> float:
+        return self.score_range[1] - self.score_range[0]
+
+    def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> Noise:
+        """The noise for this sensitivity; rounding clean values to the grid moves each entry by one step more."""
+        if self.mechanism in PURE:
+            return self._pure(sensitivity)
+        share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
+        step = grid_step(self._scale(sensitivity.l2) * share)
+        on_grid = sensitivity.l2 + step * math.sqrt(sensitivity.moved)
+        scale = self._scale(on_grid)
+        return Noise(
+            sensitivity.l2, on_grid, scale, GaussianNoise(scale * share), step, GaussianProfile(on_grid / scale)
+        )
+
+    def _pure(self, sensitivity: Sensitivity) -> Noise:
+        """Laplace or staircase noise: for one moved entry, whose two values are whole numbers of steps apart."""
+        if sensitivity.moved > 1:
+            raise InvalidInput(
+                f"{self.mechanism.capitalize()} noise is private where one record moves one score; here "
+                f"{sensitivity.moved:,} "
+                "entries move, and noise of this scale would not cover them: use mechanism='gaussian', centroids for "
+                "identities, or one query at a time."
+            )
+        low, high = self.score_range
+        make: type[LaplaceNoise] | type[StaircaseNoise] = (
+            LaplaceNoise if self.mechanism == "laplace" else StaircaseNoise
+        )
+        step = grid_step(make.calibrated(self.epsilon, self.width).std)
+        width = steps_across(low, high, step) * step
+        law = make.calibrated(self.epsilon, width, step)
+        return Noise(sensitivity.l2, width, law.scale, law, step, law.profile(width))
+
+    def _scale(self, sensitivity: float) -> float:
+        if self.unsafe and self.calibration != "analytic":
+            return sensitivity / gaussian.rule_mu(self.epsilon, self.delta, self.calibration)
+        return gaussian.calibrate(self.epsilon, self.delta, sensitivity, self.calibration)
+
+    def guarantee(
+        self, noise: Noise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], sampler: str
+    ) -> Guarantee:
+        guarantee = Guarantee(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            calibration="pure" if self.mechanism in PURE else self.calibration,
+            adjacency=adjacency.public(),
+            regime=regime,
+            shape=shape,
+            score_range=self.score_range,
+            sensitivity=noise.sensitivity,
+            grid_sensitivity=noise.grid_sensitivity,
+            scale=noise.scale,
+            grid=noise.step,
+            noise=noise.law,
+            profile=noise.profile,
+            sampler=sampler,
+        )
+        if not self.unsafe or guarantee.delta_at(self.epsilon) <= self.delta:
+            return guarantee
+        return replace(guarantee, epsilon=guarantee.epsilon_at(self.delta), claimed=(self.epsilon, self.delta))
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The checked collection: its public size is known at once, its rows are read only when the noise is settled."""
+
+    function: str
+    records: _embeddings.Rows
+    adjacency: Adjacency
+    size: int  # how many rows are released: the records, or one centroid per identity
+    labels: NDArray[Any] | None  # of the identities, where centroids are released
+
+    @classmethod
+    def check(cls, source: ArrayLike, adjacency: Any, function: str, *, least: int = 1) -> Collection:
+        if not isinstance(adjacency, Adjacency):
+            must = "an Adjacency such as Replacement() or Identity(labels)"
+            _checks.reject("adjacency", function, must, adjacency)
+        records = _embeddings.as_rows(source, function)
+        size, labels = len(records), None
+        if isinstance(adjacency, Identity):
+            if adjacency.labels is None:
+                raise InvalidInput(
+                    f"The Identity given to {function} was read from a guarantee and has no labels; make a new one."
+                )
+            if len(adjacency.labels) != size:
+                _checks.reject("labels", "Identity", f"one per record, {size} of them", adjacency.labels)
+            if adjacency.centroids:
+                size, labels = adjacency.identities, adjacency.labels
+        if size < least:
+            raise InvalidInput(
+                f"{function} needs at least two records: the similarity of one with itself is the public constant 1."
+            )
+        return cls(function, records, adjacency, size, labels)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.records.shape[1])
+
+    @property
+    def rounding(self) -> float:
+        """A bound on the float error of one computed score; centroids are in double precision."""
+        dtype = self.records.dtype if self.labels is None else np.float64
+        return _embeddings.rounding_error(self.dimension, dtype)
+
+    def rows(self) -> _embeddings.Rows:
+        if self.labels is None:
+            return self.records
+        return _embeddings.centroids(self.records, self.labels, self.function)
+
+
+def steps_across(low: float, high: float, step: float) -> int:
+    """How many grid steps apart two clamped and rounded scores can be, and no fewer than the range is wide.
+
+    Rounding is monotone: rounded scores stay between the rounded ends.
+    """
+    steps = max(round(high / step) - round(low / step), math.ceil((high - low) / step))
+    if round(high / step) == round(low / step):
+        raise InvalidInput(
+            f"The score range [{low:g}, {high:g}] is narrower than one step of the noise's grid ({step:g}): nothing of "
+            "the "
+            "scores would be left; ask for a larger epsilon or a wider range."
+        )
+    return steps
+
+
+@dataclass(frozen=True, repr=False)
+class Prepared(Generic[Clean, R]):
+    """A release whose guarantee is settled from public facts, before a row is read or anything is charged.
+
+    Attributes:
+        guarantee: What the release will promise, which is what a ledger is charged.
+        adjacency: As asked for; unlike the guarantee's it knows the labels of identities.
+        score: Computes the clean values and checks every row on the way.
+        draw: Overwrites the clean values with noise from a stream and makes the release of them.
+        process: The process that started the release. A fork of it cannot continue it, except in research mode.
+    """
+
+    function: str
+    guarantee: Guarantee
+    adjacency: Adjacency
+    rng: Any
+    score: Callable[[], Clean]
+    draw: Callable[[Clean, Stream], R]
+    process: tuple[int, int] = field(default_factory=this_process)
+
+    def release(self, ledger: Any) -> R:
+        """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
+        pending = reserve(ledger, [self.guarantee], self.adjacency, self.function)
+        clean = self.score()
+        self.check_process()  # before the charge, so that a fork is not charged for an error
+        pending.commit()
+        return self.noisy(clean)
+
+    def noisy(self, clean: Clean) -> R:
+        """The release of clean values; whoever calls this has committed the charge."""
+        self.check_process()
+        released = self.draw(clean, stream_from(self.rng, self.function))
+        self.check_process()  # a fork after the last word was drawn
+        return released
+
+    def check_process(self) -> None:
+        """Raise an error in a fork of the process that started the release."""
+        if self.rng is None:
+            check_process(self.process)
+
+
+class Pending(Protocol):
+    """A charge that was found to fit and is not yet written."""
+
+    def commit(self) -> Sequence[Any]: ...
+
+
+class _NothingToPay:
+    def commit(self) -> Sequence[Any]:
+        return ()
+
+
+def reserve(
+    ledger: Any, guarantees: Sequence[Guarantee], adjacency: Adjacency, function: str, *, same_people: bool = False
+) -> Pending:
+    """Ask an account whether these guarantees fit; ``commit()`` of the result charges them, all or none."""
+    if ledger is None:
+        return _NothingToPay()
+    check_account(ledger, function)
+    pending: Pending = ledger.reserve(guarantees, adjacency=adjacency, same_people=same_people)
+    return pending
+
+
+def check_account(ledger: Any, function: str) -> None:
+    """Raise an error for what is no account: a collection is charged by its name."""
+    if not callable(getattr(ledger, "reserve", None)) or not getattr(ledger, "dataset", None):
+        _checks.reject("ledger", function, "ledger.account(name), with the name of the collection", ledger)
+
+
+def tie_break(stream: Stream) -> int:
+    return int(stream.words(1)[0] >> 1) & (2**62 - 1)

@@ -1,0 +1,430 @@
+"""What a release function hands back: frozen arrays with their guarantee, ready to rank, save and load."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+
+from scoreshield import _checks, _files, _loading
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry.lowrank import unit_factor, unit_gram
+from scoreshield.privacy.guarantee import Guarantee
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release(ABC):
+    """A private object and its guarantee. Everything derived from it is private too, at no further cost.
+
+    Attributes
+    ----------
+    guarantee : what it promises; ``str(release.guarantee)`` is the certificate.
+    """
+
+    kind: ClassVar[str]
+
+    guarantee: Guarantee
+
+    def __post_init__(self) -> None:
+        for array in vars(self).values():
+            while isinstance(array, np.ndarray):  # and what it is a view of
+                array.flags.writeable = False
+                array = array.base
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
+
+    def save(self, path: str | Path) -> None:
+        """Write the release, guarantee included, to one .npz file: all of it or nothing."""
+        _files.write_whole({Path(path): self.writer()})
+
+    def writer(self) -> Callable[[BinaryIO], None]:
+        """What writes the .npz file, for callers that write more beside it."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        facts = {
+            name: value for name, value in vars(self).items() if name not in arrays and not isinstance(value, Guarantee)
+        }
+        return _files.release_writer(self.kind, self.guarantee.to_dict(), facts, arrays)
+
+    @abstractmethod
+    def holds_together(self) -> bool:
+        """Whether the values are of the kind, shape and grid that the guarantee speaks of."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, theirs = vars(self), vars(other)
+        return all(
+            np.array_equal(value, theirs[name]) if isinstance(value, np.ndarray) else value == theirs[name]
+            for name, value in mine.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        g = self.guarantee
+        shape = " x ".join(f"{length:,}" for length in g.shape)
+        return (
+            f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, "
+            + ("" if g.noise is None else f"noise sd {g.noise.std:.4g}, ")
+            + f"{g.sampler} sampler>"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreRelease(Release):
+    """Private scores of one query, shape (n,), or of a batch of m queries, shape (m, n).
+
+    Attributes
+    ----------
+    noisy : the clean scores plus noise, float64, every entry a multiple of ``guarantee.grid``. Rank on this.
+    """
+
+    kind = "scores"
+
+    noisy: Float
+    tie_break: int
+
+    def holds_together(self) -> bool:
+        return _is_seed(self.tie_break) and _on_grid(self.noisy, self.guarantee, self.kind)
+
+    @property
+    def scores(self) -> Float:
+        """The nearest feasible scores: the noisy ones clipped to the public range. For showing, not for ranking."""
+        return np.clip(self.noisy, *self.guarantee.score_range)
+
+    def top_k(self, k: int, threshold: float | None = None) -> NDArray[np.intp]:
+        """Indices of the ``k`` largest noisy scores, best first, of those at or above ``threshold`` if one is given.
+
+        Fewer than k are returned where fewer pass. A batch gives one row a query, padded with -1. Ties are broken
+        by a random order that belongs to the release, so that asking twice answers the same.
+        """
+        k = _checks.count(k, "k", "top_k")
+        if threshold is not None:
+            threshold = _checks.real(threshold, "threshold", "top_k")
+        if self.noisy.ndim == 1:
+            return self._top(self.noisy, k, threshold, 0)
+        rows = [self._top(row, k, threshold, place) for place, row in enumerate(self.noisy)]
+        out = np.full((len(rows), max(map(len, rows))), -1, dtype=np.intp)
+        for place, row in enumerate(rows):
+            out[place, : len(row)] = row
+        return out
+
+    def _top(self, noisy: Float, k: int, threshold: float | None, place: int) -> NDArray[np.intp]:
+        chosen = np.arange(len(noisy)) if threshold is None else np.flatnonzero(noisy >= threshold)
+        if k < len(chosen):
+            values = noisy[chosen]
+            least = np.partition(values, len(values) - k)[len(values) - k]
+            chosen = chosen[values >= least]  # more than k where the last place is tied
+        order = np.random.default_rng([self.tie_break, place]).random(len(noisy))
+        return chosen[np.lexsort((order[chosen], -noisy[chosen]))][:k]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowRelease(ScoreRelease):
+    """Private similarities of the record at a public ``index`` with all records; its own is the public constant 1."""
+
+    kind = "row"
+
+    index: int
+
+    def holds_together(self) -> bool:
+        return super().holds_together() and isinstance(self.index, int) and 0 <= self.index < len(self.noisy)
+
+    @property
+    def scores(self) -> Float:
+        """The nearest feasible scores; the record's own is 1, whatever the public range."""
+        scores = np.clip(self.noisy, *self.guarantee.score_range)
+        scores[self.index] = 1.0
+        return scores
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GramRelease(Release):
+    """A private Gram matrix.
+
+    Attributes
+    ----------
+    gram : a valid cosine matrix (unit diagonal, positive semidefinite) made of the noisy one.
+    noisy : the symmetric noisy matrix before that; its diagonal is the public constant 1.
+    projection, denoise : how, by name; for ``denoise="sure"`` the one it chose.
+    risks : what "sure" estimated for each choice, in mean squared error per entry.
+    iterations, residual, converged : how the projection ended.
+    """
+
+    kind = "gram"
+
+    noisy: Float
+    gram: Float
+    projection: str
+    denoise: str
+    risks: dict[str, float]
+    iterations: int
+    residual: float
+    converged: bool
+
+    def holds_together(self) -> bool:
+        return _on_grid(self.noisy, self.guarantee, self.kind) and self.gram.shape == self.noisy.shape
+
+    def embeddings(self, rank: int | None = None) -> Float:
+        """Unit vectors, one a record, whose cosines are the release: for tools that want vectors. Post-processing.
+
+        ``rank`` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
+        """
+        if rank is not None:
+            rank = _checks.count(rank, "rank", "embeddings")
+        return unit_factor(self.gram, rank)
+
+    def factored(self, rank: int | None = None) -> FactoredGramRelease:
+        """The same release kept as an (n, r) factor instead of two (n, n) matrices; the noisy matrix is left behind."""
+        return FactoredGramRelease(guarantee=self.guarantee, factor=self.embeddings(rank), projection=self.projection)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FactoredGramRelease(Release):
+    """A private Gram matrix of low rank, kept and saved as unit vectors whose cosines it is."""
+
+    kind = "factored gram"
+
+    factor: Float
+    projection: str
+
+    def holds_together(self) -> bool:
+        lengths = np.linalg.norm(self.factor, axis=1)
+        return self.guarantee.regime == "gram" and bool(np.abs(lengths - 1).max() < 1e-9)
+
+    @property
+    def gram(self) -> Float:
+        """The cosine matrix, unit diagonal exactly."""
+        return unit_gram(self.factor)
+
+    def embeddings(self, rank: int | None = None) -> Float:
+        """Unit vectors whose cosines are the release, of ``rank`` dimensions or as many as there are."""
+        if rank is None or _checks.count(rank, "rank", "embeddings") >= self.factor.shape[1]:
+            return self.factor
+        return unit_factor(self.gram, rank)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MatchRelease(Release):
+    """Which records passed a public threshold, by randomised response; with private scores of those, if refined.
+
+    Attributes
+    ----------
+    told : the records whose randomised bit is one, in their own order.
+    noisy : their noisy scores, empty where the release names them only.
+    """
+
+    kind = "matches"
+
+    told: NDArray[np.intp]
+    noisy: Float
+    tie_break: int
+
+    def holds_together(self) -> bool:
+        n, steps = self.guarantee.shape[0], self.noisy / self.guarantee.grid
+        return (
+            self.guarantee.regime == self.kind
+            and _is_seed(self.tie_break)
+            and self.told.dtype.kind in "iu"
+            and self.noisy.dtype == np.float64
+            and self.told.ndim == self.noisy.ndim == 1
+            and len(self.noisy) in (0, len(self.told))
+            and bool(np.all((self.told >= 0) & (self.told < n)) and np.all(np.diff(self.told) > 0))
+            and np.array_equal(steps, np.rint(steps))
+        )
+
+    @property
+    def indices(self) -> NDArray[np.intp]:
+        """The released records: best first where they have scores, in a random order where they have none."""
+        order = np.random.default_rng(self.tie_break).permutation(len(self.told))
+        if len(self.noisy):
+            order = order[np.argsort(-self.noisy[order], kind="stable")]
+        chosen: NDArray[np.intp] = self.told[order]
+        return chosen
+
+    @property
+    def keep(self) -> float:
+        """The probability that a bit is told as it is."""
+        return 1 / (1 + math.exp(-self.guarantee.details["screening_epsilon"]))
+
+    @property
+    def expected_false(self) -> float:
+        """How many records are expected to be named although they do not pass, at most: n (1 - keep)."""
+        return self.guarantee.shape[0] * (1 - self.keep)
+
+    @property
+    def count(self) -> float:
+        """An unbiased estimate of how many records pass; it may lie below 0 or above n."""
+        return (len(self.told) - self.expected_false) / (2 * self.keep - 1)
+
+    def count_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """An interval that covers the true count with at least this probability (Bernstein's inequality)."""
+        confidence = _checks.probability(confidence, "confidence", "count_interval", zero=False)
+        n, level = self.guarantee.shape[0], math.log(2 / (1 - confidence))
+        reach = math.sqrt(2 * n * self.keep * (1 - self.keep) * level) + level / 3
+        half = reach / (2 * self.keep - 1)
+        return max(0.0, self.count - half), min(float(n), self.count + half)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TopKRelease(Release):
+    """The k best records by a private selection, best first; their scores are not released."""
+
+    kind = "top-k"
+
+    indices: NDArray[np.intp]
+
+    def holds_together(self) -> bool:
+        n = self.guarantee.details["records"]
+        return (
+            self.guarantee.regime == self.kind
+            and self.indices.dtype.kind in "iu"
+            and self.indices.shape == self.guarantee.shape
+            and len(np.unique(self.indices)) == len(self.indices)
+            and bool(np.all((self.indices >= 0) & (self.indices < n)))
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HistogramRelease(Release):
+    """Private counts of scores in public bins, and the false-match curve they give.
+
+    Attributes
+    ----------
+    counts : noisy whole numbers, some perhaps negative; bin i holds scores in (edges[i], edges[i + 1]].
+    """
+
+    kind = "histogram"
+
+    counts: NDArray[np.int64]
+    edges: Float
+
+    def holds_together(self) -> bool:
+        return (
+            self.guarantee.regime == self.kind
+            and self.counts.shape == self.guarantee.shape
+            and self.counts.dtype == np.int64
+            and self.edges.dtype == np.float64
+            and self.total > 0
+            and len(self.edges) == len(self.counts) + 1
+            and bool(np.all(np.diff(self.edges) > 0))
+        )
+
+    @property
+    def total(self) -> int:
+        """How many scores were counted, which is public."""
+        return int(self.guarantee.details["scores"])
+
+    @property
+    def rates(self) -> Float:
+        """The share of scores above each edge: the nearest falling curve from 1 to 0, since the total is public."""
+        above = np.cumsum(self.counts[::-1])[::-1].astype(np.float64)
+        below = np.cumsum(self.counts).astype(np.float64)
+        inner = (above[1:] + self.total - below[:-1]) / 2  # the two ways of counting, averaged
+        falling = isotonic_regression(inner / self.total, increasing=False).x
+        rates: Float = np.clip(np.concatenate([[1.0], falling, [0.0]]), 0.0, 1.0)
+        return rates
+
+    def rate(self, threshold: ArrayLike) -> Any:
+        """The private estimate of P[score > threshold], straight between edges."""
+        t = _checks.array(threshold, "threshold", "rate", "a number or an array of them")
+        if t.dtype.kind not in "fiu":
+            _checks.reject("threshold", "rate", "a number or an array of them", threshold)
+        found = np.interp(t, self.edges, self.rates)
+        return float(found) if found.ndim == 0 else found
+
+    def error(self, confidence: float = 0.95) -> float:
+        """What noise adds to every rate at an edge at once, at most, with this probability.
+
+        Sums of symmetric noise have their maximum below x with twice the tail of the last sum (Levy's inequality), and
+        that has Chernoff's bound. Averaging the two ways of counting and the monotone fit only help.
+        """
+        confidence = _checks.probability(confidence, "confidence", "error", zero=False)
+        level = math.log(4 / (1 - confidence))
+        bins, scale = len(self.counts), self.guarantee.scale
+        if self.guarantee.mechanism == "gaussian":
+            return math.sqrt(2 * level * bins * (scale**2 + 1)) / self.total
+        # ln E e^(s L) = -ln(1 - s^2 b^2) bounds the geometric law's too; minimise (level + m psi(s)) / s.
+        s = np.linspace(1e-4, 0.9999, 20_000) / scale
+        return float(np.min((level - bins * np.log1p(-((s * scale) ** 2))) / s)) / self.total
+
+    def threshold(self, target: float) -> float:
+        """The least threshold at which the private rate is at most ``target``."""
+        target = _checks.probability(target, "target", "threshold", zero=False)
+        rates = self.rates
+        place = int(np.argmax(rates <= target))
+        if place == 0 or rates[place] == rates[place - 1]:
+            return float(self.edges[place])
+        share = (rates[place - 1] - target) / (rates[place - 1] - rates[place])
+        return float(self.edges[place - 1] + share * (self.edges[place] - self.edges[place - 1]))
+
+    def distribution(self) -> Any:
+        """The same as scores for `decisions` and `plan`, with ``source="released"``: each bin spread evenly."""
+        from scoreshield.decisions.scores import Sample
+
+        quantiles = (np.arange(20_000) + 0.5) / 20_000
+        rates, edges = self.rates[::-1], self.edges[::-1]
+        return Sample(np.interp(quantiles, rates, edges))
+
+
+def _is_seed(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
+    steps = noisy / guarantee.grid
+    return (
+        guarantee.regime == regime
+        and noisy.dtype == np.float64
+        and noisy.shape == guarantee.shape
+        and np.array_equal(steps, np.rint(steps))
+    )
+
+
+def _kinds() -> dict[str, type[Release]]:
+    from scoreshield.releases.index import IndexRelease  # which builds on this module
+
+    kinds: tuple[type[Release], ...] = (
+        ScoreRelease,
+        RowRelease,
+        GramRelease,
+        FactoredGramRelease,
+        MatchRelease,
+        TopKRelease,
+        HistogramRelease,
+        IndexRelease,
+    )
+    return {cls.kind: cls for cls in kinds}
+
+
+def load(path: str | Path) -> Any:
+    """Read back a release that ``save`` wrote, equal to what was saved."""
+    kind, guarantee_data, facts, arrays = _files.read_release(path)
+    kinds = _kinds()
+    if kind not in kinds:
+        raise InvalidInput(f"{path} holds a release of kind {kind[:40]!r}, which this version does not know.")
+    with _loading.reading(path):
+        guarantee = Guarantee.from_dict(guarantee_data)
+    fields = {field.name for field in dataclasses.fields(kinds[kind])} - {"guarantee"}
+    if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
+        raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
+    try:
+        release = kinds[kind](**arrays, **facts, guarantee=guarantee)
+        sound = release.holds_together()
+    except Exception:  # whatever values of other kinds make of it
+        sound = False
+    if not sound:
+        raise InvalidInput(f"{path} does not hold together: its values are not those its guarantee speaks of.")
+    return release

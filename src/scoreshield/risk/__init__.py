@@ -1,0 +1,32 @@
+"""How far a release is from the truth: bounds with their conditions, closed forms, and simulation beside them."""
+
+from scoreshield.risk.closed_forms import (
+    RANK_BOUNDS,
+    SMOOTHNESS,
+    Bound,
+    Bounds,
+    bounds,
+    crossover_rank,
+    exact_risk,
+    gaussian_complexity,
+    statistical_dimension_box,
+    statistical_dimension_row,
+)
+from scoreshield.risk.simulation import Comparison, Estimate, compare, simulate
+
+__all__ = [
+    "RANK_BOUNDS",
+    "SMOOTHNESS",
+    "Bound",
+    "Bounds",
+    "Comparison",
+    "Estimate",
+    "bounds",
+    "compare",
+    "crossover_rank",
+    "exact_risk",
+    "gaussian_complexity",
+    "simulate",
+    "statistical_dimension_box",
+    "statistical_dimension_row",
+]

@@ -1,1 +1,0 @@
-"""What a release is worth: decisions, risk bounds, plans."""

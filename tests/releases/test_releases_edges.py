@@ -1,0 +1,544 @@
+"""Releases of scores, rows and Gram matrices: each option is passed on, each field is stated, each draw is used."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from release_support import PEOPLE, QUERY, ROWS, Account
+
+import scoreshield as ss
+from scoreshield.geometry import embeddings
+from scoreshield.privacy.adjacency import Released
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.sampling.stream import Stream, stream_from
+from scoreshield.releases import scores as releases
+from scoreshield.releases.pipeline import Contract, Noise
+
+CONTRACT: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6}
+BATCH = np.array([[1.0, 0], [0, 2], [1, 1]])
+COSINES = np.array([1.0, 0.8, 0.0, -0.6, -1.0])
+RAW = ss.Identity([0, 0, 1, 2, 3])
+
+
+class Watching(ss.Replacement):
+    """The usual neighbours, and what their sensitivity is asked for."""
+
+    asked: list[Released]
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "asked", [])
+
+    def of(self, released: Released) -> Any:
+        self.asked.append(released)
+        return super().of(released)
+
+
+def watch_noise(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let all noise be 0, 1, 2, ...; returns the list of laws, steps and streams that it is asked from."""
+    seen: list[Any] = []
+
+    def add_noise(values: np.ndarray, law: Any, step: float, stream: Stream) -> None:
+        seen.append((law, step, stream.name, len(values)))
+        values += np.arange(len(values))
+
+    monkeypatch.setattr(releases, "add_noise", add_noise)
+    monkeypatch.setattr(releases, "tie_break", lambda stream: {"research": 17, "exact": 23}[stream.name])
+    return seen
+
+
+def stated(noise: Noise, regime: str, shape: tuple[int, ...], adjacency: Any, **options: Any) -> Guarantee:
+    """The guarantee of Gaussian noise, field by field."""
+    usual: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "calibration": "analytic", "score_range": (-1.0, 1.0)}
+    usual |= {"sampler": "research"} | options
+    return Guarantee(
+        mechanism="gaussian",
+        adjacency=adjacency.public(),
+        regime=regime,
+        shape=shape,
+        sensitivity=noise.sensitivity,
+        grid_sensitivity=noise.grid_sensitivity,
+        scale=noise.scale,
+        grid=noise.step,
+        noise=noise.law,
+        profile=GaussianProfile(noise.grid_sensitivity / noise.scale),
+        **usual,
+    )
+
+
+def contract(score_range: tuple[float, float] = (-1.0, 1.0), rule: str = "analytic", unsafe: bool = False) -> Contract:
+    return Contract.check("f", 2.0, 1e-6, "gaussian", rule, score_range, unsafe)
+
+
+# Scores
+
+
+def test_each_option_of_a_score_release_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def prepare(*given: Any, **options: Any) -> Any:
+        seen.append((given, options))
+        return SimpleNamespace(release=lambda ledger: ledger)
+
+    monkeypatch.setattr(releases, "prepare_scores", prepare)
+    options: dict[str, Any] = {
+        "epsilon": 3.0,
+        "delta": 0.25,
+        "mechanism": "staircase",
+        "calibration": "classical",
+        "adjacency": PEOPLE,
+        "score_range": (0.0, 0.5),
+        "norm": "ball",
+        "rng": 7,
+        "unsafe_reproduce_paper": True,
+    }
+    assert ss.release_scores("rows", "query", ledger="account", **options) == "account"  # type: ignore[arg-type]
+    assert seen == [(("rows", "query"), options)]
+    assert ss.release_scores("rows", "query", epsilon=3.0) is None  # type: ignore[arg-type]
+    assert seen[1][1] == {
+        "epsilon": 3.0,
+        "delta": 0.0,
+        "mechanism": "gaussian",
+        "calibration": "analytic",
+        "adjacency": ss.Replacement(),
+        "score_range": (-1.0, 1.0),
+        "norm": "unit",
+        "rng": None,
+        "unsafe_reproduce_paper": False,
+    }
+
+
+@pytest.mark.parametrize("query", [QUERY, QUERY[None], BATCH])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_state(query: np.ndarray, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole guarantee; the sensitivity is asked for with all public facts, and the noise is the stated one."""
+    seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
+    release = ss.release_scores(ROWS.astype(dtype), query, **CONTRACT, adjacency=watching, rng=1, ledger=account)
+    shape = {1: (5,), 2: (len(query), 5)}[query.ndim]
+    queries = np.atleast_2d(query) / np.linalg.norm(np.atleast_2d(query), axis=1, keepdims=True)
+    norm = ss.privacy.adjacency.spectral_norm(queries)
+    released = Released("scores", 5, 2.0, len(queries), norm, embeddings.rounding_error(2, dtype))
+    assert watching.asked == [released]
+    assert released.rounding > 0
+    noise = contract().calibrate(ss.Replacement().of(released))
+    assert release.guarantee == stated(noise, "scores", shape, watching)
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert seen == [(noise.law, noise.step, "research", math.prod(shape))]
+    clean = queries @ (ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)).T
+    assert release.noisy == pytest.approx((clean + np.arange(clean.size).reshape(clean.shape)).reshape(shape), abs=1e-6)
+    assert release.tie_break == 17
+
+
+def test_scores_with_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watch_noise(monkeypatch)
+    options: dict[str, Any] = {"score_range": (-0.5, 0.7), "norm": "ball", "adjacency": RAW}
+    release = ss.release_scores(
+        ROWS / 4, QUERY, **CONTRACT, **options, calibration="conservative", unsafe_reproduce_paper=True
+    )
+    noise = contract((-0.5, 0.7), "conservative", True).calibrate(RAW.of(Released("scores", 5, 1.2)))
+    assert release.guarantee == stated(
+        noise, "scores", (5,), RAW, score_range=(-0.5, 0.7), calibration="conservative", sampler="exact"
+    )
+    # Lengths of 0.5, 1.25, 0.25, 1.25 and 0.25, cut to 1; then the range.
+    assert release.noisy == pytest.approx(np.array([0.5, 0.7, 0.0, -0.5, -0.25]) + np.arange(5))
+    assert seen[0][0] == noise.law
+    assert release.tie_break == 23
+    central = ss.release_scores(ROWS, QUERY, **CONTRACT, adjacency=PEOPLE)
+    assert central.guarantee.shape == (4,)
+
+
+def test_defaults_of_prepared_scores() -> None:
+    g = releases.prepare_scores(ROWS / 2, QUERY, **CONTRACT).guarantee
+    assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
+    assert (g.score_range, g.sampler, g.claimed) == ((-1.0, 1.0), "exact", None)
+    values = releases.prepare_scores(ROWS / 8, QUERY, **CONTRACT).score()
+    assert values == pytest.approx(COSINES)
+    with pytest.raises(ss.InvalidInput, match="'delta'"):
+        releases.prepare_scores(ROWS, QUERY, epsilon=1.0)
+    with pytest.raises(ss.InvalidCalibration):
+        releases.prepare_scores(ROWS, QUERY, epsilon=100.0, delta=1e-4, calibration="classical")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mechanism": 3},
+        {"mechanism": None},
+        {"mechanism": "magic"},
+        {"calibration": "by eye"},
+        {"norm": "cube"},
+        {"score_range": (0.3, 0.3)},
+        {"rng": -1},
+        {"adjacency": "one"},
+        {"unsafe_reproduce_paper": 1},
+        {"mechanism": "optimal", "norm": "cube"},
+        {"mechanism": "optimal", "calibration": "classical"},
+        {"mechanism": "optimal", "score_range": (0.3, 0.3)},
+        {"mechanism": "optimal", "rng": -1},
+        {"mechanism": "optimal", "epsilon": 1e10},
+        {"mechanism": "optimal", "delta": 1.0},
+        {"mechanism": "optimal", "adjacency": RAW},
+        {"mechanism": "auto", "epsilon": 0.0},
+        {"mechanism": "auto", "delta": -0.1},
+        {"mechanism": "auto", "score_range": (0.3, 0.3)},
+        {"mechanism": "auto", "adjacency": "one"},
+    ],
+)
+def test_scores_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(ss.InvalidInput):
+        releases.prepare_scores(ROWS, QUERY, **{**CONTRACT, **options})
+
+
+def test_the_smaller_noise() -> None:
+    """Staircase noise where it is smaller and one score moves; it leaves delta unspent. Both stand for any width."""
+
+    def chosen(epsilon: float, delta: float = 1e-6, query: Any = QUERY, adjacency: Any = ss.Replacement()) -> Any:  # noqa: B008
+        return releases._smaller_noise(ROWS, query, epsilon, delta, adjacency, (-0.4, 0.9), "f")
+
+    assert chosen(0.01, 0.0) == ("staircase", 0.0)
+    assert chosen(3.0) == ("staircase", 0.0)
+    assert chosen(3.0, query=BATCH) == ("gaussian", 1e-6)
+    assert chosen(3.0, query=QUERY[None]) == ("staircase", 0.0)
+    assert chosen(3.0, adjacency=RAW) == ("gaussian", 1e-6)
+    assert chosen(3.0, adjacency=PEOPLE) == ("staircase", 0.0)
+    # Where the two standard deviations cross.
+    low, high = 1e-3, 30.0
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        larger = StaircaseNoise.calibrated(middle, 1.3).std >= ss.calibrate(middle, 0.4, 1.3)
+        low, high = (middle, high) if larger else (low, middle)
+    assert chosen(low * 0.999, 0.4) == ("gaussian", 0.4)
+    assert chosen(high * 1.001, 0.4) == ("staircase", 0.0)
+    release = ss.release_scores(ROWS, QUERY, epsilon=3.0, delta=1e-6, mechanism="auto")
+    assert (release.guarantee.mechanism, release.guarantee.delta) == ("staircase", 0.0)
+
+
+def test_what_the_choice_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def smaller(*given: Any) -> tuple[str, float]:
+        seen.append(given)
+        return "gaussian", 0.25
+
+    monkeypatch.setattr(releases, "_smaller_noise", smaller)
+    g = ss.release_scores(ROWS, QUERY, **CONTRACT, mechanism="auto", adjacency=PEOPLE, score_range=(0.0, 0.5)).guarantee
+    assert seen[0][2:6] == (2.0, 1e-6, PEOPLE, (0.0, 0.5))
+    assert seen[0][0] is ROWS
+    assert seen[0][1] is QUERY
+    assert (g.mechanism, g.delta) == ("gaussian", 0.25)
+
+
+# Tables of levels
+
+
+@pytest.mark.parametrize("table", [None, ss.optimal_channel(1.5, levels=4), ss.optimal_channel(2.0, 1e-6, levels=4)])
+@pytest.mark.parametrize("query", [QUERY, QUERY[None]])
+def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole guarantee; a table's own promise may be smaller than the contract."""
+    account, watching, asked = Account(), Watching(), []
+    if table is None:
+        monkeypatch.setattr(
+            releases,
+            "optimal_channel",
+            lambda *given, **named: asked.append((given, named)) or ss.optimal_channel(*given, **named, levels=4),
+        )
+    monkeypatch.setattr(releases, "tie_break", lambda stream: {"research": 17}[stream.name])
+    release = ss.release_scores(
+        ROWS / 4,
+        query,
+        **CONTRACT,
+        mechanism=table or "optimal",
+        adjacency=watching,
+        rng=5,
+        norm="ball",
+        ledger=account,
+    )
+    used = table or ss.optimal_channel(2.0, 1e-6, levels=4)
+    shape = (5,) if query.ndim == 1 else (1, 5)
+    assert asked == ([] if table else [((2.0, 1e-6), {"score_range": (-1.0, 1.0)})])
+    assert watching.asked == [Released("scores", 5)]
+    assert release.guarantee == Guarantee(
+        epsilon=used.epsilon,
+        delta=used.delta,
+        mechanism="levels" if table else "optimal",
+        calibration="pure" if used.delta == 0 else "analytic",
+        adjacency=watching,
+        regime="scores",
+        shape=shape,
+        score_range=(-1.0, 1.0),
+        sensitivity=2.0,
+        grid_sensitivity=2.0,
+        scale=used.std,
+        grid=used.step,
+        noise=used,
+        profile=used.profile(),
+        sampler="research",
+        details={"levels": 4},
+    )
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    clean = np.array([0.5, 0.8, 0.0, -0.6, -0.25])
+    assert np.array_equal(release.noisy, used.release(stream_from(5, "f"), clean).reshape(shape))
+    assert release.tie_break == 17
+
+
+def test_levels_over_a_narrow_range() -> None:
+    table = ss.optimal_channel(1.0, levels=4, score_range=(0.0, 0.5))
+    release = ss.release_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5), adjacency=PEOPLE)
+    g = release.guarantee
+    assert (g.score_range, g.sensitivity, g.grid_sensitivity, g.shape) == ((0.0, 0.5), 0.5, 0.5, (4,))
+    assert g.adjacency == PEOPLE.public()
+    assert (
+        releases.prepare_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5)).score().max() == 0.5
+    )
+
+
+def test_tables_that_the_contract_does_not_cover() -> None:
+    table = ss.optimal_channel(1.0, 1e-3, levels=4)
+    for epsilon, delta in ((math.nextafter(1.0, 0), 1e-3), (1.0, math.nextafter(1e-3, 0)), (9.0, 0.0)):
+        with pytest.raises(ss.InvalidInput, match="does not cover"):
+            ss.release_scores(ROWS, QUERY, epsilon=epsilon, delta=delta, mechanism=table)
+    assert ss.release_scores(ROWS, QUERY, epsilon=1.0, delta=1e-3, mechanism=table).guarantee.delta == 1e-3
+    for options in ({"query": BATCH}, {"query": QUERY, "adjacency": RAW}):
+        with pytest.raises(ss.InvalidInput, match="one score"):
+            ss.release_scores(ROWS, epsilon=1.0, delta=1e-3, mechanism=table, **options)  # type: ignore[arg-type]
+
+
+# A row
+
+
+@pytest.mark.parametrize("index", [1, -4])
+def test_a_row_states(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
+    release = ss.release_row(
+        ROWS,
+        index,
+        **CONTRACT,
+        adjacency=watching,
+        score_range=(-0.5, 0.9),
+        calibration="conservative",
+        rng=1,
+        ledger=account,
+    )
+    assert watching.asked == [Released("row", 5, 1.4)]
+    noise = contract((-0.5, 0.9), "conservative").calibrate(ss.Replacement().of(Released("row", 5, 1.4)))
+    assert release.guarantee == stated(
+        noise, "row", (5,), watching, score_range=(-0.5, 0.9), calibration="conservative"
+    )
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert seen == [(noise.law, noise.step, "research", 5)]
+    assert release.noisy == pytest.approx(np.array([0.8, 1 - 1, 0.6, 0.0, -0.5]) + np.array([0, 1, 2, 3, 4]))
+    assert (release.index, release.tie_break) == (1, 17)
+
+
+def test_defaults_of_a_row() -> None:
+    g = ss.release_row(ROWS, 0, **CONTRACT).guarantee
+    assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
+    assert (g.score_range, g.sampler, g.claimed) == ((-1.0, 1.0), "exact", None)
+    unsafe = {"epsilon": 100.0, "delta": 1e-4, "calibration": "classical"}
+    with pytest.raises(ss.InvalidCalibration):
+        ss.release_row(ROWS, 0, **unsafe)
+    assert ss.release_row(ROWS, 0, **unsafe, unsafe_reproduce_paper=True).guarantee.claimed == (100.0, 1e-4)
+    assert ss.release_row(ROWS, 3, **CONTRACT, adjacency=PEOPLE).noisy.shape == (4,)
+    for options, says in (
+        ({"mechanism": "laplace", "delta": 0.0}, "many entries"),
+        ({"delta": 0.0}, "'delta'"),
+        ({"rng": -1}, "'rng'"),
+    ):
+        with pytest.raises(ss.InvalidInput, match=says):
+            ss.release_row(ROWS, 0, **{**CONTRACT, **options})
+    assert ss.release_row(ROWS[:2], 0, **CONTRACT).noisy.shape == (2,)
+    with pytest.raises(ss.InvalidInput, match="two records"):
+        ss.release_row(ROWS[:1], 0, **CONTRACT)
+    with pytest.raises(ss.InvalidInput, match="'index'"):
+        ss.release_row(ROWS, 4, **CONTRACT, adjacency=PEOPLE)
+
+
+def test_a_row_of_zeros_has_a_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first basis vector, in a row of similarities and behind a table as elsewhere."""
+    watch_noise(monkeypatch)
+    rows = np.array([[0.6, 0.8], [0.0, 0.0], [0.0, 1.0]])
+    assert ss.release_row(rows, 0, **CONTRACT).noisy == pytest.approx([1.0, 0.6 + 1, 0.8 + 2])
+    assert ss.release_row(rows, 1, **CONTRACT).noisy == pytest.approx([0.6, 1.0, 0.0 + 2])
+    prepared = releases.prepare_scores(rows, QUERY, epsilon=1.0, mechanism=ss.optimal_channel(1.0, levels=4))
+    assert prepared.score() == pytest.approx([0.6, 1.0, 0.0])
+
+
+def test_bad_rows_are_named() -> None:
+    rows = ROWS.copy()
+    rows[3, 1] = math.nan
+    for index in (0, 3):
+        with pytest.raises(ss.InvalidInput, match="Row 3 "):
+            ss.release_row(rows, index, **CONTRACT)
+    for call in (lambda: ss.release_row(ROWS, 0, epsilon=1.0), lambda: ss.release_gram(ROWS, epsilon=1.0)):
+        with pytest.raises(ss.InvalidInput, match="above 0 for Gaussian"):
+            call()
+
+
+def test_the_place_of_a_row() -> None:
+    assert [releases._position(place, 3, "f") for place in (0, 2, -1, -3, np.int8(1))] == [0, 2, 2, 0, 1]
+    assert type(releases._position(np.int8(1), 3, "f")) is int
+    for place in (3, -4, True, 1.0, "1"):
+        with pytest.raises(ss.InvalidInput):
+            releases._position(place, 3, "f")
+
+
+# Gram matrices
+
+
+@pytest.mark.parametrize("options", [{"projection": "none"}, {"denoise": "none"}])
+def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole guarantee, the noise above the diagonal, mirrored, and nothing else."""
+    seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
+    monkeypatch.setattr(releases, "needs_memory", None)
+    monkeypatch.setattr(releases, "to_device", None)
+    steps: list[tuple[int, int]] = []
+    release = ss.release_gram(
+        ROWS.astype(np.float32),
+        **CONTRACT,
+        adjacency=watching,
+        score_range=(-0.9, 0.7),
+        calibration="conservative",
+        rng=1,
+        ledger=account,
+        progress=lambda *at: steps.append(at),
+        **options,
+    )
+    released = Released("gram", 5, 0.7 - -0.9, rounding=embeddings.rounding_error(2, np.float64))
+    assert watching.asked == [released]
+    noise = contract((-0.9, 0.7), "conservative").calibrate(ss.Replacement().of(released), entries_per_draw=2)
+    assert release.guarantee == stated(
+        noise, "gram", (5, 5), watching, score_range=(-0.9, 0.7), calibration="conservative"
+    )
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert seen == [(noise.law, noise.step, "research", 10)]
+    unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+    wanted = np.clip(unit @ unit.T, -0.9, 0.7)
+    above = np.triu_indices(5, 1)
+    wanted[above] += np.arange(10)
+    wanted.T[above] = wanted[above]
+    np.fill_diagonal(wanted, 1.0)
+    assert release.noisy == pytest.approx(wanted)
+    assert release.gram is release.noisy or np.array_equal(release.gram, release.noisy)
+    assert (release.projection, release.denoise, release.risks) == ("none", "none", {})
+    assert (release.iterations, release.residual, release.converged) == (0, 0.0, True)
+    assert steps == [(5, 5)]
+
+
+@pytest.mark.parametrize(("projection", "method"), [("exact", "newton"), ("aap", "aap"), ("dykstra", "dykstra")])
+def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_noise(monkeypatch)
+    seen: dict[str, Any] = {}
+
+    def denoise(noisy: np.ndarray, std: float, name: str, *, rank: int, project: Any) -> Any:
+        seen["denoise"] = (noisy.shape, std, name, rank)
+        return SimpleNamespace(matrix=project(np.eye(5)), method="rank", risks={"rank": 0.5})
+
+    def project(matrix: np.ndarray, *given: Any, **named: Any) -> Any:
+        seen["project"] = (matrix.tolist(), given, named)
+        return SimpleNamespace(matrix=np.full((5, 5), 0.5), iterations=6, residual=0.25, converged=False)
+
+    monkeypatch.setattr(releases, "to_device", lambda *given: seen.update(device=(given[0].shape, *given[1:])))
+    monkeypatch.setattr(releases, "needs_memory", lambda *given: seen.update(memory=given))
+    monkeypatch.setattr(releases.post, "denoise", denoise)
+    monkeypatch.setattr(releases, "project_elliptope", project)
+
+    def progress(*_: int) -> None: ...
+
+    release = ss.release_gram(
+        ROWS, **CONTRACT, projection=projection, denoise="sure", max_iterations=9, device="cuda", progress=progress
+    )
+    assert seen["device"] == ((1, 1), "cuda", "release_gram")
+    assert seen["memory"] == (5, method, "cuda", "release_gram")
+    assert seen["denoise"] == ((5, 5), release.guarantee.noise.std, "sure", 2)
+    assert seen["project"] == (
+        np.eye(5).tolist(),
+        (method,),
+        {"max_iterations": 9, "device": "cuda", "progress": progress},
+    )
+    assert (release.projection, release.denoise, release.risks) == (projection, "rank", {"rank": 0.5})
+    assert (release.iterations, release.residual, release.converged) == (6, 0.25, False)
+    assert np.array_equal(release.gram, np.full((5, 5), 0.5))
+    assert not np.array_equal(release.gram, release.noisy)
+
+
+def test_defaults_of_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    project = releases.project_elliptope
+
+    def watched(matrix: np.ndarray, *given: Any, **named: Any) -> Any:
+        seen.update(given=given, **named)
+        return project(matrix, *given, **named)
+
+    monkeypatch.setattr(releases, "project_elliptope", watched)
+    release = ss.release_gram(ROWS, **CONTRACT)
+    g = release.guarantee
+    assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
+    assert (g.score_range, g.sampler, g.claimed) == ((-1.0, 1.0), "exact", None)
+    assert (release.projection, release.denoise) == ("exact", "projection")
+    assert seen == {"given": ("newton",), "max_iterations": None, "device": "cpu", "progress": None}
+    unsafe = {"epsilon": 100.0, "delta": 1e-4, "calibration": "classical", "projection": "none"}
+    with pytest.raises(ss.InvalidCalibration):
+        ss.release_gram(ROWS, **unsafe)
+    assert ss.release_gram(ROWS, **unsafe, unsafe_reproduce_paper=True).guarantee.claimed == (100.0, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mechanism": "laplace", "delta": 0.0}, "many entries"),
+        ({"projection": "magic"}, "'projection'"),
+        ({"denoise": "magic"}, "'denoise'"),
+        ({"projection": "none", "denoise": "rank"}, "valid cosine matrix"),
+        ({"max_iterations": 0}, "'max_iterations'"),
+        ({"max_iterations": 1.5}, "'max_iterations'"),
+        ({"device": "abacus"}, "'device'"),
+        ({"rng": -1}, "'rng'"),
+        ({"score_range": (0.3, 0.3)}, "'score_range'"),
+    ],
+)
+def test_gram_matrices_that_are_none(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ss.InvalidInput, match=says):
+        ss.release_gram(ROWS, **{**CONTRACT, **options})
+
+
+def test_gram_matrices_at_the_ends() -> None:
+    with pytest.raises(ss.InvalidInput, match="two records"):
+        ss.release_gram(ROWS[:1], **CONTRACT)
+    assert ss.release_gram(ROWS[:2], **CONTRACT, max_iterations=1).gram.shape == (2, 2)
+    # Neither projects, so neither cares for a device.
+    for options in ({"projection": "none", "denoise": "none"}, {"projection": "none", "denoise": "projection"}):
+        assert ss.release_gram(ROWS, **CONTRACT, **options, device="abacus").projection == "none"
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3, 4, 5, 7])
+def test_noise_tile_by_tile(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry above the diagonal has one draw of its own, whatever the tiles; progress counts rows."""
+    drawn = [0]
+
+    def add_noise(values: np.ndarray, law: Any, step: float, _: Stream) -> None:
+        assert (law, step) == (GaussianNoise(2.0), 0.5)
+        values += np.arange(drawn[0], drawn[0] + len(values)) + 100
+        drawn[0] += len(values)
+
+    monkeypatch.setattr(releases, "add_noise", add_noise)
+    monkeypatch.setattr(releases, "_TILE", tile)
+    noise = Noise(2.0, 2.0, 2.0, GaussianNoise(2.0), 0.5, GaussianProfile(1.0))
+    matrix = np.zeros((5, 5))
+    steps: list[tuple[int, int]] = []
+    releases._add_symmetric_noise(matrix, noise, stream_from(1, "f"), lambda *at: steps.append(at))
+    assert steps == [(min(end, 5), 5) for end in range(tile, 5 + tile, tile)]
+    assert np.array_equal(matrix, matrix.T)
+    assert matrix.diagonal().tolist() == [1.0] * 5
+    assert sorted(matrix[np.triu_indices(5, 1)].tolist()) == list(range(100, 110))
+    releases._add_symmetric_noise(np.zeros((5, 5)), noise, stream_from(1, "f"), None)
+
+
+def test_a_projector_starts_from_nothing() -> None:
+    fresh = releases._Projector("newton", None, "cpu", None)
+    assert (fresh.iterations, fresh.residual, fresh.converged) == (0, 0.0, True)
