@@ -17,6 +17,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # The documentation as a site, in site/; a dead link or a page without a place stops it. (--quiet would hide that.)
 docs: $(VENV)/.installed-dev

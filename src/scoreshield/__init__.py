@@ -1,46 +1,112 @@
-"""ScoreShield: differentially private release of similarity scores."""
+"""ScoreShield: differentially private release of similarity scores.
+
+A public name is imported when it is first used, so that ``import scoreshield`` itself loads nothing but this file.
+"""
 
 from importlib import import_module as _import_module
-from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from scoreshield import attack, decisions, plan, risk, tasks
-from scoreshield.errors import (
-    BudgetExceeded,
-    FileError,
-    InvalidCalibration,
-    InvalidInput,
-    LedgerError,
-    LedgerWarning,
-    ScoreShieldError,
-    StoreError,
-)
-from scoreshield.geometry.elliptope import Projection, project_elliptope
-from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
-from scoreshield.privacy.calibration import calibrate
-from scoreshield.privacy.composition import Filter, compose, group, parallel
-from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.ledger import Ledger
-from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
-from scoreshield.releases import release_gram, release_row, release_scores
-from scoreshield.releases.histogram import release_histogram
-from scoreshield.releases.index import IndexRelease, pair_components, release_index
-from scoreshield.releases.matches import release_matches, release_top_k
-from scoreshield.releases.results import (
-    FactoredGramRelease,
-    GramRelease,
-    HistogramRelease,
-    MatchRelease,
-    Release,
-    RowRelease,
-    ScoreRelease,
-    TopKRelease,
-    load,
-)
+if _TYPE_CHECKING:
+    from importlib.metadata import version as _version
 
-__version__ = _version("scoreshield")
+    from scoreshield import attack, audit, decisions, plan, risk, stores, tasks
+    from scoreshield.errors import (
+        BudgetExceeded,
+        FileError,
+        InvalidCalibration,
+        InvalidInput,
+        LedgerError,
+        LedgerWarning,
+        ScoreShieldError,
+        StoreError,
+    )
+    from scoreshield.geometry.elliptope import Projection, project_elliptope
+    from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
+    from scoreshield.privacy.calibration import calibrate
+    from scoreshield.privacy.composition import Filter, compose, group, parallel
+    from scoreshield.privacy.guarantee import Guarantee
+    from scoreshield.privacy.ledger import Ledger
+    from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
+    from scoreshield.privacy.noise import GaussianNoise
+    from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+    from scoreshield.releases.histogram import release_histogram
+    from scoreshield.releases.index import IndexRelease, pair_components, release_index
+    from scoreshield.releases.matches import release_matches, release_top_k
+    from scoreshield.releases.results import (
+        FactoredGramRelease,
+        GramRelease,
+        HistogramRelease,
+        MatchRelease,
+        Release,
+        RowRelease,
+        ScoreRelease,
+        TopKRelease,
+        load,
+    )
+    from scoreshield.releases.scores import release_gram, release_row, release_scores
+    from scoreshield.search import PrivateSearch
+
+    __version__ = _version("scoreshield")
+
+#: Where each public name is defined; None for a subpackage.
+_HOMES: dict[str, str | None] = {
+    "Adjacency": "scoreshield.privacy.adjacency",
+    "BudgetExceeded": "scoreshield.errors",
+    "FactoredGramRelease": "scoreshield.releases.results",
+    "FileError": "scoreshield.errors",
+    "Filter": "scoreshield.privacy.composition",
+    "GaussianNoise": "scoreshield.privacy.noise",
+    "GramRadius": "scoreshield.privacy.adjacency",
+    "GramRelease": "scoreshield.releases.results",
+    "Guarantee": "scoreshield.privacy.guarantee",
+    "HistogramRelease": "scoreshield.releases.results",
+    "Identity": "scoreshield.privacy.adjacency",
+    "IndexRelease": "scoreshield.releases.index",
+    "InvalidCalibration": "scoreshield.errors",
+    "InvalidInput": "scoreshield.errors",
+    "LaplaceNoise": "scoreshield.privacy.noise.laws",
+    "Ledger": "scoreshield.privacy.ledger",
+    "LedgerError": "scoreshield.errors",
+    "LedgerWarning": "scoreshield.errors",
+    "LevelChannel": "scoreshield.privacy.levels.tables",
+    "MatchRelease": "scoreshield.releases.results",
+    "PrivateSearch": "scoreshield.search",
+    "Projection": "scoreshield.geometry.elliptope",
+    "Release": "scoreshield.releases.results",
+    "Replacement": "scoreshield.privacy.adjacency",
+    "RowRelease": "scoreshield.releases.results",
+    "ScoreRelease": "scoreshield.releases.results",
+    "ScoreShieldError": "scoreshield.errors",
+    "Sensitivity": "scoreshield.privacy.adjacency",
+    "StaircaseNoise": "scoreshield.privacy.noise.laws",
+    "StoreError": "scoreshield.errors",
+    "TopKRelease": "scoreshield.releases.results",
+    "attack": None,
+    "audit": None,
+    "calibrate": "scoreshield.privacy.calibration",
+    "compose": "scoreshield.privacy.composition",
+    "decisions": None,
+    "group": "scoreshield.privacy.composition",
+    "load": "scoreshield.releases.results",
+    "optimal_channel": "scoreshield.privacy.levels.tables",
+    "pair_components": "scoreshield.releases.index",
+    "parallel": "scoreshield.privacy.composition",
+    "plan": None,
+    "project_elliptope": "scoreshield.geometry.elliptope",
+    "randomised_response": "scoreshield.privacy.levels.tables",
+    "release_gram": "scoreshield.releases.scores",
+    "release_histogram": "scoreshield.releases.histogram",
+    "release_index": "scoreshield.releases.index",
+    "release_matches": "scoreshield.releases.matches",
+    "release_row": "scoreshield.releases.scores",
+    "release_scores": "scoreshield.releases.scores",
+    "release_top_k": "scoreshield.releases.matches",
+    "retrieval_cuts": "scoreshield.privacy.levels.tables",
+    "risk": None,
+    "stores": None,
+    "tasks": None,
+}
 
 __all__ = [
     "Adjacency",
@@ -101,17 +167,17 @@ __all__ = [
 ]
 
 
-#: Imported when asked for: what few need, or what brings more.
-_LATER = {
-    "PrivateSearch": ("scoreshield.search", "PrivateSearch"),
-    "audit": ("scoreshield.audit", None),
-    "stores": ("scoreshield.stores", None),
-}
-
-
 def __getattr__(name: str) -> _Any:
-    if name in _LATER:
-        module, attribute = _LATER[name]
-        found = _import_module(module)
-        return found if attribute is None else getattr(found, attribute)
-    raise AttributeError(f"module 'scoreshield' has no attribute {name!r}")
+    if name == "__version__":
+        found: _Any = _import_module("importlib.metadata").version("scoreshield")
+    elif name in _HOMES:
+        home = _HOMES[name]
+        found = _import_module(f"scoreshield.{name}") if home is None else getattr(_import_module(home), name)
+    else:
+        raise AttributeError(f"module 'scoreshield' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

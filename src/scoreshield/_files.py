@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -238,3 +238,33 @@ def _is_list(pa: Any, kind: Any) -> bool:
 
 def _is_number(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+@contextlib.contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """Keep a second run out of a folder while this one writes into it.
+
+    Args:
+        path: The lock's file in that folder. It is never renamed: a lock belongs to a file and not to a name.
+
+    Raises:
+        InvalidInput: Another run holds the lock.
+        FileError: The file cannot be opened.
+    """
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise FileError(f"Cannot write {path}: {error.strerror}.") from None
+    with file:
+        try:
+            import fcntl
+        except ImportError:  # Windows: without the lock
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidInput(
+                f"Another run is writing into {path.parent}; wait for it or name another folder."
+            ) from None
+        yield

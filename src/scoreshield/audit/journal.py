@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from scoreshield import _files, _loading
 from scoreshield.audit.lines import LARGEST, decoded, encoded
-from scoreshield.bench.experiments.runner import only_one
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 
 SETTINGS, RELEASES, LOCK = "settings.json", "releases.jsonl", ".lock"
@@ -142,7 +141,7 @@ def opened(
         raise FileError(f"Cannot use the folder {folder}: {error.strerror}.") from None
     if SETTINGS not in names and any(not _is_ours(name) for name in names):
         raise InvalidInput(f"The folder {folder} holds other files and no audit; name an empty or a new one.")
-    with only_one(folder / LOCK):
+    with _files.lock_folder(folder / LOCK):
         fresh = again or not (folder / SETTINGS).exists()
         journal = None
         try:

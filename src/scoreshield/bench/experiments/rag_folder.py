@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from scoreshield import _files, _loading
-from scoreshield.bench.experiments.runner import only_one
 from scoreshield.bench.rag.corpus import Question
 from scoreshield.bench.rag.retrieval import AUDIENCE, RETRIEVING, SCOPE, RetrievalRecord, records_from
 from scoreshield.errors import FileError, InvalidInput
@@ -46,7 +45,7 @@ def opened(out: Path, settings: dict[str, Any]) -> Iterator[None]:
             _refuse_strangers(out)  # before the lock leaves a file with them
     except OSError as error:
         raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    with only_one(out / LOCK):
+    with _files.lock_folder(out / LOCK):
         _check_settings(out, settings)
         (out / "embeddings").mkdir(mode=0o700, exist_ok=True)
         yield

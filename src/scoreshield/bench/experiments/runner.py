@@ -63,7 +63,7 @@ def run(
     if not (out / SETTINGS).exists():
         experiment.load(grid, data_dir)  # missing data is one sentence, before anything is written
     _make(out)
-    with only_one(out / LOCK):
+    with _files.lock_folder(out / LOCK):
         _settle(out / SETTINGS, settings)
         done = {line["cell"]: line["rows"] for line in _finished(out / CELLS)}
         todo = [cell for cell in cells if cell.key not in done]
@@ -159,28 +159,6 @@ def _difference(before: Any, settings: dict[str, Any]) -> str:
         if before["grid"].get(name) != value:
             return str(name)
     return "the data files" if before.get("data") != settings["data"] else "more settings than this version knows"
-
-
-@contextlib.contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Two runs must not write into one folder at once."""
-    try:
-        file = path.open("ab")
-    except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror}.") from None
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: without the lock
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInput(
-                f"Another run is writing into {path.parent}; wait for it or name another folder."
-            ) from None
-        yield
 
 
 def _finished(path: Path) -> list[dict[str, Any]]:
