@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from scoreshield.search import private_search as search
+from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore
 
 
 def main(folder: Path) -> None:
     rows = np.random.default_rng(30).standard_normal((6, 5)).astype(np.float32)
-    made = search.PrivateSearch(ArrayStore(rows, ["a", "b", "c", "d", "é", "f"]), epsilon=8.0, rng=31)
+    made = PrivateSearch(ArrayStore(rows, ["a", "b", "c", "d", "é", "f"]), epsilon=8.0, rng=31)
     made.hide(["c"])
     made.save(folder / "index.npz")
     hits = made.search(rows[0], 4)

@@ -1,7 +1,8 @@
 """Made the ledgers beside it, with the code of commit 9031fe6 (format 1, rules 1, no table of sums).
 
-They stand for ledgers that were written before, so they are never made again: `tests/privacy/test_ledger_golden.py`
-reads them, compares what they say with ledgers.json and charges copies of them further. Kept to show what is in them:
+They stand for ledgers that were written before, so they are never made again.
+`tests/privacy/ledger/test_ledger_golden.py` reads them, compares what they say with ledgers.json and charges copies of
+them further. Kept to show what is in them:
 
     python tests/golden/make_ledgers.py FOLDER
 """
@@ -18,10 +19,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ledger_support import Promise, gaussian, pure
-from scoreshield.privacy.profile import CurveProfile, LaplaceProfile, StepProfile
 
 import scoreshield as ss
 from scoreshield.privacy.ledger import Ledger
+from scoreshield.privacy.profiles import CurveProfile, LaplaceProfile, StepProfile
 
 ROWS = np.random.default_rng(5).standard_normal((6, 3))
 GROUPS = np.arange(6) // 2
