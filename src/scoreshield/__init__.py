@@ -30,6 +30,7 @@ if _TYPE_CHECKING:
     from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
     from scoreshield.privacy.noise import GaussianNoise
     from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+    from scoreshield.releases.gram import release_gram
     from scoreshield.releases.histogram import release_histogram
     from scoreshield.releases.index import IndexRelease, pair_components, release_index
     from scoreshield.releases.matches import release_matches, release_top_k
@@ -44,7 +45,8 @@ if _TYPE_CHECKING:
         TopKRelease,
         load,
     )
-    from scoreshield.releases.scores import release_gram, release_row, release_scores
+    from scoreshield.releases.row import release_row
+    from scoreshield.releases.scores import release_scores
     from scoreshield.search import PrivateSearch
 
     __version__ = _version("scoreshield")
@@ -95,11 +97,11 @@ _HOMES: dict[str, str | None] = {
     "plan": None,
     "project_elliptope": "scoreshield.geometry.elliptope",
     "randomised_response": "scoreshield.privacy.levels.tables",
-    "release_gram": "scoreshield.releases.scores",
+    "release_gram": "scoreshield.releases.gram",
     "release_histogram": "scoreshield.releases.histogram",
     "release_index": "scoreshield.releases.index",
     "release_matches": "scoreshield.releases.matches",
-    "release_row": "scoreshield.releases.scores",
+    "release_row": "scoreshield.releases.row",
     "release_scores": "scoreshield.releases.scores",
     "release_top_k": "scoreshield.releases.matches",
     "retrieval_cuts": "scoreshield.privacy.levels.tables",

@@ -17,8 +17,7 @@ from scoreshield.geometry import denoise, embeddings
 from scoreshield.privacy import calibration
 from scoreshield.privacy.adjacency import GramRadius, Identity, Replacement
 from scoreshield.privacy.profiles import GaussianProfile
-from scoreshield.releases import index_plan
-from scoreshield.releases import scores as releases
+from scoreshield.releases import gram, index_plan, scores
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS
 from scoreshield.releases.matches import SELECTIONS
 
@@ -28,7 +27,7 @@ NOT_MECHANISMS = {
     "max_iterations", "pca_share", "components",
 }  # fmt: skip
 #: A table is what "optimal" makes, see below. Reproducing the paper's mistake is nothing that we claim.
-SCORES = {"levels" if name == "optimal" else name for name in get_args(releases.Mechanism)}
+SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.Mechanism)}
 GROUPS = {"none", "identity", "centroids"}
 SHIPPED: dict[str, dict[str, set[Any]]] = {
     "release_scores": {
@@ -42,7 +41,7 @@ SHIPPED: dict[str, dict[str, set[Any]]] = {
     },
     "release_gram": {
         "mechanism": {"gaussian"}, "calibration": set(calibration.METHODS), "adjacency": GROUPS | {GramRadius.kind},
-        "score_range": {True, False}, "projection": set(releases.GRAM_PROJECTIONS), "denoise": set(denoise.METHODS),
+        "score_range": {True, False}, "projection": set(gram.GRAM_PROJECTIONS), "denoise": set(denoise.METHODS),
         "unsafe_reproduce_paper": {False}, "part": {None, "gram"},
     },
     "release_index": {

@@ -339,7 +339,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
-@pytest.mark.parametrize("moment", ["scoreshield.releases.scores.project_elliptope", "os.fsync"])
+@pytest.mark.parametrize("moment", ["scoreshield.releases.gram.project_elliptope", "os.fsync"])
 def test_ctrl_c_is_one_line_and_leaves_nothing(folder: Path, moment: str) -> None:
     """A real interrupt in a real process: while projecting, and with the file half-written."""
     module, name = moment.rsplit(".", 1)

@@ -12,7 +12,7 @@ from support import assert_feasible, noisy_gram, torch_sees_a_gpu
 
 import scoreshield as ss
 from scoreshield.geometry import elliptope
-from scoreshield.releases import scores as releases
+from scoreshield.releases import gram
 
 Array = np.ndarray
 
@@ -114,7 +114,7 @@ def test_too_little_memory_is_said_before_starting(monkeypatch: pytest.MonkeyPat
     def never(*_: object) -> None:
         raise AssertionError("noise was drawn for a release that cannot be finished")
 
-    monkeypatch.setattr(releases, "_add_symmetric_noise", never)
+    monkeypatch.setattr(gram, "_add_symmetric_noise", never)
     with pytest.raises(ss.InvalidInput, match="release_gram needs about"):
         ss.release_gram(np.eye(50), epsilon=1, delta=1e-6)
     monkeypatch.setattr(elliptope, "_available_memory", lambda: None)

@@ -19,8 +19,7 @@ from mechanism_registry import BATCH, BY_NAME, DIMENSION, ENTRIES, GROUP, LABELS
 import scoreshield as ss
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.releases import index_plan, matches, pipeline
-from scoreshield.releases import scores as releases
+from scoreshield.releases import gram, index_plan, matches, pipeline, row, scores
 
 Array = np.ndarray
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -127,7 +126,7 @@ def rows_of(guarantee: Guarantee) -> int:
 def test_what_noise_is_put_on_lies_in_the_public_range(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the noise on scores that passed a screen, the range above its threshold."""
     seen: list[Array] = []
-    add = releases.add_noise
+    add = scores.add_noise
 
     def watched(values: Array, *rest: Any) -> None:
         seen.append(values.copy())
@@ -136,7 +135,7 @@ def test_what_noise_is_put_on_lies_in_the_public_range(entry: Entry, monkeypatch
     unit = QUERY / np.linalg.norm(QUERY)
     for rows in (ROWS, np.tile(unit, (RECORDS, 1)), np.tile(-unit, (RECORDS, 1))):
         with monkeypatch.context() as patch:
-            for module in (releases, matches):
+            for module in (scores, row, gram, matches):
                 patch.setattr(module, "add_noise", watched)
             patch.setattr(mechanism_registry, "ROWS", rows)
             guarantee = entry.release(rng=1).guarantee
@@ -165,7 +164,7 @@ FIELDS = ("vectors", "counts", "noisy")
 )
 def test_noise_reaches_every_value_that_leaves(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two releases of the same records agree nowhere, but for the public ones; in tiles and blocks of two rows too."""
-    monkeypatch.setattr(releases, "_TILE", 2)
+    monkeypatch.setattr(gram, "_TILE", 2)
     monkeypatch.setattr(index_plan, "_BLOCK_BYTES", 2 * 8 * DIMENSION)
     # A count gets no noise with a chance of one in four: 24 times in a row, once in 10^14.
     releases_made = [entry.release() for _ in range(24 if entry.mechanism == "geometric" else 8)]

@@ -15,8 +15,7 @@ import scoreshield as ss
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.profiles import GaussianProfile
-from scoreshield.releases import index_plan
-from scoreshield.releases import scores as releases
+from scoreshield.releases import gram, index_plan, scores
 
 Array = np.ndarray
 CHUNK = 1 << 20  # values that get their noise at once
@@ -218,7 +217,7 @@ def test_vectors_of_later_blocks_are_fresh(mechanism: str, monkeypatch: pytest.M
 
 
 def test_a_large_gram_matrix_repeats_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "_TILE", 64)
+    monkeypatch.setattr(gram, "_TILE", 64)
     rows = np.tile([[1.0, 0.0]], (300, 1))
     noisy = ss.release_gram(rows, epsilon=1, delta=1e-6, projection="none").noisy
     above = noisy[np.triu_indices(300, 1)]
@@ -258,7 +257,7 @@ def test_each_query_of_a_batch_has_noise_of_its_own(queries: Array) -> None:
 @pytest.mark.parametrize("share", [1.0, 0.15])
 def test_noise_that_queries_share_is_noticed(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, or a seventh of its variance."""
-    add = releases.add_noise
+    add = scores.add_noise
 
     def shared(values: Array, law: Any, step: float, stream: Any) -> None:
         common = np.zeros(4000)
@@ -267,7 +266,7 @@ def test_noise_that_queries_share_is_noticed(share: float, monkeypatch: pytest.M
         add(own, law, step, stream)
         values += math.sqrt(share) * np.tile(common, len(values) // 4000) + math.sqrt(1 - share) * own
 
-    monkeypatch.setattr(releases, "add_noise", shared)
+    monkeypatch.setattr(scores, "add_noise", shared)
     for queries in (QUERIES, REPEATED):
         with pytest.raises(AssertionError):
             check_fresh(batch_noise(queries))

@@ -21,8 +21,7 @@ from scoreshield.privacy.noise import gaussian as noise_module
 from scoreshield.privacy.noise import laws
 from scoreshield.privacy.sampling import discrete, sphere
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
-from scoreshield.releases import histogram, index_plan, matches, pipeline
-from scoreshield.releases import scores as releases
+from scoreshield.releases import histogram, index_plan, matches, pipeline, scores
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
@@ -31,7 +30,7 @@ every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.
 NAMES = sorted(
     {
         *MECHANISMS,
-        *get_args(releases.Mechanism),
+        *get_args(scores.Mechanism),
         *matches.SELECTIONS,
         *histogram.HISTOGRAM_MECHANISMS,
         *index_plan.MECHANISMS,

@@ -16,7 +16,7 @@ from support import STRICT
 import scoreshield as ss
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings
-from scoreshield.releases import scores as releases
+from scoreshield.releases import gram
 
 Array = np.ndarray
 
@@ -387,8 +387,8 @@ def test_the_error_of_a_computed_score_is_within_its_bound(
 def test_a_projection_has_converged_if_each_of_its_parts_has(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [SimpleNamespace(iterations=3, residual=0.5, converged=False, matrix="first")]
     ends.append(SimpleNamespace(iterations=4, residual=0.1, converged=True, matrix="second"))
-    monkeypatch.setattr(releases, "project_elliptope", lambda *_, **__: ends.pop(0))
-    projector = releases._Projector("nearest", None, "cpu", None)
+    monkeypatch.setattr(gram, "project_elliptope", lambda *_, **__: ends.pop(0))
+    projector = gram._Projector("nearest", None, "cpu", None)
     assert projector.converged
     assert [projector(np.eye(2)), projector(np.eye(2))] == ["first", "second"]
     assert (projector.iterations, projector.residual, projector.converged) == (7, 0.5, False)

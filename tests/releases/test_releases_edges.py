@@ -18,7 +18,7 @@ from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.noise.laws import StaircaseNoise
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling.stream import Stream, stream_from
-from scoreshield.releases import scores as releases
+from scoreshield.releases import gram, row, scores
 from scoreshield.releases.pipeline import Contract, Noise
 
 CONTRACT: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6}
@@ -48,8 +48,10 @@ def watch_noise(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append((law, step, stream.name, len(values)))
         values += np.arange(len(values))
 
-    monkeypatch.setattr(releases, "add_noise", add_noise)
-    monkeypatch.setattr(releases, "tie_break", lambda stream: {"research": 17, "exact": 23}[stream.name])
+    for module in (scores, row, gram):
+        monkeypatch.setattr(module, "add_noise", add_noise)
+    for module in (scores, row):
+        monkeypatch.setattr(module, "tie_break", lambda stream: {"research": 17, "exact": 23}[stream.name])
     return seen
 
 
@@ -86,7 +88,7 @@ def test_each_option_of_a_score_release_is_passed_on(monkeypatch: pytest.MonkeyP
         seen.append((given, options))
         return SimpleNamespace(release=lambda ledger: ledger)
 
-    monkeypatch.setattr(releases, "prepare_scores", prepare)
+    monkeypatch.setattr(scores, "prepare_scores", prepare)
     options: dict[str, Any] = {
         "epsilon": 3.0,
         "delta": 0.25,
@@ -154,15 +156,15 @@ def test_scores_with_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_of_prepared_scores() -> None:
-    g = releases.prepare_scores(ROWS / 2, QUERY, **CONTRACT).guarantee
+    g = scores.prepare_scores(ROWS / 2, QUERY, **CONTRACT).guarantee
     assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
     assert (g.score_range, g.sampler, g.claimed) == ((-1.0, 1.0), "exact", None)
-    values = releases.prepare_scores(ROWS / 8, QUERY, **CONTRACT).score()
+    values = scores.prepare_scores(ROWS / 8, QUERY, **CONTRACT).score()
     assert values == pytest.approx(COSINES)
     with pytest.raises(ss.InvalidInput, match="'delta'"):
-        releases.prepare_scores(ROWS, QUERY, epsilon=1.0)
+        scores.prepare_scores(ROWS, QUERY, epsilon=1.0)
     with pytest.raises(ss.InvalidCalibration):
-        releases.prepare_scores(ROWS, QUERY, epsilon=100.0, delta=1e-4, calibration="classical")
+        scores.prepare_scores(ROWS, QUERY, epsilon=100.0, delta=1e-4, calibration="classical")
 
 
 @pytest.mark.parametrize(
@@ -192,14 +194,14 @@ def test_defaults_of_prepared_scores() -> None:
 )
 def test_scores_that_are_none(options: dict[str, Any]) -> None:
     with pytest.raises(ss.InvalidInput):
-        releases.prepare_scores(ROWS, QUERY, **{**CONTRACT, **options})
+        scores.prepare_scores(ROWS, QUERY, **{**CONTRACT, **options})
 
 
 def test_the_smaller_noise() -> None:
     """Staircase noise where it is smaller and one score moves; it leaves delta unspent. Both stand for any width."""
 
     def chosen(epsilon: float, delta: float = 1e-6, query: Any = QUERY, adjacency: Any = ss.Replacement()) -> Any:  # noqa: B008
-        return releases._smaller_noise(ROWS, query, epsilon, delta, adjacency, (-0.4, 0.9), "f")
+        return scores._smaller_noise(ROWS, query, epsilon, delta, adjacency, (-0.4, 0.9), "f")
 
     assert chosen(0.01, 0.0) == ("staircase", 0.0)
     assert chosen(3.0) == ("staircase", 0.0)
@@ -226,7 +228,7 @@ def test_what_the_choice_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(given)
         return "gaussian", 0.25
 
-    monkeypatch.setattr(releases, "_smaller_noise", smaller)
+    monkeypatch.setattr(scores, "_smaller_noise", smaller)
     g = ss.release_scores(ROWS, QUERY, **CONTRACT, mechanism="auto", adjacency=PEOPLE, score_range=(0.0, 0.5)).guarantee
     assert seen[0][2:6] == (2.0, 1e-6, PEOPLE, (0.0, 0.5))
     assert seen[0][0] is ROWS
@@ -244,11 +246,11 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
     account, watching, asked = Account(), Watching(), []
     if table is None:
         monkeypatch.setattr(
-            releases,
+            scores,
             "optimal_channel",
             lambda *given, **named: asked.append((given, named)) or ss.optimal_channel(*given, **named, levels=4),
         )
-    monkeypatch.setattr(releases, "tie_break", lambda stream: {"research": 17}[stream.name])
+    monkeypatch.setattr(scores, "tie_break", lambda stream: {"research": 17}[stream.name])
     release = ss.release_scores(
         ROWS / 4,
         query,
@@ -293,9 +295,7 @@ def test_levels_over_a_narrow_range() -> None:
     g = release.guarantee
     assert (g.score_range, g.sensitivity, g.grid_sensitivity, g.shape) == ((0.0, 0.5), 0.5, 0.5, (4,))
     assert g.adjacency == PEOPLE.public()
-    assert (
-        releases.prepare_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5)).score().max() == 0.5
-    )
+    assert scores.prepare_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5)).score().max() == 0.5
 
 
 def test_tables_that_the_contract_does_not_cover() -> None:
@@ -365,7 +365,7 @@ def test_a_row_of_zeros_has_a_direction(monkeypatch: pytest.MonkeyPatch) -> None
     rows = np.array([[0.6, 0.8], [0.0, 0.0], [0.0, 1.0]])
     assert ss.release_row(rows, 0, **CONTRACT).noisy == pytest.approx([1.0, 0.6 + 1, 0.8 + 2])
     assert ss.release_row(rows, 1, **CONTRACT).noisy == pytest.approx([0.6, 1.0, 0.0 + 2])
-    prepared = releases.prepare_scores(rows, QUERY, epsilon=1.0, mechanism=ss.optimal_channel(1.0, levels=4))
+    prepared = scores.prepare_scores(rows, QUERY, epsilon=1.0, mechanism=ss.optimal_channel(1.0, levels=4))
     assert prepared.score() == pytest.approx([0.6, 1.0, 0.0])
 
 
@@ -381,11 +381,11 @@ def test_bad_rows_are_named() -> None:
 
 
 def test_the_place_of_a_row() -> None:
-    assert [releases._position(place, 3, "f") for place in (0, 2, -1, -3, np.int8(1))] == [0, 2, 2, 0, 1]
-    assert type(releases._position(np.int8(1), 3, "f")) is int
+    assert [row._position(place, 3, "f") for place in (0, 2, -1, -3, np.int8(1))] == [0, 2, 2, 0, 1]
+    assert type(row._position(np.int8(1), 3, "f")) is int
     for place in (3, -4, True, 1.0, "1"):
         with pytest.raises(ss.InvalidInput):
-            releases._position(place, 3, "f")
+            row._position(place, 3, "f")
 
 
 # Gram matrices
@@ -395,8 +395,8 @@ def test_the_place_of_a_row() -> None:
 def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole guarantee, the noise above the diagonal, mirrored, and nothing else."""
     seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
-    monkeypatch.setattr(releases, "needs_memory", None)
-    monkeypatch.setattr(releases, "to_device", None)
+    monkeypatch.setattr(gram, "needs_memory", None)
+    monkeypatch.setattr(gram, "to_device", None)
     steps: list[tuple[int, int]] = []
     release = ss.release_gram(
         ROWS.astype(np.float32),
@@ -443,10 +443,10 @@ def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monke
         seen["project"] = (matrix.tolist(), given, named)
         return SimpleNamespace(matrix=np.full((5, 5), 0.5), iterations=6, residual=0.25, converged=False)
 
-    monkeypatch.setattr(releases, "to_device", lambda *given: seen.update(device=(given[0].shape, *given[1:])))
-    monkeypatch.setattr(releases, "needs_memory", lambda *given: seen.update(memory=given))
-    monkeypatch.setattr(releases.post, "denoise", denoise)
-    monkeypatch.setattr(releases, "project_elliptope", project)
+    monkeypatch.setattr(gram, "to_device", lambda *given: seen.update(device=(given[0].shape, *given[1:])))
+    monkeypatch.setattr(gram, "needs_memory", lambda *given: seen.update(memory=given))
+    monkeypatch.setattr(gram.post, "denoise", denoise)
+    monkeypatch.setattr(gram, "project_elliptope", project)
 
     def progress(*_: int) -> None: ...
 
@@ -469,13 +469,13 @@ def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monke
 
 def test_defaults_of_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    project = releases.project_elliptope
+    project = gram.project_elliptope
 
     def watched(matrix: np.ndarray, *given: Any, **named: Any) -> Any:
         seen.update(given=given, **named)
         return project(matrix, *given, **named)
 
-    monkeypatch.setattr(releases, "project_elliptope", watched)
+    monkeypatch.setattr(gram, "project_elliptope", watched)
     release = ss.release_gram(ROWS, **CONTRACT)
     g = release.guarantee
     assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
@@ -526,19 +526,19 @@ def test_noise_tile_by_tile(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
         values += np.arange(drawn[0], drawn[0] + len(values)) + 100
         drawn[0] += len(values)
 
-    monkeypatch.setattr(releases, "add_noise", add_noise)
-    monkeypatch.setattr(releases, "_TILE", tile)
+    monkeypatch.setattr(gram, "add_noise", add_noise)
+    monkeypatch.setattr(gram, "_TILE", tile)
     noise = Noise(2.0, 2.0, 2.0, GaussianNoise(2.0), 0.5, GaussianProfile(1.0))
     matrix = np.zeros((5, 5))
     steps: list[tuple[int, int]] = []
-    releases._add_symmetric_noise(matrix, noise, stream_from(1, "f"), lambda *at: steps.append(at))
+    gram._add_symmetric_noise(matrix, noise, stream_from(1, "f"), lambda *at: steps.append(at))
     assert steps == [(min(end, 5), 5) for end in range(tile, 5 + tile, tile)]
     assert np.array_equal(matrix, matrix.T)
     assert matrix.diagonal().tolist() == [1.0] * 5
     assert sorted(matrix[np.triu_indices(5, 1)].tolist()) == list(range(100, 110))
-    releases._add_symmetric_noise(np.zeros((5, 5)), noise, stream_from(1, "f"), None)
+    gram._add_symmetric_noise(np.zeros((5, 5)), noise, stream_from(1, "f"), None)
 
 
 def test_a_projector_starts_from_nothing() -> None:
-    fresh = releases._Projector("newton", None, "cpu", None)
+    fresh = gram._Projector("newton", None, "cpu", None)
     assert (fresh.iterations, fresh.residual, fresh.converged) == (0, 0.0, True)

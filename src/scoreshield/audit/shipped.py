@@ -21,10 +21,12 @@ from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity
 from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.releases.gram import GRAM_PROJECTIONS, release_gram
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS, release_histogram
 from scoreshield.releases.index import release_index
 from scoreshield.releases.matches import SELECTIONS, release_matches, release_top_k
-from scoreshield.releases.scores import GRAM_PROJECTIONS, release_gram, release_row, release_scores
+from scoreshield.releases.row import release_row
+from scoreshield.releases.scores import release_scores
 
 DELTA = 1e-6
 _RECORDS, _LENGTH = 4, 4

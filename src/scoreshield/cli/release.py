@@ -29,7 +29,8 @@ from scoreshield.cli.output import (
 )
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.geometry.embeddings import Norm
-from scoreshield.releases.scores import GramProjection, Mechanism
+from scoreshield.releases.gram import GramProjection
+from scoreshield.releases.scores import Mechanism
 
 app = typer.Typer(
     help="Release scores, matches, the best records, a histogram, a row or a Gram matrix: FILE.npz with the guarantee "

@@ -19,8 +19,7 @@ from scoreshield.privacy.sampling import gaussian
 from scoreshield.privacy.sampling import stream as streams
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
-from scoreshield.releases import pipeline
-from scoreshield.releases import scores as releases
+from scoreshield.releases import pipeline, scores
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -136,7 +135,7 @@ def test_a_fork_inside_a_release_gives_no_second_view(moment: str, monkeypatch: 
     account = Account()
     match moment:
         case "score":
-            before(releases._embeddings, "scores")
+            before(scores._embeddings, "scores")
         case "commit":
             before(account, "commit")
         case "stream":
@@ -146,7 +145,7 @@ def test_a_fork_inside_a_release_gives_no_second_view(moment: str, monkeypatch: 
         case "last words":
             before(gaussian, "_normal_pairs")
         case "done":
-            before(releases, "ScoreRelease")
+            before(scores, "ScoreRelease")
     here, there = fork.ending(
         lambda: ss.release_scores(ROWS, np.ones(4), epsilon=1, delta=1e-6, ledger=account).noisy.tolist()
     )

@@ -1,0 +1,154 @@
+"""All pairwise similarities of a collection, projected onto the valid cosine matrices (regime ii)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry import denoise as post
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import Progress, to_device
+from scoreshield.geometry.denoise import METHODS as DENOISERS
+from scoreshield.geometry.elliptope import needs_memory, project_elliptope
+from scoreshield.privacy.adjacency import (
+    FULL_RANGE,
+    Adjacency,
+    Released,
+    Replacement,
+)
+from scoreshield.privacy.noise import add_noise
+from scoreshield.privacy.sampling.stream import Stream, sampler_name
+from scoreshield.releases.pipeline import Collection, Contract, Noise, Prepared
+from scoreshield.releases.results import GramRelease
+
+GramProjection = Literal["exact", "aap", "dykstra", "none"]
+GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
+Float = NDArray[np.float64]
+_TILE = 256  # rows of a Gram matrix that get their noise at once
+
+
+@clear_frames_on_error
+def release_gram(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "gaussian",
+    calibration: str = "analytic",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    projection: str = "exact",
+    denoise: str = "projection",
+    max_iterations: int | None = None,
+    device: str = "cpu",
+    rng: Any = None,
+    ledger: Any = None,
+    unsafe_reproduce_paper: bool = False,
+    progress: Progress | None = None,
+) -> GramRelease:
+    """Release all pairwise cosine similarities (regime ii).
+
+    The parameters are those of :func:`release_scores`, and
+
+    adjacency : also ``GramRadius(radius)``, a promise about the matrix that need not cover a whole record.
+    projection : ``"exact"`` (the nearest valid cosine matrix), ``"dykstra"`` (the same, slowly), ``"aap"`` (the
+        paper's) or ``"none"``, which leaves ``.gram`` as noisy as it is.
+    denoise : what is made of the noisy matrix, since its noise law is public: ``"projection"`` as above, ``"rank"``,
+        ``"shrinkage"``, ``"identity"``, ``"sure"`` or ``"none"``; docs/projection.md says what each is good for.
+    max_iterations, device : of the projection; ``"cuda"`` runs it on a GPU.
+    progress : called with (done, total) while the noise is drawn and then while the projection runs.
+
+    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection holds about six while it
+    runs, and leaves one.
+    """
+    function = "release_gram"
+    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract.many_move("a Gram matrix")
+    projection = _checks.one_of(projection, "projection", function, GRAM_PROJECTIONS)
+    denoise = _checks.one_of(denoise, "denoise", function, DENOISERS)
+    if projection == "none" and denoise not in ("projection", "none"):
+        raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
+    if max_iterations is not None:
+        max_iterations = _checks.count(max_iterations, "max_iterations", function)
+    source = Collection.check(embeddings, adjacency, function, least=2)
+    sampler = sampler_name(rng, function)
+    method = "newton" if projection == "exact" else projection
+    if "none" not in (projection, denoise):
+        # Refuse a device that is not there, or too little memory, before any noise is drawn.
+        to_device(np.zeros((1, 1)), device, function)
+        needs_memory(source.size, method, device, function)
+
+    rounding = _embeddings.rounding_error(source.dimension, np.float64)
+    released = Released("gram", source.size, contract.width, rounding=rounding)
+    noise = contract.calibrate(source.adjacency.of(released), entries_per_draw=2)
+    guarantee = contract.guarantee(noise, source.adjacency, "gram", (source.size, source.size), sampler)
+
+    def score() -> Float:
+        clean = _embeddings.gram(source.rows(), function)
+        return np.clip(clean, *contract.score_range, out=clean)
+
+    def draw(noisy: Float, stream: Stream) -> GramRelease:
+        _add_symmetric_noise(noisy, noise, stream, progress)
+        if "none" in (projection, denoise):
+            return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
+        project = _Projector(method, max_iterations, device, progress)
+        end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
+        return GramRelease(
+            guarantee,
+            noisy,
+            end.matrix,
+            projection,
+            end.method,
+            end.risks,
+            project.iterations,
+            project.residual,
+            project.converged,
+        )
+
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
+
+
+@dataclass
+class _Projector:
+    """A projection as a function, which adds up what its calls took."""
+
+    method: str
+    max_iterations: int | None
+    device: str
+    progress: Progress | None
+    iterations: int = 0
+    residual: float = 0.0
+    converged: bool = True
+
+    def __call__(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        end = project_elliptope(
+            matrix, self.method, max_iterations=self.max_iterations, device=self.device, progress=self.progress
+        )
+        self.iterations += end.iterations
+        self.residual = max(self.residual, end.residual)
+        self.converged = self.converged and end.converged
+        return end.matrix
+
+
+def _add_symmetric_noise(matrix: NDArray[np.float64], noise: Noise, stream: Stream, progress: Progress | None) -> None:
+    """Noise on the upper triangle, drawn once, in place, tile by tile, and mirrored; the diagonal is the public 1."""
+    n = len(matrix)
+    for start in range(0, n, _TILE):
+        end = min(start + _TILE, n)
+        above = np.triu_indices(end - start, 1)
+        corner = matrix[start:end, start:end]
+        values = np.concatenate([corner[above], matrix[start:end, end:].reshape(-1)])
+        add_noise(values, noise.law, noise.step, stream)
+        corner[above] = values[: len(above[0])]
+        corner.T[above] = values[: len(above[0])]
+        matrix[start:end, end:] = values[len(above[0]) :].reshape(end - start, n - end)
+        matrix[end:, start:end] = matrix[start:end, end:].T
+        if progress is not None:
+            progress(end, n)
+    np.fill_diagonal(matrix, 1.0)

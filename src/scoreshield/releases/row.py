@@ -1,0 +1,77 @@
+"""The similarities of one record with every other record (regime iii)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _checks
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy.adjacency import (
+    FULL_RANGE,
+    Adjacency,
+    Released,
+    Replacement,
+)
+from scoreshield.privacy.noise import add_noise
+from scoreshield.privacy.sampling.stream import Stream, sampler_name
+from scoreshield.releases.pipeline import Collection, Contract, Prepared, tie_break
+from scoreshield.releases.results import RowRelease
+
+Float = NDArray[np.float64]
+
+
+@clear_frames_on_error
+def release_row(
+    embeddings: ArrayLike,
+    index: int,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: str = "gaussian",
+    calibration: str = "analytic",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    rng: Any = None,
+    ledger: Any = None,
+    unsafe_reproduce_paper: bool = False,
+) -> RowRelease:
+    """Release the similarities of the record at a public index with every record (regime iii).
+
+    The record's own similarity is the public constant 1. Replacing that record moves all the others, so the
+    sensitivity is 2 sqrt(n - 1); if the record's embedding is public, ``release_scores`` with it as the query needs
+    far less noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)``
+    the index counts identities in sorted order of the labels.
+    """
+    function = "release_row"
+    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract.many_move("the row of a record")
+    source = Collection.check(embeddings, adjacency, function, least=2)
+    index = _position(index, source.size, function)
+    sampler = sampler_name(rng, function)
+
+    noise = contract.calibrate(source.adjacency.of(Released("row", source.size, contract.width)))
+    guarantee = contract.guarantee(noise, source.adjacency, "row", (source.size,), sampler)
+
+    def score() -> Float:
+        rows = source.rows()
+        own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
+        values: Float = _embeddings.scores(rows, own, "unit", function)[0]
+        np.clip(values, *contract.score_range, out=values)
+        return values
+
+    def draw(values: Float, stream: Stream) -> RowRelease:
+        add_noise(values, noise.law, noise.step, stream)
+        values[index] = 1.0
+        return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
+
+    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
+
+
+def _position(index: Any, n: int, function: str) -> int:
+    if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
+        _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
+    return int(index) % n
