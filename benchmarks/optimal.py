@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import norm
 
 from scoreshield.privacy.levels.tables import optimal_channel, randomised_response
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import LaplaceNoise, StaircaseNoise
 
 LEVELS = 41
 THRESHOLD = 0.3

@@ -18,9 +18,8 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise import gaussian as noise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling import discrete, sphere

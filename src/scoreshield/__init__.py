@@ -28,8 +28,7 @@ if _TYPE_CHECKING:
     from scoreshield.privacy.guarantee import Guarantee
     from scoreshield.privacy.ledger import Ledger
     from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
-    from scoreshield.privacy.noise import GaussianNoise
-    from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+    from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
     from scoreshield.releases.gram import release_gram
     from scoreshield.releases.histogram import release_histogram
     from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -67,7 +66,7 @@ _HOMES: dict[str, str | None] = {
     "IndexRelease": "scoreshield.releases.index",
     "InvalidCalibration": "scoreshield.errors",
     "InvalidInput": "scoreshield.errors",
-    "LaplaceNoise": "scoreshield.privacy.noise.laws",
+    "LaplaceNoise": "scoreshield.privacy.noise",
     "Ledger": "scoreshield.privacy.ledger",
     "LedgerError": "scoreshield.errors",
     "LedgerWarning": "scoreshield.errors",
@@ -81,7 +80,7 @@ _HOMES: dict[str, str | None] = {
     "ScoreRelease": "scoreshield.releases.results",
     "ScoreShieldError": "scoreshield.errors",
     "Sensitivity": "scoreshield.privacy.adjacency",
-    "StaircaseNoise": "scoreshield.privacy.noise.laws",
+    "StaircaseNoise": "scoreshield.privacy.noise",
     "StoreError": "scoreshield.errors",
     "TopKRelease": "scoreshield.releases.results",
     "attack": None,

@@ -23,7 +23,7 @@ from scoreshield.audit.engine import audit, audit_outputs
 from scoreshield.audit.neighbours import Pair, drift_pair, from_canaries, replaced, worst_pairs
 from scoreshield.audit.outputs import Source, numbers
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.noise.laws import LaplaceNoise
+from scoreshield.privacy.noise import LaplaceNoise
 from scoreshield.privacy.profiles import GaussianProfile
 
 D = 4

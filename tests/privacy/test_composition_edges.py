@@ -17,7 +17,7 @@ import scoreshield as ss
 from scoreshield.privacy import composition, losses
 from scoreshield.privacy.composition import _Convolution, _Part, compose, group, parallel
 from scoreshield.privacy.losses import LossLaw, dominating_mu, log_moment, loss_law, pure_epsilon, residual
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,

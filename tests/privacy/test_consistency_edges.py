@@ -16,8 +16,7 @@ from scoreshield.privacy import consistency
 from scoreshield.privacy.calibration import LEAST_DELTA
 from scoreshield.privacy.consistency import is_consistent
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
 

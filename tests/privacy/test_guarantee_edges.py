@@ -14,8 +14,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.privacy import guarantee as guarantees
 from scoreshield.privacy import privunit
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
 from scoreshield.privacy.sampling import intervals, sphere, stream

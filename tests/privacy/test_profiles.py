@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 import scoreshield as ss
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,

@@ -14,8 +14,8 @@ import scoreshield as ss
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.levels.tables import randomised_response
 from scoreshield.privacy.losses import pure_epsilon
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise, law_from_dict
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise.laws import law_from_dict
 from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,

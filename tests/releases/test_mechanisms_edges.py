@@ -12,8 +12,7 @@ from release_support import PEOPLE, QUERY, ROWS, Account
 
 import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import grid_step
-from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.noise import StaircaseNoise, grid_step
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, stream_from

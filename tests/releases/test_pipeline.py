@@ -14,8 +14,7 @@ import scoreshield as ss
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration
 from scoreshield.privacy.adjacency import Sensitivity
-from scoreshield.privacy.noise import GaussianNoise, grid_step
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, grid_step
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, this_process
 from scoreshield.releases import pipeline

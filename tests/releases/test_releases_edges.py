@@ -14,8 +14,7 @@ import scoreshield as ss
 from scoreshield.geometry import embeddings
 from scoreshield.privacy.adjacency import Released
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, StaircaseNoise
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling.stream import Stream, stream_from
 from scoreshield.releases import gram, row, scores

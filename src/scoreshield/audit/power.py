@@ -21,7 +21,7 @@ from scoreshield import _checks
 from scoreshield.audit.claim import Claim, curve
 from scoreshield.audit.intervals import lower, upper
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
 
 Float = NDArray[np.float64]

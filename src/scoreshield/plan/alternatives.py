@@ -15,8 +15,7 @@ from scoreshield.errors import InvalidCalibration
 from scoreshield.plan.base import SMALLEST, finite
 from scoreshield.plan.contracts import Contract
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import UNPAID, finite, take_ranges, take_scores, take_source
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.levels.tables import optimal_channel, randomised_response, retrieval_cuts
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
 

@@ -18,7 +18,7 @@ import numpy as np
 from scoreshield import _checks
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, Released
-from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
 

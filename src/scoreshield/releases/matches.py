@@ -25,8 +25,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import add_noise, grid_step
-from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.noise import StaircaseNoise, add_noise, grid_step
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, sampler_name

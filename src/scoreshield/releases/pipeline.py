@@ -16,8 +16,8 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import Adjacency, Identity, Sensitivity, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise, grid_step
-from scoreshield.privacy.noise.laws import LaplaceNoise, Law, StaircaseNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, grid_step
+from scoreshield.privacy.noise.laws import Law
 from scoreshield.privacy.profiles import GaussianProfile, Profile
 from scoreshield.privacy.sampling.stream import Stream, check_process, stream_from, this_process
 

@@ -23,8 +23,7 @@ from scoreshield.privacy.adjacency import (
 )
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel
-from scoreshield.privacy.noise import add_noise
-from scoreshield.privacy.noise.laws import StaircaseNoise
+from scoreshield.privacy.noise import StaircaseNoise, add_noise
 from scoreshield.privacy.sampling.stream import Stream, sampler_name
 from scoreshield.releases.pipeline import Collection, Contract, Prepared, tie_break
 from scoreshield.releases.results import ScoreRelease

@@ -28,7 +28,7 @@ from scoreshield.privacy.levels.tables import (
     randomised_response,
     retrieval_cuts,
 )
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.profiles import PureProfile, profile_from_dict
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
-from scoreshield.privacy.noise.laws import LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.sampling import discrete, gaussian
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, Words
 

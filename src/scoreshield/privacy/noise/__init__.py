@@ -1,5 +1,15 @@
 """The noise laws: what a release adds to scores, on which grid."""
 
 from scoreshield.privacy.noise.gaussian import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, grid_step
+from scoreshield.privacy.noise.laplace import LaplaceNoise
+from scoreshield.privacy.noise.staircase import StaircaseNoise
 
-__all__ = ["FINEST_STEP", "GRID_BITS", "GaussianNoise", "add_noise", "grid_step"]
+__all__ = [
+    "FINEST_STEP",
+    "GRID_BITS",
+    "GaussianNoise",
+    "LaplaceNoise",
+    "StaircaseNoise",
+    "add_noise",
+    "grid_step",
+]

@@ -1,5 +1,6 @@
-r"""Noise laws for releases in which one record moves one score: Laplace, staircase, and tables of levels.
+r"""What all noise laws share, and how they are read back from a file.
 
+Laplace, staircase and tables of levels are for releases in which one record moves one score.
 There the l1 sensitivity equals the l2 one, D = b - a for scores clamped to [a, b], and noise that is private for one
 coordinate is private for the whole vector, since the others cancel. Laplace noise of scale D / epsilon and staircase
 noise (Geng & Viswanath 2014), whose density falls by e^-epsilon with every step of width D, then give *pure* epsilon.
@@ -10,19 +11,16 @@ steps, at most ``width`` of them; the laws are calibrated to that number.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from scoreshield import _checks
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.profiles import LaplaceProfile, Profile, PureProfile, StepProfile, rounded_up
-from scoreshield.privacy.sampling import discrete
+from scoreshield.privacy.noise.gaussian import GaussianNoise
+from scoreshield.privacy.noise.laplace import LaplaceNoise
+from scoreshield.privacy.noise.staircase import StaircaseNoise
+from scoreshield.privacy.profiles import Profile
 from scoreshield.privacy.sampling.stream import Stream
 
 Float = NDArray[np.float64]
@@ -43,155 +41,6 @@ class Law(Protocol):
         """Independent draws, in whole steps of the grid."""
 
     def to_dict(self) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True)
-class LaplaceNoise:
-    """Additive Laplace noise of scale ``b``: density e^(-|x| / b) / (2 b)."""
-
-    b: float
-
-    name: ClassVar[str] = "laplace"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "b", _checks.positive(self.b, "b", "LaplaceNoise"))
-
-    @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float, step: float | None = None) -> LaplaceNoise:
-        """The scale for pure epsilon, rounded up; the same on any grid."""
-        del step
-        return cls(sensitivity / epsilon * (1 + 2**-48))
-
-    @property
-    def std(self) -> float:
-        return math.sqrt(2) * self.b
-
-    @property
-    def scale(self) -> float:
-        return self.b
-
-    def cdf(self, x: ArrayLike) -> Any:
-        z = np.asarray(x, dtype=np.float64) / self.b
-        tail = 0.5 * np.exp(-np.abs(z))
-        return np.where(z < 0, tail, 1 - tail)
-
-    def sf(self, x: ArrayLike) -> Any:
-        return self.cdf(-np.asarray(x, dtype=np.float64))
-
-    def quantile(self, p: ArrayLike) -> Any:
-        u = np.asarray(p, dtype=np.float64)
-        with np.errstate(divide="ignore"):
-            return np.where(u < 0.5, self.b * np.log(2 * u), -self.b * np.log(2 * (1 - u)))
-
-    def profile(self, sensitivity: float) -> Profile:
-        return LaplaceProfile(rounded_up(Fraction(float(sensitivity)) / Fraction(self.b)))
-
-    def fill(self, stream: Stream, step: float, out: Float) -> None:
-        """Draws in steps of the grid."""
-        discrete.fill_rounded_laplace(stream, self.b / step, out)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "b": self.b, "std": self.std}
-
-
-@dataclass(frozen=True)
-class StaircaseNoise:
-    """Additive staircase noise: uniform on steps of width ``sensitivity``, each with an inner and an outer part.
-
-    Attributes
-    ----------
-    epsilon : the density falls by e^-epsilon from each inner part to the outer one beside it and to the next step.
-    sensitivity : the width D of a step.
-    gamma : the share of the inner part; 1 / (1 + e^(epsilon / 2)) makes the mean size least.
-    """
-
-    epsilon: float
-    sensitivity: float
-    gamma: float
-
-    name: ClassVar[str] = "staircase"
-
-    def __post_init__(self) -> None:
-        for field in ("epsilon", "sensitivity"):
-            object.__setattr__(self, field, _checks.positive(getattr(self, field), field, "StaircaseNoise"))
-        if not 0 < self.gamma <= 1:
-            _checks.reject("gamma", "StaircaseNoise", "in (0, 1]", self.gamma)
-
-    @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float, step: float | None = None) -> StaircaseNoise:
-        """The law of least mean size; with a grid ``step``, its inner part a whole number of steps, at least one."""
-        gamma = 1 / (1 + math.exp(min(epsilon / 2, 700.0)))
-        if step is not None:
-            width = round(sensitivity / step)
-            gamma = max(1, round(gamma * width)) / width
-        return cls(epsilon, sensitivity, gamma)
-
-    @property
-    def std(self) -> float:
-        q = math.exp(-self.epsilon)
-        inside = self.gamma / (self.gamma + (1 - self.gamma) * q)
-        first = inside * self.gamma / 2 + (1 - inside) * (1 + self.gamma) / 2
-        second = inside * self.gamma**2 / 3 + (1 - inside) * (1 + self.gamma + self.gamma**2) / 3
-        steps, squares = q / -math.expm1(-self.epsilon), q * (1 + q) / math.expm1(-self.epsilon) ** 2
-        return self.sensitivity * math.sqrt(squares + 2 * steps * first + second)
-
-    @property
-    def scale(self) -> float:
-        return self.std
-
-    def cdf(self, x: ArrayLike) -> Any:
-        x = np.asarray(x, dtype=np.float64)
-        tail = 0.5 * self._beyond(np.abs(x))
-        return np.where(x < 0, tail, 1 - tail)
-
-    def sf(self, x: ArrayLike) -> Any:
-        return self.cdf(-np.asarray(x, dtype=np.float64))
-
-    def _beyond(self, size: Any) -> Any:
-        """P[|W| > size]."""
-        q = math.exp(-self.epsilon)
-        whole = self.gamma + (1 - self.gamma) * q
-        steps = np.floor(size / self.sensitivity)
-        part = size / self.sensitivity - steps
-        used = (np.minimum(part, self.gamma) + q * np.maximum(part - self.gamma, 0.0)) / whole
-        with np.errstate(under="ignore"):
-            return np.exp(-self.epsilon * steps) * (1 - used * -math.expm1(-self.epsilon))
-
-    def quantile(self, p: ArrayLike) -> Any:
-        u = np.asarray(p, dtype=np.float64)
-        beyond = 2 * np.minimum(u, 1 - u)
-        logs = np.log(np.where(beyond == 0, 1.0, beyond))
-        steps = np.floor(-logs / self.epsilon)
-        q = math.exp(-self.epsilon)
-        used = np.expm1(logs + self.epsilon * steps) / math.expm1(-self.epsilon) * (self.gamma + (1 - self.gamma) * q)
-        part = np.where(used <= self.gamma, used, self.gamma + (used - self.gamma) / q)
-        return np.sign(u - 0.5) * self.sensitivity * np.where(beyond == 0, math.inf, steps + part)
-
-    def profile(self, sensitivity: float) -> Profile:
-        """The loss of a move by one step is epsilon, 0 or -epsilon; a move beyond it costs epsilon for each.
-
-        A density that falls with |x| is told from itself moved by s with advantage P[|W| <= s / 2]: most at s = D.
-        On the grid it is a little less, for an inner part of at most half a step (docs/mechanisms.md).
-        """
-        steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
-        if steps > 1 or self.gamma > 0.5:
-            return PureProfile(rounded_up(steps * Fraction(self.epsilon)))
-        q = math.exp(-self.epsilon)
-        inside = (self.gamma + (0.5 - self.gamma) * q) / (self.gamma + (1 - self.gamma) * q)
-        return StepProfile(self.epsilon, inside * (1 + 2**-45))
-
-    def fill(self, stream: Stream, step: float, out: Float) -> None:
-        width = round(self.sensitivity / step)
-        discrete.fill_staircase(stream, self.epsilon, width, max(1, round(self.gamma * width)), out)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "epsilon": self.epsilon,
-            "sensitivity": self.sensitivity,
-            "gamma": self.gamma,
-            "std": self.std,
-        }
 
 
 def law_from_dict(data: dict[str, Any]) -> Law:
