@@ -1,4 +1,4 @@
-"""What a charge, `.spent` and `room()` take, by the number of entries that the ledger holds already.
+"""What a charge, `.spent` and `headroom` take, by the number of entries that the ledger holds already.
 
     python benchmarks/ledger.py [--million] [--folder FOLDER]
 
@@ -47,7 +47,7 @@ def promises(distinct: bool) -> Iterator[Promise]:
 
 
 def measure(folder: Path, entries: int, distinct: bool) -> tuple[float, float, float]:
-    """Seconds for one charge, one `.spent` of an account and one `room()`."""
+    """Seconds for one charge, one `.spent` of an account and one `headroom`."""
     ledger = ss.Ledger.create(f"sqlite:///{folder}/{entries}-{distinct}.db", epsilon=1e6, delta=1e-6)
     names = [f"people {number}" for number in range(20)] if distinct else ["people"]
     source, left = promises(distinct), entries
@@ -62,7 +62,7 @@ def measure(folder: Path, entries: int, distinct: bool) -> tuple[float, float, f
     return (
         timed(lambda: [account.spend(next(source)) for account in turns]) / CHARGES,
         timed(lambda: [account.spent for account in turns]) / CHARGES,
-        timed(lambda: [account.room() for account in turns[:20]]) / 20,
+        timed(lambda: [account.headroom for account in turns[:20]]) / 20,
     )
 
 

@@ -24,7 +24,7 @@ if _TYPE_CHECKING:
     from scoreshield.geometry.elliptope import Projection, project_elliptope
     from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
     from scoreshield.privacy.calibration import calibrate
-    from scoreshield.privacy.composition import Filter, compose, group, parallel
+    from scoreshield.privacy.composition import PrivacyFilter, compose, group, parallel
     from scoreshield.privacy.guarantee import Guarantee
     from scoreshield.privacy.ledger import Ledger
     from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
@@ -56,7 +56,6 @@ _HOMES: dict[str, str | None] = {
     "BudgetExceeded": "scoreshield.errors",
     "FactoredGramRelease": "scoreshield.releases.results",
     "FileError": "scoreshield.errors",
-    "Filter": "scoreshield.privacy.composition",
     "GaussianNoise": "scoreshield.privacy.noise",
     "GramRadius": "scoreshield.privacy.adjacency",
     "GramRelease": "scoreshield.releases.results",
@@ -72,6 +71,7 @@ _HOMES: dict[str, str | None] = {
     "LedgerWarning": "scoreshield.errors",
     "LevelChannel": "scoreshield.privacy.levels.tables",
     "MatchRelease": "scoreshield.releases.results",
+    "PrivacyFilter": "scoreshield.privacy.composition",
     "PrivateSearch": "scoreshield.search",
     "Projection": "scoreshield.geometry.elliptope",
     "Release": "scoreshield.releases.results",
@@ -114,7 +114,6 @@ __all__ = [
     "BudgetExceeded",
     "FactoredGramRelease",
     "FileError",
-    "Filter",
     "GaussianNoise",
     "GramRadius",
     "GramRelease",
@@ -130,6 +129,7 @@ __all__ = [
     "LedgerWarning",
     "LevelChannel",
     "MatchRelease",
+    "PrivacyFilter",
     "PrivateSearch",
     "Projection",
     "Release",

@@ -62,7 +62,7 @@ def test_status_for_machines(
     facts = json.loads(capsys.readouterr().out)
     assert facts["spent"] == ledger.spent
     assert facts["remaining"] == ledger.remaining
-    assert facts["fits"]["pure"] == ledger.room().pure
+    assert facts["fits"]["pure"] == ledger.headroom.pure
     assert (facts["limit"], facts["delta"], facts["datasets"]) == (10.0, 1e-6, ["faces"])
     assert facts["head"] == ledger.head()
     assert run("status", URL, "--dataset", "voices", "--json", monkeypatch=monkeypatch) == 0

@@ -97,7 +97,7 @@ def main(folder: Path) -> None:
     for name, (fill, epsilon, delta) in LEDGERS.items():
         ledger = Ledger(f"sqlite:///{folder / name}.db", epsilon=epsilon, delta=delta)
         fill(ledger)
-        rooms = {None: ledger.room(), **{dataset: ledger.room(dataset) for dataset in ledger.datasets()}}
+        rooms = {None: ledger.headroom, **{dataset: ledger.headroom_on(dataset) for dataset in ledger.datasets()}}
         facts[name] = {
             "epsilon": epsilon,
             "delta": delta,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import scoreshield as ss
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.composition import BudgetExceeded, Filter, compose, group, parallel
+from scoreshield.privacy.composition import BudgetExceeded, PrivacyFilter, compose, group, parallel
 from scoreshield.privacy.losses import dominating_mu, log_moment, loss_law, pure_epsilon
 from scoreshield.privacy.profiles import (
     CurveProfile,
@@ -219,12 +219,12 @@ def test_the_gaussian_that_covers_a_pure_mechanism(epsilon: float) -> None:
 
 
 def test_a_pure_budget_is_spent_to_the_last_digit() -> None:
-    budget = Filter(1.0, 0.0)
+    budget = PrivacyFilter(1.0, 0.0)
     for _ in range(10):
         budget.spend(PureProfile(0.1))
     assert budget.spent == 1.0
     assert budget.remaining == 0.0
-    assert str(budget.room()) == "nothing more fits"
+    assert str(budget.headroom) == "nothing more fits"
     with pytest.raises(BudgetExceeded, match=r"0\.001 where 1 of 1 is spent at delta 0; nothing more fits") as caught:
         budget.spend(PureProfile(1e-3))
     error = pickle.loads(pickle.dumps(caught.value))
@@ -233,7 +233,7 @@ def test_a_pure_budget_is_spent_to_the_last_digit() -> None:
 
 
 def test_without_delta_only_pure_mechanisms_fit() -> None:
-    budget = Filter(1.0, 0.0)
+    budget = PrivacyFilter(1.0, 0.0)
     assert not budget.would_fit(GaussianProfile(1e-9))
     assert not budget.would_fit(LEAKY)
     assert budget.would_fit(CURVE)
@@ -241,28 +241,28 @@ def test_without_delta_only_pure_mechanisms_fit() -> None:
     assert not budget.would_fit(LaplaceProfile(1.0 + 1e-9))
     with pytest.raises(BudgetExceeded, match="a delta of 0 takes only pure ones"):
         budget.spend(GaussianProfile(1e-3))
-    assert budget.room().mu == 0
+    assert budget.headroom.mu == 0
 
 
 @pytest.mark.parametrize("contract", [(0.1, 1e-8), (1.0, 1e-6), (5.0, 1e-6), (40.0, 1e-5)])
 def test_one_release_may_take_the_budget_whole(contract: tuple[float, float]) -> None:
     release = ss.release_scores(np.eye(3), np.ones(3), epsilon=contract[0], delta=contract[1])
-    budget = Filter(*contract)
+    budget = PrivacyFilter(*contract)
     assert budget.would_fit(release)
     assert not budget.would_fit(GaussianProfile(gaussian.mu_of(*contract) * 1.0001))
-    assert budget.room().mu == pytest.approx(gaussian.mu_of(*contract), rel=1e-9)
+    assert budget.headroom.mu == pytest.approx(gaussian.mu_of(*contract), rel=1e-9)
     budget.spend(release)
     assert budget.spent == pytest.approx(contract[0], rel=1e-6)
     assert budget.spent <= contract[0]
     assert not budget.would_fit(GaussianProfile(gaussian.mu_of(*contract) * 0.05))
-    pure = Filter(*contract)
+    pure = PrivacyFilter(*contract)
     pure.spend(PureProfile(contract[0]))
     assert pure.spent == contract[0]
 
 
 @pytest.mark.parametrize(("mu", "contract"), [(0.1, (5.0, 1e-6)), (0.3, (10.0, 1e-6)), (0.02, (1.0, 1e-8))])
 def test_gaussians_add_up_by_their_squares(mu: float, contract: tuple[float, float]) -> None:
-    budget, number = Filter(*contract), 0
+    budget, number = PrivacyFilter(*contract), 0
     while budget.would_fit(GaussianProfile(mu)):
         budget.spend(GaussianProfile(mu))
         number += 1
@@ -273,7 +273,7 @@ def test_gaussians_add_up_by_their_squares(mu: float, contract: tuple[float, flo
 
 
 def test_many_small_pure_mechanisms_cost_less_than_their_sum() -> None:
-    budget = Filter(5.0, 1e-6)
+    budget = PrivacyFilter(5.0, 1e-6)
     for _ in range(250):
         budget.spend(PureProfile(0.05))
     assert budget.spent < 4.1 < 250 * 0.05
@@ -283,10 +283,10 @@ def test_many_small_pure_mechanisms_cost_less_than_their_sum() -> None:
 
 def test_what_is_said_to_fit_fits() -> None:
     charges: list[Profile] = [PureProfile(2.0), GaussianProfile(0.5), LaplaceProfile(0.3), CURVE]
-    budget = Filter(10.0, 1e-6)
+    budget = PrivacyFilter(10.0, 1e-6)
     for charge in charges:
         budget.spend(charge)
-        room = budget.room()
+        room = budget.headroom
         for fits, more in (
             (PureProfile(room.pure), PureProfile(room.pure * 1.0001)),
             (GaussianProfile(room.mu), GaussianProfile(room.mu * 1.0001)),
@@ -294,19 +294,19 @@ def test_what_is_said_to_fit_fits() -> None:
             assert budget.would_fit(fits)
             assert not budget.would_fit(more)
         assert room.gaussian == pytest.approx(gaussian.epsilon_of(1e-6, room.mu))
-    assert "a pure epsilon up to" in str(budget.room())
+    assert "a pure epsilon up to" in str(budget.headroom)
 
 
 def test_a_loss_without_bound_is_charged_its_mass() -> None:
     leak = 1e-10
     leaky = CurveProfile((0.0, 1.0), (0.3, leak))
-    budget, number = Filter(50.0, 1e-6), 0
+    budget, number = PrivacyFilter(50.0, 1e-6), 0
     while budget.would_fit(leaky):
         budget.spend(leaky)
         number += 1
     assert number == 10, "a thousandth of delta is set aside for such mass"
-    assert Filter(50.0, 1e-6).would_fit(CurveProfile((0.0, 1.0), (0.3, 1e-6)))
-    assert not Filter(50.0, 1e-6).would_fit(CurveProfile((0.0, 1.0), (0.3, 1.1e-6)))
+    assert PrivacyFilter(50.0, 1e-6).would_fit(CurveProfile((0.0, 1.0), (0.3, 1e-6)))
+    assert not PrivacyFilter(50.0, 1e-6).would_fit(CurveProfile((0.0, 1.0), (0.3, 1.1e-6)))
 
 
 profiles = st.one_of(
@@ -320,7 +320,7 @@ profiles = st.one_of(
 @settings(max_examples=20)
 @given(st.lists(profiles, min_size=1, max_size=10), st.floats(0.5, 15.0), st.sampled_from([1e-8, 1e-5, 1e-2]))
 def test_whatever_fits_keeps_the_promise(asked: list[Profile], epsilon: float, delta: float) -> None:
-    budget, taken = Filter(epsilon, delta), []
+    budget, taken = PrivacyFilter(epsilon, delta), []
     for profile in asked:
         if budget.would_fit(profile):
             budget.spend(profile)
@@ -333,7 +333,7 @@ def test_whatever_fits_keeps_the_promise(asked: list[Profile], epsilon: float, d
     if taken:
         assert compose(taken).delta_at(epsilon) <= delta * (1 + 1e-6) + 2e-10
     # A function of the multiset: any order gives the same answers.
-    again = Filter.of(epsilon, delta, Counter(reversed(taken)))
+    again = PrivacyFilter.of(epsilon, delta, Counter(reversed(taken)))
     assert again.holds()
     assert again.spent == budget.spent
     assert [again.would_fit(profile) for profile in asked] == [budget.would_fit(profile) for profile in asked]
@@ -388,7 +388,7 @@ def test_no_adaptive_adversary_passes_the_filter_and_one_passes_a_naive_rule(eps
     mechanisms: list[Profile] = [PureProfile(0.25), PureProfile(0.5), GaussianProfile(0.4)]
 
     def rule(charged: dict[Profile, int]) -> bool:
-        return Filter.of(epsilon, delta, Counter(charged)).holds()
+        return PrivacyFilter.of(epsilon, delta, Counter(charged)).holds()
 
     def fixed_list(charged: dict[Profile, int]) -> float:
         """Delta of the list as if it had been fixed beforehand, on the same grid."""
@@ -410,9 +410,9 @@ def test_no_adaptive_adversary_passes_the_filter_and_one_passes_a_naive_rule(eps
 def test_bad_budgets_and_items() -> None:
     for budget in ((0.0, 1e-6), (1.0, 1.0), (1.0, -1e-6), ("1", 0.0), (math.inf, 0.0)):
         with pytest.raises(ss.InvalidInput):
-            Filter(*budget)
-    with pytest.raises(ss.InvalidInput, match=r"Filter\.would_fit"):
-        Filter(1.0, 1e-6).would_fit(0.5)
+            PrivacyFilter(*budget)
+    with pytest.raises(ss.InvalidInput, match=r"PrivacyFilter\.would_fit"):
+        PrivacyFilter(1.0, 1e-6).would_fit(0.5)
     assert pure_epsilon(CurveProfile((0.0,), (0.0,))) == 0.0
 
 
@@ -425,7 +425,7 @@ def test_the_shares_of_delta_leave_none_over() -> None:
 
 def test_a_single_curve_spends_what_it_promises() -> None:
     release = ss.release_index(np.eye(12), epsilon=20, delta=1e-6, components=4, reduction="pca")
-    budget = Filter(20, 1e-6)
+    budget = PrivacyFilter(20, 1e-6)
     budget.spend(release)
     assert budget.spent <= 20
     assert budget.spent == pytest.approx(20, rel=1e-6)

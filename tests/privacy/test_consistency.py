@@ -473,7 +473,7 @@ def test_a_curve_of_an_earlier_version_loads_and_is_not_pure() -> None:
     earlier = [delta if delta > 1e-320 else 0.0 for delta in profile["deltas"]]
     assert earlier[-1] == 0
     loaded = ss.Guarantee.from_dict({**data, "profile": {**profile, "deltas": earlier}})
-    assert not ss.Filter(100.0, 0.0).would_fit(loaded)
+    assert not ss.PrivacyFilter(100.0, 0.0).would_fit(loaded)
 
 
 @every_entry

@@ -16,7 +16,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded
 from scoreshield.privacy import calibration, filters
-from scoreshield.privacy.filters import Filter, Room, Sums, check_budget, cost_of
+from scoreshield.privacy.filters import Headroom, PrivacyFilter, Sums, check_budget, cost_of
 from scoreshield.privacy.losses import log_moment
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
 
@@ -78,7 +78,7 @@ def test_the_first_charge_may_take_the_budget_whole(epsilon: float, delta: float
     """By both books, though 99 hundredths of delta would not cover it; a second charge may not."""
     whole = GaussianProfile(calibration.mu_of(epsilon, delta))
     assert filters._limits(epsilon, delta).squared_mu < whole.mu**2
-    empty, full = Filter(epsilon, delta), Filter.of(epsilon, delta, {whole: 1})
+    empty, full = PrivacyFilter(epsilon, delta), PrivacyFilter.of(epsilon, delta, {whole: 1})
     assert empty.would_fit(whole)
     assert empty.would_fit_by_book_1(whole, lambda: pytest.fail("both ends agree"))
     assert full.holds()
@@ -103,7 +103,7 @@ def test_one_order_is_the_best_for_gaussian_noise(epsilon: float, delta: float) 
 
 def test_without_delta_there_are_no_orders() -> None:
     assert filters._limits(1.0, 0.0).orders == ()
-    assert Filter(1.0, 0.0).room() == Room(1.0, 0.0, 0.0)
+    assert PrivacyFilter(1.0, 0.0).headroom == Headroom(1.0, 0.0, 0.0)
 
 
 CHARGES = [PureProfile(0.1), LaplaceProfile(0.3), GaussianProfile(0.2), CurveProfile((0.0, 1.0), (0.1, 1e-9))]
@@ -191,10 +191,10 @@ def test_what_room_names_does_fit_to_the_last_bit(delta: float) -> None:
     """Room added doubles where a charge adds exactly: in one of a few hundred budgets its figure did not fit."""
     random = np.random.default_rng(7)
     for _ in range(300):
-        budget = Filter(float(10 ** random.uniform(-2, 2)), delta)
+        budget = PrivacyFilter(float(10 ** random.uniform(-2, 2)), delta)
         for share in random.dirichlet(np.ones(6))[:5]:
             budget.spend(PureProfile(float(share) * budget.epsilon))
-        room = budget.room()
+        room = budget.headroom
         assert room.pure > 0
         assert budget.would_fit(PureProfile(room.pure))
         assert not room.mu or budget.would_fit(GaussianProfile(room.mu))
@@ -206,13 +206,13 @@ def test_what_room_names_does_fit_to_the_last_bit(delta: float) -> None:
     "profile", [PureProfile(5e-324), PureProfile(1e-9), GaussianProfile(1e-9), GaussianProfile(9.0)]
 )
 def test_budgets_at_the_ends_of_the_number_line(epsilon: float, delta: float, profile: Profile) -> None:
-    budget = Filter(epsilon, delta)
+    budget = PrivacyFilter(epsilon, delta)
     for _ in range(3):
         with contextlib.suppress(ss.BudgetExceeded):
             budget.spend(profile)
     assert 0 <= budget.spent <= epsilon * (1 + 1e-9)
     assert budget.holds()
-    assert budget.room().pure <= epsilon
+    assert budget.headroom.pure <= epsilon
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_what_is_said_to_fit_is_rounded_down(value: float, said: str) -> None:
 
 
 def test_room_in_words() -> None:
-    assert str(Room(0.0, 0.0, 0.0)) == "nothing more fits"
-    assert "0.5" in str(Room(0.5, 0.0, 0.0))
-    assert "Gaussian" not in str(Room(0.5, 0.0, 0.0))
-    assert "pure" not in str(Room(0.0, 0.2, 0.7))
-    assert "0.2" in str(Room(0.0, 0.2, 0.7))
-    assert "0.75" in str(Room(0.0, 0.2, 0.75))
+    assert str(Headroom(0.0, 0.0, 0.0)) == "nothing more fits"
+    assert "0.5" in str(Headroom(0.5, 0.0, 0.0))
+    assert "Gaussian" not in str(Headroom(0.5, 0.0, 0.0))
+    assert "pure" not in str(Headroom(0.0, 0.2, 0.7))
+    assert "0.2" in str(Headroom(0.0, 0.2, 0.7))
+    assert "0.75" in str(Headroom(0.0, 0.2, 0.75))
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
@@ -243,10 +243,10 @@ def test_room_is_what_fits_and_no_more(epsilon: float, delta: float) -> None:
         [pure, pure],
         [PureProfile(epsilon / 99), GaussianProfile(mu / 9)],
     ):
-        filter_ = Filter(epsilon, delta)
+        filter_ = PrivacyFilter(epsilon, delta)
         for profile in charged:
             filter_.spend(profile)
-        room = filter_.room()
+        room = filter_.headroom
         for make, most in ((PureProfile, room.pure), (GaussianProfile, room.mu)):
             if most > 0:
                 assert filter_.would_fit(make(most * (1 - 1e-9)))
@@ -256,7 +256,7 @@ def test_room_is_what_fits_and_no_more(epsilon: float, delta: float) -> None:
 
 
 def test_a_filter_knows_what_it_has_charged() -> None:
-    filter_ = Filter(1.0, 1e-6)
+    filter_ = PrivacyFilter(1.0, 1e-6)
     assert filter_.spent == 0.0
     assert filter_.remaining == 1.0
     assert filter_.holds()
@@ -271,18 +271,18 @@ def test_a_filter_knows_what_it_has_charged() -> None:
     assert caught.value.limit == 1.0
     assert caught.value.spent == filter_.spent
     assert filter_.charged == {PureProfile(0.25): 2}
-    same = Filter.of(1.0, 1e-6, {PureProfile(0.25): 2})
+    same = PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.25): 2})
     assert same._sums == filter_._sums
     assert same.spent == filter_.spent
-    assert Filter.at(1.0, 1e-6, filter_._sums).room() == filter_.room()
-    assert not Filter.of(1.0, 1e-6, {PureProfile(0.25): 50}).holds()
-    assert not Filter.of(1.0, 0.0, {GaussianProfile(0.1): 1}).holds()
-    assert Filter.of(1.0, 1e-6, {GaussianProfile(0.05): 1}).holds()
+    assert PrivacyFilter.at(1.0, 1e-6, filter_._sums).headroom == filter_.headroom
+    assert not PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.25): 50}).holds()
+    assert not PrivacyFilter.of(1.0, 0.0, {GaussianProfile(0.1): 1}).holds()
+    assert PrivacyFilter.of(1.0, 1e-6, {GaussianProfile(0.05): 1}).holds()
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_rules_at_their_borders(epsilon: float, delta: float) -> None:
-    filter_ = Filter(epsilon, delta)
+    filter_ = PrivacyFilter(epsilon, delta)
     limits, zeros = filter_._limits, (0.0,) * len(filters._ORDERS)
     infinite = (math.inf,) * len(zeros)
 
@@ -349,8 +349,8 @@ def test_orders_of_a_delta_that_cannot_be_shared() -> None:
 
 def test_room_of_a_pure_run_is_what_is_left_over() -> None:
     for delta in (0.0, 1e-6):
-        assert Filter.of(1.0, delta, {PureProfile(0.25): 1}).room().pure == 0.75
-        assert Filter.of(1.0, delta, {PureProfile(0.25): 3}).room().pure == 0.25
+        assert PrivacyFilter.of(1.0, delta, {PureProfile(0.25): 1}).headroom.pure == 0.75
+        assert PrivacyFilter.of(1.0, delta, {PureProfile(0.25): 3}).headroom.pure == 0.25
 
 
 def test_the_rounding_of_a_profile_does_not_turn_it_away() -> None:
@@ -358,24 +358,27 @@ def test_the_rounding_of_a_profile_does_not_turn_it_away() -> None:
     profile = GaussianProfile(0.3)
     delta = profile.delta_at(1.0)
     for less, fits in ((0.0, True), (2.0**-45, True), (2.0**-43, False)):
-        assert Filter(1.0, delta * (1 - less)).would_fit(profile) is fits
+        assert PrivacyFilter(1.0, delta * (1 - less)).would_fit(profile) is fits
 
 
 def test_no_room() -> None:
-    assert Filter.of(1.0, 1e-6, {GaussianProfile(5.0): 1}).room() == Room(0.0, 0.0, 0.0)
+    assert PrivacyFilter.of(1.0, 1e-6, {GaussianProfile(5.0): 1}).headroom == Headroom(0.0, 0.0, 0.0)
 
 
 def test_refusals_in_words() -> None:
-    filter_ = Filter.of(1.0, 1e-6, {PureProfile(0.5): 1})
+    filter_ = PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.5): 1})
     start = (
         "The privacy budget does not cover this: it asks for epsilon 0.75{} where 0.5 of 1 is spent at delta 1e-06; "
     )
     for number, times in ((1, ""), (2, ", 2 times,"), (3, ", 3 times,"), (4000, ", 4,000 times,")):
-        assert str(filter_.refusal(PureProfile(0.75), number)) == start.format(times) + f"{filter_.room()}."
+        assert str(filter_.refusal(PureProfile(0.75), number)) == start.format(times) + f"{filter_.headroom}."
     assert str(filter_.refusal(PureProfile(0.75))) == str(filter_.refusal(PureProfile(0.75), 1))
     only_pure = "is spent at delta {}, and a delta of 0 takes only pure ones; "
-    assert only_pure.format(0) in str(Filter(1.0, 0.0).refusal(GaussianProfile(0.5)))
-    for budget, profile in ((Filter(1.0, 0.0), PureProfile(2.0)), (Filter(1.0, 1e-6), GaussianProfile(9.0))):
+    assert only_pure.format(0) in str(PrivacyFilter(1.0, 0.0).refusal(GaussianProfile(0.5)))
+    for budget, profile in (
+        (PrivacyFilter(1.0, 0.0), PureProfile(2.0)),
+        (PrivacyFilter(1.0, 1e-6), GaussianProfile(9.0)),
+    ):
         assert "takes only pure ones" not in str(budget.refusal(profile))
         assert "XX" not in str(budget.refusal(profile))
 
@@ -384,7 +387,7 @@ def test_what_is_spent_is_the_least_that_is_proved() -> None:
     """The pure sum, the one charge by itself, Gaussian noise that covers all, or the best Renyi order."""
     delta = 1e-6
 
-    def renyi(filter_: Filter) -> float:
+    def renyi(filter_: PrivacyFilter) -> float:
         sums, orders = filter_._sums, filter_._limits.orders
         spare = math.log(delta - float(sums.residual))
         slack = [math.log(1 / largest_gain(order)) for order in orders]
@@ -393,22 +396,22 @@ def test_what_is_spent_is_the_least_that_is_proved() -> None:
             for order, moment, gain in zip(orders, sums.moments, slack, strict=True)
         )
 
-    few = Filter.of(10.0, delta, {PureProfile(0.1): 2})
+    few = PrivacyFilter.of(10.0, delta, {PureProfile(0.1): 2})
     assert few.spent == pytest.approx(0.2, rel=1e-15)
-    one = Filter.of(10.0, delta, {GaussianProfile(0.5): 1})
+    one = PrivacyFilter.of(10.0, delta, {GaussianProfile(0.5): 1})
     assert one.spent == GaussianProfile(0.5).epsilon_at(delta)
     for number in (2, 3, 30):
-        several = Filter.of(10.0, delta, {GaussianProfile(0.3): number})
+        several = PrivacyFilter.of(10.0, delta, {GaussianProfile(0.3): number})
         assert several.spent == pytest.approx(calibration.epsilon_of(delta, math.sqrt(number) * 0.3), rel=1e-12)
         assert several.spent < renyi(several)
-    many = Filter.of(10.0, delta, {CurveProfile((0.0, 0.5, 3.0), (0.3, 0.1, 1e-7)): 3})
+    many = PrivacyFilter.of(10.0, delta, {CurveProfile((0.0, 0.5, 3.0), (0.3, 0.1, 1e-7)): 3})
     assert many._sums.pure == many._sums.squared_mu == math.inf
     assert float(many._sums.residual) == pytest.approx(3e-7)
     assert many.spent == pytest.approx(renyi(many), rel=1e-6)
-    faint = Filter.of(10.0, delta, {GaussianProfile(1e-170): 2})
+    faint = PrivacyFilter.of(10.0, delta, {GaussianProfile(1e-170): 2})
     assert faint._sums.squared_mu == 0
     assert faint.spent == pytest.approx(renyi(faint), rel=1e-6)
-    beyond = Filter.of(10.0, delta, {CurveProfile((0.0, 0.5), (0.3, delta)): 1, PureProfile(0.1): 1})
+    beyond = PrivacyFilter.of(10.0, delta, {CurveProfile((0.0, 0.5), (0.3, delta)): 1, PureProfile(0.1): 1})
     assert beyond.spent == math.inf, "more than delta is lost without bound"
     assert (few.remaining, beyond.remaining) == (10.0 - few.spent, 0.0)
 
@@ -416,11 +419,11 @@ def test_what_is_spent_is_the_least_that_is_proved() -> None:
 def test_what_a_curve_asks_for() -> None:
     """Its pure end where that is less, else its epsilon at the budget's delta."""
     curve = CurveProfile((0.0, 1.0, 5.0), (0.5, 1e-7, 0.0))
-    assert Filter(8.0, 1e-6).asked(curve) == pytest.approx(curve.epsilon_at(1e-6))
-    assert Filter(8.0, 0.0).asked(curve) == pytest.approx(5.0)
-    assert Filter(8.0, 1e-6).asked(PureProfile(3.0)) == 3.0
-    assert Filter(8.0, 1e-6).asked(GaussianProfile(0.3)) == calibration.epsilon_of(1e-6, 0.3)
-    assert Filter(8.0, 0.0).asked(GaussianProfile(0.3)) == math.inf
+    assert PrivacyFilter(8.0, 1e-6).asked(curve) == pytest.approx(curve.epsilon_at(1e-6))
+    assert PrivacyFilter(8.0, 0.0).asked(curve) == pytest.approx(5.0)
+    assert PrivacyFilter(8.0, 1e-6).asked(PureProfile(3.0)) == 3.0
+    assert PrivacyFilter(8.0, 1e-6).asked(GaussianProfile(0.3)) == calibration.epsilon_of(1e-6, 0.3)
+    assert PrivacyFilter(8.0, 0.0).asked(GaussianProfile(0.3)) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -429,7 +432,7 @@ def test_what_a_curve_asks_for() -> None:
 )
 def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProfile | GaussianProfile) -> None:
     """They differ by less than one part in 2^50, so they may disagree only there; 10 x 0.1 is such a place."""
-    filter_ = Filter.of(1.0, 1e-12, Counter({profile: number - 1}))
+    filter_ = PrivacyFilter.of(1.0, 1e-12, Counter({profile: number - 1}))
     asked: list[bool] = []
 
     def charged() -> dict[object, int]:
@@ -444,15 +447,15 @@ def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProf
     else:
         assert asked
         assert first == (math.fsum([9 * 0.1, 0.1]) <= 1.0) or first == (10 * 0.1 <= 1.0)
-    whole = Filter.of(1.0, 1e-12, {profile: number})
+    whole = PrivacyFilter.of(1.0, 1e-12, {profile: number})
     assert whole.holds_by_book_1({profile: number}) == first
-    assert Filter(1.0, 1e-12).holds_by_book_1({})
+    assert PrivacyFilter(1.0, 1e-12).holds_by_book_1({})
 
 
 def test_a_hair_beyond_the_limit_book_1_counts_the_charge_itself() -> None:
     """Three times 0.1 is more than 0.3 in doubles; twice is not."""
     tenth = PureProfile(0.1)
-    filter_ = Filter.of(0.3, 0.0, {tenth: 2})
+    filter_ = PrivacyFilter.of(0.3, 0.0, {tenth: 2})
     asked: list[bool] = []
     assert not filter_.would_fit_by_book_1(tenth, lambda: asked.append(True) or {tenth: 2})
     assert asked == [True]
@@ -460,10 +463,10 @@ def test_a_hair_beyond_the_limit_book_1_counts_the_charge_itself() -> None:
 
 
 def test_book_1_adds_up_each_kind_by_itself() -> None:
-    filter_ = Filter(1.0, 1e-6)
+    filter_ = PrivacyFilter(1.0, 1e-6)
     charged = {PureProfile(0.1): 3, GaussianProfile(0.2): 2, CurveProfile((0.0, 1.0), (0.1, 1e-9)): 4}
     total = filter_._total_by_book_1(charged)
-    exact = Filter.of(1.0, 1e-6, charged)._sums
+    exact = PrivacyFilter.of(1.0, 1e-6, charged)._sums
     assert (total.count, total.gaussians) == (9, 2)
     assert total.pure == math.inf
     assert total.residual == pytest.approx(4e-9)
@@ -472,7 +475,7 @@ def test_book_1_adds_up_each_kind_by_itself() -> None:
     finite = filter_._total_by_book_1({PureProfile(0.1): 3, LaplaceProfile(0.2): 2})
     assert finite.pure == pytest.approx(0.7, rel=1e-15)
     assert finite.squared_mu == pytest.approx(
-        float(Filter.of(1.0, 1e-6, {PureProfile(0.1): 3, LaplaceProfile(0.2): 2})._sums.squared_mu)
+        float(PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.1): 3, LaplaceProfile(0.2): 2})._sums.squared_mu)
     )
     twice = finite.scaled(2.0)
     assert (twice.count, twice.gaussians) == (finite.count, finite.gaussians)
@@ -496,10 +499,10 @@ def test_a_budget_is_given_whole() -> None:
 def test_charges_that_tell_nothing_cost_nothing(number: int) -> None:
     """A table whose rows are equal has a profile of 0 throughout; what is spent is still a number."""
     nothing = CurveProfile((0.0,), (0.0,))
-    budget = Filter(1.0, 1e-6)
+    budget = PrivacyFilter(1.0, 1e-6)
     for _ in range(number):
         budget.spend(nothing)
     assert budget.spent == 0
-    assert budget.room().pure == 1.0
+    assert budget.headroom.pure == 1.0
     with pytest.raises(BudgetExceeded):
         budget.spend(PureProfile(5.0))

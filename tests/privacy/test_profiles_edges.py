@@ -280,7 +280,7 @@ def test_a_profile_with_gaussian_noise_in_it_is_never_pure(profile: Profile) -> 
     """Where delta is smaller than any double it is rounded up, and a budget without delta does not take it."""
     assert profile.delta_at(600.0) > 0
     assert math.isinf(pure_epsilon(profile))
-    assert not ss.Filter(1e6, 0.0).would_fit(profile)
+    assert not ss.PrivacyFilter(1e6, 0.0).would_fit(profile)
 
 
 def test_a_curve_is_not_below_its_chords() -> None:

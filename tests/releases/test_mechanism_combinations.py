@@ -196,7 +196,7 @@ def test_draws_from_tables_and_coins_are_fresh_beyond_their_chunks() -> None:
     """Equal clean scores: the draws of any two chunks of 16,384 agree no more often than chance has it."""
     rows = np.tile([[1.0, 0.0]], (5 * 16_384, 1))
     told = np.zeros(len(rows))
-    told[ss.release_matches(rows, [0.0, 1.0], 0.1, epsilon=1).told] = 1
+    told[ss.release_matches(rows, [0.0, 1.0], 0.1, epsilon=1).candidates] = 1
     drawn = ss.release_scores(rows, [0.0, 1.0], epsilon=1, mechanism=ss.randomised_response(1.0, [0.1])).noisy
     for values in (told, drawn):
         parts = values.reshape(5, -1)

@@ -137,13 +137,13 @@ def test_refined_scores_of_false_names_say_nothing_below_the_threshold() -> None
     seed = next(
         seed
         for seed in range(1000)
-        if 0 in ss.release_matches([[-1.0, 0.0]], [1.0, 0.0], 0.5, epsilon=2, refine=0.5, rng=seed).told
+        if 0 in ss.release_matches([[-1.0, 0.0]], [1.0, 0.0], 0.5, epsilon=2, refine=0.5, rng=seed).candidates
     )
     low, edge = (
         ss.release_matches([[x, math.sqrt(1 - x * x)]], [1.0, 0.0], 0.5, epsilon=2, refine=0.5, rng=seed)
         for x in (-1.0, 0.4)
     )
-    assert low.told.tolist() == edge.told.tolist() == [0]
+    assert low.candidates.tolist() == edge.candidates.tolist() == [0]
     assert low.noisy.tolist() == edge.noisy.tolist()
 
 
@@ -187,8 +187,8 @@ def test_a_sensitivity_below_the_adjacencys_is_refused(collection: np.ndarray, q
 @pytest.mark.parametrize(
     ("make", "damage"),
     [
-        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"told": np.array(["a"])}),
-        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"told": np.array([0.5])}),
+        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"candidates": np.array(["a"])}),
+        (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"candidates": np.array([0.5])}),
         (lambda e, q: ss.release_matches(e, q, 0.1, epsilon=5), {"noisy": np.zeros((2, 2))}),
         (lambda e, q: ss.release_top_k(e, q, 2, epsilon=5), {"indices": np.array([1.5, 7.5])}),
         (lambda e, q: ss.release_top_k(e, q, 2, epsilon=5), {"indices": np.array(["a", "b"])}),
@@ -271,7 +271,7 @@ def test_screening_keeps_bits_with_its_probability(tmp_path: Path) -> None:
     rows = np.zeros((n, 2))
     rows[:, 0], rows[: n // 4, 1] = 1.0, 5.0
     release = ss.release_matches(rows, [0.0, 1.0], 0.5, epsilon=2, rng=4)
-    told = np.isin(np.arange(n), release.told)
+    told = np.isin(np.arange(n), release.candidates)
     keep = math.exp(2) / (1 + math.exp(2))
     for part, p in ((told[: n // 4], keep), (told[n // 4 :], 1 - keep)):
         error = STRICT * math.sqrt(p * (1 - p) / len(part))
@@ -284,8 +284,8 @@ def test_screening_keeps_bits_with_its_probability(tmp_path: Path) -> None:
     low, high = release.count_interval(0.999999)
     assert low < n / 4 < high
     assert high - low < 14 * spread
-    assert sorted(release.indices) == release.told.tolist()
-    assert release.indices.tolist() != release.told.tolist()
+    assert sorted(release.indices) == release.candidates.tolist()
+    assert release.indices.tolist() != release.candidates.tolist()
     assert release.guarantee.epsilon_at(0.0) == 2
     release.save(tmp_path / "m.npz")
     assert ss.load(tmp_path / "m.npz") == release
@@ -311,13 +311,13 @@ def test_refined_matches_are_ordered_by_noisy_score(collection: np.ndarray, quer
     assert (g.mechanism, g.details["screening_epsilon"], g.details["refining_epsilon"]) == ("screen-and-refine", 20, 20)
     steps = release.noisy / g.grid
     assert np.array_equal(steps, np.rint(steps))
-    place = {index: value for index, value in zip(release.told, release.noisy, strict=True)}
+    place = {index: value for index, value in zip(release.candidates, release.noisy, strict=True)}
     values = [place[index] for index in release.indices]
     assert values == sorted(values, reverse=True)
     unit = collection / np.linalg.norm(collection, axis=1, keepdims=True)
     scores = unit @ query / np.linalg.norm(query)
-    assert sorted(release.told) == np.flatnonzero(scores > 0).tolist()  # at epsilon 20 no bit flips
-    assert np.abs(release.noisy - scores[release.told]).max() < 0.1
+    assert sorted(release.candidates) == np.flatnonzero(scores > 0).tolist()  # at epsilon 20 no bit flips
+    assert np.abs(release.noisy - scores[release.candidates]).max() < 0.1
     release.save(tmp_path / "m.npz")
     assert ss.load(tmp_path / "m.npz") == release
 

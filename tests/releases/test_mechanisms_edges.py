@@ -262,7 +262,7 @@ def test_defaults_of_a_screening(release: Any) -> None:
     assert (g.mechanism, g.score_range, g.adjacency) == ("randomised-response", (-1.0, 1.0), ss.Replacement())
     assert (g.sampler, g.shape, g.details["refining_epsilon"]) == ("exact", (5,), 0.0)
     # The norm is that of whole rows: half as long, they have the same scores.
-    assert release(ROWS / 2, QUERY, 0.5, epsilon=200).told.tolist() == [0, 1]
+    assert release(ROWS / 2, QUERY, 0.5, epsilon=200).candidates.tolist() == [0, 1]
 
 
 def test_a_screen_keeps_or_flips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,10 +276,10 @@ def test_a_screen_keeps_or_flips(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(matches, "_kept", kept)
     coins = [True] * 5
-    assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2).told.tolist() == [0, 1]
+    assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2).candidates.tolist() == [0, 1]
     coins = [True, False, False, True, False]
-    assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2).told.tolist() == [0, 2, 4]
-    assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2, refine=0.25, rng=1).told.tolist() == [0, 2, 4]
+    assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2).candidates.tolist() == [0, 2, 4]
+    assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2, refine=0.25, rng=1).candidates.tolist() == [0, 2, 4]
     assert asked == [(2.0, 5), (2.0, 5), (1.5, 5)]
 
 
@@ -296,7 +296,7 @@ def test_refined_scores_are_clamped_to_what_passes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(matches, "tie_break", lambda stream: {"research": 17}[stream.name])
     release = ss.release_matches(ROWS, QUERY, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.9), rng=1)
     ((values, law, step, stream),) = seen
-    assert release.told.tolist() == [0, 1, 2, 3]
+    assert release.candidates.tolist() == [0, 1, 2, 3]
     assert values == pytest.approx([0.9, 0.8, 0.25, 0.25])
     assert release.noisy == pytest.approx([1.9, 1.8, 1.25, 1.25])
     assert law.epsilon == 1.0
@@ -310,8 +310,8 @@ def test_refined_scores_are_clamped_to_what_passes(monkeypatch: pytest.MonkeyPat
 
 def test_a_short_row_may_stay_short_in_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matches, "_kept", lambda *_: np.full(5, True))
-    assert ss.release_matches(ROWS / 4, QUERY, 0.6, epsilon=2).told.tolist() == [0, 1]
-    assert ss.release_matches(ROWS / 4, QUERY, 0.6, epsilon=2, norm="ball").told.tolist() == [1]
+    assert ss.release_matches(ROWS / 4, QUERY, 0.6, epsilon=2).candidates.tolist() == [0, 1]
+    assert ss.release_matches(ROWS / 4, QUERY, 0.6, epsilon=2, norm="ball").candidates.tolist() == [1]
 
 
 @pytest.mark.parametrize(

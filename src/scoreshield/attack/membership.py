@@ -313,7 +313,7 @@ def _scores_of(answer: Any) -> Float:
     if isinstance(answer, MatchRelease):
         floor = 0.0 if not len(answer.noisy) else float(answer.noisy.min()) - 1
         scores = np.full(answer.guarantee.shape[0], floor)
-        scores[answer.told] = answer.noisy if len(answer.noisy) else 1.0
+        scores[answer.candidates] = answer.noisy if len(answer.noisy) else 1.0
         return scores
     found = answer.noisy if isinstance(answer, ScoreRelease) else answer
     must = "a release of scores, matches or the k best for one query, or a vector of finite scores (index.scores)"

@@ -249,9 +249,9 @@ def _of_release(output: Release, records: int) -> Float:
             return _upper(output.gram)
         case MatchRelease():
             bits, scores = np.zeros(records), np.zeros(records)
-            bits[output.told] = 1.0
+            bits[output.candidates] = 1.0
             if len(output.noisy):
-                scores[output.told] = output.noisy
+                scores[output.candidates] = output.noisy
             return np.concatenate([bits, scores]) if output.guarantee.mechanism == "screen-and-refine" else bits
         case TopKRelease():
             places = np.full(records, float(len(output.indices)))
@@ -296,7 +296,7 @@ def _repeats_inside(release: Any) -> Callable[[Any, int], Float] | None:
 
 def _bits(output: MatchRelease, times: int) -> Float:
     bits = np.zeros(output.guarantee.shape[0])
-    bits[output.told] = 1.0
+    bits[output.candidates] = 1.0
     return bits.reshape(times, -1)
 
 

@@ -115,7 +115,7 @@ def _printable(value: object) -> str:
 
 
 def _status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:
-    spent, room = ledger.spent_on(dataset), ledger.room(dataset)
+    spent, headroom = ledger.spent_on(dataset), ledger.headroom_on(dataset)
     facts = {
         "ledger": ledger.name,
         "dataset": dataset,
@@ -123,7 +123,7 @@ def _status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:
         "delta": ledger.delta,
         "spent": spent,
         "remaining": max(0.0, ledger.epsilon - spent),
-        "fits": {"pure": room.pure, "gaussian": room.gaussian, "gaussian_mu": room.mu},
+        "fits": {"pure": headroom.pure, "gaussian": headroom.gaussian, "gaussian_mu": headroom.mu},
         "datasets": ledger.datasets(),
         "head": ledger.head(),
     }
@@ -133,6 +133,6 @@ def _status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:
     of = f"of {dataset}" if dataset else "of the dataset on which most is spent"
     typer.echo(f"limit      epsilon {ledger.epsilon:g} at delta {ledger.delta:g}, for each dataset")
     typer.echo(f"spent      epsilon {spent:.6g} ({of})")
-    typer.echo(f"remaining  epsilon {facts['remaining']:.6g}; {room}")
+    typer.echo(f"remaining  epsilon {facts['remaining']:.6g}; {headroom}")
     typer.echo(f"datasets   {len(ledger.datasets())} named, {ledger.head().partition(':')[0]} entries")
     typer.echo(f"head       {facts['head']}")

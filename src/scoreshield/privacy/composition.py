@@ -4,7 +4,7 @@ r"""What several releases of the same records cost together.
 Dong, Roth & Su 2022) and otherwise by privacy-loss distributions: each profile becomes a discrete loss law that
 dominates it (the broken line through its values on a grid, Doroshenko et al. 2022), and the laws are convolved by the
 dp-accounting package. :func:`parallel` and :func:`group` are the other two rules. For queries that are chosen as
-answers come in there is :class:`~scoreshield.privacy.filters.Filter`. docs/accounting.md has the proofs.
+answers come in there is :class:`~scoreshield.privacy.filters.PrivacyFilter`. docs/accounting.md has the proofs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from scoreshield import _checks
 from scoreshield.errors import BudgetExceeded, InvalidInput
-from scoreshield.privacy.filters import Filter, Room
+from scoreshield.privacy.filters import Headroom, PrivacyFilter
 from scoreshield.privacy.losses import LossLaw, log_moment, loss_law, profile_of, pure_epsilon, residual
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, rounded_up
 
-__all__ = ["BudgetExceeded", "Filter", "Room", "compose", "group", "parallel"]
+__all__ = ["BudgetExceeded", "Headroom", "PrivacyFilter", "compose", "group", "parallel"]
 
 Method = Literal["auto", "basic", "pld"]
 METHODS: tuple[str, ...] = get_args(Method)

@@ -49,7 +49,7 @@ _ORDERS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0)
 
 
 @dataclass(frozen=True)
-class Room:
+class Headroom:
     """What one more charge may cost.
 
     Attributes
@@ -244,7 +244,7 @@ def _moment_caps(epsilon: float, delta: float, orders: tuple[float, ...], share:
     return tuple(((order - 1) * epsilon + each + _log_slack(order)) * (1 - 1e-12) for order in orders)
 
 
-class Filter:
+class PrivacyFilter:
     """Accepts adaptively chosen mechanisms while their whole run stays (epsilon, delta)-private.
 
     Parameters
@@ -255,14 +255,14 @@ class Filter:
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        self.epsilon = _checks.budget(epsilon, "Filter")
-        self.delta = _checks.probability(delta, "delta", "Filter", zero=True)
+        self.epsilon = _checks.budget(epsilon, "PrivacyFilter")
+        self.delta = _checks.probability(delta, "delta", "PrivacyFilter", zero=True)
         self._charged: Counter[Profile] = Counter()
         self._sums = Sums()
         self._limits = _limits(self.epsilon, self.delta)
 
     @classmethod
-    def of(cls, epsilon: float, delta: float, charged: Mapping[Profile, int]) -> Filter:
+    def of(cls, epsilon: float, delta: float, charged: Mapping[Profile, int]) -> PrivacyFilter:
         """The filter after these charges, unchecked."""
         filter_ = cls(epsilon, delta)
         filter_._charged.update(charged)
@@ -271,7 +271,7 @@ class Filter:
         return filter_
 
     @classmethod
-    def at(cls, epsilon: float, delta: float, sums: Sums) -> Filter:
+    def at(cls, epsilon: float, delta: float, sums: Sums) -> PrivacyFilter:
         """The filter after charges that add up to this, unchecked: what a ledger makes of an account."""
         filter_ = cls(epsilon, delta)
         filter_._sums = sums
@@ -284,7 +284,7 @@ class Filter:
 
     def would_fit(self, item: Any) -> bool:
         """Whether the budget covers this mechanism on top of everything charged so far."""
-        profile = profile_of(item, "Filter.would_fit")
+        profile = profile_of(item, "PrivacyFilter.would_fit")
         return self._fits(_Cost.of(self._sums + self._cost(profile)), profile)
 
     def would_fit_by_book_1(self, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
@@ -301,7 +301,7 @@ class Filter:
 
     def spend(self, item: Any) -> None:
         """Charge it, or raise :class:`BudgetExceeded` and charge nothing."""
-        profile = profile_of(item, "Filter.spend")
+        profile = profile_of(item, "PrivacyFilter.spend")
         if not self.would_fit(profile):
             raise self.refusal(profile)
         self._charged[profile] += 1
@@ -318,12 +318,12 @@ class Filter:
     def refusal(self, item: Any, number: int = 1) -> BudgetExceeded:
         """The error that says why this, or a batch of so many that ends with it, does not fit, and what would."""
         asked = self.asked(item)
-        spent, room = self.spent, self.room()
+        spent, headroom = self.spent, self.headroom
         times = f", {number:,} times," if number > 1 else ""
         kind = ", and a delta of 0 takes only pure ones" if math.isinf(asked) and not self.delta else ""
         return BudgetExceeded(
             f"The privacy budget does not cover this: it asks for epsilon {asked:.6g}{times} where {spent:.6g} of "
-            f"{self.epsilon:.6g} is spent at delta {self.delta:g}{kind}; {room}.",
+            f"{self.epsilon:.6g} is spent at delta {self.delta:g}{kind}; {headroom}.",
             spent=spent,
             asked=asked,
             limit=self.epsilon,
@@ -331,7 +331,7 @@ class Filter:
 
     def asked(self, item: Any) -> float:
         """The epsilon of one mechanism by itself at the budget's delta; a pure mechanism counts in full."""
-        profile = profile_of(item, "Filter.asked")
+        profile = profile_of(item, "PrivacyFilter.asked")
         pure = pure_epsilon(profile)
         if isinstance(profile, CurveProfile):  # it may end in 0 far beyond the epsilon it was made for
             return min(pure, profile.epsilon_at(self.delta))
@@ -358,18 +358,19 @@ class Filter:
 
     @property
     def remaining(self) -> float:
-        """The limit less what is spent. Epsilons do not simply add up: :meth:`room` says what a charge may cost."""
+        """The limit less what is spent. Epsilons do not simply add up: :attr:`headroom` says what a charge may cost."""
         return max(0.0, self.epsilon - self.spent)
 
-    def room(self) -> Room:
+    @property
+    def headroom(self) -> Headroom:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         exact = self.epsilon - _round(self._sums.pure)  # a pure run: what is left over, to the last digit
         pure = _largest(lambda value: self.would_fit(PureProfile(value)), self.epsilon, exact)
         if not self.delta:
-            return Room(pure, 0.0, 0.0)
+            return Headroom(pure, 0.0, 0.0)
         most = gaussian.mu_of(self.epsilon, self.delta)
         mu = _largest(lambda value: self.would_fit(GaussianProfile(value)), most, most)
-        return Room(pure, mu, gaussian.epsilon_of(self.delta, mu) if mu else 0.0)
+        return Headroom(pure, mu, gaussian.epsilon_of(self.delta, mu) if mu else 0.0)
 
     def _fits(self, total: _Cost, last: Profile | None) -> bool:
         if (

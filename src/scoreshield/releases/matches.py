@@ -69,8 +69,9 @@ def release_matches(
 
     Returns
     -------
-    MatchRelease with ``.indices`` (by falling score where refined), ``.expected_false``, ``.count`` (unbiased),
-    ``.count_interval(confidence)``, ``.scores`` and ``.guarantee``.
+    MatchRelease with ``.candidates`` (the released records in their own order), ``.indices`` (the same by falling
+    score where refined, in a random order otherwise), ``.noisy`` (the candidates' scores, empty where not refined),
+    ``.expected_false``, ``.count`` (unbiased), ``.count_interval(confidence)`` and ``.guarantee``.
     """
     return prepare_matches(
         embeddings,
@@ -140,12 +141,12 @@ def prepare_matches(
         return scores
 
     def draw(scores: Float, stream: Stream) -> MatchRelease:
-        told = np.flatnonzero((scores > threshold) ^ ~_kept(stream, screen_budget, len(scores)))
+        candidates = np.flatnonzero((scores > threshold) ^ ~_kept(stream, screen_budget, len(scores)))
         values = np.empty(0)
         if law is not None:
-            values = np.clip(scores[told], threshold, high)
+            values = np.clip(scores[candidates], threshold, high)
             add_noise(values, law, step, stream)
-        return MatchRelease(guarantee=guarantee, told=told, noisy=values, tie_break=tie_break(stream))
+        return MatchRelease(guarantee=guarantee, candidates=candidates, noisy=values, tie_break=tie_break(stream))
 
     return Prepared(function, guarantee, source.adjacency, rng, score, draw)
 

@@ -222,13 +222,13 @@ class MatchRelease(Release):
 
     Attributes
     ----------
-    told : the records whose randomised bit is one, in their own order.
+    candidates : the records whose randomised bit is one, in their own order.
     noisy : their noisy scores, empty where the release names them only.
     """
 
     kind = "matches"
 
-    told: NDArray[np.intp]
+    candidates: NDArray[np.intp]
     noisy: Float
     tie_break: int
 
@@ -237,21 +237,21 @@ class MatchRelease(Release):
         return (
             self.guarantee.regime == self.kind
             and _is_seed(self.tie_break)
-            and self.told.dtype.kind in "iu"
+            and self.candidates.dtype.kind in "iu"
             and self.noisy.dtype == np.float64
-            and self.told.ndim == self.noisy.ndim == 1
-            and len(self.noisy) in (0, len(self.told))
-            and bool(np.all((self.told >= 0) & (self.told < n)) and np.all(np.diff(self.told) > 0))
+            and self.candidates.ndim == self.noisy.ndim == 1
+            and len(self.noisy) in (0, len(self.candidates))
+            and bool(np.all((self.candidates >= 0) & (self.candidates < n)) and np.all(np.diff(self.candidates) > 0))
             and np.array_equal(steps, np.rint(steps))
         )
 
     @property
     def indices(self) -> NDArray[np.intp]:
         """The released records: best first where they have scores, in a random order where they have none."""
-        order = np.random.default_rng(self.tie_break).permutation(len(self.told))
+        order = np.random.default_rng(self.tie_break).permutation(len(self.candidates))
         if len(self.noisy):
             order = order[np.argsort(-self.noisy[order], kind="stable")]
-        chosen: NDArray[np.intp] = self.told[order]
+        chosen: NDArray[np.intp] = self.candidates[order]
         return chosen
 
     @property
@@ -267,7 +267,7 @@ class MatchRelease(Release):
     @property
     def count(self) -> float:
         """An unbiased estimate of how many records pass; it may lie below 0 or above n."""
-        return (len(self.told) - self.expected_false) / (2 * self.keep - 1)
+        return (len(self.candidates) - self.expected_false) / (2 * self.keep - 1)
 
     def count_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """An interval that covers the true count with at least this probability (Bernstein's inequality)."""
@@ -417,6 +417,8 @@ def load(path: str | Path) -> Any:
         raise InvalidInput(f"{path} holds a release of kind {kind[:40]!r}, which this version does not know.")
     with _loading.reading(path):
         guarantee = Guarantee.from_dict(guarantee_data)
+    if kind == MatchRelease.kind and "told" in arrays:  # its name in files of earlier versions
+        arrays["candidates"] = arrays.pop("told")
     fields = {field.name for field in dataclasses.fields(kinds[kind])} - {"guarantee"}
     if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")

@@ -141,7 +141,7 @@ def as_released(release: ScoreRelease | MatchRelease) -> Released:
     if not release.guarantee.details["refining_epsilon"]:
         return Released(None, lambda k, _: named[:k], release.guarantee)
     noisy = np.full(release.guarantee.shape[0], -np.inf)
-    noisy[release.told] = release.noisy
+    noisy[release.candidates] = release.noisy
 
     def ranked(k: int, threshold: float | None) -> NDArray[np.intp]:
         return named[:k] if threshold is None else named[noisy[named] >= threshold][:k]

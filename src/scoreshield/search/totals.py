@@ -13,7 +13,7 @@ from typing import Any
 
 from scoreshield import _checks
 from scoreshield.errors import BudgetExceeded, InvalidInput
-from scoreshield.privacy.filters import Filter
+from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import Profile
 
@@ -58,8 +58,8 @@ class Total:
             limit=self.limit,
         )
 
-    def _filter(self) -> Filter:
-        return Filter.of(self.limit, self.delta, Counter(self.charged.values()))
+    def _filter(self) -> PrivacyFilter:
+        return PrivacyFilter.of(self.limit, self.delta, Counter(self.charged.values()))
 
 
 def charge(guarantee: Guarantee, name: str) -> dict[str, Profile]:

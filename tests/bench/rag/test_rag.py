@@ -543,7 +543,7 @@ def test_refused_inputs(
 
 
 def test_what_the_release_raises_comes_through(corpus: Corpus, queries: np.ndarray) -> None:
-    budget = ss.Filter(epsilon=3, delta=0.0)
+    budget = ss.PrivacyFilter(epsilon=3, delta=0.0)
 
     def release(query: np.ndarray) -> ss.ScoreRelease:
         made = ss.release_scores(corpus.embeddings, query, epsilon=1, mechanism="laplace", rng=1)

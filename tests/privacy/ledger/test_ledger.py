@@ -168,7 +168,7 @@ def test_the_budget_is_exceeded_with_a_sentence(ledger: Ledger) -> None:
         "still fits is a pure epsilon up to 4 or Gaussian noise up to epsilon "
     )
     assert len(ledger.entries()) == 1
-    room = ledger.room()
+    room = ledger.headroom
     assert room.pure == 4.0
     with pytest.raises(BudgetExceeded):
         ledger.spend(gaussian(room.mu * 1.001))
@@ -197,8 +197,8 @@ def test_datasets_have_their_own_budgets_and_unnamed_charges_count_against_all(l
     ledger.spend(pure(2.0))
     assert (ledger.spent_on("a"), ledger.spent_on("b"), ledger.spent_on("c")) == (8.0, 9.0, 2.0)
     assert ledger.remaining_on("a") == 2.0
-    assert ledger.room("a").pure == 2.0
-    assert ledger.room().pure == 1.0
+    assert ledger.headroom_on("a").pure == 2.0
+    assert ledger.headroom.pure == 1.0
     assert ledger.datasets() == ["a", "b"]
     with pytest.raises(BudgetExceeded):
         ledger.spend(pure(1.5), dataset="b")
@@ -209,7 +209,7 @@ def test_an_account_is_a_ledger_for_one_dataset(ledger: Ledger) -> None:
     entry = account.spend(pure(2.0))
     assert (entry.dataset, entry.who, entry.why) == ("patients", "ada", "pilot")
     account.spend(pure(1.0))
-    assert (account.spent, account.remaining, account.room().pure) == (3.0, 7.0, 7.0)
+    assert (account.spent, account.remaining, account.headroom.pure) == (3.0, 7.0, 7.0)
     assert ledger.account("others").spent == 0.0
     with pytest.raises(BudgetExceeded):
         account.spend(pure(8.0))
@@ -325,7 +325,12 @@ SPELLINGS = ("faces ", " faces", "fa\u200bces", "fa\u00adces", "f\u0430ces", "\u
 @pytest.mark.parametrize("name", SPELLINGS, ids=ascii)
 def test_one_name_has_one_spelling(ledger: Ledger, name: str) -> None:
     ledger.spend(pure(1.0), dataset="faces")
-    for use in (ledger.account, ledger.spent_on, ledger.room, lambda name: ledger.spend(pure(1.0), dataset=name)):
+    for use in (
+        ledger.account,
+        ledger.spent_on,
+        ledger.headroom_on,
+        lambda name: ledger.spend(pure(1.0), dataset=name),
+    ):
         with pytest.raises(ss.InvalidInput, match="must be a name") as caught:
             use(name)
         assert str(caught.value).isascii()
@@ -467,7 +472,7 @@ def test_all_kinds_of_profiles_come_back(ledger: Ledger) -> None:
     ]
     for profile in profiles:
         ledger.spend(Promise(profile))
-    budget = filters.Filter(10.0, 1e-6)
+    budget = filters.PrivacyFilter(10.0, 1e-6)
     for profile in profiles:
         budget.spend(profile)
     assert ledger.spent == budget.spent
@@ -587,7 +592,7 @@ def test_a_profile_that_cannot_be_read_is_named(ledger: Ledger, monkeypatch: pyt
 def test_entries_beyond_the_limit_are_seen(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.spend(pure(9.0))
     with monkeypatch.context() as patch:
-        patch.setattr(filters.Filter, "would_fit", lambda *_: True)
+        patch.setattr(filters.PrivacyFilter, "would_fit", lambda *_: True)
         ledger.spend(pure(9.0))
     assert ledger.verify().reason == "The entries add up to more than the limit."
     with pytest.raises(BudgetExceeded):
@@ -598,7 +603,7 @@ def test_unknown_formats_and_kinds_are_refused(ledger: Ledger, url: str, monkeyp
     with monkeypatch.context() as patch:  # an entry that a later version wrote, chain and all
         patch.setattr(module, "KINDS", ("refund",))
         ledger.spend(pure(1.0))
-    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, ledger.room, ledger.datasets):
+    for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, lambda: ledger.headroom, ledger.datasets):
         with pytest.raises(LedgerError, match="format 1 and kind 'refund', which this version does not know"):
             use()
     assert ledger.verify().first_bad == 1

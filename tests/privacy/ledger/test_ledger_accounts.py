@@ -22,7 +22,7 @@ from ledger_support import Promise, gaussian, pure
 import scoreshield as ss
 from scoreshield.errors import LedgerError
 from scoreshield.privacy import filters
-from scoreshield.privacy.filters import Filter, Sums, cost_of
+from scoreshield.privacy.filters import PrivacyFilter, Sums, cost_of
 from scoreshield.privacy.ledger import Ledger, stores
 from scoreshield.privacy.ledger import books as ledger_books
 from scoreshield.privacy.profiles import (
@@ -75,9 +75,9 @@ class TestSums:
             for cost in costs:
                 total += cost
             assert total.pure == math.inf, "Gaussian noise is not pure"
-            assert total == Filter.of(10.0, 1e-6, Counter(charges))._sums
+            assert total == PrivacyFilter.of(10.0, 1e-6, Counter(charges))._sums
             assert Sums.from_dict(total.to_dict()) == total
-        only_pure = Filter.of(10.0, 0.0, {PureProfile(0.1): 3, PureProfile(0.2): 1})._sums
+        only_pure = PrivacyFilter.of(10.0, 0.0, {PureProfile(0.1): 3, PureProfile(0.2): 1})._sums
         assert only_pure.pure == 3 * Fraction(0.1) + Fraction(0.2)
 
     @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ class TestSums:
         counts: Counter[Profile] = Counter()
         for profile, number in charged:
             counts[profile] += number
-        now = Filter.of(*budget, counts)
+        now = PrivacyFilter.of(*budget, counts)
         old = now._total_by_book_1(counts)
         new = filters._Cost.of(now._sums)
         for one, other in zip(
@@ -122,11 +122,11 @@ class TestSums:
             if rounded == float(exact):
                 continue
             limit = min(rounded, float(exact))
-            budget = Filter.of(limit, 0.0, charged)
+            budget = PrivacyFilter.of(limit, 0.0, charged)
             assert budget.holds() == (float(exact) <= limit)
             assert budget.holds_by_book_1(charged) == (rounded <= limit)
             assert budget.holds() != budget.holds_by_book_1(charged)
-            before = Filter.of(limit, 0.0, {PureProfile(0.1): first, PureProfile(0.7): second - 1})
+            before = PrivacyFilter.of(limit, 0.0, {PureProfile(0.1): first, PureProfile(0.7): second - 1})
             kept = {PureProfile(0.1): first, PureProfile(0.7): second - 1}
             assert before.would_fit_by_book_1(PureProfile(0.7), lambda kept=kept: kept) == (rounded <= limit)
             seen.add(rounded <= limit)
@@ -169,7 +169,7 @@ class TestConstantCost:
             return [
                 cost(lambda: account.spend(charges(1)[0])),
                 cost(lambda: account.spent),
-                cost(account.room),
+                cost(lambda: account.headroom),
                 cost(lambda: account.reserve(charges(1))),
                 cost(lambda: ledger.spent),
                 cost(lambda: ledger.entry(last.hash)),
@@ -344,7 +344,12 @@ class TestTampering:
         ledger.spend(pure(9.0), dataset="a")
         Path(url.removeprefix("sqlite:///")).unlink()
         Ledger.create(url, epsilon=10.0, delta=1e-6)
-        for use in (lambda: ledger.spent, ledger.room, ledger.datasets, lambda: ledger.reserve([pure(1.0)])):
+        for use in (
+            lambda: ledger.spent,
+            lambda: ledger.headroom,
+            ledger.datasets,
+            lambda: ledger.reserve([pure(1.0)]),
+        ):
             with pytest.raises(LedgerError, match="is not the one that was opened"):
                 use()
 
@@ -479,10 +484,10 @@ class TestMixedRuns:
     def test_whatever_the_order_and_the_mix(self, tmp_path: Path, seed: int) -> None:
         ledger = Ledger.create(f"sqlite:///{tmp_path}/l.db", epsilon=self.BUDGET[0], delta=self.BUDGET[1])
         account, chance, charged = ledger.account("a"), random.Random(seed), []
-        budget = Filter(*self.BUDGET)
+        budget = PrivacyFilter(*self.BUDGET)
         refused = 0
         for _ in range(60):
-            room = account.room()
+            room = account.headroom
             shrink = chance.choice((0.05, 0.3, 0.999, 1.0, 1.000001, 1.01, 1.5))
             kind = chance.choice(("pure", "laplace", "gaussian"))
             profile: Profile
@@ -511,19 +516,19 @@ class TestMixedRuns:
         """What would pass if a mixed run were judged by the rule for one kind, or each kind by itself."""
         epsilon, delta = self.BUDGET
         mu = filters._limits(epsilon, delta).squared_mu ** 0.5
-        gaussian_run = Filter.of(epsilon, delta, {GaussianProfile(mu * (1 - 1e-9)): 1})
+        gaussian_run = PrivacyFilter.of(epsilon, delta, {GaussianProfile(mu * (1 - 1e-9)): 1})
         assert gaussian_run.holds()
         for extra in (PureProfile(0.01), PureProfile(3.0), LaplaceProfile(0.5)):
             assert not gaussian_run.would_fit(extra), "the Gaussian rule is for Gaussian noise alone"
-        pure_run = Filter.of(epsilon, delta, {PureProfile(epsilon / 4): 4})
+        pure_run = PrivacyFilter.of(epsilon, delta, {PureProfile(epsilon / 4): 4})
         assert pure_run.holds()
         for extra in (GaussianProfile(0.05), GaussianProfile(mu / 2)):
             assert not pure_run.would_fit(extra), "the pure rule is for runs without Gaussian noise"
         cap = filters._limits(epsilon, delta)
         assert all(mixed < one for mixed, one in zip(cap.mixed_caps, cap.caps, strict=True))
-        number = next(n for n in range(400, 0, -1) if Filter.of(epsilon, delta, {PureProfile(0.1): n}).holds())
+        number = next(n for n in range(400, 0, -1) if PrivacyFilter.of(epsilon, delta, {PureProfile(0.1): n}).holds())
         assert 400 > number > 60, "by moments, more than the epsilons add up to"
-        last = Filter.of(epsilon, delta, {PureProfile(0.1): number, GaussianProfile(1e-3): 1})
+        last = PrivacyFilter.of(epsilon, delta, {PureProfile(0.1): number, GaussianProfile(1e-3): 1})
         assert not last.holds(), "one Gaussian charge makes it a mixed run, which has a hundredth of delta"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.filters import Filter, Sums, cost_of
+from scoreshield.privacy.filters import PrivacyFilter, Sums, cost_of
 from scoreshield.privacy.ledger.books import Balance, Books, Budget, Check, check_kind, is_text
 from scoreshield.privacy.ledger.entries import Entry, canonical
 from scoreshield.privacy.ledger.stores import Session
@@ -156,7 +156,7 @@ def test_sums_are_those_of_the_budget() -> None:
     books.add("a", 2, "replacement", PureProfile(0.5))
     assert books.balance("a").sums == one + one
     (found,) = books.filters("a")
-    assert (found.epsilon, found.delta, found.spent) == (3.0, 1e-4, Filter.at(3.0, 1e-4, one + one).spent)
+    assert (found.epsilon, found.delta, found.spent) == (3.0, 1e-4, PrivacyFilter.at(3.0, 1e-4, one + one).spent)
 
 
 def test_filters(database: Database) -> None:
@@ -194,11 +194,11 @@ def test_which_book(database: Database, monkeypatch: pytest.MonkeyPatch) -> None
     database.charge("a", PureProfile(1.0))
     asked: list[Any] = []
 
-    def by_book_1(self: Filter, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
+    def by_book_1(self: PrivacyFilter, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
         asked.append((self.spent, profile, charged()))
         return True
 
-    monkeypatch.setattr(Filter, "would_fit_by_book_1", by_book_1)
+    monkeypatch.setattr(PrivacyFilter, "would_fit_by_book_1", by_book_1)
     database.books(BUDGET).fits(None, PureProfile(0.5))
     assert asked == []
     assert database.books(FIRST_BOOK).fits(None, PureProfile(0.5))
@@ -425,7 +425,9 @@ def test_check_by_the_first_book(database: Database, monkeypatch: pytest.MonkeyP
     database.charge("a", PureProfile(1.0))
     database.charge(None, PureProfile(2.0))
     asked: list[Any] = []
-    monkeypatch.setattr(Filter, "holds_by_book_1", lambda self, charged: asked.append((self.spent, charged)) or True)
+    monkeypatch.setattr(
+        PrivacyFilter, "holds_by_book_1", lambda self, charged: asked.append((self.spent, charged)) or True
+    )
     database.checked(BUDGET)
     assert asked == []
     assert database.checked(FIRST_BOOK) == [None] * 4

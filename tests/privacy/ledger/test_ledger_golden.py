@@ -36,7 +36,7 @@ def says(ledger: Ledger, facts: dict[str, Any]) -> None:
     assert ledger.spent == facts["spent"]
     assert {name: ledger.spent_on(name) for name in ledger.datasets()} == facts["spent_on"]
     for name, (largest, mu, epsilon) in facts["room"].items():
-        room = ledger.room(name or None)
+        room = ledger.headroom_on(name or None)
         assert (room.pure, room.mu, room.gaussian) == (largest, mu, epsilon)
 
 
@@ -65,7 +65,7 @@ def test_every_account_goes_on_from_where_it_stood(golden: tuple[Ledger, dict[st
         units = {entry.unit for entry in ledger.entries() if entry.dataset == name}
         if units != {"replacement"}:
             continue
-        room = ledger.room(name).pure
+        room = ledger.headroom_on(name).pure
         if room:
             with pytest.raises(ss.BudgetExceeded):
                 ledger.spend(pure(room * 1.001), dataset=name)

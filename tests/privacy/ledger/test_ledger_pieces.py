@@ -17,7 +17,7 @@ import pytest
 from ledger_support import pure
 
 import scoreshield as ss
-from scoreshield.privacy.filters import Filter
+from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.ledger import Account, Ledger, PendingCharge, Verification
 from scoreshield.privacy.ledger import accounts as module
 from scoreshield.privacy.ledger.entries import Entry, canonical, digest
@@ -281,7 +281,7 @@ class TestOptions:
             (lambda: ledger.account(" a"), "'dataset' parameter of Ledger.account "),
             (lambda: ledger.account(5), "'name' parameter of Ledger.account "),  # type: ignore[arg-type]
             (lambda: ledger.spent_on(" a"), "'dataset' parameter of Ledger.spent_on "),
-            (lambda: ledger.room(" a"), "'dataset' parameter of Ledger.room "),
+            (lambda: ledger.headroom_on(" a"), "'dataset' parameter of Ledger.headroom_on "),
             (lambda: ledger.verify(head="5"), "'head' parameter of Ledger.verify "),
         ):
             with pytest.raises(ss.InvalidInput) as caught:
@@ -389,9 +389,9 @@ class TestCharging:
 
     def test_refusal(self) -> None:
         """By the first budget that does not cover it; the first book may say no where the second would not."""
-        full, empty = (Filter.of(1.0, 0.0, {PureProfile(0.75): number}) for number in (1, 0))
+        full, empty = (PrivacyFilter.of(1.0, 0.0, {PureProfile(0.75): number}) for number in (1, 0))
         for now, place in (([empty, full], 1), ([full, empty], 0), ([empty, empty], 0)):
-            before = [Filter.of(1.0, 0.0, {PureProfile(0.125): number}) for number in (1, 2)]
+            before = [PrivacyFilter.of(1.0, 0.0, {PureProfile(0.125): number}) for number in (1, 2)]
             assert module._refusal(before, now, PureProfile(0.5), 1).spent == before[place].spent
 
     def test_what_is_left(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,10 +400,10 @@ class TestCharging:
         assert (ledger.spent, ledger.remaining) == (4.0, 6.0)
         for name, spent in (("a", 1.0), ("b", 4.0), ("c", 0.0), (None, 4.0)):
             assert (ledger.spent_on(name), ledger.remaining_on(name)) == (spent, 10.0 - spent)
-            assert ledger.room(name).pure == 10.0 - spent
-        assert ledger.room() == ledger.room("b") == ledger.account("b").room()
+            assert ledger.headroom_on(name).pure == 10.0 - spent
+        assert ledger.headroom == ledger.headroom_on("b") == ledger.account("b").headroom
         account = ledger.account("a")
-        assert (account.spent, account.remaining, account.room().pure) == (1.0, 9.0, 9.0)
+        assert (account.spent, account.remaining, account.headroom.pure) == (1.0, 9.0, 9.0)
         monkeypatch.setattr("scoreshield.privacy.ledger.books.Books.fits", lambda *_: True)
         ledger.spend(pure(9.0), dataset="b")
         assert (ledger.remaining_on("b"), ledger.remaining) == (0.0, 0.0)

@@ -69,7 +69,7 @@ def test_the_same_ledger(url: str, tmp_path: Path) -> None:
         assert ledger.verify()
         assert Ledger.open(url if ledger is here else there.name).verify(head=ledger.head())
     assert here.spent == there.spent
-    assert here.room("a") == there.room("a")
+    assert here.headroom_on("a") == there.headroom_on("a")
     assert here.datasets() == there.datasets() == ["a", "b"]
     same = ("id", "kind", "note", "dataset", "unit", "why", "profile", "guarantee")
     for mine, other in zip(here.entries(), there.entries(), strict=True):

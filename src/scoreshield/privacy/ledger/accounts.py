@@ -2,8 +2,8 @@
 
 A release is charged *before* its noise is drawn: its guarantee is checked against the budget, its clean scores are
 computed, the charge is committed, and only then are random bits drawn. A crash after the commit costs budget and
-releases nothing. Charges are decided by the :class:`~scoreshield.privacy.filters.Filter` that the entries add up to,
-under the database's lock, so racing processes cannot pass the limit together. Entries are frozen and chained by
+releases nothing. Charges are decided by the :class:`~scoreshield.privacy.filters.PrivacyFilter` that the entries add
+up to, under the database's lock, so racing processes cannot pass the limit together. Entries are frozen and chained by
 SHA-256. docs/accounting.md says what that shows, and what it cannot.
 """
 
@@ -30,7 +30,7 @@ from scoreshield import _checks, _files
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
-from scoreshield.privacy.filters import RULES, Filter, Room, check_budget
+from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
 from scoreshield.privacy.ledger.books import Books, Budget, Check
 from scoreshield.privacy.ledger.entries import (
     COLUMNS,
@@ -337,7 +337,7 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """The limit less what is spent; :meth:`room` says what one more release may cost."""
+        """The limit less what is spent; :attr:`headroom` says what one more release may cost."""
         return max(0.0, self.epsilon - self.spent)
 
     def spent_on(self, dataset: str | None) -> float:
@@ -347,10 +347,15 @@ class Ledger:
     def remaining_on(self, dataset: str | None) -> float:
         return max(0.0, self.epsilon - self.spent_on(dataset))
 
-    def room(self, dataset: str | None = None) -> Room:
+    @property
+    def headroom(self) -> Headroom:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
-        rooms = [budget.room() for budget in self._filters(dataset, "Ledger.room")]
-        return Room(*(min(values) for values in zip(*((r.pure, r.mu, r.gaussian) for r in rooms), strict=True)))
+        return self.headroom_on(None)
+
+    def headroom_on(self, dataset: str | None) -> Headroom:
+        """The same for one dataset."""
+        rooms = [budget.headroom for budget in self._filters(dataset, "Ledger.headroom_on")]
+        return Headroom(*(min(values) for values in zip(*((r.pure, r.mu, r.gaussian) for r in rooms), strict=True)))
 
     def datasets(self) -> list[str]:
         """The names that were charged; earlier versions also charged fingerprints, which start "hmac-sha256:"."""
@@ -417,7 +422,7 @@ class Ledger:
             raise LedgerError(f"The ledger {self.name} is not the one that was opened, or has been altered.")
         return Books(session, self._budget, self._key)
 
-    def _filters(self, dataset: str | None, function: str) -> list[Filter]:
+    def _filters(self, dataset: str | None, function: str) -> list[PrivacyFilter]:
         where = self._dataset(dataset, function)
         return self._store.read(lambda session: self._books(session).filters(where))
 
@@ -525,8 +530,9 @@ class Account:
     def remaining(self) -> float:
         return self.ledger.remaining_on(self.dataset)
 
-    def room(self) -> Room:
-        return self.ledger.room(self.dataset)
+    @property
+    def headroom(self) -> Headroom:
+        return self.ledger.headroom_on(self.dataset)
 
 
 class _Row(NamedTuple):
@@ -563,7 +569,7 @@ def _damage(session: Session) -> str:
     return "" if found is None else f"The database is damaged or was altered: {brief(found)}."
 
 
-def _refusal(before: list[Filter], now: list[Filter], profile: Profile, number: int) -> BudgetExceeded:
+def _refusal(before: list[PrivacyFilter], now: list[PrivacyFilter], profile: Profile, number: int) -> BudgetExceeded:
     """By the budget that has least room: what was spent before, and what would still fit."""
     tight = next((place for place, budget in enumerate(now) if not budget.would_fit(profile)), 0)
     return before[tight].refusal(profile, number)

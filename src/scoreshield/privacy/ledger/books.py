@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scoreshield.errors import LedgerError
-from scoreshield.privacy.filters import Filter, Sums, cost_of
+from scoreshield.privacy.filters import PrivacyFilter, Sums, cost_of
 from scoreshield.privacy.ledger.entries import FORMAT, KINDS, Entry, brief, canonical, read_json, read_profile
 from scoreshield.privacy.ledger.stores import Session
 from scoreshield.privacy.ledger.units import check_units
@@ -94,7 +94,7 @@ class Books:
             self._names = sorted(self._session.datasets())
         return self._names
 
-    def filters(self, dataset: str | None) -> list[Filter]:
+    def filters(self, dataset: str | None) -> list[PrivacyFilter]:
         """The budgets that a charge to this account must fit: its own, or all of them where it names none."""
         return [self._filter(self.balance(name)) for name in self._concerned(dataset)]
 
@@ -138,10 +138,10 @@ class Books:
     def _concerned(self, dataset: str | None) -> list[str | None]:
         return [dataset] if dataset is not None else [*self.names()] or [None]
 
-    def _filter(self, balance: Balance) -> Filter:
+    def _filter(self, balance: Balance) -> PrivacyFilter:
         unnamed = self.balance(None)
         sums = balance.sums if balance is unnamed else balance.sums + unnamed.sums
-        return Filter.at(self._budget.epsilon, self._budget.delta, sums)
+        return PrivacyFilter.at(self._budget.epsilon, self._budget.delta, sums)
 
     def _row(self, dataset: str | None) -> Balance:
         row = self._session.account(dataset or "") if self._has_rows else None
@@ -236,7 +236,7 @@ class Check:
     def _holds(self, name: str | None) -> bool:
         unnamed = self._balances[None].sums
         sums = unnamed if name is None else self._balances[name].sums + unnamed
-        budget = Filter.at(self._budget.epsilon, self._budget.delta, sums)
+        budget = PrivacyFilter.at(self._budget.epsilon, self._budget.delta, sums)
         if self._budget.rules > 1:
             return budget.holds()
         charged = self._charged[None] if name is None else self._charged[name] + self._charged[None]
