@@ -451,6 +451,8 @@ METHODS: dict[str, Callable[[PrivateSearch], Any] | None] = {
     "guarantee": None,
     "releases_scores": None,
     "spent": None,
+    "check_before_refresh": None,
+    "without_hidden": None,
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield import cli
+from scoreshield import _files, cli
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.cells import COLUMNS
 
@@ -199,7 +199,7 @@ class TestTerminal:
         assert code == 2
         assert "holds several arrays (a?[2J?[31mred, b)" in err
         with pytest.raises(ss.InvalidInput) as caught:
-            ss.io.read_array(folder / "two.npz")
+            _files.read_array(folder / "two.npz")
         assert str(caught.value).isprintable()
 
 

@@ -227,7 +227,7 @@ def test_an_index_that_could_not_be_written_is_not_paid_for_again(
         raise FileError("Cannot write: no space left.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.io, "write_whole", full)
+        patch.setattr(files._files, "write_whole", full)
         for _ in range(3):
             with pytest.raises(FileError, match="no space left"):
                 retriever.run(QUERY)

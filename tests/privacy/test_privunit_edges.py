@@ -429,7 +429,7 @@ class TestLean:
     @pytest.mark.parametrize("small", [False, True])
     def test_who_is_drawn_how(self, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         heads = np.array([True, False, True, False])
-        monkeypatch.setattr(sphere.exact, "coins", lambda *_: heads)
+        monkeypatch.setattr(sphere.discrete, "coins", lambda *_: heads)
         rounds: list[Any] = []
 
         def from_cap(_: Any, rows: Array, stream: Any) -> Array:
@@ -458,7 +458,7 @@ class TestLean:
         assert not np.signbit(out).any()
 
     def test_no_heads_in_a_small_cap(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sphere.exact, "coins", lambda *_: np.zeros(2, dtype=bool))
+        monkeypatch.setattr(sphere.discrete, "coins", lambda *_: np.zeros(2, dtype=bool))
         monkeypatch.setattr(sphere, "_from_sphere", lambda *given: (-0.0 * given[1], np.ones(2, dtype=bool)))
         out = np.empty((2, 2))
         sphere._lean_block(sphere.Cap(2, 1.0, 0.5, 1.0, 0.1), np.ones((2, 2)), None, out)  # type: ignore[arg-type]
@@ -473,7 +473,7 @@ class TestLean:
             seen.append((stream, chance(64), count))
             return np.zeros(count, dtype=bool)
 
-        monkeypatch.setattr(sphere.exact, "coins", coins)
+        monkeypatch.setattr(sphere.discrete, "coins", coins)
         monkeypatch.setattr(sphere, "_from_sphere", lambda *given: (given[1], np.ones(3, dtype=bool)))
         sphere._lean_block(sphere.Cap(2, 1.5, 0.5, 1.0, 0.1), np.ones((3, 2)), "stream", np.empty((3, 2)))  # type: ignore[arg-type]
         ((stream, (low, high), count),) = seen

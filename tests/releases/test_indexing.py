@@ -18,6 +18,7 @@ import scoreshield as ss
 from scoreshield.privacy.calibration import mu_of
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.sampling.stream import stream_from
 from scoreshield.releases import index as indexing
 from scoreshield.releases import index_plan
 from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -172,7 +173,7 @@ class TestPrivatePca:
     def test_the_moment_is_exact_and_noisy_as_stated(self, rng: np.random.Generator) -> None:
         rows = rng.standard_normal((300, 40))
         plan = make_plan(rows, epsilon=1.0, delta=1e-6, components=3, reduction="pca", mechanism="gaussian")
-        noisy = plan._moment(rows, ss.privacy.stream.stream_from(1, "x"))
+        noisy = plan._moment(rows, stream_from(1, "x"))
         assert np.array_equal(noisy, noisy.T)
         _, std, step = plan._moment_noise()
         assert np.array_equal(noisy / step, np.rint(noisy / step))
