@@ -261,7 +261,8 @@ def results() -> dict[str, dict[str, str]]:
     for path in walk_mutatable_files():
         data = SourceFileMutationData(path=path)
         data.load()
-        found[path.stem] = {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items()}
+        module = ".".join(Path(path).with_suffix("").parts[2:])
+        found[module] = {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items()}
     return found
 
 
