@@ -542,3 +542,14 @@ class TestParameters:
         cap = sphere.Cap(2, maker.coin, maker.gamma, 1 / (maker.mean * maker.step), maker.cap)
         assert seen == [(cap, rows, "stream")]
         assert seen[0][1] is rows
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), [(2, 1.0), (8, 6.0), (384, 20.0)])
+def test_the_variance_of_a_score_is_linear_in_its_square(dimension: int, epsilon: float) -> None:
+    """It is s^2 times that of a score of 1, and (1 - s^2) times that of a score of 0."""
+    maker = PrivUnit.calibrated(dimension, epsilon)
+    at_zero, at_one = maker.score_std(0.0) ** 2, maker.score_std(1.0) ** 2
+    for score in (0.25, -0.5, 0.9):
+        expected = score**2 * at_one + (1 - score**2) * at_zero
+        assert maker.score_std(score) ** 2 == pytest.approx(expected, rel=1e-9)
+    assert maker.score_std([0.25, 0.5]).tolist() == [maker.score_std(0.25), maker.score_std(0.5)]
