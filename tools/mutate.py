@@ -204,7 +204,7 @@ def is_check(node: cst.CSTNode) -> bool:
         isinstance(node, cst.Call)
         and isinstance(node.func, cst.Attribute)
         and isinstance(node.func.value, cst.Name)
-        and node.func.value.value == "_checks"
+        and node.func.value.value == "_validation"
     )
 
 

@@ -13,6 +13,29 @@ class InvalidInput(ScoreShieldError, ValueError):
     """An argument, an array or a file is not what the function takes."""
 
 
+class InvalidParameter(InvalidInput):
+    """The value of one parameter breaks its constraint.
+
+    Attributes:
+        parameter: The name of the parameter.
+        problem: What is wrong with it, such as "must be a positive number. Got -1 instead."
+        function: The public function or class that was called, where it is known.
+    """
+
+    def __init__(self, parameter: str, problem: str, function: str | None = None) -> None:
+        of = f" of {function}" if function else ""
+        super().__init__(f"The '{parameter}' parameter{of} {problem}")
+        self.parameter, self.problem, self.function = parameter, problem, function
+
+    def name_function(self, function: str) -> None:
+        """Add the name of the function that was called, unless the error has one already."""
+        if self.function is None:
+            InvalidParameter.__init__(self, self.parameter, self.problem, function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InvalidParameter, (self.parameter, self.problem, self.function)
+
+
 class InvalidCalibration(ScoreShieldError, ValueError):
     """A closed-form rule was asked for where it does not give the privacy it names.
 

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincinv, xlogy
 from scipy.stats import rankdata
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.privacy.losses import profile_of
 
 Float = NDArray[np.float64]
@@ -65,6 +66,7 @@ class MembershipResult:
         )
 
 
+@validate()
 def judge(
     members: ArrayLike,
     non_members: ArrayLike,
@@ -74,11 +76,10 @@ def judge(
     statistic: str = "statistic",
 ) -> MembershipResult:
     """The curve of one statistic, by its area and its height at 1 % false positives, with intervals and the ceiling."""
-    function = "judge"
-    confidence = _checks.probability(confidence, "confidence", function, zero=False)
-    inside = finite(members, "members", function, "a vector of finite numbers", 1)
-    outside = finite(non_members, "non_members", function, "a vector of finite numbers", 1)
-    profile = None if ceiling is None else profile_of(ceiling, function)
+    confidence = _validation.check_probability(confidence, "confidence", zero=False)
+    inside = finite(members, "members", "a vector of finite numbers", 1)
+    outside = finite(non_members, "non_members", "a vector of finite numbers", 1)
+    profile = None if ceiling is None else profile_of(ceiling)
     m, n = len(inside), len(outside)
     ranks = rankdata(np.concatenate([inside, outside]))
     area = float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
@@ -133,10 +134,10 @@ def _true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float,
     return float(hits_above[int(FALSE_POSITIVES * n)] / m), (low, high)
 
 
-def finite(values: Any, name: str, function: str, must: str, dimensions: int, length: int | None = None) -> Float:
+def finite(values: Any, name: str, must: str, dimensions: int, length: int | None = None) -> Float:
     """A float64 array of this many dimensions, not empty and without NaN or infinities, or a refusal."""
-    array = _checks.array(values, name, function, must)
+    array = _validation.check_array(values, name, must)
     fits = array.ndim == dimensions and array.size and array.dtype.kind in "fiu" and length in (None, len(array))
     if not fits or not np.isfinite(array).all():
-        _checks.reject(name, function, must, values)
+        _validation.reject(name, must, values)
     return array.astype(np.float64)

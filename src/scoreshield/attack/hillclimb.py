@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import nctdtr
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 
@@ -49,19 +50,19 @@ class Matcher:
     rng : a seed or a numpy Generator.
     """
 
+    @validate()
     def __init__(self, template: ArrayLike, *, sigma: float, threshold: float, rng: int | np.random.Generator) -> None:
-        row = _embeddings.as_rows(
-            np.atleast_2d(_checks.array(template, "template", "Matcher", _VECTOR)), "Matcher", "template"
-        )
+        row = _embeddings.as_rows(np.atleast_2d(_validation.check_array(template, "template", _VECTOR)), "template")
         if len(row) != 1 or row.shape[1] < 2:
-            _checks.reject("template", "Matcher", _VECTOR, np.asarray(template))
-        self._template: Float = _embeddings.public_unit_rows(row, "Matcher", "template")[0]
-        self.sigma = _at_least_zero(sigma, "sigma", "Matcher")
-        self.threshold = _cosine(threshold, "threshold", "Matcher")
+            _validation.reject("template", _VECTOR, np.asarray(template))
+        self._template: Float = _embeddings.public_unit_rows(row, "template")[0]
+        self.sigma = _at_least_zero(sigma, "sigma")
+        self.threshold = _cosine(threshold, "threshold")
         self.queries = 0
         self._rng = _generator(rng, "Matcher")
 
     @classmethod
+    @validate()
     def calibrated(
         cls,
         template: ArrayLike,
@@ -73,7 +74,7 @@ class Matcher:
         queries: int = 1,
     ) -> Matcher:
         """A matcher whose noise gives (epsilon, delta) to ``queries`` answers together: with 1, to each."""
-        queries = _checks.count(queries, "queries", "Matcher.calibrated")
+        queries = _validation.check_count(queries, "queries")
         sigma = gaussian.calibrate(epsilon, delta, SENSITIVITY * math.sqrt(queries))
         return cls(template, sigma=sigma, threshold=threshold, rng=rng)
 
@@ -81,25 +82,27 @@ class Matcher:
     def dimension(self) -> int:
         return len(self._template)
 
+    @validate()
     def scores(self, probes: ArrayLike) -> Float:
         """One noisy score for each probe (a row of length d, normalised here); every row counts as one query."""
-        unit = self._unit(probes, "Matcher.scores")
+        unit = self._unit(probes)
         self.queries += len(unit)
         answers: Float = unit @ self._template
         if self.sigma > 0:
             answers += self.sigma * self._rng.standard_normal(len(unit))
         return answers
 
+    @validate()
     def cosine(self, probe: ArrayLike) -> float:
         """The referee's view, which no attacker has: the true cosine of one probe. Not counted as a query."""
-        return float(self._unit(probe, "Matcher.cosine")[0] @ self._template)
+        return float(self._unit(probe)[0] @ self._template)
 
-    def _unit(self, probes: ArrayLike, function: str) -> Float:
+    def _unit(self, probes: ArrayLike) -> Float:
         must = f"a vector of {self.dimension} real numbers or a matrix of such rows"
-        array = np.atleast_2d(_checks.array(probes, "probes", function, must))
+        array = np.atleast_2d(_validation.check_array(probes, "probes", must))
         if array.ndim != 2 or array.shape[1] != self.dimension:
-            _checks.reject("probes", function, must, array)
-        return _embeddings.public_unit_rows(_embeddings.as_rows(array, function, "probes"), function, "probes")
+            _validation.reject("probes", must, array)
+        return _embeddings.public_unit_rows(_embeddings.as_rows(array, "probes"), "probes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class Climb:
     history: tuple[tuple[int, float], ...]
 
 
+@validate()
 def hill_climb(
     matcher: Matcher,
     *,
@@ -148,14 +152,13 @@ def hill_climb(
     pairs : directions in a generation; None for a quarter of the dimension, at most 16.
     width : how far from the guess it probes; a part width^2 / (1 + width^2) of each answer's signal is slope.
     """
-    function = "hill_climb"
-    _matcher(matcher, function)
-    queries = _checks.count(queries, "queries", function, least=2)
-    delta = _checks.probability(delta, "delta", function, zero=False)
-    width = _checks.positive(width, "width", function)
+    _matcher(matcher)
+    queries = _validation.check_count(queries, "queries", least=2)
+    delta = _validation.check_probability(delta, "delta", zero=False)
+    width = _validation.check_positive(width, "width")
     d = matcher.dimension
-    pairs = min(16, max(1, d // 4)) if pairs is None else _checks.count(pairs, "pairs", function)
-    generator = _generator(rng, function)
+    pairs = min(16, max(1, d // 4)) if pairs is None else _validation.check_count(pairs, "pairs")
+    generator = _generator(rng, "hill_climb")
     path = _unit(generator.standard_normal(d))
     log = _Log(matcher)
     while queries - log.asked >= 2:
@@ -170,6 +173,7 @@ def hill_climb(
     return log.end("hill climbing", path, delta)
 
 
+@validate()
 def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np.random.Generator) -> Climb:
     """No climbing at all: ask a random orthonormal basis over and over, average, and put the template together.
 
@@ -177,12 +181,11 @@ def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np
     squares; for the even design it also is the direction of the posterior mean, so nothing better can be made of the
     answers. Its cosine is :func:`linear_cosine` in the mean and passes a threshold with :func:`linear_acceptance`.
     """
-    function = "linear_attack"
-    _matcher(matcher, function)
-    queries = _checks.count(queries, "queries", function)
-    delta = _checks.probability(delta, "delta", function, zero=False)
+    _matcher(matcher)
+    queries = _validation.check_count(queries, "queries")
+    delta = _validation.check_probability(delta, "delta", zero=False)
     d = matcher.dimension
-    basis = np.linalg.qr(_generator(rng, function).standard_normal((d, d)))[0].T
+    basis = np.linalg.qr(_generator(rng, "linear_attack").standard_normal((d, d)))[0].T
     totals, times = np.zeros(d), np.zeros(d)
     log = _Log(matcher)
     while log.asked < queries:
@@ -194,21 +197,22 @@ def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np
     return log.end("linear", (totals / np.maximum(times, 1)) @ basis, delta)
 
 
+@validate()
 def best_cosine(dimension: int, queries: int, sigma: float) -> float:
     """The bound on the expected cosine after this many answers; the module's first lines say for whom it holds."""
-    function = "best_cosine"
-    d, m = _checks.count(dimension, "dimension", function, least=2), _checks.count(queries, "queries", function)
+    d, m = _validation.check_count(dimension, "dimension", least=2), _validation.check_count(queries, "queries")
     r = min(m, d)
-    return math.sqrt(r / d / (1 + r * (d - 1) * _at_least_zero(sigma, "sigma", function) ** 2 / m))
+    return math.sqrt(r / d / (1 + r * (d - 1) * _at_least_zero(sigma, "sigma") ** 2 / m))
 
 
+@validate()
 def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     r"""The expected cosine of the linear attack, exactly, for a whole number of passes over the basis.
 
     The estimate is t + g / k with g standard normal and k = sqrt(m/d) / sigma; the mean direction of such a vector (the
     projected normal law) is :math:`k \sqrt{2/\pi} \int_0^1 e^{-k^2 u^2/2} (1 - u^2)^{(d-1)/2} du`.
     """
-    d, k = _passes(dimension, queries, sigma, "linear_cosine")
+    d, k = _passes(dimension, queries, sigma)
     if k > 1e8 * math.sqrt(d):  # 1 - cos is below (d - 1) / (2 k^2)
         return 1.0
     from scipy.integrate import quad  # slow to import, and of use only here
@@ -222,63 +226,64 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     return k * math.sqrt(2 / math.pi) * float(quad(integrand, 0, end, epsabs=0, epsrel=1e-12)[0])
 
 
+@validate()
 def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float) -> float:
     """The chance that the linear attack's probe passes the threshold ``cosine``: a tail of the noncentral t law.
 
     With k as in :func:`linear_cosine` the cosine is x / sqrt(x^2 + y^2), x normal with mean k, y an independent chi
     with d - 1 degrees of freedom, so that sqrt(d - 1) x / y is noncentral t.
     """
-    d, k = _passes(dimension, queries, sigma, "linear_acceptance")
-    cosine = _cosine(cosine, "cosine", "linear_acceptance")
+    d, k = _passes(dimension, queries, sigma)
+    cosine = _cosine(cosine, "cosine")
     if k > 1e4 * math.sqrt(d) / math.sqrt(1 - cosine**2):  # the cosine falls short of 1 by far less than the threshold
         return 1.0
     return 1 - float(nctdtr(d - 1, k, cosine * math.sqrt((d - 1) / (1 - cosine**2))))
 
 
+@validate()
 def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
     """The fewest answers after which :func:`best_cosine` is at least ``cosine``."""
-    function = "queries_needed"
-    d = _checks.count(dimension, "dimension", function, least=2)
-    variance = _at_least_zero(sigma, "sigma", function) ** 2
-    square = _cosine(cosine, "cosine", function) ** 2
+    d = _validation.check_count(dimension, "dimension", least=2)
+    variance = _at_least_zero(sigma, "sigma") ** 2
+    square = _cosine(cosine, "cosine") ** 2
     several = d * (d - 1) * variance * square / (1 - square)
     needed = several if several >= d else square * d * (1 + (d - 1) * variance)
     return max(1, math.ceil(needed * (1 - 1e-12)))  # a whole number stays one in spite of rounding
 
 
+@validate()
 def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
     """The least noise on each answer that holds :func:`best_cosine` at ``cosine``; 0 where so few queries do anyway."""
-    function = "sigma_that_stops"
-    d, m = _checks.count(dimension, "dimension", function, least=2), _checks.count(queries, "queries", function)
+    d, m = _validation.check_count(dimension, "dimension", least=2), _validation.check_count(queries, "queries")
     r = min(m, d)
-    excess = r / (d * _cosine(cosine, "cosine", function) ** 2) - 1
+    excess = r / (d * _cosine(cosine, "cosine") ** 2) - 1
     return math.sqrt(max(0.0, excess) * m / (r * (d - 1)))
 
 
+@validate()
 def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
     """The total epsilon of this many answers at ``delta``, by exact composition: mu = sensitivity sqrt(m) / sigma."""
-    function = "budget_at"
-    queries = _checks.count(queries, "queries", function, least=0)
-    sigma = _at_least_zero(sigma, "sigma", function)
-    delta = _checks.probability(delta, "delta", function, zero=False)
-    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    queries = _validation.check_count(queries, "queries", least=0)
+    sigma = _at_least_zero(sigma, "sigma")
+    delta = _validation.check_probability(delta, "delta", zero=False)
+    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     if queries == 0:
         return 0.0
     mu = math.inf if sigma == 0 else sensitivity * math.sqrt(queries) / sigma
     return math.inf if mu > 1e9 else gaussian.epsilon_of(delta, mu)
 
 
+@validate()
 def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
     """The total epsilon, over all answers together, below which :func:`best_cosine` stays under ``cosine``.
 
     mu = sensitivity sqrt(d (d - 1)) c / sqrt(1 - c^2): a function of the dimension and the cosine alone, whatever the
     number of queries and the noise of each. *At* this budget the linear attack passes about half of the time.
     """
-    function = "stopping_epsilon"
-    d = _checks.count(dimension, "dimension", function, least=2)
-    cosine = _cosine(cosine, "cosine", function)
-    delta = _checks.probability(delta, "delta", function, zero=False)
-    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    d = _validation.check_count(dimension, "dimension", least=2)
+    cosine = _cosine(cosine, "cosine")
+    delta = _validation.check_probability(delta, "delta", zero=False)
+    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     return gaussian.epsilon_of(delta, sensitivity * cosine * math.sqrt(d * (d - 1) / (1 - cosine**2)))
 
 
@@ -313,40 +318,40 @@ def _unit(vectors: Float) -> Float:
     return vectors / lengths
 
 
-def _passes(dimension: Any, queries: Any, sigma: Any, function: str) -> tuple[int, float]:
+def _passes(dimension: Any, queries: Any, sigma: Any) -> tuple[int, float]:
     """The dimension, and the signal-to-noise ratio sqrt(m/d) / sigma of each coordinate of a unit template."""
-    d = _checks.count(dimension, "dimension", function, least=2)
-    m = _checks.count(queries, "queries", function)
+    d = _validation.check_count(dimension, "dimension", least=2)
+    m = _validation.check_count(queries, "queries")
     if m % d:
-        _checks.reject("queries", function, f"a multiple of the dimension, {d}", queries)
-    sigma = _at_least_zero(sigma, "sigma", function)
+        _validation.reject("queries", f"a multiple of the dimension, {d}", queries)
+    sigma = _at_least_zero(sigma, "sigma")
     return d, math.inf if sigma == 0 else math.sqrt(m / d) / sigma
 
 
-def _matcher(matcher: Any, function: str) -> None:
+def _matcher(matcher: Any) -> None:
     if not isinstance(matcher, Matcher):
-        _checks.reject("matcher", function, "a Matcher", matcher)
+        _validation.reject("matcher", "a Matcher", matcher)
 
 
-def _cosine(value: Any, name: str, function: str) -> float:
-    cosine = _checks.probability(value, name, function, zero=False)
+def _cosine(value: Any, name: str) -> float:
+    cosine = _validation.check_probability(value, name, zero=False)
     if not 1e-9 <= cosine <= 1 - 1e-9:
-        _checks.reject(name, function, "between 1e-9 and 1 - 1e-9", value)
+        _validation.reject(name, "between 1e-9 and 1 - 1e-9", value)
     return cosine
 
 
-def _at_least_zero(value: Any, name: str, function: str) -> float:
+def _at_least_zero(value: Any, name: str) -> float:
     must = "0, or a number between 1e-100 and 1e100"
-    number = _checks.real(value, name, function, must)
+    number = _validation.check_real(value, name, must)
     if number != 0 and not 1e-100 <= number <= 1e100:
-        _checks.reject(name, function, must, value)
+        _validation.reject(name, must, value)
     return number
 
 
-def _generator(rng: Any, function: str) -> np.random.Generator:
+def _generator(rng: Any, purpose: str) -> np.random.Generator:
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
-        _checks.reject("rng", function, "a seed (a whole number, at least 0) or a numpy Generator", rng)
-    # The name keeps a matcher's noise and an attacker's choices apart when both are given the same seed.
-    return np.random.default_rng([int(rng), *function.encode()])
+        _validation.reject("rng", "a seed (a whole number, at least 0) or a numpy Generator", rng)
+    # The purpose keeps a matcher's noise and an attacker's choices apart when both are given the same seed.
+    return np.random.default_rng([int(rng), *purpose.encode()])

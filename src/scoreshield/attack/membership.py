@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.attack.distinguishing import MembershipResult, finite, judge
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry import embeddings as _embeddings
@@ -67,19 +68,20 @@ class Targets:
     own: Float | None = None
     others: Float | None = None
 
+    @validate()
     def __post_init__(self) -> None:
-        rows = finite(self.queries, "queries", "Targets", "a matrix of finite numbers, one row a target", 2)
+        rows = finite(self.queries, "queries", "a matrix of finite numbers, one row a target", 2)
         object.__setattr__(self, "queries", rows)
         if self.positions is not None:
             must = f"{len(rows)} whole numbers from 0 on, one a query"
-            places = _checks.array(self.positions, "positions", "Targets", must)
+            places = _validation.check_array(self.positions, "positions", must)
             if places.shape != (len(rows),) or places.dtype.kind not in "iu" or (places < 0).any():
-                _checks.reject("positions", "Targets", must, self.positions)
+                _validation.reject("positions", must, self.positions)
             object.__setattr__(self, "positions", places.astype(np.intp))
         for name, dimensions, length in (("own", 1, None), ("others", 2, len(rows))):
             if getattr(self, name) is not None:
                 shape = "a vector of public scores" if length is None else f"a matrix of public scores, {length} rows"
-                object.__setattr__(self, name, finite(getattr(self, name), name, "Targets", shape, dimensions, length))
+                object.__setattr__(self, name, finite(getattr(self, name), name, shape, dimensions, length))
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -100,6 +102,7 @@ class Observed(NamedTuple):
     profile: Profile | None
 
 
+@validate()
 def game(
     records: ArrayLike, *, rng: int | np.random.Generator, probes: ArrayLike | None = None, reference: float = 0.1
 ) -> Game:
@@ -113,19 +116,18 @@ def game(
     reference : the share of the records, in (0, 0.4], that is neither, but known to the attacker. They give ``own`` and
         ``others``. Non-members claim a random position each, so that both worlds are neighbours of each other.
     """
-    function = "game"
-    rows = _embeddings.public_unit_rows(_embeddings.as_rows(records, function, "records"), function, "records")
+    rows = _embeddings.public_unit_rows(_embeddings.as_rows(records, "records"), "records")
     asked = rows
     if probes is not None:
-        asked = _embeddings.public_unit_rows(_embeddings.as_rows(probes, function, "probes"), function, "probes")
+        asked = _embeddings.public_unit_rows(_embeddings.as_rows(probes, "probes"), "probes")
         if asked.shape != rows.shape:
-            _checks.reject("probes", function, f"an array of shape {rows.shape}, as the records are", asked)
-    share = _checks.real(reference, "reference", function, "a share in (0, 0.4]")
+            _validation.reject("probes", f"an array of shape {rows.shape}, as the records are", asked)
+    share = _validation.check_real(reference, "reference", "a share in (0, 0.4]")
     if not 0 < share <= 0.4:
-        _checks.reject("reference", function, "a share in (0, 0.4]", reference)
+        _validation.reject("reference", "a share in (0, 0.4]", reference)
     if len(rows) < 8:
-        _checks.reject("records", function, "at least 8 records", rows)
-    generator = _generator(rng, function)
+        _validation.reject("records", "at least 8 records", rows)
+    generator = _generator(rng)
     order = generator.permutation(len(rows))
     half, public = len(rows) // 2, math.ceil(share * len(rows))
     enrolled, known, rest = order[:half], order[half : half + public], order[half + public :]
@@ -174,21 +176,21 @@ def score_attack(
     }
 
 
+@validate()
 def observe(
     release: Answer, targets: Targets | ArrayLike, *, statistics: str | Iterable[str] = "best", rounds: int = 1
 ) -> Observed:
     """The statistics of targets that are all in, or all out; the parameters are those of :func:`score_attack`."""
-    function = "observe"
     if not callable(release):
-        _checks.reject("release", function, "a function from a query to a release or an array of scores", release)
+        _validation.reject("release", "a function from a query to a release or an array of scores", release)
     if not isinstance(targets, Targets):
         targets = Targets(targets)  # type: ignore[arg-type]
     names = [statistics] if isinstance(statistics, str) else list(statistics)
     if not names:
-        raise InvalidInput(f"{function} needs at least one statistic of {', '.join(STATISTICS)}; got none.")
+        raise InvalidInput(f"Give at least one statistic of {', '.join(STATISTICS)}; got none.")
     for name in names:
-        _require(_checks.one_of(name, "statistics", function, STATISTICS), targets)
-    rounds = _checks.count(rounds, "rounds", function)
+        _require(_validation.check_option(name, "statistics", STATISTICS), targets)
+    rounds = _validation.check_count(rounds, "rounds")
     values = {name: np.empty(len(targets)) for name in names}
     reader = _Reader(targets, rounds)
     for place, query in enumerate(targets.queries):
@@ -317,7 +319,7 @@ def _scores_of(answer: Any) -> Float:
         return scores
     found = answer.noisy if isinstance(answer, ScoreRelease) else answer
     must = "a release of scores, matches or the k best for one query, or a vector of finite scores (index.scores)"
-    return finite(found, "release", "observe", f"a function whose answer is {must}", 1)
+    return finite(found, "release", f"a function whose answer is {must}", 1)
 
 
 def _require(name: str, targets: Targets) -> None:
@@ -334,7 +336,7 @@ def _require(name: str, targets: Targets) -> None:
         raise InvalidInput(f"The statistic {name!r} needs targets with {' and '.join(missing)}; these have none.")
 
 
-def _generator(rng: Any, function: str) -> np.random.Generator:
+def _generator(rng: Any) -> np.random.Generator:
     if isinstance(rng, np.random.Generator):
         return rng
-    return np.random.default_rng(_checks.count(rng, "rng", function, least=0))
+    return np.random.default_rng(_validation.check_count(rng, "rng", least=0))

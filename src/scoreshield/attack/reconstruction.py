@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE
@@ -61,12 +62,13 @@ class Reconstruction:
         for array in (self.estimate, self.expected_mse):
             array.flags.writeable = False
 
+    @validate()
     def mse(self, clean: ArrayLike) -> float:
         """The mean squared error against the clean similarities: for public data, where they may be looked at."""
         must = f"an array of real numbers of shape {self.estimate.shape}"
-        truth = _checks.array(clean, "clean", "mse", must)
+        truth = _validation.check_array(clean, "clean", must)
         if truth.shape != self.estimate.shape or truth.dtype.kind not in "fiu":
-            _checks.reject("clean", "mse", must, truth)
+            _validation.reject("clean", must, truth)
         return float(np.mean((self.estimate - truth) ** 2))
 
 
@@ -93,16 +95,16 @@ class Template:
     attainable_cosine: float
 
 
+@validate()
 def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruction:
     """The released values themselves: ``.noisy``, or with ``projected`` the feasible ``.scores`` or ``.gram``.
 
     Clipping is a contraction, so it can only lower the error of an entry. Exact projection of a Gram matrix lowers the
     total; another denoiser promises neither and is refused here.
     """
-    function = "from_nothing"
-    _release(release, function)
+    _release(release)
     if not isinstance(projected, bool):
-        _checks.reject("projected", function, "True or False", projected)
+        _validation.reject("projected", "True or False", projected)
     mse = np.full(release.noisy.shape, release.guarantee.noise.std**2)
     if isinstance(release, RowRelease):
         mse[release.index] = 0.0
@@ -111,13 +113,14 @@ def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruct
         nearest = release.projection in ("exact", "dykstra") and release.denoise == "projection" and release.converged
         if projected and not nearest:
             must = "False for a Gram matrix that was not projected exactly (no bound is known)"
-            _checks.reject("projected", function, must, projected)
+            _validation.reject("projected", must, projected)
     if not projected:
         return Reconstruction(release.noisy.copy(), mse, "nothing")
     feasible = release.gram if isinstance(release, GramRelease) else release.scores
     return Reconstruction(feasible.copy(), mse, "nothing", exact=False)
 
 
+@validate()
 def from_column_space(
     release: Attackable,
     *,
@@ -135,19 +138,19 @@ def from_column_space(
     tolerance : a singular value counts towards the rank if it is above this part of the largest; None for
         max(n, d) times the unit of rounding of the embeddings' number type.
     """
-    function = "from_column_space"
-    _release(release, function)
-    _full_range(release, function)
-    q = _basis(basis, embeddings, tolerance, release.noisy.shape[-1], function)
+    _release(release)
+    _full_range(release)
+    q = _basis(basis, embeddings, tolerance, release.noisy.shape[-1])
     variance = release.guarantee.noise.std**2
     if isinstance(release, GramRelease):
         return _gram_on(q, release.noisy, variance)
     if isinstance(release, RowRelease):
-        return _row_on(q, release.noisy, release.index, variance, function)
+        return _row_on(q, release.noisy, release.index, variance)
     estimate = (release.noisy @ q) @ q.T
     return Reconstruction(estimate, _like(estimate, variance * _leverage(q)), "column space")
 
 
+@validate()
 def from_others(
     release: Attackable,
     others: ArrayLike,
@@ -171,24 +174,23 @@ def from_others(
     query : the public query or batch of a ScoreRelease; refused for other releases, which have none.
     tolerance : of the rank, as in :func:`from_column_space`; of no use beside ``query``.
     """
-    function = "from_others"
-    _release(release, function)
-    place = _place(release, index, function)
-    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1, function)
+    _release(release)
+    place = _place(release, index)
+    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1)
     if query is not None and isinstance(release, RowRelease | GramRelease):
-        _checks.reject("query", function, f"left out for a {type(release).__name__}, which has none", query)
+        _validation.reject("query", f"left out for a {type(release).__name__}, which has none", query)
     if isinstance(release, RowRelease) and place != release.index:
         known = rows[release.index - (release.index > place)]
         return _with_query(release, rows, place, known[None], "all but one record")
     if query is not None:
         if tolerance is not None:
-            _checks.reject("tolerance", function, "left out beside 'query', which needs no rank", tolerance)
-        queries, _ = _embeddings.as_queries(query, rows.shape[1], function)
+            _validation.reject("tolerance", "left out beside 'query', which needs no rank", tolerance)
+        queries, _ = _embeddings.as_queries(query, rows.shape[1])
         if len(queries) != release.noisy.size // release.noisy.shape[-1]:
-            _checks.reject("query", function, "the query or batch of queries of the release", np.asarray(query))
+            _validation.reject("query", "the query or batch of queries of the release", np.asarray(query))
         return _with_query(release, rows, place, queries, "all but one record, and the query")
-    _full_range(release, function)
-    q = _column_space(rows, default, tolerance, function)
+    _full_range(release)
+    q = _column_space(rows, default, tolerance)
     noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
     variance = release.guarantee.noise.std**2
     estimate = np.insert((np.delete(noisy, place, axis=-1) @ q) @ q.T, place, noisy[..., place], axis=-1)
@@ -197,6 +199,7 @@ def from_others(
     return Reconstruction(estimate, _like(estimate, mse), "all but one record")
 
 
+@validate()
 def template_from_others(
     release: RowRelease | GramRelease, others: ArrayLike, *, index: int | None = None, tolerance: float | None = None
 ) -> Template:
@@ -205,16 +208,15 @@ def template_from_others(
     ``index``, ``others`` and ``tolerance`` are those of :func:`from_others`; a row gives its own record alone. What
     lies outside the span of the others cannot be seen and is estimated as zero.
     """
-    function = "template_from_others"
-    _release(release, function)
+    _release(release)
     if not isinstance(release, RowRelease | GramRelease):
-        _checks.reject("release", function, "a RowRelease or a GramRelease", release)
-    place = _place(release, index, function)
+        _validation.reject("release", "a RowRelease or a GramRelease", release)
+    place = _place(release, index)
     if isinstance(release, RowRelease) and place != release.index:
-        _checks.reject("index", function, f"the row's own, {release.index}", index)
-    _full_range(release, function)
-    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1, function)
-    q = _column_space(rows, default, tolerance, function)
+        _validation.reject("index", f"the row's own, {release.index}", index)
+    _full_range(release)
+    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1)
+    q = _column_space(rows, default, tolerance)
     noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
     variance, d = release.guarantee.noise.std**2, rows.shape[1]
     _, values, directions = np.linalg.svd(q.T @ rows, full_matrices=False)  # r x d: the records on their own span
@@ -243,12 +245,12 @@ def _gram_on(q: Float, noisy: Float, variance: float) -> Reconstruction:
     return Reconstruction(estimate, np.maximum(mse, 0.0), "column space")
 
 
-def _row_on(q: Float, noisy: Float, index: int, variance: float, function: str) -> Reconstruction:
+def _row_on(q: Float, noisy: Float, index: int, variance: float) -> Reconstruction:
     """Least squares among the vectors of the space whose entry at ``index`` is exactly 1."""
     own = float(q[index] @ q[index])
     if own < 1e-12:
         raise InvalidInput(
-            f"The column space given to {function} is zero at record {index}, whose own similarity is the public 1; "
+            f"The given column space is zero at record {index}, whose own similarity is the public 1; "
             "it is not that of the release."
         )
     coefficients = noisy @ q
@@ -269,54 +271,54 @@ def _with_query(release: Attackable, rows: Float, place: int, queries: Float, kn
     return Reconstruction(estimate, mse, knowledge)
 
 
-def _basis(basis: Any, embeddings: Any, tolerance: Any, n: int, function: str) -> Float:
+def _basis(basis: Any, embeddings: Any, tolerance: Any, n: int) -> Float:
     if (basis is None) == (embeddings is None):
-        raise InvalidInput(f"{function} takes either 'basis' or 'embeddings', and exactly one of them.")
+        raise InvalidInput("Give either 'basis' or 'embeddings', and not both.")
     if embeddings is not None:
-        rows, default = _rows(embeddings, "embeddings", n, function)
-        return _column_space(rows, default, tolerance, function)
+        rows, default = _rows(embeddings, "embeddings", n)
+        return _column_space(rows, default, tolerance)
     if tolerance is not None:
-        _checks.reject("tolerance", function, "left out beside 'basis', whose rank is its width", tolerance)
-    q = _embeddings.as_rows(basis, function, "basis").astype(np.float64)
+        _validation.reject("tolerance", "left out beside 'basis', whose rank is its width", tolerance)
+    q = _embeddings.as_rows(basis, "basis").astype(np.float64)
     if len(q) != n or not np.abs(q.T @ q - np.eye(q.shape[1])).max() < 1e-6:
-        _checks.reject("basis", function, f"orthonormal columns of length {n}", q)
+        _validation.reject("basis", f"orthonormal columns of length {n}", q)
     return q
 
 
-def _rows(source: Any, name: str, n: int, function: str) -> tuple[Float, float]:
+def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
     """The known records as unit rows, and the tolerance of their rank that their precision allows."""
-    rows = _embeddings.as_rows(source, function, name)
+    rows = _embeddings.as_rows(source, name)
     if len(rows) != n:
-        _checks.reject(name, function, f"the {n} known records, one a row", rows)
-    return _embeddings.public_unit_rows(rows, function, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
+        _validation.reject(name, f"the {n} known records, one a row", rows)
+    return _embeddings.public_unit_rows(rows, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
 
 
-def _column_space(rows: Float, default: float, tolerance: Any, function: str) -> Float:
+def _column_space(rows: Float, default: float, tolerance: Any) -> Float:
     """An orthonormal basis of the column space, of as many columns as the numerical rank."""
     if tolerance is not None:
-        default = _checks.probability(tolerance, "tolerance", function, zero=True)
+        default = _validation.check_probability(tolerance, "tolerance", zero=True)
     left, values, _ = np.linalg.svd(rows, full_matrices=False)
     return np.ascontiguousarray(left[:, values > default * values[0]])
 
 
-def _place(release: Attackable, index: Any, function: str) -> int:
+def _place(release: Attackable, index: Any) -> int:
     n: int = release.noisy.shape[-1]
     if index is None and isinstance(release, RowRelease):
         return release.index
     if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
-        _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
+        _validation.reject("index", f"a whole number from 0 to {n - 1}", index)
     return int(index) % n
 
 
-def _release(release: Any, function: str) -> None:
+def _release(release: Any) -> None:
     if not isinstance(release, ScoreRelease | GramRelease):
-        _checks.reject("release", function, "a ScoreRelease, a RowRelease or a GramRelease", release)
+        _validation.reject("release", "a ScoreRelease, a RowRelease or a GramRelease", release)
 
 
-def _full_range(release: Attackable, function: str) -> None:
+def _full_range(release: Attackable) -> None:
     if release.guarantee.score_range != FULL_RANGE:
         must = "over the full range [-1, 1], since clamped scores leave the column space"
-        _checks.reject("release", function, must, release)
+        _validation.reject("release", must, release)
 
 
 def _leverage(q: Float) -> Float:

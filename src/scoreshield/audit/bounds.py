@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincc, expit, gammaln, ndtri, rel_entr
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.audit.intervals import as_counts, clopper_pearson, lower, upper
 from scoreshield.audit.power import detectable, power, releases_needed
 
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 
+@validate()
 def epsilon_lower(
     in_hits: ArrayLike,
     in_trials: ArrayLike,
@@ -63,9 +65,8 @@ def epsilon_lower(
     A number, at least 0 and finite, or an array of them. It exceeds the true epsilon with probability at most
     1 - confidence if the test was fixed before these outputs were drawn. Of several tests, each takes its share.
     """
-    function = "epsilon_lower"
-    low, high, miss = _rates(in_hits, in_trials, out_hits, out_trials, confidence, function)
-    delta = _checks.probability(delta, "delta", function, zero=True)
+    low, high, miss = _rates(in_hits, in_trials, out_hits, out_trials, confidence)
+    delta = _validation.check_probability(delta, "delta", zero=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         positives = np.log(np.maximum(low - delta, 0.0) / high)
         negatives = np.log(np.maximum(1 - high - delta, 0.0) / miss)
@@ -73,6 +74,7 @@ def epsilon_lower(
     return float(bound) if bound.ndim == 0 else bound
 
 
+@validate()
 def curve_excess(
     in_hits: ArrayLike,
     in_trials: ArrayLike,
@@ -87,11 +89,12 @@ def curve_excess(
     bound exceeds epsilon. For a claimed profile it finds far smaller violations: a claimed pair binds in one point of
     the curve, which for Gaussian noise lies where outputs are rare, and the profile binds everywhere.
     """
-    low, high, _ = _rates(in_hits, in_trials, out_hits, out_trials, confidence, "curve_excess")
+    low, high, _ = _rates(in_hits, in_trials, out_hits, out_trials, confidence)
     excess = np.asarray(low - np.asarray(ceiling(high), dtype=np.float64))
     return float(excess) if excess.ndim == 0 else excess
 
 
+@validate()
 def mu_lower(
     in_hits: ArrayLike, in_trials: ArrayLike, out_hits: ArrayLike, out_trials: ArrayLike, confidence: float
 ) -> Any:
@@ -99,22 +102,23 @@ def mu_lower(
 
     That is an assumption on the mechanism. `GaussianProfile(mu).epsilon_at(delta)` turns the bound into an epsilon.
     """
-    low, high, _ = _rates(in_hits, in_trials, out_hits, out_trials, confidence, "mu_lower")
+    low, high, _ = _rates(in_hits, in_trials, out_hits, out_trials, confidence)
     bound = np.where((low > 0) & (high < 1), ndtri(np.maximum(low, 1e-300)) - ndtri(np.minimum(high, 1 - 2**-53)), 0.0)
     bound = np.maximum(bound, 0.0)
     return float(bound) if bound.ndim == 0 else bound
 
 
+@validate()
 def tradeoff(in_scores: ArrayLike, out_scores: ArrayLike, *, points: int | None = None) -> tuple[Float, Float]:
     """The empirical trade-off curve of a score: false- and true-positive rates at every cut, from (0, 0) to (1, 1).
 
     ``points`` thins it to at most so many, closest together at both ends, where the low error rates are.
     """
-    inside, outside = _scores(in_scores, "in_scores", "tradeoff"), _scores(out_scores, "out_scores", "tradeoff")
+    inside, outside = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
     cuts = np.unique(np.concatenate([inside, outside]))[::-1]
     fpr = np.concatenate([[0.0], _above(outside, cuts)])
     tpr = np.concatenate([[0.0], _above(inside, cuts)])
-    if points is None or len(fpr) <= _checks.count(points, "points", "tradeoff", least=2):
+    if points is None or len(fpr) <= _validation.check_count(points, "points", least=2):
         return fpr, tpr
     last, third = len(fpr) - 1, points // 3
     near = np.geomspace(1, last, third) if third else np.empty(0)
@@ -123,14 +127,15 @@ def tradeoff(in_scores: ArrayLike, out_scores: ArrayLike, *, points: int | None 
     return fpr[chosen], tpr[chosen]
 
 
+@validate()
 def auc(in_scores: ArrayLike, out_scores: ArrayLike, confidence: float) -> tuple[float, float, float]:
     r"""The area under the trade-off curve, P[in > out] + P[in = out]/2, with a distribution-free interval.
 
     With k the smaller sample, the estimate is an average of averages of k independent terms in [0, 1], so Chernoff's
     bound for k terms holds (Hoeffding 1963, section 5): the interval is all t with k KL(estimate, t) <= ln(2/error).
     """
-    inside, outside = _scores(in_scores, "in_scores", "auc"), _scores(out_scores, "out_scores", "auc")
-    confidence = _checks.probability(confidence, "confidence", "auc", zero=False)
+    inside, outside = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
+    confidence = _validation.check_probability(confidence, "confidence", zero=False)
     ordered = np.sort(outside)
     below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
     value = float(below.mean() / (2 * len(outside)))
@@ -138,6 +143,7 @@ def auc(in_scores: ArrayLike, out_scores: ArrayLike, confidence: float) -> tuple
     return value, _chernoff(value, 0.0, room), _chernoff(value, 1.0, room)
 
 
+@validate()
 def tpr_at(in_scores: ArrayLike, out_scores: ArrayLike, fpr: float, confidence: float) -> tuple[float, float, float]:
     """The true-positive rate of the score at one false-positive rate, with a distribution-free interval.
 
@@ -145,10 +151,9 @@ def tpr_at(in_scores: ArrayLike, out_scores: ArrayLike, fpr: float, confidence: 
     false-positive rate is at most ``fpr`` and one where it is at least that; Clopper-Pearson bounds the true positives
     at each. A quarter of the error goes to each of the four statements.
     """
-    function = "tpr_at"
-    inside, outside = _scores(in_scores, "in_scores", function), _scores(out_scores, "out_scores", function)
-    rate = _checks.probability(fpr, "fpr", function, zero=False)
-    error = (1 - _checks.probability(confidence, "confidence", function, zero=False)) / 4
+    inside, outside = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
+    rate = _validation.check_probability(fpr, "fpr", zero=False)
+    error = (1 - _validation.check_probability(confidence, "confidence", zero=False)) / 4
     n, m, falling = len(outside), len(inside), np.sort(outside)[::-1]
     # P[X > k-th largest] is at most a Beta(k, n - k + 1) variable, and P[X >= k-th largest] at least one.
     places = range(1, n + 1)
@@ -160,6 +165,7 @@ def tpr_at(in_scores: ArrayLike, out_scores: ArrayLike, fpr: float, confidence: 
     return value, min(low, value), max(high, value)
 
 
+@validate()
 def one_run_epsilon(guesses: int, correct: int, delta: float, confidence: float, canaries: int) -> float:
     """A lower bound on epsilon from one release: so many guesses of fair coins, so many of them correct.
 
@@ -168,15 +174,14 @@ def one_run_epsilon(guesses: int, correct: int, delta: float, confidence: float,
     guesses : how many of the coins were guessed; for delta > 0 a number fixed beforehand.
     canaries : how many coins there were; abstaining is free, but each costs its delta.
     """
-    function = "one_run_epsilon"
-    canaries = _checks.count(canaries, "canaries", function)
-    guesses = _checks.count(guesses, "guesses", function, least=0)
-    correct = _checks.count(correct, "correct", function, least=0)
+    canaries = _validation.check_count(canaries, "canaries")
+    guesses = _validation.check_count(guesses, "guesses", least=0)
+    correct = _validation.check_count(correct, "correct", least=0)
     if not correct <= guesses <= canaries:
         got = f"{correct} correct of {guesses} guesses on {canaries} canaries"
-        _checks.reject("correct", function, "at most the guesses, and these at most the canaries", got)
-    delta = _checks.probability(delta, "delta", function, zero=True)
-    error = 1 - _checks.probability(confidence, "confidence", function, zero=False)
+        _validation.reject("correct", "at most the guesses, and these at most the canaries", got)
+    delta = _validation.check_probability(delta, "delta", zero=True)
+    error = 1 - _validation.check_probability(confidence, "confidence", zero=False)
     if one_run_p_value(guesses, correct, 0.0, delta, canaries) >= error:
         return 0.0
     low, high = 0.0, 1.0
@@ -224,26 +229,25 @@ def _rates(
     out_hits: ArrayLike,
     out_trials: ArrayLike,
     confidence: float,
-    function: str,
 ) -> tuple[Float, Float, Float]:
     """A lower bound on true positives, upper bounds on false positives and on misses; all hold together."""
-    inside = as_counts(in_hits, in_trials, "in_hits", "in_trials", function)
-    outside = as_counts(out_hits, out_trials, "out_hits", "out_trials", function)
-    error = (1 - _checks.probability(confidence, "confidence", function, zero=False)) / 2
+    inside = as_counts(in_hits, in_trials, "in_hits", "in_trials")
+    outside = as_counts(out_hits, out_trials, "out_hits", "out_trials")
+    error = (1 - _validation.check_probability(confidence, "confidence", zero=False)) / 2
     hits, total = inside
     try:
         np.broadcast(hits, total, *outside)
     except ValueError:
-        _checks.reject("in_hits", function, "of a shape that fits 'out_hits'", in_hits)
+        _validation.reject("in_hits", "of a shape that fits 'out_hits'", in_hits)
     # Misses are bounded by themselves, since 1 - low would lose digits; it is the same event.
     return lower(hits, total, error), upper(*outside, error), upper(total - hits, total, error)
 
 
-def _scores(scores: ArrayLike, name: str, function: str) -> Float:
+def _scores(scores: ArrayLike, name: str) -> Float:
     must = "a non-empty one-dimensional array of finite numbers"
-    array = _checks.array(scores, name, function, must)
+    array = _validation.check_array(scores, name, must)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-        _checks.reject(name, function, must, scores)
+        _validation.reject(name, must, scores)
     return array.astype(np.float64)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.guarantee import Guarantee
@@ -48,25 +49,27 @@ class Claim:
     adjacency: str = REPLACE
     profile: Profile | None = None
 
+    @validate()
     def __post_init__(self) -> None:
-        epsilon = _checks.real(self.epsilon, "epsilon", "Claim", "a finite number, at least 0")
+        epsilon = _validation.check_real(self.epsilon, "epsilon", "a finite number, at least 0")
         if epsilon < 0:
-            _checks.reject("epsilon", "Claim", "a finite number, at least 0", self.epsilon)
+            _validation.reject("epsilon", "a finite number, at least 0", self.epsilon)
         object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", _checks.probability(self.delta, "delta", "Claim", zero=True))
+        object.__setattr__(self, "delta", _validation.check_probability(self.delta, "delta", zero=True))
         object.__setattr__(self, "adjacency", _in_words(self.adjacency))
         if self.profile is not None and not isinstance(self.profile, Profile):
-            _checks.reject("profile", "Claim", "a privacy profile or None", self.profile)
+            _validation.reject("profile", "a privacy profile or None", self.profile)
         if self.profile is not None and self.profile.delta_at(epsilon) > self.delta * (1 + 1e-9):
             must = f"at least as strong as the pair ({epsilon:g}, {self.delta:g})"
-            _checks.reject("profile", "Claim", must, f"delta {self.profile.delta_at(epsilon):g} at that epsilon")
+            _validation.reject("profile", must, f"delta {self.profile.delta_at(epsilon):g} at that epsilon")
 
     @classmethod
+    @validate()
     def of(cls, source: Any) -> Claim:
         """What a guarantee, or a release that carries one, promises: its pair, its adjacency and its profile."""
         guarantee = getattr(source, "guarantee", source)
         if not isinstance(guarantee, Guarantee):
-            _checks.reject("source", "Claim.of", "a guarantee, or a release that has one", source)
+            _validation.reject("source", "a guarantee, or a release that has one", source)
         return cls(guarantee.epsilon, guarantee.delta, _in_words(guarantee.adjacency), guarantee.profile)
 
     @property
@@ -74,11 +77,12 @@ class Claim:
         """Whether neighbours are collections in which one record is replaced by any other."""
         return " ".join(self.adjacency.lower().replace("-", " ").replace("_", " ").split()) in _REPLACES
 
+    @validate()
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The most true positives that the claim allows at one false-positive rate or at many."""
-        rates = _checks.array(fpr, "fpr", "Claim.tpr_at", "in [0, 1]")
+        rates = _validation.check_array(fpr, "fpr", "in [0, 1]")
         if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
-            _checks.reject("fpr", "Claim.tpr_at", "in [0, 1]", fpr)
+            _validation.reject("fpr", "in [0, 1]", fpr)
         ceiling = curve(self.epsilon, self.delta, rates)
         if self.profile is not None:
             ceiling = np.asarray(self.profile.tpr_at(rates), dtype=np.float64)
@@ -120,5 +124,5 @@ def _in_words(adjacency: Any) -> str:
     if isinstance(adjacency, Adjacency):
         return adjacency.describe()
     if not isinstance(adjacency, str) or not adjacency.strip():
-        _checks.reject("adjacency", "Claim", f"named, such as {REPLACE!r}: a claim without it says nothing", adjacency)
+        _validation.reject("adjacency", f"named, such as {REPLACE!r}: a claim without it says nothing", adjacency)
     return adjacency.strip()

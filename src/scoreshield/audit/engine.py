@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.directions import relative_moves
@@ -52,6 +53,7 @@ _ORDER = 0x6F72646572
 _PROBED = 16
 
 
+@validate()
 def audit(
     release: Callable[..., Any],
     claim: Claim,
@@ -94,10 +96,10 @@ def audit(
     """
     start = time.perf_counter()
     claim, confidence, statistic = _settings(claim, confidence, statistic)
-    releases = _checks.count(releases, "releases", "audit")
+    releases = _validation.check_count(releases, "releases")
     _enough(releases, claim, confidence)
     if seed is not None:
-        seed = _checks.count(seed, "seed", "audit", least=0)
+        seed = _validation.check_count(seed, "seed", least=0)
     source = Source(release, seed=seed, timeout=timeout)
     # Fixed where no seed is given too: an audit that is stopped and goes on asks in the order it began with.
     rng = np.random.default_rng([seed or 0, _ORDER])
@@ -120,6 +122,7 @@ def audit(
     return judged(first, second, claim, confidence, statistic, setting, called, pair.description, start, probe)
 
 
+@validate()
 def audit_outputs(
     first: ArrayLike,
     second: ArrayLike,
@@ -139,26 +142,24 @@ def audit_outputs(
     leak. ``plain`` says that outputs are clean values plus Gaussian noise and nothing else, see `audit`.
     """
     start = time.perf_counter()
-    claim, confidence, statistic = _settings(claim, confidence, statistic, "audit_outputs")
+    claim, confidence, statistic = _settings(claim, confidence, statistic)
     sides = [_as_outputs(side, called) for side, called in ((first, "first"), (second, "second"))]
     if sides[0].shape[1] != sides[1].shape[1]:
-        _checks.reject(
-            "second", "audit_outputs", f"rows of {sides[0].shape[1]} numbers, as the first side has", sides[1]
-        )
+        _validation.reject("second", f"rows of {sides[0].shape[1]} numbers, as the first side has", sides[1])
     releases = min(map(len, sides))
     _enough(releases, claim, confidence)
-    seed = _checks.count(seed, "seed", "audit_outputs", least=0)
+    seed = _validation.check_count(seed, "seed", least=0)
     shuffled = np.random.default_rng([seed, _ORDER])
     rows = [shuffled.permutation(side)[:releases] for side in sides]
     setting = Setting(opaque=True, plain=bool(plain), seed=seed)
     return judged(rows[0], rows[1], claim, confidence, statistic, setting, name, neighbours, start)
 
 
-def _settings(claim: Any, confidence: Any, statistic: Any, function: str = "audit") -> tuple[Claim, float, str]:
+def _settings(claim: Any, confidence: Any, statistic: Any) -> tuple[Claim, float, str]:
     if not isinstance(claim, Claim):
-        _checks.reject("claim", function, "a Claim, such as Claim(1.0, 1e-6) or Claim.of(release)", claim)
-    confidence = _checks.probability(confidence, "confidence", function, zero=False)
-    return claim, confidence, _checks.one_of(statistic, "statistic", function, STATISTICS)
+        _validation.reject("claim", "a Claim, such as Claim(1.0, 1e-6) or Claim.of(release)", claim)
+    confidence = _validation.check_probability(confidence, "confidence", zero=False)
+    return claim, confidence, _validation.check_option(statistic, "statistic", STATISTICS)
 
 
 def fewest(claim: Claim, confidence: float) -> float:
@@ -195,7 +196,7 @@ def _pairs(
         return [neighbours]
     if neighbours is not None:
         if not isinstance(neighbours, Sequence) or not neighbours or not all(isinstance(p, Pair) for p in neighbours):
-            _checks.reject("neighbours", "audit", "a Pair, a non-empty list of Pairs or None", neighbours)
+            _validation.reject("neighbours", "a Pair, a non-empty list of Pairs or None", neighbours)
         return list(neighbours)
     if not claim.replaces_one:
         raise InvalidInput(
@@ -227,8 +228,8 @@ def _telling_place(source: Source, pairs: list[Pair], releases: int, rng: np.ran
 
 def _shape(shape: Any, query: Any) -> tuple[int, int]:
     if not isinstance(shape, tuple | list) or len(shape) != 2:
-        _checks.reject("shape", "audit", "two whole numbers, records and dimensions", shape)
-    n, d = (_checks.count(size, "shape", "audit") for size in shape)
+        _validation.reject("shape", "two whole numbers, records and dimensions", shape)
+    n, d = (_validation.check_count(size, "shape") for size in shape)
     return n, d if query is None else int(np.shape(query)[-1])
 
 
@@ -320,12 +321,12 @@ def _so_far(sides: tuple[list[Float], list[Float]], claim: Claim, confidence: fl
 
 def _as_outputs(side: ArrayLike, name: str) -> Float:
     must = "an array of finite numbers, one row a release"
-    array = _checks.array(side, name, "audit_outputs", must)
+    array = _validation.check_array(side, name, must)
     if array.ndim < 1 or not array.size or array.dtype.kind not in "fiub":
-        _checks.reject(name, "audit_outputs", must, side)
+        _validation.reject(name, must, side)
     rows = array.reshape(len(array), -1).astype(np.float64)
     if not np.isfinite(rows).all():
-        _checks.reject(name, "audit_outputs", must, "NaN or infinities")
+        _validation.reject(name, must, "NaN or infinities")
     return rows
 
 

@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 
 Float = NDArray[np.float64]
 
 SIDES = ("both", "lower", "upper")
 
 
+@validate()
 def clopper_pearson(successes: ArrayLike, trials: ArrayLike, confidence: float, *, side: str = "both") -> Any:
     """The exact interval for a binomial probability.
 
@@ -27,10 +29,9 @@ def clopper_pearson(successes: ArrayLike, trials: ArrayLike, confidence: float, 
     -------
     (low, high), floats or arrays.
     """
-    function = "clopper_pearson"
-    hits, total = as_counts(successes, trials, "successes", "trials", function)
-    confidence = _checks.probability(confidence, "confidence", function, zero=False)
-    side = _checks.one_of(side, "side", function, SIDES)
+    hits, total = as_counts(successes, trials, "successes", "trials")
+    confidence = _validation.check_probability(confidence, "confidence", zero=False)
+    side = _validation.check_option(side, "side", SIDES)
     error = (1 - confidence) / (2 if side == "both" else 1)
     shape = np.broadcast(hits, total).shape
     low = lower(hits, total, error) if side != "upper" else np.zeros(shape)
@@ -53,21 +54,21 @@ def upper(hits: ArrayLike, total: ArrayLike, error: float) -> Float:
     )
 
 
-def as_counts(hits: ArrayLike, trials: ArrayLike, name: str, total: str, function: str) -> tuple[Float, Float]:
+def as_counts(hits: ArrayLike, trials: ArrayLike, name: str, total: str) -> tuple[Float, Float]:
     """Two arrays of whole numbers that fit each other, or a refusal that names the one at fault."""
     must = "a whole number, at least 0, or an array of them"
     found = []
     for value, called in ((hits, name), (trials, total)):
-        array = _checks.array(value, called, function, must)
+        array = _validation.check_array(value, called, must)
         if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0:
-            _checks.reject(called, function, must, value)
+            _validation.reject(called, must, value)
         found.append(array)
     if found[1].min() < 1:
-        _checks.reject(total, function, "at least 1", trials)
+        _validation.reject(total, "at least 1", trials)
     try:
         fits = bool(np.all(found[0] <= found[1]))
     except ValueError:
-        _checks.reject(name, function, f"of a shape that fits '{total}'", hits)
+        _validation.reject(name, f"of a shape that fits '{total}'", hits)
     if not fits:
-        _checks.reject(name, function, f"at most '{total}'", hits)
+        _validation.reject(name, f"at most '{total}'", hits)
     return found[0].astype(np.float64), found[1].astype(np.float64)

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.audit.outputs import Source
 from scoreshield.privacy.guarantee import REGIMES as KINDS
 
@@ -46,17 +47,18 @@ class Pair:
     index: int
     description: str
 
+    @validate()
     def __post_init__(self) -> None:
         first, second = _rows(self.first, "first"), _rows(self.second, "second")
         if first.shape != second.shape:
-            _checks.reject("second", "Pair", f"of the first collection's shape {first.shape}", second)
-        index = _checks.count(self.index, "index", "Pair", least=0)
+            _validation.reject("second", f"of the first collection's shape {first.shape}", second)
+        index = _validation.check_count(self.index, "index", least=0)
         if index >= len(first):
-            _checks.reject("index", "Pair", f"a position below {len(first)}", index)
+            _validation.reject("index", f"a position below {len(first)}", index)
         moved = np.flatnonzero((first != second).any(axis=1))
         if len(moved) and moved.tolist() != [index]:
             must = f"equal to the first collection but for record {index}: neighbours differ in one record"
-            _checks.reject("second", "Pair", must, f"{len(moved)} records that differ")
+            _validation.reject("second", must, f"{len(moved)} records that differ")
         for name, value in (("first", first), ("second", second), ("index", index)):
             object.__setattr__(self, name, value)
 
@@ -77,6 +79,7 @@ def replaced(rows: ArrayLike, index: int, one: ArrayLike, other: ArrayLike, desc
     return Pair(first, second, index, description)
 
 
+@validate()
 def worst_pairs(n: int, d: int, kind: str, query: ArrayLike | None = None, *, index: int = 0) -> list[Pair]:
     """Collections of ``n`` records of length ``d`` that move a release as far as one record can.
 
@@ -86,13 +89,12 @@ def worst_pairs(n: int, d: int, kind: str, query: ArrayLike | None = None, *, in
     query : the public query, where there is one, or for scores a batch, one a row; None takes the first axis.
     index : the place of the record that differs.
     """
-    function = "worst_pairs"
-    n, d = _checks.count(n, "n", function), _checks.count(d, "d", function)
-    kind = _checks.one_of(kind, "kind", function, KINDS)
-    index = _checks.count(index, "index", function, least=0)
+    n, d = _validation.check_count(n, "n"), _validation.check_count(d, "d")
+    kind = _validation.check_option(kind, "kind", KINDS)
+    index = _validation.check_count(index, "index", least=0)
     if index >= n:
-        _checks.reject("index", function, f"a position below {n}", index)
-    queries = _units(query, d, function)
+        _validation.reject("index", f"a position below {n}", index)
+    queries = _units(query, d)
     if len(queries) > 1 and kind == "scores":
         return _of_batch(queries, n, index)
     q = queries[0]
@@ -137,17 +139,17 @@ def _of_batch(queries: NDArray[np.float64], n: int, index: int) -> list[Pair]:
     return [replaced(apart, index, one, other, description + at) for one, other, description in found]
 
 
+@validate()
 def drift_pair(n: int, d: int, radius: float) -> Pair:
     """Equal records, one of which turns so far that the Gram matrix moves by ``radius`` in Frobenius norm.
 
     For claims whose adjacency is `GramRadius`. With a cosine c to the others, n - 1 similarities fall by 1 - c, which
     moves the matrix by sqrt(2 (n - 1)) (1 - c).
     """
-    function = "drift_pair"
-    n, d = _checks.count(n, "n", function, least=2), _checks.count(d, "d", function, least=2)
-    cosine = 1 - _checks.positive(radius, "radius", function) / math.sqrt(2 * (n - 1))
+    n, d = _validation.check_count(n, "n", least=2), _validation.check_count(d, "d", least=2)
+    cosine = 1 - _validation.check_positive(radius, "radius") / math.sqrt(2 * (n - 1))
     if cosine < -1:
-        _checks.reject("radius", function, f"at most {math.sqrt(8 * (n - 1)):.6g}, the replacement of a record", radius)
+        _validation.reject("radius", f"at most {math.sqrt(8 * (n - 1)):.6g}, the replacement of a record", radius)
     start, side = np.eye(d)[:2]
     turned = cosine * start + math.sqrt(1 - cosine**2) * side
     description = f"equal records, one of which moves the Gram matrix by {radius:g}{_at(0, n)}"
@@ -162,14 +164,15 @@ def places(n: int, seed: int) -> list[int]:
     return list(dict.fromkeys([0, n // 2, n - 1, *some.tolist()]))
 
 
+@validate()
 def from_canaries(embeddings: ArrayLike, canaries: ArrayLike) -> list[Pair]:
     """One pair for each canary: a collection with the canary in a slot, against the collection as it is.
 
     Canaries take slots 0, 1, 2, ..., and go round where there are more of them than records.
     """
-    rows, given = _rows(embeddings, "embeddings", "from_canaries"), _rows(canaries, "canaries", "from_canaries")
+    rows, given = _rows(embeddings, "embeddings"), _rows(canaries, "canaries")
     if given.shape[1] != rows.shape[1]:
-        _checks.reject("canaries", "from_canaries", f"rows of length {rows.shape[1]}, as the embeddings are", given)
+        _validation.reject("canaries", f"rows of length {rows.shape[1]}, as the embeddings are", given)
     slots = [number % len(rows) for number in range(len(given))]
     return [
         replaced(rows, slot, canary, rows[slot], f"canary {number} in place of record {slot}")
@@ -185,6 +188,7 @@ def random_pair(n: int, d: int, seed: int, *, index: int = 0) -> Pair:
     return replaced(rows, index, rows[index], -rows[index], description)
 
 
+@validate()
 def climb(
     release: Callable[..., Any] | Source,
     start: Pair,
@@ -206,8 +210,8 @@ def climb(
     """
     from scoreshield.audit.statistics import quick_advantage
 
-    rounds = _checks.count(rounds, "rounds", "climb")
-    releases = _checks.count(releases, "releases", "climb", least=8)
+    rounds = _validation.check_count(rounds, "rounds")
+    releases = _validation.check_count(releases, "releases", least=8)
     source = release if isinstance(release, Source) else Source(release, seed=seed, timeout=timeout)
     rng = np.random.default_rng(seed)
 
@@ -253,28 +257,28 @@ def _turned(row: NDArray[np.float64], rng: np.random.Generator, size: float) -> 
     return np.asarray(turned / length if length > 1e-6 else row)
 
 
-def _rows(rows: Any, name: str, function: str = "Pair") -> Rows:
+def _rows(rows: Any, name: str) -> Rows:
     must = "an (n, d) array of finite numbers"
-    array = _checks.array(rows, name, function, must)
+    array = _validation.check_array(rows, name, must)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        _checks.reject(name, function, must, array if array.ndim else rows)
+        _validation.reject(name, must, array if array.ndim else rows)
     frozen = np.array(array, dtype=np.float32)
     frozen.flags.writeable = False
     return frozen
 
 
-def _units(query: ArrayLike | None, d: int, function: str) -> NDArray[np.float64]:
+def _units(query: ArrayLike | None, d: int) -> NDArray[np.float64]:
     """The queries as unit rows, at least one."""
     if query is None:
         return np.asarray(np.eye(1, d), dtype=np.float64)
     must = f"a vector of {d} finite numbers that is not zero, or a batch of such, one a row"
-    array = _checks.array(query, "query", function, must)
+    array = _validation.check_array(query, "query", must)
     rows = np.atleast_2d(array)
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != d or array.dtype.kind not in "fiu":
-        _checks.reject("query", function, must, array if array.ndim else query)
+        _validation.reject("query", must, array if array.ndim else query)
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     if not np.isfinite(rows).all() or not lengths.all():
-        _checks.reject("query", function, must, array)
+        _validation.reject("query", must, array)
     return np.asarray(rows / lengths)
 
 

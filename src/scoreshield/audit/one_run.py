@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, betaincinv, logit
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.audit.bounds import auc, one_run_epsilon, one_run_p_value, tpr_at, tradeoff
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.result import BINS, POINTS, POWER, AuditResult
@@ -30,7 +31,7 @@ from scoreshield.errors import InvalidInput
 Float = NDArray[np.float64]
 Guess = Callable[[Any, Float, NDArray[np.intp]], ArrayLike]
 
-_FUNCTION = "audit_one_run"
+
 #: Shares of the canaries that are guessed, unless asked otherwise: many for a clear trace, few for a faint one. Never
 #: all: half of the guesses say "in", and fewer coins than half may have fallen so.
 _SHARES = (0.8, 0.4, 0.2, 0.1)
@@ -38,6 +39,7 @@ _SHARES = (0.8, 0.4, 0.2, 0.1)
 _COINS, _TIES = 0x636F696E, 0x74696573
 
 
+@validate()
 def audit_one_run(
     release: Callable[[Any], Any],
     embeddings: ArrayLike,
@@ -76,25 +78,25 @@ def audit_one_run(
     """
     start = time.perf_counter()
     if not callable(release):
-        _checks.reject("release", _FUNCTION, "a callable from embeddings to an output", release)
+        _validation.reject("release", "a callable from embeddings to an output", release)
     if not isinstance(claim, Claim):
-        _checks.reject("claim", _FUNCTION, "a Claim", claim)
+        _validation.reject("claim", "a Claim", claim)
     if guess is not None and not callable(guess):
-        _checks.reject("guess", _FUNCTION, "a callable or None", guess)
+        _validation.reject("guess", "a callable or None", guess)
     if alternatives is None and not claim.replaces_one:
         raise InvalidInput(
             "The claim is about other neighbours than a record and its opposite "
             f"({claim.adjacency}): give alternatives that it covers."
         )
-    confidence = _checks.probability(confidence, "confidence", _FUNCTION, zero=False)
-    seed = _checks.count(seed, "seed", _FUNCTION, least=0)
-    planted = Canaries.planted(embeddings, canaries, alternatives, slots, _FUNCTION)
+    confidence = _validation.check_probability(confidence, "confidence", zero=False)
+    seed = _validation.check_count(seed, "seed", least=0)
+    planted = Canaries.planted(embeddings, canaries, alternatives, slots)
     m = len(planted.slots)
     numbers = _guess_counts(guesses, m)
 
     heads = np.random.default_rng([seed, _COINS]).random(m) < 0.5
     output = _called(lambda: release(planted.collection(heads)), "release")
-    look = default_guess(output, planted, query, _FUNCTION) if guess is None else guess
+    look = default_guess(output, planted, query) if guess is None else guess
     scores = _as_scores(_called(lambda: look(output, planted.inside, planted.slots), "guess"), m)
 
     ties = np.random.default_rng([seed, _TIES]).random(m)
@@ -160,10 +162,10 @@ def _guess_counts(guesses: Any, m: int) -> list[int]:
         return sorted({max(2, 2 * int(m * share / 2)) for share in _SHARES})
     several = list(guesses) if isinstance(guesses, list | tuple) else [guesses]
     if not several:
-        _checks.reject("guesses", _FUNCTION, "a whole number or several", guesses)
-    numbers = {_checks.count(number, "guesses", _FUNCTION, least=2) for number in several}
+        _validation.reject("guesses", "a whole number or several", guesses)
+    numbers = {_validation.check_count(number, "guesses", least=2) for number in several}
     if max(numbers) > m:
-        _checks.reject("guesses", _FUNCTION, f"at most the {m} canaries", max(numbers))
+        _validation.reject("guesses", f"at most the {m} canaries", max(numbers))
     return sorted(numbers)
 
 
@@ -182,14 +184,14 @@ def _called(call: Callable[[], Any], what: str) -> Any:
         raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise InvalidInput(f"The {what} given to {_FUNCTION} failed with {type(error).__name__}: {reason}") from error
+        raise InvalidInput(f"The given {what} failed with {type(error).__name__}: {reason}") from error
 
 
 def _as_scores(value: Any, m: int) -> Float:
     must = f"{m} finite scores, one a canary"
-    array = _checks.array(value, "guess", _FUNCTION, must)
+    array = _validation.check_array(value, "guess", must)
     if array.shape != (m,) or array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-        _checks.reject("guess", _FUNCTION, "a callable that returns " + must, value)
+        _validation.reject("guess", "a callable that returns " + must, value)
     return np.clip(array.astype(np.float64), -1e300, 1e300)  # so that differences stay finite
 
 

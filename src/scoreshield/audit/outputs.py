@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._loading import first_line
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.privacy.adjacency import Replacement
@@ -55,7 +55,7 @@ class Source:
 
     def __init__(self, release: Callable[..., Any], *, seed: int | None, timeout: float | None) -> None:
         if not callable(release):
-            _checks.reject("release", "audit", "a callable from an (n, d) array to an output", release)
+            _validation.reject("release", "a callable from an (n, d) array to an output", release)
         names, bound = _parameters(release), release.keywords if isinstance(release, partial) else {}
         self._release = release
         self._rng = {"rng": np.random.default_rng(seed)} if seed is not None and "rng" in names - set(bound) else {}
@@ -138,7 +138,7 @@ class Source:
         return vector
 
     def _numbers(self, output: Any, count: int) -> Float:
-        array = _checks.array(output, "output", "audit", "an array of one output a row")
+        array = _validation.check_array(output, "output", "an array of one output a row")
         if array.ndim < 1 or len(array) != count or array.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"A release called with repeats={count} must return an array of {count} outputs. Got shape "
@@ -160,7 +160,7 @@ class _Worker:
     """Runs calls one after the other in a thread of its own, so that one that hangs can be left behind."""
 
     def __init__(self, timeout: float) -> None:
-        self.timeout = _checks.positive(timeout, "timeout", "audit")
+        self.timeout = _validation.check_positive(timeout, "timeout")
         self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True).start()

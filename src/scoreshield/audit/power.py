@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincc
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.audit.claim import Claim, curve
 from scoreshield.audit.intervals import lower, upper
 from scoreshield.privacy import calibration as gaussian
@@ -39,6 +40,7 @@ _NEAR = 0.5
 _FARTHEST = 256.0
 
 
+@validate()
 def power(
     profile: Profile, releases: int, *, epsilon: float, delta: float, confidence: float, fpr: float | None = None
 ) -> float:
@@ -50,17 +52,17 @@ def power(
     releases : on each side, not counting those that the test was chosen on.
     fpr : the false-positive rate of the best test that is used; None for one that makes the expected bound large.
     """
-    function = "power"
     if not isinstance(profile, Profile):
-        _checks.reject("profile", function, "a privacy profile, such as GaussianProfile(1.0)", profile)
-    releases, epsilon, delta, confidence = _settings(releases, epsilon, delta, confidence, function)
+        _validation.reject("profile", "a privacy profile, such as GaussianProfile(1.0)", profile)
+    releases, epsilon, delta, confidence = _settings(releases, epsilon, delta, confidence)
     ceiling = _pair(epsilon, delta)
     if fpr is None:
         fpr = _good_rate(profile, releases, delta, confidence)
-    fpr = _checks.probability(fpr, "fpr", function, zero=True)
+    fpr = _validation.check_probability(fpr, "fpr", zero=True)
     return _chance(fpr, float(profile.tpr_at(fpr)), releases, ceiling, confidence)
 
 
+@validate()
 def detectable(
     releases: int, delta: float, confidence: float, power: float = 0.9, *, epsilon: float, law: str = "pure"
 ) -> float:
@@ -76,12 +78,11 @@ def detectable(
     -------
     The epsilon, rounded up; infinite where no leak at all would be found (see `releases_needed`).
     """
-    function = "detectable"
-    releases, epsilon, delta, confidence = _settings(releases, epsilon, delta, confidence, function)
-    target = _checks.probability(power, "power", function, zero=False)
-    law = _checks.one_of(law, "law", function, LAWS)
+    releases, epsilon, delta, confidence = _settings(releases, epsilon, delta, confidence)
+    target = _validation.check_probability(power, "power", zero=False)
+    law = _validation.check_option(law, "law", LAWS)
     if law == "gaussian" and delta == 0:
-        _checks.reject("delta", function, "above 0 for Gaussian noise, which has no epsilon at 0", delta)
+        _validation.reject("delta", "above 0 for Gaussian noise, which has no epsilon at 0", delta)
     if law == "pure":
         return _least(lambda true: _worst_case(true, releases, epsilon, delta, confidence) >= target, epsilon)
     family, ceiling = _family(law, delta), _pair(epsilon, delta)
@@ -131,15 +132,15 @@ def _least_noise(claim: Claim, outputs: int, confidence: float, law: str, loss: 
     return _least(found, claim.epsilon, 2e-4)
 
 
+@validate()
 def releases_needed(epsilon: float, delta: float, confidence: float, factor: float = 1.0) -> float:
     """How many releases on each side the bound needs to exceed ``factor`` times ``epsilon`` if everything leaks.
 
     With N right answers of N on both sides, both rates are bounded by r = error^(1/N), and the bound exceeds e where
     1 - r < (1 - delta) / (1 + e^e). A whole number, as a float beyond 2^53 and infinite beyond what a float holds.
     """
-    function = "releases_needed"
-    _, epsilon, delta, confidence = _settings(1, epsilon, delta, confidence, function)
-    asked = epsilon * _checks.positive(factor, "factor", function)
+    _, epsilon, delta, confidence = _settings(1, epsilon, delta, confidence)
+    asked = epsilon * _validation.check_positive(factor, "factor")
     if asked > 700:
         return math.inf
     error = (1 - confidence) / 2
@@ -149,18 +150,16 @@ def releases_needed(epsilon: float, delta: float, confidence: float, factor: flo
     return math.floor(needed) + 1
 
 
-def _settings(
-    releases: int, epsilon: float, delta: float, confidence: float, function: str
-) -> tuple[int, float, float, float]:
+def _settings(releases: int, epsilon: float, delta: float, confidence: float) -> tuple[int, float, float, float]:
     must = "a finite number, at least 0"
-    epsilon = _checks.real(epsilon, "epsilon", function, must)
+    epsilon = _validation.check_real(epsilon, "epsilon", must)
     if epsilon < 0:
-        _checks.reject("epsilon", function, must, epsilon)
+        _validation.reject("epsilon", must, epsilon)
     return (
-        _checks.count(releases, "releases", function),
+        _validation.check_count(releases, "releases"),
         epsilon,
-        _checks.probability(delta, "delta", function, zero=True),
-        _checks.probability(confidence, "confidence", function, zero=False),
+        _validation.check_probability(delta, "delta", zero=True),
+        _validation.check_probability(confidence, "confidence", zero=False),
     )
 
 

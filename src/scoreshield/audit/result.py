@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.power import ASSUMING, MOST_RELEASES, releases_needed
 from scoreshield.errors import InvalidInput
@@ -78,20 +79,20 @@ class AuditResult:
     canaries: int = 0
     assuming: str = ASSUMING
 
+    @validate()
     def __post_init__(self) -> None:
-        function = "AuditResult"
         for name in ("name", "statistic", "neighbours", "assuming"):
             if not isinstance(getattr(self, name), str):
-                _checks.reject(name, function, "a string", getattr(self, name))
+                _validation.reject(name, "a string", getattr(self, name))
         if not isinstance(self.claim, Claim):
-            _checks.reject("claim", function, "a Claim", self.claim)
-        _checks.count(self.releases, "releases", function)
-        _checks.count(self.canaries, "canaries", function, least=0)
-        _checks.probability(self.confidence, "confidence", function, zero=False)
+            _validation.reject("claim", "a Claim", self.claim)
+        _validation.check_count(self.releases, "releases")
+        _validation.check_count(self.canaries, "canaries", least=0)
+        _validation.check_probability(self.confidence, "confidence", zero=False)
         for name in ("epsilon_lower", "seconds"):
             _at_least_zero(getattr(self, name), name)
         if not (isinstance(self.detectable, float | int) and self.detectable >= 0):  # infinite is allowed, NaN is not
-            _checks.reject("detectable", function, "a number, at least 0, or infinite", self.detectable)
+            _validation.reject("detectable", "a number, at least 0, or infinite", self.detectable)
         for name in _TRIPLES:
             object.__setattr__(self, name, _triple(getattr(self, name), name))
         object.__setattr__(self, "checks", tuple(self.checks))
@@ -103,11 +104,11 @@ class AuditResult:
     def _check_shapes(self) -> None:
         if len(self.fpr) != len(self.tpr) or not 2 <= len(self.fpr) <= POINTS:
             got = f"{len(self.fpr)} and {len(self.tpr)} points"
-            _checks.reject("fpr", "AuditResult", f"as long as 'tpr', with 2 to {POINTS} points", got)
+            _validation.reject("fpr", f"as long as 'tpr', with 2 to {POINTS} points", got)
         bins = len(self.edges) - 1
         if not 1 <= bins <= BINS or len(self.counts_in) != bins or len(self.counts_out) != bins:
             got = f"{len(self.edges)} edges, {len(self.counts_in)} and {len(self.counts_out)} counts"
-            _checks.reject("edges", "AuditResult", f"one more than the counts, which are 1 to {BINS}", got)
+            _validation.reject("edges", f"one more than the counts, which are 1 to {BINS}", got)
 
     @property
     def broken(self) -> bool:
@@ -220,23 +221,23 @@ def _up(value: float) -> str:
 
 
 def _at_least_zero(value: Any, name: str) -> None:
-    if _checks.real(value, name, "AuditResult", "a finite number, at least 0") < 0:
-        _checks.reject(name, "AuditResult", "a finite number, at least 0", value)
+    if _validation.check_real(value, name, "a finite number, at least 0") < 0:
+        _validation.reject(name, "a finite number, at least 0", value)
 
 
 def _triple(value: Any, name: str) -> tuple[float, float, float]:
     must = "three numbers low <= value <= high in [0, 1], as (value, low, high)"
-    found = _checks.array(value, name, "AuditResult", must)
+    found = _validation.check_array(value, name, must)
     if found.shape != (3,) or found.dtype.kind not in "fiu" or not 0 <= found[1] <= found[0] <= found[2] <= 1:
-        _checks.reject(name, "AuditResult", must, value)
+        _validation.reject(name, must, value)
     return float(found[0]), float(found[1]), float(found[2])
 
 
 def _frozen(value: Any, name: str) -> Float:
     must = "a one-dimensional array of finite numbers"
-    found = _checks.array(value, name, "AuditResult", must)
+    found = _validation.check_array(value, name, must)
     if found.ndim != 1 or found.dtype.kind not in "fiu" or not np.isfinite(found).all():
-        _checks.reject(name, "AuditResult", must, value)
+        _validation.reject(name, must, value)
     found = found.astype(np.float64)
     found.flags.writeable = False
     return found

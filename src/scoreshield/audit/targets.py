@@ -24,8 +24,9 @@ from urllib.parse import SplitResult, urlsplit
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._loading import first_line
+from scoreshield._validation import validate
 from scoreshield.audit.deadline import Reply, left
 from scoreshield.audit.saved import saved_outputs
 from scoreshield.errors import InvalidInput
@@ -57,6 +58,7 @@ class TargetError(InvalidInput):
 # ---- A Python function.
 
 
+@validate()
 def entry_point(text: str, *, query: ArrayLike | None = None, dimensions: int = 8) -> Release:
     """The function that ``module:function`` names, imported as from a program in the working folder.
 
@@ -67,7 +69,7 @@ def entry_point(text: str, *, query: ArrayLike | None = None, dimensions: int = 
     """
     module_name, _, name = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not all(part.isidentifier() for path in (module_name, name) for part in path.split(".")):
-        _checks.reject("text", "entry_point", "of the form module:function", text)
+        _validation.reject("text", "of the form module:function", text)
     if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     found = _imported(module_name)
@@ -131,8 +133,8 @@ def _with_query(release: Release, query: ArrayLike | None, dimensions: int) -> R
         parameter = None
     if parameter is None or (query is None and parameter.default is not inspect.Parameter.empty):
         return release
-    chosen = np.eye(1, _checks.count(dimensions, "dimensions", "entry_point"))[0] if query is None else query
-    return partial(release, query=_vector(chosen, "entry_point"))
+    chosen = np.eye(1, _validation.check_count(dimensions, "dimensions"))[0] if query is None else query
+    return partial(release, query=_vector(chosen))
 
 
 def _imported(name: str) -> Any:
@@ -148,11 +150,11 @@ def _imported(name: str) -> Any:
         raise InvalidInput(f"The module {name} cannot be imported: {type(error).__name__}: {said}") from None
 
 
-def _vector(query: ArrayLike, function: str) -> NDArray[np.float32]:
+def _vector(query: ArrayLike) -> NDArray[np.float32]:
     must = "a vector of finite numbers"
-    found = _checks.array(query, "query", function, must)
+    found = _validation.check_array(query, "query", must)
     if found.dtype.kind not in "fiu" or found.ndim != 1 or not found.size or not np.isfinite(found).all():
-        _checks.reject("query", function, must, query)
+        _validation.reject("query", must, query)
     return found.astype(np.float32)
 
 
@@ -179,6 +181,7 @@ class Endpoint:
         successes: if failing depends on private data, that is a leak which no score shows.
     """
 
+    @validate()
     def __init__(
         self,
         url: str,
@@ -202,12 +205,12 @@ class Endpoint:
             )
         )
         if embeddings_field == query_field:
-            _checks.reject("query_field", "Endpoint", "another name than embeddings_field", query_field)
-        self._query = None if query is None else _vector(query, "Endpoint").tolist()
-        self.timeout = _checks.positive(timeout, "timeout", "Endpoint")
+            _validation.reject("query_field", "another name than embeddings_field", query_field)
+        self._query = None if query is None else _vector(query).tolist()
+        self.timeout = _validation.check_positive(timeout, "timeout")
         if self.timeout > _LONGEST:
-            _checks.reject("timeout", "Endpoint", f"at most {_LONGEST:,.0f} seconds", timeout)
-        self.retries = _checks.count(retries, "retries", "Endpoint", least=0)
+            _validation.reject("timeout", f"at most {_LONGEST:,.0f} seconds", timeout)
+        self.retries = _validation.check_count(retries, "retries", least=0)
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"} | _authorised(
             bearer, self._parts
         )
@@ -249,9 +252,9 @@ class Endpoint:
             self._connection = None
 
     def _body(self, embeddings: ArrayLike) -> bytes:
-        rows = _checks.array(embeddings, "embeddings", "Endpoint", "an (n, d) array")
+        rows = _validation.check_array(embeddings, "embeddings", "an (n, d) array")
         if rows.ndim != 2 or rows.dtype.kind not in "fiu" or not rows.size or not np.isfinite(rows).all():
-            _checks.reject("embeddings", "Endpoint", "an (n, d) array of finite numbers", embeddings)
+            _validation.reject("embeddings", "an (n, d) array of finite numbers", embeddings)
         sent: dict[str, Any] = {self._fields[0]: rows.astype(np.float32).tolist()}
         if self._query is not None:
             sent[self._fields[1]] = self._query
@@ -329,7 +332,7 @@ def _checked_url(url: object) -> SplitResult:
 
 def _checked_name(value: object, name: str) -> str:
     if not isinstance(value, str) or not value.strip(". "):
-        _checks.reject(name, "Endpoint", "the name of a JSON field", value)
+        _validation.reject(name, "the name of a JSON field", value)
     return value
 
 

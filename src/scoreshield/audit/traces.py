@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE
@@ -49,19 +49,18 @@ class Canaries:
         canaries: ArrayLike,
         alternatives: ArrayLike | None,
         slots: ArrayLike | None,
-        function: str,
     ) -> Canaries:
         """Checked and normalised; the opposite of each canary and the first slots unless given."""
-        rows = _unit(embeddings, "embeddings", function)
-        inside = _unit(canaries, "canaries", function)
+        rows = _unit(embeddings, "embeddings")
+        inside = _unit(canaries, "canaries")
         n, m = len(rows), len(inside)
         if inside.shape[1] != rows.shape[1] or not 2 <= m <= n:
             must = f"2 to {n} rows of length {rows.shape[1]}, as the embeddings have"
-            _checks.reject("canaries", function, must, inside)
-        outside = -inside if alternatives is None else _unit(alternatives, "alternatives", function)
+            _validation.reject("canaries", must, inside)
+        outside = -inside if alternatives is None else _unit(alternatives, "alternatives")
         if outside.shape != inside.shape:
-            _checks.reject("alternatives", function, f"of shape {inside.shape}, as the canaries are", outside)
-        return cls(rows, inside, outside, _places(slots, m, n, function))
+            _validation.reject("alternatives", f"of shape {inside.shape}, as the canaries are", outside)
+        return cls(rows, inside, outside, _places(slots, m, n))
 
     def collection(self, heads: NDArray[np.bool_]) -> Float:
         """The collection with a canary in its slot where the coin is heads, and its alternative where it is tails."""
@@ -70,42 +69,42 @@ class Canaries:
         return rows
 
 
-def default_guess(output: Any, planted: Canaries, query: ArrayLike | None, function: str) -> Look:
+def default_guess(output: Any, planted: Canaries, query: ArrayLike | None) -> Look:
     """How to score canaries in this kind of output, or a refusal that asks for a ``guess``."""
     if isinstance(output, IndexRelease):
         return lambda *_: _in_index(output, planted)
     if isinstance(output, GramRelease):
-        return lambda *_: _in_gram(output, planted, function)
+        return lambda *_: _in_gram(output, planted)
     if isinstance(output, RowRelease):
         if output.index in planted.slots:
             raise InvalidInput(f"A canary sits at the row that was released ({output.index}); give it another slot.")
         anchor = planted.rows[output.index][None]
-        return lambda *_: _in_scores(output.noisy[None], anchor, output.guarantee.score_range, planted, function)
+        return lambda *_: _in_scores(output.noisy[None], anchor, output.guarantee.score_range, planted)
     if isinstance(output, ScoreRelease):
-        asked = _queries(query, planted, function)
+        asked = _queries(query, planted)
         noisy = np.atleast_2d(output.noisy)
-        return lambda *_: _in_scores(noisy, asked, output.guarantee.score_range, planted, function)
+        return lambda *_: _in_scores(noisy, asked, output.guarantee.score_range, planted)
     if not (isinstance(output, np.ndarray) and output.shape == (len(planted.rows),) and output.dtype.kind in "fiu"):
         must = "given for this kind of output: a callable guess(output, canaries, slots) that scores each canary"
-        _checks.reject("guess", function, must, f"None with an output of type {type(output).__name__}")
-    asked = _queries(query, planted, function)
-    return lambda *_: _in_scores(output[None].astype(np.float64), asked, FULL_RANGE, planted, function)
+        _validation.reject("guess", must, f"None with an output of type {type(output).__name__}")
+    asked = _queries(query, planted)
+    return lambda *_: _in_scores(output[None].astype(np.float64), asked, FULL_RANGE, planted)
 
 
-def _in_scores(noisy: Float, queries: Float, bounds: tuple[float, float], planted: Canaries, function: str) -> Float:
+def _in_scores(noisy: Float, queries: Float, bounds: tuple[float, float], planted: Canaries) -> Float:
     if noisy.shape != (len(queries), len(planted.rows)):
         must = f"the {len(noisy)} that were answered, over {noisy.shape[1]} records"
-        _checks.reject("query", function, must, f"{len(queries)} over {len(planted.rows)}")
+        _validation.reject("query", must, f"{len(queries)} over {len(planted.rows)}")
     a = np.clip(planted.inside @ queries.T, *bounds)
     b = np.clip(planted.outside @ queries.T, *bounds)
     return _summed(noisy[:, planted.slots].T, a, b)
 
 
-def _in_gram(output: GramRelease, planted: Canaries, function: str) -> Float:
+def _in_gram(output: GramRelease, planted: Canaries) -> Float:
     known = np.setdiff1d(np.arange(len(planted.rows)), planted.slots)
     if not len(known):
         must = "fewer than the records, so that a Gram matrix shows them against known ones"
-        _checks.reject("canaries", function, must, planted.inside)
+        _validation.reject("canaries", must, planted.inside)
     low, high = output.guarantee.score_range
     a = np.clip(planted.inside @ planted.rows[known].T, low, high)
     b = np.clip(planted.outside @ planted.rows[known].T, low, high)
@@ -124,27 +123,27 @@ def _summed(seen: Float, a: Float, b: Float) -> Float:
     return total
 
 
-def _queries(query: ArrayLike | None, planted: Canaries, function: str) -> Float:
+def _queries(query: ArrayLike | None, planted: Canaries) -> Float:
     if query is None:
         must = "the query that was answered (or give a 'guess'), so that scores can be compared with what is expected"
-        _checks.reject("query", function, must, query)
-    return _embeddings.as_queries(query, planted.rows.shape[1], function)[0]
+        _validation.reject("query", must, query)
+    return _embeddings.as_queries(query, planted.rows.shape[1])[0]
 
 
-def _unit(rows: ArrayLike, name: str, function: str) -> Float:
-    array = _embeddings.as_rows(rows, function, name)
+def _unit(rows: ArrayLike, name: str) -> Float:
+    array = _embeddings.as_rows(rows, name)
     if not np.isfinite(array).all():
-        _checks.reject(name, function, "an array of finite numbers", array)
-    return _embeddings.public_unit_rows(array, function, name)
+        _validation.reject(name, "an array of finite numbers", array)
+    return _embeddings.public_unit_rows(array, name)
 
 
-def _places(slots: ArrayLike | None, m: int, n: int, function: str) -> NDArray[np.intp]:
+def _places(slots: ArrayLike | None, m: int, n: int) -> NDArray[np.intp]:
     if slots is None:
         return np.arange(m)
     must = f"{m} different whole numbers from 0 to {n - 1}, one a canary"
-    places = _checks.array(slots, "slots", function, must)
+    places = _validation.check_array(slots, "slots", must)
     if places.shape != (m,) or places.dtype.kind not in "iu" or places.min() < 0 or places.max() >= n:
-        _checks.reject("slots", function, must, slots)
+        _validation.reject("slots", must, slots)
     if len(np.unique(places)) < m:
-        _checks.reject("slots", function, must, slots)
+        _validation.reject("slots", must, slots)
     return places.astype(np.intp)

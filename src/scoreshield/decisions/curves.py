@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.decisions.roots import least_threshold
 from scoreshield.decisions.scores import Float, Law, Sample, Scores, as_law, as_scores, check_target
 from scoreshield.privacy.noise import GaussianNoise
@@ -44,19 +45,21 @@ class Roc:
         """Share of impostor pairs accepted (score > threshold)."""
         return self.impostor.rate(threshold, self.noise)
 
+    @validate()
     def threshold_at(self, fpr: float) -> float:
         """The least threshold whose false-match rate is at most ``fpr``."""
-        fpr = check_target(fpr, "fpr", "threshold_at")
+        fpr = check_target(fpr, "fpr")
         if self.noise is None:
             return self.impostor.clean_threshold(fpr)
         low, high = self._range
         return least_threshold(lambda t: float(self.fpr(t)) - fpr, (low + high) / 2, max((high - low) / 4, 1e-300))
 
+    @validate()
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The true-match rate at a false-match rate, or at each of several, in (0, 1)."""
-        rates = _checks.array(fpr, "fpr", "tpr_at", "in (0, 1)")
+        rates = _validation.check_array(fpr, "fpr", "in (0, 1)")
         if rates.dtype.kind not in "fiu":
-            _checks.reject("fpr", "tpr_at", "in (0, 1)", fpr)
+            _validation.reject("fpr", "in (0, 1)", fpr)
         found = [float(self.tpr(self.threshold_at(float(rate)))) for rate in rates.ravel()]
         return found[0] if rates.ndim == 0 else np.array(found).reshape(rates.shape)
 
@@ -84,11 +87,12 @@ class Roc:
         share = -over[after - 1] / (over[after] - over[after - 1])
         return float(fpr[after - 1] + share * (fpr[after] - fpr[after - 1]))
 
+    @validate()
     def partial_auc(self, a: float) -> float:
         """The area under the curve up to a false-match rate of ``a``, in (0, 1]; at most a."""
-        a = _checks.real(a, "a", "partial_auc", "in (0, 1]")
+        a = _validation.check_real(a, "a", "in (0, 1]")
         if not 0 < a <= 1:
-            _checks.reject("a", "partial_auc", "in (0, 1]", a)
+            _validation.reject("a", "in (0, 1]", a)
         return self.auc if a == 1 else self._area(a)
 
     def at(self, fpr: Float) -> Float:
@@ -131,9 +135,10 @@ class Roc:
         z = np.minimum.accumulate(ndtri(rates))
         return table, z, np.minimum(np.gradient(z, table), -1e-12 / max(high - low, 1e-300))
 
+    @validate()
     def curve(self, points: int = 512) -> tuple[Float, Float, Float]:
         """False-match rates, true-match rates and thresholds, thresholds falling."""
-        points = _checks.count(points, "points", "curve", least=2)
+        points = _validation.check_count(points, "points", least=2)
         low, high = self._range
         thresholds = np.linspace(high, low, points)
         if self.noise is None:
@@ -197,6 +202,7 @@ class Roc:
         return t
 
 
+@validate()
 def roc(genuine: object, impostor: object, noise: object = 0.0) -> Roc:
     """The operating curve after noise; ``noise=0`` is the clean one.
 
@@ -205,18 +211,18 @@ def roc(genuine: object, impostor: object, noise: object = 0.0) -> Roc:
     genuine, impostor : clean scores of pairs that match and of pairs that do not: arrays, samples or distributions.
     noise : a standard deviation (Gaussian) or a noise law.
     """
-    return Roc(as_scores(genuine, "genuine", "roc"), as_scores(impostor, "impostor", "roc"), as_law(noise, "roc"))
+    return Roc(as_scores(genuine, "genuine"), as_scores(impostor, "impostor"), as_law(noise))
 
 
+@validate()
 def recall_at_k(genuine: object, impostor: object, noise: object, *, records: int, k: int) -> float:
     """The probability that one relevant record is among the k best of ``records`` by noisy score, ties at random.
 
     The other records score like impostors, independently. It is found if its score beats the k-th best of theirs, whose
     place on the impostors' own scale follows Beta(k, records - k): the mean of the curve under that law.
     """
-    function = "recall_at_k"
-    records = _checks.count(records, "records", function)
-    k = _checks.count(k, "k", function)
+    records = _validation.check_count(records, "records")
+    k = _validation.check_count(k, "k")
     curve = roc(genuine, impostor, noise)
     if k >= records:
         return 1.0

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.decisions.scores import AdditiveLaw, Channel, Float, Law, as_law, pass_probability
 
 _POINTS = (np.arange(96) + 0.5) / 96
@@ -22,6 +23,7 @@ _X, _W = np.polynomial.legendre.leggauss(6)
 _TIES, _TIE_WEIGHTS = (_X + 1) / 2, _W / 2
 
 
+@validate()
 def recall_of_queries(scores: ArrayLike, relevant: ArrayLike, noise: object, *, k: int) -> float:
     """The expected recall at k of a benchmark: the mean over queries of the share of relevant records found.
 
@@ -31,17 +33,16 @@ def recall_of_queries(scores: ArrayLike, relevant: ArrayLike, noise: object, *, 
     relevant : (m, 2) whole numbers: a query and a record that answers it.
     noise : a standard deviation (Gaussian) or a noise law; 0 is no noise.
     """
-    function = "recall_of_queries"
     must = "a matrix of finite numbers, one row a query"
-    matrix = _checks.array(scores, "scores", function, must)
+    matrix = _validation.check_array(scores, "scores", must)
     if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
-        _checks.reject("scores", function, must, scores)
-    pairs = _checks.array(relevant, "relevant", function, "pairs (query, record) of whole numbers")
+        _validation.reject("scores", must, scores)
+    pairs = _validation.check_array(relevant, "relevant", "pairs (query, record) of whole numbers")
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu" or not len(pairs):
-        _checks.reject("relevant", function, "pairs (query, record) of whole numbers", relevant)
+        _validation.reject("relevant", "pairs (query, record) of whole numbers", relevant)
     if (pairs < 0).any() or (pairs >= matrix.shape).any():
-        _checks.reject("relevant", function, f"places in the matrix of shape {matrix.shape}", relevant)
-    k, law = _checks.count(k, "k", function), as_law(noise, function)
+        _validation.reject("relevant", f"places in the matrix of shape {matrix.shape}", relevant)
+    k, law = _validation.check_count(k, "k"), as_law(noise)
     found = np.array([_found(matrix[q].astype(np.float64), int(r), law, k) for q, r in pairs])
     of_query = np.bincount(pairs[:, 0], weights=found, minlength=len(matrix))
     count = np.bincount(pairs[:, 0], minlength=len(matrix))

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.decisions.roots import first_crossing, least_threshold
 from scoreshield.decisions.scores import (
     AdditiveLaw,
@@ -41,6 +42,7 @@ Endpoint = Literal["strict", "nonstrict"]
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 
 
+@validate()
 def flip_probability(
     score: ArrayLike, threshold: ArrayLike, noise: object, *, endpoint: str = "strict", clipped: bool = True
 ) -> Any:
@@ -56,11 +58,10 @@ def flip_probability(
     endpoint : "strict" accepts score > threshold, "nonstrict" score >= threshold.
     clipped : whether released scores are clipped to [-1, 1]; a clean score beyond is no cosine and is not clipped.
     """
-    function = "flip_probability"
-    s, t = _numbers(score, "score", function), _numbers(threshold, "threshold", function)
-    _broadcast(s, t, function)
-    law = as_law(noise, function)
-    inclusive = _inclusive(endpoint, function)
+    s, t = _numbers(score, "score"), _numbers(threshold, "threshold")
+    _broadcast(s, t)
+    law = as_law(noise)
+    inclusive = _inclusive(endpoint)
     accepted = pass_probability(law, t, s, inclusive=inclusive)
     clean = (s >= t) if inclusive else (s > t)
     flips = np.where(clean, 1 - accepted, accepted)
@@ -73,23 +74,24 @@ def flip_probability(
     return float(flips) if flips.ndim == 0 else flips
 
 
+@validate()
 def mills_bound(score: ArrayLike, threshold: ArrayLike, noise: object) -> Any:
     """An upper bound on the flip probability under Gaussian noise: exp(-k^2/2) / (k sqrt(2 pi)), k = |s - t| / sigma.
 
     It is infinite at k = 0, where it says nothing.
     """
-    function = "mills_bound"
-    law = as_law(noise, function)
+    law = as_law(noise)
     if not isinstance(law, GaussianNoise):
-        _checks.reject("noise", function, "Gaussian: Mills's bound is about Gaussian tails", noise)
-    s, t = _numbers(score, "score", function), _numbers(threshold, "threshold", function)
-    _broadcast(s, t, function)
+        _validation.reject("noise", "Gaussian: Mills's bound is about Gaussian tails", noise)
+    s, t = _numbers(score, "score"), _numbers(threshold, "threshold")
+    _broadcast(s, t)
     k = np.minimum(np.abs(s - t) / law.std, 1e150)
     with np.errstate(divide="ignore", under="ignore"):
         bound = np.exp(-0.5 * k * k) / (k * math.sqrt(2 * math.pi))
     return float(bound) if bound.ndim == 0 else bound
 
 
+@validate()
 def false_match_rate(
     impostor: object,
     threshold: ArrayLike,
@@ -111,23 +113,22 @@ def false_match_rate(
         upper end on a strict rule accepts nothing, below the lower end it accepts all; between, clipping changes no
         decision.
     """
-    function = "false_match_rate"
-    scores, law = as_scores(impostor, "impostor", function), as_law(noise, function)
-    t = _numbers(threshold, "threshold", function)
-    inclusive = _inclusive(endpoint, function)
+    scores, law = as_scores(impostor, "impostor"), as_law(noise)
+    t = _numbers(threshold, "threshold")
+    inclusive = _inclusive(endpoint)
     rates = scores.rate(t, law, inclusive=inclusive)
     if clipped:
-        low, high = _ends(lower, upper, function)
+        low, high = _ends(lower, upper)
         rates = np.where((t > high) if inclusive else (t >= high), 0.0, rates)
         rates = np.where((t <= low) if inclusive else (t < low), 1.0, rates)
     return float(rates) if np.ndim(rates) == 0 else rates
 
 
+@validate()
 def endpoint_limit(impostor: object, noise: object, *, upper: float = 1.0) -> float:
     """L = E P[W >= 1 - S]: what a threshold at the upper end still accepts; the least reachable rate below it."""
-    function = "endpoint_limit"
-    scores, law = as_scores(impostor, "impostor", function), as_law(noise, function)
-    return float(scores.rate(_checks.real(upper, "upper", function), law, inclusive=True))
+    scores, law = as_scores(impostor, "impostor"), as_law(noise)
+    return float(scores.rate(_validation.check_real(upper, "upper"), law, inclusive=True))
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class Recalibration:
     clipped: bool
 
 
+@validate()
 def recalibrate(
     impostor: object,
     target: float,
@@ -185,11 +187,10 @@ def recalibrate(
     endpoint : "strict" accepts score > threshold, "nonstrict" score >= threshold. It matters at the upper end.
     clipped : whether decisions are made on scores clipped to [lower, upper], or on the noisy ones.
     """
-    function = "recalibrate"
-    scores, law = as_scores(impostor, "impostor", function), as_law(noise, function)
-    target = check_target(target, "target", function)
-    inclusive = _inclusive(endpoint, function)
-    lower, upper = _ends(lower, upper, function)
+    scores, law = as_scores(impostor, "impostor"), as_law(noise)
+    target = check_target(target, "target")
+    inclusive = _inclusive(endpoint)
+    lower, upper = _ends(lower, upper)
     clean = scores.clean_threshold(target)
     limit = float(scores.rate(upper, law, inclusive=True))
     moved = clean
@@ -219,6 +220,7 @@ def recalibrate(
     )
 
 
+@validate()
 def critical_scale(
     impostor: object, target: float, *, upper: float = 1.0, family: Callable[[float], Law] = GaussianNoise
 ) -> float:
@@ -230,12 +232,11 @@ def critical_scale(
     ----------
     family : the noise law of a given scale; Gaussian of that standard deviation unless told otherwise.
     """
-    function = "critical_scale"
-    scores = as_scores(impostor, "impostor", function)
-    target = check_target(target, "target", function)
-    upper = _checks.real(upper, "upper", function)
+    scores = as_scores(impostor, "impostor")
+    target = check_target(target, "target")
+    upper = _validation.check_real(upper, "upper")
     if not callable(family):
-        _checks.reject("family", function, "a function from a scale to a noise law", family)
+        _validation.reject("family", "a function from a scale to a noise law", family)
     scores.clean_threshold(target)  # refuses a target that the sample cannot support
 
     def excess(scale: float) -> float:
@@ -245,6 +246,7 @@ def critical_scale(
     return first_crossing(excess, start, smallest=1e-9, largest=1e9)
 
 
+@validate()
 def minimum_epsilon(
     impostor: object,
     target: float,
@@ -267,13 +269,12 @@ def minimum_epsilon(
     -------
     The epsilon: 0 where any does, infinity where none does (clean scores at the upper end exceed the target already).
     """
-    function = "minimum_epsilon"
-    scores = as_scores(impostor, "impostor", function)
+    scores = as_scores(impostor, "impostor")
     if family is not None:
-        return _least_epsilon(scores, target, family, upper, function)
-    delta = _checks.probability(delta, "delta", function, zero=False)
-    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
-    method = _checks.one_of(method, "method", function, calibration.METHODS)
+        return _least_epsilon(scores, target, family, upper)
+    delta = _validation.check_probability(delta, "delta", zero=False)
+    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
+    method = _validation.check_option(method, "method", calibration.METHODS)
     scale = critical_scale(scores, target, upper=upper)
     epsilon = epsilon_for_scale(scale, delta, sensitivity, method)
     if not 1e-9 <= epsilon <= 1e9:
@@ -299,11 +300,11 @@ def epsilon_for_scale(scale: float, delta: float, sensitivity: float, method: st
     return epsilon
 
 
-def _least_epsilon(scores: Scores, target: float, family: Callable[[float], Law], upper: float, function: str) -> float:
-    target = check_target(target, "target", function)
+def _least_epsilon(scores: Scores, target: float, family: Callable[[float], Law], upper: float) -> float:
+    target = check_target(target, "target")
     scores.clean_threshold(target)
     if not callable(family):
-        _checks.reject("family", function, "a function from epsilon to a noise law", family)
+        _validation.reject("family", "a function from epsilon to a noise law", family)
 
     def shortfall(tightness: float) -> float:  # noise grows with 1/epsilon
         return float(scores.rate(upper, family(1 / tightness), inclusive=True)) - target
@@ -328,14 +329,14 @@ class FalseMatchGap:
     attained: float
 
 
+@validate()
 def false_match_gap(n: int, noise: object, *, epsilon: float, delta: float, sensitivity: float = 2.0) -> FalseMatchGap:
     """Bounds on what the false-match rate of a gallery of ``n`` says about one of its records."""
-    function = "false_match_gap"
-    n = _checks.count(n, "n", function)
-    epsilon = _checks.budget(epsilon, function)
-    delta = _checks.probability(delta, "delta", function, zero=True)
-    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
-    law = as_law(noise, function)
+    n = _validation.check_count(n, "n")
+    epsilon = _validation.check_epsilon(epsilon)
+    delta = _validation.check_probability(delta, "delta", zero=True)
+    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
+    law = as_law(noise)
     bound = min(1.0, math.tanh(epsilon / 2) + delta)
     return FalseMatchGap(bound, bound / n, _total_variation(law, sensitivity) / n)
 
@@ -361,22 +362,23 @@ class LipschitzBounds:
     auc: float
     eer: float
 
+    @validate()
     def partial_auc(self, a: float) -> float:
         """Of the area up to a false-positive rate of ``a``."""
-        a = _checks.real(a, "a", "partial_auc", "in (0, 1]")
+        a = _validation.check_real(a, "a", "in (0, 1]")
         if not 0 < a <= 1:
-            _checks.reject("a", "partial_auc", "in (0, 1]", a)
+            _validation.reject("a", "in (0, 1]", a)
         return a * self.eta + min(a, self.eta)
 
 
+@validate()
 def lipschitz_bounds(lipschitz: float, noise: object) -> LipschitzBounds:
     """Bounds on the change of TPR, FPR, AUC, EER and partial AUC, from the largest density of the clean scores.
 
     ``lipschitz`` bounds both score densities. For Gaussian noise E|W| = sigma sqrt(2 / pi).
     """
-    function = "lipschitz_bounds"
-    constant = _checks.positive(lipschitz, "lipschitz", function)
-    law = as_law(noise, function)
+    constant = _validation.check_positive(lipschitz, "lipschitz")
+    law = as_law(noise)
     eta = constant * _mean_size(law)
     return LipschitzBounds(eta, eta, eta, 2 * eta, eta)
 
@@ -399,41 +401,43 @@ def _mean_size(law: Law | None) -> float:
         low, high = high, 2 * high
 
 
+@validate()
 def euclidean_threshold(cosine: ArrayLike) -> Any:
     """The squared Euclidean distance of unit vectors with this cosine: 2 (1 - t)."""
-    return _plain(2 * (1 - _numbers(cosine, "cosine", "euclidean_threshold")))
+    return _plain(2 * (1 - _numbers(cosine, "cosine")))
 
 
+@validate()
 def cosine_threshold(squared_euclidean: ArrayLike) -> Any:
     """The cosine of unit vectors at this squared Euclidean distance: 1 - t / 2."""
-    return _plain(1 - _numbers(squared_euclidean, "squared_euclidean", "cosine_threshold") / 2)
+    return _plain(1 - _numbers(squared_euclidean, "squared_euclidean") / 2)
 
 
 def _plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
-def _ends(lower: Any, upper: Any, function: str) -> tuple[float, float]:
-    low, high = _checks.real(lower, "lower", function), _checks.real(upper, "upper", function)
+def _ends(lower: Any, upper: Any) -> tuple[float, float]:
+    low, high = _validation.check_real(lower, "lower"), _validation.check_real(upper, "upper")
     if not low < high:
-        _checks.reject("lower", function, f"below the upper end, {high:g}", lower)
+        _validation.reject("lower", f"below the upper end, {high:g}", lower)
     return low, high
 
 
-def _broadcast(score: Any, threshold: Any, function: str) -> None:
+def _broadcast(score: Any, threshold: Any) -> None:
     try:
         np.broadcast_shapes(score.shape, threshold.shape)
     except ValueError:
-        _checks.reject("threshold", function, f"of a shape that goes with {score.shape}", threshold)
+        _validation.reject("threshold", f"of a shape that goes with {score.shape}", threshold)
 
 
-def _inclusive(endpoint: str, function: str) -> bool:
-    return _checks.one_of(endpoint, "endpoint", function, ENDPOINTS) == "nonstrict"
+def _inclusive(endpoint: str) -> bool:
+    return _validation.check_option(endpoint, "endpoint", ENDPOINTS) == "nonstrict"
 
 
-def _numbers(value: ArrayLike, name: str, function: str) -> Any:
+def _numbers(value: ArrayLike, name: str) -> Any:
     must = "a finite number or an array of them"
-    numbers = _checks.array(value, name, function, must)
+    numbers = _validation.check_array(value, name, must)
     if numbers.dtype.kind not in "fiu" or not np.isfinite(numbers).all():
-        _checks.reject(name, function, must, value)
+        _validation.reject(name, must, value)
     return numbers.astype(np.float64)

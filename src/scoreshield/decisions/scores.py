@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import GaussianNoise
 
@@ -64,24 +65,24 @@ class Channel(Protocol):
 Law = AdditiveLaw | Channel
 
 
-def as_law(noise: object, function: str) -> Law | None:
+def as_law(noise: object) -> Law | None:
     """A noise law from a law, or from the standard deviation of a Gaussian; None stands for 0, no noise at all."""
     must = "a standard deviation (0, or between 1e-100 and 1e100) or a noise law (std and a vectorised cdf)"
     if isinstance(noise, AdditiveLaw | Channel):
-        return _check_law(noise, function, must)
-    std = _checks.real(noise, "noise", function, must)
+        return _check_law(noise, must)
+    std = _validation.check_real(noise, "noise", must)
     if std != 0 and not 1e-100 <= std <= 1e100:
-        _checks.reject("noise", function, must, noise)
+        _validation.reject("noise", must, noise)
     return GaussianNoise(std) if std else None
 
 
-def _check_law(law: Law, function: str, must: str) -> Law:
+def _check_law(law: Law, must: str) -> Law:
     """A law that will do, or a refusal; a frozen distribution of SciPy, whose std is a method, is taken too."""
     if callable(law.std):
         law = _Frozen(law)
     std = law.std
     if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 1e-100 <= float(std) <= 1e100:
-        _checks.reject("noise", function, must, law)
+        _validation.reject("noise", must, law)
     if isinstance(law, GaussianNoise):
         return law
     two = np.zeros(2)
@@ -90,7 +91,7 @@ def _check_law(law: Law, function: str, must: str) -> Law:
     except (TypeError, ValueError):
         shape = ()
     if shape != (2,):
-        _checks.reject("noise", function, must, law)
+        _validation.reject("noise", must, law)
     return law
 
 
@@ -102,11 +103,11 @@ class _Frozen:
         self.std = float(law.std())
 
 
-def check_target(value: Any, name: str, function: str) -> float:
+def check_target(value: Any, name: str) -> float:
     """A rate that can be aimed at: above 0, and far enough below 1 for a threshold to exist in floats."""
-    target = _checks.probability(value, name, function, zero=False)
+    target = _validation.check_probability(value, name, zero=False)
     if target > 1 - 1e-9:
-        _checks.reject(name, function, "below 1 - 1e-9", value)
+        _validation.reject(name, "below 1 - 1e-9", value)
     return target
 
 
@@ -180,16 +181,16 @@ class Sample(Scores):
     scores : any finite numbers, at least two.
     """
 
-    def __init__(self, scores: ArrayLike, name: str = "scores", function: str = "Sample") -> None:
+    def __init__(self, scores: ArrayLike, name: str = "scores") -> None:
         must = "a one-dimensional array of at least two finite numbers"
-        values = _checks.array(scores, name, function, must)
+        values = _validation.check_array(scores, name, must)
         if values.ndim != 1 or len(values) < 2 or values.dtype.kind not in "fiu":
-            _checks.reject(name, function, must, scores)
+            _validation.reject(name, must, scores)
         values = values.astype(np.float64)
         usable = np.abs(values) <= 1e100
         if not usable.all():
             bad = int(np.flatnonzero(~usable)[0])
-            _checks.reject(name, function, f"finite and at most 1e100 in size (entry {bad} is not)", scores)
+            _validation.reject(name, f"finite and at most 1e100 in size (entry {bad} is not)", scores)
         values.sort()
         values.flags.writeable = False
         self.values = values
@@ -299,9 +300,10 @@ class Distribution(Scores):
     score_range : its mass outside is cut off and the rest scaled up.
     """
 
+    @validate()
     def __init__(self, law: Any, score_range: tuple[float, float] = (-1.0, 1.0)) -> None:
         if not all(callable(getattr(law, name, None)) for name in ("pdf", "logpdf", "cdf", "sf", "ppf", "isf", "std")):
-            _checks.reject("law", "Distribution", "a frozen continuous distribution of SciPy, like norm(0, 0.2)", law)
+            _validation.reject("law", "a frozen continuous distribution of SciPy, like norm(0, 0.2)", law)
         low, high = _range_of(score_range)
         self.law = law
         self._below, self._above = float(law.cdf(low)), float(law.sf(high))
@@ -386,16 +388,16 @@ class Distribution(Scores):
 def _range_of(score_range: Any) -> tuple[float, float]:
     must = "a pair (low, high) of finite numbers, low < high"
     if not isinstance(score_range, tuple | list) or len(score_range) != 2:
-        _checks.reject("score_range", "Distribution", must, score_range)
-    low, high = (_checks.real(end, "score_range", "Distribution", must) for end in score_range)
+        _validation.reject("score_range", must, score_range)
+    low, high = (_validation.check_real(end, "score_range", must) for end in score_range)
     if not low < high:
-        _checks.reject("score_range", "Distribution", must, score_range)
+        _validation.reject("score_range", must, score_range)
     return low, high
 
 
-def as_scores(scores: object, name: str, function: str) -> Scores:
+def as_scores(scores: object, name: str) -> Scores:
     """Scores as they are, or an array of them made a sample."""
-    return scores if isinstance(scores, Scores) else Sample(scores, name, function)  # type: ignore[arg-type]
+    return scores if isinstance(scores, Scores) else Sample(scores, name)  # type: ignore[arg-type]
 
 
 def _bin(values: Float, width: float) -> tuple[Float, Float]:

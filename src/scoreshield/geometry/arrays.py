@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 
 #: An array of whichever library; the array API has no static type yet.
@@ -18,12 +18,12 @@ Array = Any
 Progress = Callable[[int, int], None]
 
 
-def to_device(matrix: NDArray[np.float64], device: str, function: str) -> Array:
+def to_device(matrix: NDArray[np.float64], device: str) -> Array:
     """The matrix on a device: "cpu" is NumPy, "torch" is PyTorch on the CPU, "cuda" or "cuda:1" a GPU."""
     if device == "cpu":
         return matrix
     if not isinstance(device, str) or device.split(":")[0] not in ("torch", "cuda"):
-        _checks.reject("device", function, "'cpu', 'cuda', 'cuda:N' or 'torch'", device)
+        _validation.reject("device", "'cpu', 'cuda', 'cuda:N' or 'torch'", device)
     try:
         import torch
     except ImportError:

@@ -34,8 +34,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
-from scoreshield import _checks
-from scoreshield.errors import InvalidInput
+from scoreshield import _validation
+from scoreshield._validation import validate
+from scoreshield.errors import InvalidParameter
 
 Float = NDArray[np.float64]
 Project = Callable[[Float], Float]
@@ -66,6 +67,7 @@ class Denoised:
     risks: dict[str, float] = field(default_factory=dict)
 
 
+@validate()
 def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Project) -> Denoised:
     """Estimate the clean Gram matrix behind a noisy one.
 
@@ -83,13 +85,12 @@ def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Pr
     ``projection`` and ``identity`` call ``project`` once each. ``sure`` does all of that once and then once more per
     probe.
     """
-    function = "denoise"
-    array = _noisy(noisy, function)
-    std = _checks.positive(std, "std", function)
+    array = _noisy(noisy)
+    std = _validation.check_positive(std, "std")
     if not 1e-100 <= std <= 1e100:
-        _checks.reject("std", function, "between 1e-100 and 1e100, where squares neither vanish nor overflow", std)
-    _checks.one_of(method, "method", function, METHODS)
-    rank = _checks.count(rank, "rank", function)
+        _validation.reject("std", "between 1e-100 and 1e100, where squares neither vanish nor overflow", std)
+    _validation.check_option(method, "method", METHODS)
+    rank = _validation.check_count(rank, "rank")
     if method == "none":
         return Denoised(array, method)
     if method == "sure":
@@ -238,19 +239,19 @@ def _probes(n: int) -> list[Float]:
     return probes
 
 
-def _noisy(noisy: ArrayLike, function: str) -> Float:
+def _noisy(noisy: ArrayLike) -> Float:
     must = "a symmetric matrix of real numbers with unit diagonal, at least 2 by 2"
-    array = _checks.array(noisy, "noisy", function, must)
+    array = _validation.check_array(noisy, "noisy", must)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or len(array) < 2 or array.dtype.kind not in "fiu":
-        _checks.reject("noisy", function, must, array)
+        _validation.reject("noisy", must, array)
     array = np.array(array, dtype=np.float64)
     if not np.isfinite(array).all():
-        raise InvalidInput(f"The 'noisy' parameter of {function} holds a NaN or an infinity.")
+        raise InvalidParameter("noisy", "holds a NaN or an infinity.")
     largest = float(np.abs(array).max())
     if largest > 1e100:
-        raise InvalidInput(f"The 'noisy' parameter of {function} holds entries above 1e100, where squares overflow.")
+        raise InvalidParameter("noisy", "holds entries above 1e100, where squares overflow.")
     if np.abs(array - array.T).max() > 1e-8 * largest or np.any(array.diagonal() != 1):
-        _checks.reject("noisy", function, must, array)
+        _validation.reject("noisy", must, array)
     array += array.T.copy()
     array /= 2
     return array

@@ -23,8 +23,9 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
-from scoreshield.errors import InvalidInput
+from scoreshield import _validation
+from scoreshield._validation import validate
+from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.geometry import alternating, newton, sdp
 from scoreshield.geometry.arrays import Array, Progress, like, norm, to_device, to_numpy
 
@@ -66,6 +67,7 @@ class Projection:
     converged: bool
 
 
+@validate()
 def project_elliptope(
     matrix: ArrayLike,
     method: str = "newton",
@@ -91,20 +93,19 @@ def project_elliptope(
     solver, time_limit : for sdp, ``"clarabel"`` or ``"scs"``, and seconds.
     progress : called with (iterations done, most there can be).
     """
-    function = "project_elliptope"
-    method = _checks.one_of(method, "method", function, METHODS)
-    tol = _checks.positive(tol, "tol", function)
+    method = _validation.check_option(method, "method", METHODS)
+    tol = _validation.check_positive(tol, "tol")
     limit = _LIMITS[method]
     if max_iterations is not None:
-        limit = _checks.count(max_iterations, "max_iterations", function)
-    solver = _checks.one_of(solver, "solver", function, ("clarabel", "scs"))
+        limit = _validation.check_count(max_iterations, "max_iterations")
+    solver = _validation.check_option(solver, "solver", ("clarabel", "scs"))
     if time_limit is not None:
-        time_limit = _checks.positive(time_limit, "time_limit", function)
-    array = _checks.array(matrix, "matrix", function, "a square matrix of real numbers")
+        time_limit = _validation.check_positive(time_limit, "time_limit")
+    array = _validation.check_array(matrix, "matrix", "a square matrix of real numbers")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
-        _checks.reject("matrix", function, "a square matrix of real numbers", array)
-    needs_memory(len(array), method, device, function)
-    start = _symmetric(to_device(np.ascontiguousarray(array, dtype=np.float64), device, function), function)
+        _validation.reject("matrix", "a square matrix of real numbers", array)
+    needs_memory(len(array), method, device)
+    start = _symmetric(to_device(np.ascontiguousarray(array, dtype=np.float64), device))
     if method == "newton":
         return _newton(start, tol, limit, progress)
     extra = 0
@@ -152,31 +153,29 @@ def _finished(
     return Projection(to_numpy(end), method, iterations, eigendecompositions, residual, math.nan, distance, converged)
 
 
-def _symmetric(array: Array, function: str) -> Array:
+def _symmetric(array: Array) -> Array:
     """The symmetric part, as a new array, or a refusal of what is not finite, too large or not symmetric."""
     xp = array_namespace(array)
     largest = max(float(xp.max(array)), -float(xp.min(array)))
     if not math.isfinite(largest):
-        raise InvalidInput(f"The 'matrix' parameter of {function} holds a NaN or an infinity.")
+        raise InvalidParameter("matrix", "holds a NaN or an infinity.")
     if largest > _LARGEST_ENTRY:
-        raise InvalidInput(f"The 'matrix' parameter of {function} holds entries above 1e100; scale it down first.")
+        raise InvalidParameter("matrix", "holds entries above 1e100; scale it down first.")
     mirrored = array + array.T
     mirrored /= 2
     skew = array - mirrored
     if max(float(xp.max(skew)), -float(xp.min(skew))) > 1e-8 * max(1.0, largest):
-        raise InvalidInput(
-            f"The 'matrix' parameter of {function} is not symmetric; symmetrise it first, (A + A.T) / 2."
-        )
+        raise InvalidParameter("matrix", "is not symmetric; symmetrise it first, (A + A.T) / 2.")
     return mirrored
 
 
-def needs_memory(n: int, method: str, device: str, function: str) -> None:
+def needs_memory(n: int, method: str, device: str) -> None:
     """Refuse, before starting, what cannot fit into this machine's memory."""
     needed = 8 * n * n * (_MATRICES[method] if device == "cpu" else 2)
     there = _available_memory()
     if there is not None and needed > there:
         raise InvalidInput(
-            f"{function} needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows by method {method!r}; "
+            f"The projection needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows by method {method!r}; "
             f"{there / 2**30:.1f} GiB are free."
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 
 Rows = NDArray[np.floating[Any]]  # float32 or float64; see as_rows
@@ -32,14 +32,14 @@ _BLOCK_BYTES = 1 << 20
 _VANISHES = 1e-9
 
 
-def as_rows(embeddings: ArrayLike, function: str, name: str = "embeddings") -> Rows:
+def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
     """The collection as a two-dimensional float32 or float64 array, without a copy where it is one already."""
     must = "a two-dimensional array of real numbers with at least one row and one column"
-    array = _checks.array(embeddings, name, function, must)
+    array = _validation.check_array(embeddings, name, must)
     if array.dtype.kind in "Obf" and not has_own_dtype(embeddings):
         array = _as_doubles(array)
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
-        _checks.reject(name, function, must, array if array.ndim else embeddings)
+        _validation.reject(name, must, array if array.ndim else embeddings)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and has_own_dtype(embeddings):
         return array.astype(np.float32, copy=False)
     return array.astype(np.float64, copy=False)
@@ -71,14 +71,14 @@ def has_own_dtype(embeddings: Any) -> bool:
     return True
 
 
-def as_queries(query: ArrayLike, dimension: int, function: str) -> tuple[NDArray[np.float64], bool]:
+def as_queries(query: ArrayLike, dimension: int) -> tuple[NDArray[np.float64], bool]:
     """The public queries as unit rows, and whether there was one (a vector) or a batch (a matrix)."""
     must = f"a vector of {dimension} real numbers, as long as the embeddings are, or a matrix of such rows"
-    array = _checks.array(query, "query", function, must)
+    array = _validation.check_array(query, "query", must)
     if array.ndim not in (1, 2) or array.shape[-1] != dimension or array.dtype.kind not in "fiu" or not len(array):
-        _checks.reject("query", function, must, array if array.ndim else query)
-    rows = as_rows(np.atleast_2d(array), function, "query")
-    return public_unit_rows(rows, function, "query"), array.ndim == 1
+        _validation.reject("query", must, array if array.ndim else query)
+    rows = as_rows(np.atleast_2d(array), "query")
+    return public_unit_rows(rows, "query"), array.ndim == 1
 
 
 def rounding_error(dimension: int, dtype: Any) -> float:
@@ -90,7 +90,7 @@ def rounding_error(dimension: int, dtype: Any) -> float:
     return (2 * dimension + 8) * float(np.finfo(dtype).eps) / 2
 
 
-def scores(rows: Rows, queries: NDArray[np.float64], norm: str, function: str) -> NDArray[np.float64]:
+def scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
     """Clean cosines of every query with every row, shape (m, n), before clamping.
 
     ``norm`` "unit" divides by the row's length, and takes a zero row as the first basis vector; "ball" divides only
@@ -113,35 +113,35 @@ def scores(rows: Rows, queries: NDArray[np.float64], norm: str, function: str) -
         if not (safe_low < squares.min() and squares.max() < safe_high):  # also where a square is NaN
             # Only the rows concerned: another row's score must not depend on this one, not even in its last bit.
             odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))
-            here[:, odd] = _careful_scores(part[odd], start + odd, queries, norm, function)
+            here[:, odd] = _careful_scores(part[odd], start + odd, queries, norm)
     return out
 
 
-def gram(rows: Rows, function: str) -> NDArray[np.float64]:
+def gram(rows: Rows) -> NDArray[np.float64]:
     """Clean cosines of every pair of rows, shape (n, n), in double precision, exactly symmetric, before clamping."""
-    unit = unit_rows(rows, function)
+    unit = unit_rows(rows)
     return unit @ unit.T  # one symmetric rank-k product
 
 
-def unit_rows(rows: Rows, function: str, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
+def unit_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
     """A double-precision copy of the rows, each of length one, a zero row as the first basis vector.
 
     ``first`` is the number of the first row, for errors.
     """
     out = rows.astype(np.float64)
-    largest = _scale_to_one(out, first + np.arange(len(out)), function, name)
+    largest = _scale_to_one(out, first + np.arange(len(out)), name)
     out[largest == 0, 0] = 1.0
     with np.errstate(all="ignore"):
         out /= np.sqrt(np.vecdot(out, out))[:, None]
     return out
 
 
-def public_unit_rows(rows: Rows, function: str, name: str) -> NDArray[np.float64]:
+def public_unit_rows(rows: Rows, name: str) -> NDArray[np.float64]:
     """The same for rows that are no records of the collection, such as queries: a zero row raises an error."""
     empty = ~rows.any(axis=1)
     if empty.any():
         raise InvalidInput(f"Row {int(np.argmax(empty))} of '{name}' is zero and has no direction; remove it.")
-    return unit_rows(rows, function, name)
+    return unit_rows(rows, name)
 
 
 def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,20 +155,20 @@ def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return rows
 
 
-def check_finite(rows: Rows, function: str, name: str = "embeddings") -> None:
+def check_finite(rows: Rows, name: str = "embeddings") -> None:
     """Raise the error about the first row that holds a NaN or an infinity, if there is one."""
     block = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.itemsize))
     for start in range(0, len(rows), block):
         part = rows[start : start + block]
-        _check_largest(np.abs(part).max(axis=1), start + np.arange(len(part)), function, name)
+        _check_largest(np.abs(part).max(axis=1), start + np.arange(len(part)), name)
 
 
-def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.float64]:
+def centroids(rows: Rows, labels: NDArray[Any]) -> NDArray[np.float64]:
     """The direction of each identity's mean unit row, one row per label in sorted order.
 
     Each sum runs over its own identity's rows alone. Rows that cancel out have the first basis vector as centroid.
     """
-    unit = unit_rows(rows, function)
+    unit = unit_rows(rows)
     index = np.unique(labels, return_inverse=True)[1]
     members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
     with np.errstate(all="ignore"):
@@ -176,11 +176,11 @@ def centroids(rows: Rows, labels: NDArray[Any], function: str) -> NDArray[np.flo
 
 
 def _careful_scores(
-    part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str, function: str
+    part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str
 ) -> NDArray[np.float64]:
     """The scores of rows with NaN, infinite, zero, huge or tiny entries: raise an error for the first two."""
     out = part.astype(np.float64)
-    largest = _scale_to_one(out, numbers, function, "embeddings")
+    largest = _scale_to_one(out, numbers, "embeddings")
     if norm == "unit":
         out[largest == 0, 0] = 1.0
     with np.errstate(all="ignore"):  # an underflow must not raise, whatever the caller set for NumPy
@@ -195,21 +195,18 @@ def _careful_scores(
     return products
 
 
-def _scale_to_one(
-    rows: NDArray[np.float64], numbers: NDArray[np.intp], function: str, name: str
-) -> NDArray[np.float64]:
+def _scale_to_one(rows: NDArray[np.float64], numbers: NDArray[np.intp], name: str) -> NDArray[np.float64]:
     """Divide each row that is not zero, in place, by its largest entry, so that no square overflows or vanishes."""
     largest: NDArray[np.float64] = np.abs(rows).max(axis=1)
-    _check_largest(largest, numbers, function, name)
+    _check_largest(largest, numbers, name)
     with np.errstate(all="ignore"):
         rows /= np.where(largest == 0, 1.0, largest)[:, None]
     return largest
 
 
-def _check_largest(largest: NDArray[Any], numbers: NDArray[np.intp], function: str, name: str) -> None:
+def _check_largest(largest: NDArray[Any], numbers: NDArray[np.intp], name: str) -> None:
     bad = ~np.isfinite(largest)
     if bad.any():
         raise InvalidInput(
-            f"Row {numbers[np.argmax(bad)]} of '{name}' holds a NaN or an infinity; {function} takes finite "
-            "numbers only."
+            f"Row {numbers[np.argmax(bad)]} of '{name}' holds a NaN or an infinity; give finite numbers only."
         )

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import DocumentsNotRead, InvalidInput, StoreError
 from scoreshield.search import Hits, PrivateSearch
 
@@ -53,10 +53,10 @@ class Fields:
     visible: frozenset[str] | None = None
 
     @classmethod
-    def checked(cls, filterable: Any, visible: Any, function: str) -> Fields:
+    def checked(cls, filterable: Any, visible: Any) -> Fields:
         """From the options of a constructor."""
-        shown = None if visible is None else _names(visible, "visible", function)
-        return cls(_names(filterable, "filterable", function), shown)
+        shown = None if visible is None else _names(visible, "visible")
+        return cls(_names(filterable, "filterable"), shown)
 
     def require(self, fields: Iterable[str]) -> None:
         """Raise an error if a filter names a field that is not filterable."""
@@ -72,9 +72,9 @@ class Fields:
         return plain if self.visible is None else {key: plain[key] for key in plain if key in self.visible}
 
 
-def _names(given: Any, name: str, function: str) -> frozenset[str]:
+def _names(given: Any, name: str) -> frozenset[str]:
     if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
-        _checks.reject(name, function, "a list of names of fields", given)
+        _validation.reject(name, "a list of names of fields", given)
     return frozenset(given)
 
 

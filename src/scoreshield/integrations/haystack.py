@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._locks import ThreadLock
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.privacy.ledger import Account, Ledger
@@ -66,6 +67,7 @@ class PrivateRetriever:
     not be written to its file, later runs write it and do not pay again.
     """
 
+    @validate()
     def __init__(
         self,
         document_store: DocumentStore,
@@ -89,14 +91,14 @@ class PrivateRetriever:
         for name in options.keys() - _OPTIONS:
             raise InvalidInput(f"PrivateRetriever has no option {name!r}.")
         if not isinstance(filter_policy, FilterPolicy):
-            _checks.reject("filter_policy", "PrivateRetriever", "a FilterPolicy", filter_policy)
-        self.top_k = _checks.count(top_k, "top_k", "PrivateRetriever")
-        declared = Fields.checked(filterable, visible, "PrivateRetriever")
+            _validation.reject("filter_policy", "a FilterPolicy", filter_policy)
+        self.top_k = _validation.check_count(top_k, "top_k")
+        declared = Fields.checked(filterable, visible)
         self._fields = Fields(frozenset(map(_path, declared.filterable)), declared.visible)
         self.scale_score, self._policy = scale_score, filter_policy
         self._filters = _checked_filters(filters, self._fields)
-        self._mode = _checks.one_of(mode, "mode", "PrivateRetriever", MODES)
-        self._ledger, self._options = ledger, {"epsilon": _checks.budget(epsilon, "PrivateRetriever"), **options}
+        self._mode = _validation.check_option(mode, "mode", MODES)
+        self._ledger, self._options = ledger, {"epsilon": _validation.check_epsilon(epsilon), **options}
         _rehearse(self._mode, ledger, self._options)
         self._documents = Documents(document_store, often=self._mode != "index")
         self._answers: Answers | None = None
@@ -187,6 +189,7 @@ class PrivateRetriever:
 
     @component.output_types(documents=list[Document])
     @clear_frames_on_error
+    @validate()
     def run(
         self,
         query_embedding: list[float],
@@ -196,7 +199,7 @@ class PrivateRetriever:
         return_embedding: bool | None = None,
     ) -> dict[str, list[Document]]:
         """The ``top_k`` best documents by released score."""
-        vector = _vectors(query_embedding, "query_embedding", "run", 1, "a vector of real numbers")
+        vector = _vectors(query_embedding, "query_embedding", 1, "a vector of real numbers")
         return {"documents": self._run(vector[None], filters, top_k, scale_score, return_embedding)[0]}
 
     @component.output_types(documents=list[Document])
@@ -213,6 +216,7 @@ class PrivateRetriever:
         return await asyncio.to_thread(self.run, query_embedding, filters, top_k, scale_score, return_embedding)
 
     @clear_frames_on_error
+    @validate()
     def run_batch(
         self,
         query_embeddings: Sequence[Sequence[float]],
@@ -222,7 +226,7 @@ class PrivateRetriever:
     ) -> dict[str, list[list[Document]]]:
         """Several queries: where queries are charged, all are charged together or none is answered."""
         must = "a list of vectors of real numbers, all of one length"
-        vectors = _vectors(query_embeddings, "query_embeddings", "run_batch", 2, must)
+        vectors = _vectors(query_embeddings, "query_embeddings", 2, must)
         return {"documents": self._run(vectors, filters, top_k, scale_score, None)}
 
     def _run(
@@ -230,7 +234,7 @@ class PrivateRetriever:
     ) -> list[list[Document]]:
         if return_embedding:
             _refuse_embeddings()
-        k = self.top_k if top_k is None else _checks.count(top_k, "top_k", "PrivateRetriever.run")
+        k = self.top_k if top_k is None else _validation.check_count(top_k, "top_k")
         given = _checked_filters(filters, self._fields)
         chosen = _checked_filters(apply_filter_policy(self._policy, self._filters, given), self._fields)
         self.warm_up()
@@ -271,29 +275,29 @@ def _rehearse(mode: str, ledger: Any, options: dict[str, Any]) -> None:
     """Tell what is wrong with the options now, on two public records: nothing is read or released yet."""
     given = dict(options)
     file, rng, identity_of = (given.pop(name, None) for name in ("file", "rng", "identity_of"))
-    stream_from(rng, "PrivateRetriever")
+    stream_from(rng)
     check_ledger(ledger, mode, rng)
     check_identities(identity_of, False, given.get("pin", "auto"))
     if file is not None:
-        as_path(file, "PrivateRetriever")
+        as_path(file)
     if mode != "index":
         given |= {"ledger": ledger, "rng": rng, "file": file}
     else:
         given["rng"] = 0
         # These depend on the dimension of vectors that were not read.
         if given.get("components") is not None:
-            given["components"] = min(2, _checks.count(given["components"], "components", "PrivateRetriever", least=2))
+            given["components"] = min(2, _validation.check_count(given["components"], "components", least=2))
         if not isinstance(given.get("reduction", "random"), str):
             del given["reduction"]
     PrivateSearch(np.eye(2, 4), mode=mode, **given)
 
 
-def _vectors(given: Any, name: str, function: str, axes: int, must: str) -> NDArray[Any]:
+@validate()
+def _vectors(given: Any, name: str, axes: int, must: str) -> NDArray[Any]:
     """Queries of the right form, told before an index is paid for."""
-    function = f"PrivateRetriever.{function}"
-    found = _checks.array(given, name, function, must)
+    found = _validation.check_array(given, name, must)
     if found.ndim != axes or not found.size or found.dtype.kind not in "iuf":
-        _checks.reject(name, function, must, given)
+        _validation.reject(name, must, given)
     return found
 
 

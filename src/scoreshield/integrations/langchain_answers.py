@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from langchain_core.documents import Document
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
 from scoreshield.integrations._common import (
     Fields,
@@ -57,7 +57,7 @@ def fetching(documents: Any) -> Fetch:
     if isinstance(documents, Mapping):
         return lambda ids: {one: documents[one] for one in ids if one in documents}
     if not callable(documents):
-        _checks.reject("documents", "PrivateVectorStore", "a mapping of ids or a function like get_by_ids", documents)
+        _validation.reject("documents", "a mapping of ids or a function like get_by_ids", documents)
 
     def fetch(ids: Sequence[Any]) -> dict[Any, Document]:
         # LangChain's ids are strings; the store's own may be numbers.
@@ -145,7 +145,7 @@ def filter_of(given: Any, fields: Fields) -> Callable[[Any, Plain], bool] | None
         return None
     if not isinstance(given, Mapping):
         if not callable(given):
-            _checks.reject("filter", "a search", "a function of a Document, or metadata that must be equal", given)
+            _validation.reject("filter", "a function of a Document, or metadata that must be equal", given)
         if not fields.filterable:
             raise InvalidInput(
                 "A filter function needs 'filterable', the list of the fields that it looks at, because whoever "
@@ -201,18 +201,16 @@ class Answers:
             plain._replace(metadata=self.fields.shown(plain.metadata)).as_document(one) for one, plain in found.items()
         ]
 
-    def find(
-        self, vectors: Sequence[Any], function: str, *, k: int = 4, filter: Any = None, **unknown: Any
-    ) -> list[list[Found]]:
+    def find(self, vectors: Sequence[Any], *, k: int = 4, filter: Any = None, **unknown: Any) -> list[list[Found]]:
         """The k best documents of each query vector: one charge for all of them, where there is one."""
-        refuse_unknown(unknown, SIMILARITY, function, "it may act before the noise; 'k' and 'filter' act after it")
-        k = _checks.count(k, "k", function)
+        refuse_unknown(unknown, SIMILARITY, "it may act before the noise; 'k' and 'filter' act after it")
+        k = _validation.check_count(k, "k")
         lookup = Lookup(self.fetch, filter_of(filter, self.fields), self._search)
         if self._search.mode == "index" or lookup.filters:
             return self._read(self._hits(vectors, k, lookup), lookup, k)
         # Documents are read after the charge, so that nothing about an unpaid ranking is seen. Where that fails, what
         # was paid for is kept: asking the same again reads on from there.
-        queries = _checks.array(vectors, "embedding", function, "vectors of one length")
+        queries = _validation.check_array(vectors, "embedding", "vectors of one length")
         asked = queries.tobytes(), k
         hits = take_unread(self._unread, asked, self._search) or self._charged(queries, k)
         try:
@@ -267,6 +265,6 @@ class Answers:
         return plain._replace(metadata=metadata).as_document(one), score
 
 
-def refuse_unknown(given: Mapping[str, Any], known: AbstractSet[str], function: str, why: str) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: AbstractSet[str], why: str) -> None:
     for name in sorted(set(given) - known):
-        refuse(f"The {name!r} parameter of {function}", why)
+        refuse(f"The {name!r} parameter", why)

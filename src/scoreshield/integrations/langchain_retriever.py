@@ -15,8 +15,9 @@ from langchain_core.runnables.utils import gather_with_concurrency
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import PrivateAttr
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.integrations._common import Fields
 from scoreshield.integrations.langchain_answers import SIMILARITY, filter_of, refuse_unknown
 from scoreshield.integrations.langchain_vectorstore import PrivateVectorStore, checked_threshold, refuse_mmr
@@ -39,16 +40,18 @@ class PrivateRetriever(VectorStoreRetriever):
     #: Why a batch has none.
     _failed: Exception | None = PrivateAttr(default=None)
 
+    @validate()
     def __init__(self, **data: Any) -> None:
         search_type = data.get("search_type", "similarity")
         data["search_kwargs"] = _checked_search(search_type, data.get("search_kwargs") or {})
         if not isinstance(data.get("vectorstore"), PrivateVectorStore):
-            _checks.reject("vectorstore", "PrivateRetriever", "a PrivateVectorStore", type(data.get("vectorstore")))
+            _validation.reject("vectorstore", "a PrivateVectorStore", type(data.get("vectorstore")))
         data["vectorstore"]._check_filter(data["search_kwargs"].get("filter"))
         super().__init__(**data)
 
     @classmethod
     @clear_frames_on_error
+    @validate()
     def from_vectorstore(
         cls,
         vectorstore: VectorStore,
@@ -64,7 +67,7 @@ class PrivateRetriever(VectorStoreRetriever):
         """In place of ``vectorstore.as_retriever(...)``; options as in :meth:`PrivateVectorStore.from_vectorstore`."""
         # Before an index is paid for.
         search_kwargs = _checked_search(search_type, {"k": k, **(search_kwargs or {})})
-        filter_of(search_kwargs.get("filter"), Fields.checked(filterable, visible, "from_vectorstore"))
+        filter_of(search_kwargs.get("filter"), Fields.checked(filterable, visible))
         store = PrivateVectorStore.from_vectorstore(
             vectorstore, epsilon=epsilon, filterable=filterable, visible=visible, **options
         )
@@ -105,6 +108,7 @@ class PrivateRetriever(VectorStoreRetriever):
         return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
 
     @clear_frames_on_error
+    @validate()
     def batch(
         self,
         inputs: list[str],
@@ -150,7 +154,7 @@ class PrivateRetriever(VectorStoreRetriever):
 
     def _charged(self, inputs: Any) -> bool:
         if not isinstance(inputs, list | tuple):
-            _checks.reject("inputs", "batch", "a list of texts", inputs)
+            _validation.reject("inputs", "a list of texts", inputs)
         return self.vectorstore.mode != "index" and bool(inputs)
 
     def _together(self, vectors: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -182,13 +186,13 @@ def _checked_search(search_type: Any, given: Mapping[str, Any]) -> dict[str, Any
     """The arguments of every search of a retriever."""
     if search_type == "mmr":
         refuse_mmr()
-    _checks.one_of(search_type, "search_type", "PrivateRetriever", _SEARCHES)
+    _validation.check_option(search_type, "search_type", _SEARCHES)
     checked = dict(given)
     if "k" in checked:
-        checked["k"] = _checks.count(checked["k"], "k", "PrivateRetriever")
+        checked["k"] = _validation.check_count(checked["k"], "k")
     if search_type == "similarity_score_threshold":
         checked["score_threshold"] = checked_threshold(given.get("score_threshold", "nothing"))
-        refuse_unknown(given, SIMILARITY | {"score_threshold"}, "search_kwargs", _MAY_ACT)
+        refuse_unknown(given, SIMILARITY | {"score_threshold"}, _MAY_ACT)
     else:
-        refuse_unknown(given, SIMILARITY, "search_kwargs", _MAY_ACT)
+        refuse_unknown(given, SIMILARITY, _MAY_ACT)
     return checked

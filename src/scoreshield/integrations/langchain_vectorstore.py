@@ -18,8 +18,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.integrations.langchain_answers import (
@@ -80,6 +81,7 @@ class PrivateVectorStore(VectorStore):
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(
         self,
         search: PrivateSearch,
@@ -90,10 +92,10 @@ class PrivateVectorStore(VectorStore):
         visible: Collection[str] | None = None,
     ) -> None:
         if not isinstance(search, PrivateSearch):
-            _checks.reject("search", "PrivateVectorStore", "a scoreshield.search.PrivateSearch", type(search))
+            _validation.reject("search", "a scoreshield.search.PrivateSearch", type(search))
         self._search = search
         self._embedding = _checked_embedding(embedding)
-        fields = Fields.checked(filterable, visible, "PrivateVectorStore")
+        fields = Fields.checked(filterable, visible)
         self._answers = Answers(search, fetching(documents), fields)
         del documents  # so that the frames of an error do not hold what lies beside them
         any_document(search.ids, self._answers.fetch)  # reads the store where there is no index, and releases nothing
@@ -102,6 +104,7 @@ class PrivateVectorStore(VectorStore):
 
     @classmethod
     @clear_frames_on_error
+    @validate()
     def from_vectorstore(
         cls,
         vectorstore: VectorStore,
@@ -124,24 +127,23 @@ class PrivateVectorStore(VectorStore):
         filterable, visible : as in :class:`PrivateVectorStore`.
         options : of :class:`~scoreshield.search.PrivateSearch`: ``delta``, ``mode``, ``ledger``, ``file``, ...
         """
-        function = "from_vectorstore"
         if isinstance(vectorstore, PrivateVectorStore):
             raise InvalidInput("This vector store is private already; use its as_retriever().")
         if not isinstance(vectorstore, VectorStore):
-            _checks.reject("vectorstore", function, "a LangChain VectorStore", type(vectorstore))
-        refuse_unknown(options, _OPTIONS, function, "it is no option of PrivateSearch")
+            _validation.reject("vectorstore", "a LangChain VectorStore", type(vectorstore))
+        refuse_unknown(options, _OPTIONS, "it is no option of PrivateSearch")
         if options.get("centroids"):
             raise InvalidInput("With centroids the hits are people and not documents; use PrivateSearch itself.")
         embedding = vectorstore.embeddings if embedding is None else embedding
         if embedding is None:
             raise InvalidInput("The vector store has no embedding model for queries: give one as 'embedding'.")
         embedding = _checked_embedding(embedding)
-        fields = Fields.checked(filterable, visible, function)
+        fields = Fields.checked(filterable, visible)
         source = adapted(vectorstore, store, hold=options.get("mode", "index") != "index")
         pinned = _pinned(source.store, options)
         pays = options.get("mode", "index") == "index"
         file = options.get("file")
-        saved = pays and file is not None and is_there(as_path(file, function))
+        saved = pays and file is not None and is_there(as_path(file))
         if store is not None or (pays and not saved):
             _check_documents(pinned, source.fetch)
         private = cls.__new__(cls)
@@ -221,43 +223,48 @@ class PrivateVectorStore(VectorStore):
     # ---- Searching: everything ends in `_answers`.
 
     @clear_frames_on_error
+    @validate()
     def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
         """The k best documents with their released cosines, best first (also where the wrapped store has distances).
 
         ``filter``, a function of a Document or a mapping of metadata to be equal, cuts the released ranking. It may
         look at the fields that are filterable.
         """
-        self._check_scored("similarity_search_with_score")
+        self._check_scored()
         vector = self._embed(query)
-        return _scored(self._answers.find([vector], "similarity_search_with_score", k=k, **kwargs)[0])
+        return _scored(self._answers.find([vector], k=k, **kwargs)[0])
 
     @clear_frames_on_error
+    @validate()
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """:meth:`similarity_search_with_score`, with the model's own async call and the search in a thread."""
-        self._check_scored("similarity_search_with_score")
+        self._check_scored()
         vector = await self._aembed(query)
-        found = await run_in_executor(None, self._answers.find, [vector], "similarity_search_with_score", k=k, **kwargs)
+        found = await run_in_executor(None, self._answers.find, [vector], k=k, **kwargs)
         return _scored(found[0])
 
     @clear_frames_on_error
+    @validate()
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """The k best documents by released scores; ``filter`` as in :meth:`similarity_search_with_score`."""
         vector = self._embed(query)
-        return [document for document, _ in self._answers.find([vector], "similarity_search", k=k, **kwargs)[0]]
+        return [document for document, _ in self._answers.find([vector], k=k, **kwargs)[0]]
 
     @clear_frames_on_error
+    @validate()
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """:meth:`similarity_search`, with the model's own async call and the search in a thread."""
         vector = await self._aembed(query)
-        found = await run_in_executor(None, self._answers.find, [vector], "similarity_search", k=k, **kwargs)
+        found = await run_in_executor(None, self._answers.find, [vector], k=k, **kwargs)
         return [document for document, _ in found[0]]
 
     @clear_frames_on_error
+    @validate()
     def similarity_search_by_vector(self, embedding: list[float], k: int = 4, **kwargs: Any) -> list[Document]:
         """The same for a query that is embedded already, which is public."""
-        found = self._answers.find([embedding], "similarity_search_by_vector", k=k, **kwargs)
+        found = self._answers.find([embedding], k=k, **kwargs)
         return [document for document, _ in found[0]]
 
     @clear_frames_on_error
@@ -297,13 +304,15 @@ class PrivateVectorStore(VectorStore):
         return PrivateRetriever(vectorstore=self, **{"tags": self._get_retriever_tags(), **kwargs})
 
     @clear_frames_on_error
+    @validate()
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents of these ids, in their order, without scores or vectors."""
-        return self._answers.documents(_checked_ids(ids, "get_by_ids"))
+        return self._answers.documents(_checked_ids(ids))
 
     # ---- Changing the wrapped store.
 
     @clear_frames_on_error
+    @validate()
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         """Add documents to the wrapped store, which is a new version of the collection.
 
@@ -332,6 +341,7 @@ class PrivateVectorStore(VectorStore):
                 self._tell(added=True)
         return ids
 
+    @validate()
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the wrapped store; they are not answered with from now on, at no cost."""
         done = self._changed("Deleting").delete(_named(ids, kwargs))
@@ -364,10 +374,10 @@ class PrivateVectorStore(VectorStore):
 
     # ---- From query vectors to documents.
 
-    def _check_scored(self, function: str) -> None:
+    def _check_scored(self) -> None:
         """Raise an error before anything is charged."""
         if not self._search.releases_scores:
-            raise InvalidInput(f"{function} needs scores, and screening without 'refine' releases names alone.")
+            raise InvalidInput("This call needs scores, and screening without 'refine' releases names alone.")
 
     def _check_filter(self, given: Any) -> None:
         """Raise an error where a filter names what is not filterable."""
@@ -383,10 +393,10 @@ class PrivateVectorStore(VectorStore):
     def _retrieve(self, vectors: Sequence[Any], search_type: str, kwargs: dict[str, Any]) -> list[list[Document]]:
         """What a retriever returns for each of several queries."""
         if search_type == "similarity":
-            return [[document for document, _ in found] for found in self._answers.find(vectors, "batch", **kwargs)]
-        self._check_scored("A score threshold")
+            return [[document for document, _ in found] for found in self._answers.find(vectors, **kwargs)]
+        self._check_scored()
         threshold = kwargs.pop("score_threshold")
-        answers = [_relevant(_scored(found), threshold) for found in self._answers.find(vectors, "batch", **kwargs)]
+        answers = [_relevant(_scored(found), threshold) for found in self._answers.find(vectors, **kwargs)]
         return [[document for document, _ in found] for found in answers]
 
 
@@ -427,21 +437,21 @@ def checked_threshold(threshold: Any) -> float | None:
     if threshold is None:
         return None
     must = "a relevance in [0, 1], that is (1 + cosine) / 2"
-    number = _checks.real(threshold, "score_threshold", "the retriever", must)
+    number = _validation.check_real(threshold, "score_threshold", must)
     if not 0 <= number <= 1:
-        _checks.reject("score_threshold", "the retriever", must, threshold)
+        _validation.reject("score_threshold", must, threshold)
     return number
 
 
 def _checked_query(query: Any) -> str:
     if not isinstance(query, str):
-        _checks.reject("query", "a search", "a text", query)
+        _validation.reject("query", "a text", query)
     return query
 
 
 def _checked_embedding(embedding: Any) -> Embeddings:
     if not isinstance(embedding, Embeddings):
-        _checks.reject("embedding", "PrivateVectorStore", "a LangChain Embeddings", type(embedding))
+        _validation.reject("embedding", "a LangChain Embeddings", type(embedding))
     return embedding
 
 
@@ -451,18 +461,18 @@ def _one_by_one(documents: Sequence[Document], kwargs: Mapping[str, Any]) -> Ite
     if ids is None:
         return ((document, dict(kwargs)) for document in documents)
     if len(ids) != len(documents):
-        _checks.reject("ids", "add_documents", f"{len(documents):,} ids, one for each document", ids)
+        _validation.reject("ids", f"{len(documents):,} ids, one for each document", ids)
     return ((document, {**kwargs, "ids": [one]}) for document, one in zip(documents, ids, strict=True))
 
 
 def _named(ids: Any, kwargs: Mapping[str, Any]) -> list[str]:
-    refuse_unknown(kwargs, frozenset(), "delete", "documents are deleted by their ids")
+    refuse_unknown(kwargs, frozenset(), "documents are deleted by their ids")
     if not ids:
-        _checks.reject("ids", "delete", "a list of ids", ids)
-    return _checked_ids(ids, "delete")
+        _validation.reject("ids", "a list of ids", ids)
+    return _checked_ids(ids)
 
 
-def _checked_ids(ids: Any, function: str) -> list[str]:
+def _checked_ids(ids: Any) -> list[str]:
     if not isinstance(ids, list | tuple) or not all(isinstance(one, Hashable) for one in ids):
-        _checks.reject("ids", function, "a list of ids", ids)
+        _validation.reject("ids", "a list of ids", ids)
     return list(ids)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import Store
@@ -71,6 +72,7 @@ class PrivateRetriever(Released, BaseRetriever):
     visible : the metadata fields that answers carry; all by default.
     """
 
+    @validate()
     def __init__(
         self,
         search: PrivateSearch,
@@ -86,8 +88,8 @@ class PrivateRetriever(Released, BaseRetriever):
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
-        fields = checked_fields(filterable, visible, "PrivateRetriever")
-        self._answers = _checked(search, nodes, fields, "PrivateRetriever")
+        fields = checked_fields(filterable, visible)
+        self._answers = _checked(search, nodes, fields)
         self.similarity_top_k, self._only = _checked_asking(
             similarity_top_k, Restriction(fields, filters, node_ids, doc_ids), embed_model, callback_manager
         )
@@ -96,6 +98,7 @@ class PrivateRetriever(Released, BaseRetriever):
 
     @classmethod
     @clear_frames_on_error
+    @validate()
     def from_index(
         cls,
         index: VectorStoreIndex,
@@ -132,10 +135,10 @@ class PrivateRetriever(Released, BaseRetriever):
             "verbose": verbose,
         }
         # Whatever is wrong with the asking is told before an index is paid for.
-        fields = checked_fields(filterable, visible, "PrivateRetriever.from_index")
+        fields = checked_fields(filterable, visible)
         only = Restriction(fields, filters, node_ids, doc_ids)
         _checked_asking(similarity_top_k, only, embed_model, callback_manager)
-        answers = private(index, store, epsilon, options, fields, "PrivateRetriever.from_index")
+        answers = private(index, store, epsilon, options, fields)
         asking["embed_model"] = index._embed_model if embed_model is None else embed_model
         asking["callback_manager"] = index._callback_manager if callback_manager is None else callback_manager
         made = cls(answers.search, {}, **asking)
@@ -206,6 +209,7 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
     _answers: Answers = PrivateAttr()
     _wrapped: VectorStoreIndex | None = PrivateAttr(default=None)
 
+    @validate()
     def __init__(
         self,
         search: PrivateSearch,
@@ -215,11 +219,12 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         visible: Collection[str] | None = None,
     ) -> None:
         super().__init__(stores_text=True)
-        fields = checked_fields(filterable, visible, "PrivateVectorStore")
-        self._answers = _checked(search, nodes, fields, "PrivateVectorStore")
+        fields = checked_fields(filterable, visible)
+        self._answers = _checked(search, nodes, fields)
 
     @classmethod
     @clear_frames_on_error
+    @validate()
     def from_index(
         cls,
         index: VectorStoreIndex,
@@ -231,8 +236,8 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         **options: Any,
     ) -> PrivateVectorStore:
         """Over the vector store of an index; parameters as in :meth:`PrivateRetriever.from_index`."""
-        fields = checked_fields(filterable, visible, "PrivateVectorStore.from_index")
-        answers = private(index, store, epsilon, options, fields, "PrivateVectorStore.from_index")
+        fields = checked_fields(filterable, visible)
+        answers = private(index, store, epsilon, options, fields)
         made = cls(answers.search, {})
         made._answers, made._wrapped = answers, index
         return made
@@ -261,6 +266,7 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         raise InvalidInput(_NO_PICKLE)
 
     @clear_frames_on_error
+    @validate()
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The ``similarity_top_k`` best nodes by released score; filters and lists of ids act on that ranking."""
         for name in kwargs:
@@ -274,7 +280,7 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
             raise InvalidInput("The query has no embedding.")
         vector = _query_vector(query.query_embedding, self.search)[None]
         only = Restriction(self._answers.fields, query.filters, query.node_ids, query.doc_ids)
-        k = _checks.count(query.similarity_top_k, "similarity_top_k", "query")
+        k = _validation.check_count(query.similarity_top_k, "similarity_top_k")
         found = self._answers.find(vector, k, only)[0]
         scores = [one.score for one in found if one.score is not None]
         return VectorStoreQueryResult(
@@ -331,10 +337,10 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         return self._wrapped
 
 
-def _checked(search: Any, nodes: Any, fields: Fields, function: str) -> Answers:
+def _checked(search: Any, nodes: Any, fields: Fields) -> Answers:
     if not isinstance(search, PrivateSearch):
-        raise InvalidInput(f"{function} takes a PrivateSearch. Got {type(search).__name__} instead.")
-    return Answers(search, fetching(nodes, function), fields)
+        _validation.reject("search", "a PrivateSearch", type(search))
+    return Answers(search, fetching(nodes), fields)
 
 
 def _checked_asking(
@@ -344,7 +350,7 @@ def _checked_asking(
         raise InvalidInput(f"The 'embed_model' must be a BaseEmbedding. Got {type(embed_model).__name__} instead.")
     if callback_manager is not None and not isinstance(callback_manager, CallbackManager):
         raise InvalidInput(f"The 'callback_manager' must be a CallbackManager. Got {type(callback_manager).__name__}.")
-    return _checks.count(similarity_top_k, "similarity_top_k", "PrivateRetriever"), only
+    return _validation.check_count(similarity_top_k, "similarity_top_k"), only
 
 
 def _bundles(queries: Any) -> list[QueryBundle]:
@@ -356,7 +362,7 @@ def _bundles(queries: Any) -> list[QueryBundle]:
 
 def _query_vector(given: ArrayLike, search: PrivateSearch) -> NDArray[Any]:
     """One query, checked here so that a bad one is told before anything is read."""
-    vector = _checks.array(given, "query", "retrieve", f"a vector of {search.dimension} real numbers")
+    vector = _validation.check_array(given, "query", f"a vector of {search.dimension} real numbers")
     if vector.shape != (search.dimension,):
-        _checks.reject("query", "retrieve", f"a vector of {search.dimension} real numbers", vector)
+        _validation.reject("query", f"a vector of {search.dimension} real numbers", vector)
     return vector

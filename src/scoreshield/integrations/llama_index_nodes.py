@@ -11,6 +11,7 @@ from llama_index.core.schema import BaseNode, IndexNode, MediaResource, RelatedN
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, FilterCondition, MetadataFilters
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.integrations._common import KEY, Fields, growing_pages, scrub
 
@@ -28,12 +29,12 @@ class Released:
 # ---- Where nodes come from.
 
 
-def fetching(nodes: Any, function: str) -> Fetch:
+def fetching(nodes: Any) -> Fetch:
     """From a mapping of ids, or a function from one id to its node or None."""
     if isinstance(nodes, Mapping):
         return _one_by_one(nodes.get)
     if not callable(nodes):
-        raise InvalidInput(f"The 'nodes' of {function} must be a mapping or a function from ids to nodes.")
+        _validation.reject("nodes", "a mapping or a function from ids to nodes", type(nodes))
     return _one_by_one(nodes)
 
 
@@ -159,9 +160,9 @@ class Restriction:
         raise InvalidInput(f"The filters do not fit the nodes' metadata ({name}).")
 
 
-def checked_fields(filterable: Any, visible: Any, function: str) -> Fields:
+def checked_fields(filterable: Any, visible: Any) -> Fields:
     """The declared fields, the document under one name."""
-    fields = Fields.checked(filterable, visible, function)
+    fields = Fields.checked(filterable, visible)
     return Fields(frozenset(map(_one_name, fields.filterable)), fields.visible)
 
 

@@ -14,7 +14,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores import SimpleVectorStore
 from numpy.typing import NDArray
 
-from scoreshield import stores
+from scoreshield import _validation, stores
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.integrations._common import Fields, annotated, look_every, not_charged, not_read, refuse, take_unread
 from scoreshield.integrations.llama_index_nodes import (
@@ -184,23 +184,19 @@ class Answers:
         return NodeWithScore(node=bare_copy(node, metadata, self.fields), score=score)
 
 
-def private(
-    index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields, function: str
-) -> Answers:
+def private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields) -> Answers:
     """A search over an index's vectors, and its nodes. Before anything is paid, the ids must name some of them."""
-    answers = _private(index, store, epsilon, options, fields, function)
+    answers = _private(index, store, epsilon, options, fields)
     answers.search.check_before_refresh(answers.try_one)
     return answers
 
 
-def _private(
-    index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields, function: str
-) -> Answers:
+def _private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: Fields) -> Answers:
     if not isinstance(index, VectorStoreIndex):
-        raise InvalidInput(f"{function} takes a VectorStoreIndex. Got {type(index).__name__} instead.")
+        _validation.reject("index", "a VectorStoreIndex", type(index))
     for name in options:
         if name not in _PARAMETERS:
-            raise InvalidInput(f"{function} has no option {name!r}.")
+            raise InvalidInput(f"There is no option {name!r}.")
     if options.get("centroids"):
         refuse("'centroids' for a retriever", "it answers with nodes, and a centroid is of several")
     pays = options.get("mode", "index") == "index"
@@ -210,7 +206,7 @@ def _private(
         source, fetch = store, from_docstore(index, lambda one: one if isinstance(one, str) else None)
     fetch = followed(index, fetch)
     file = options.get("file")
-    if pays and (file is None or not is_there(as_path(file, function))):
+    if pays and (file is None or not is_there(as_path(file))):
         return _paid(source, fetch, epsilon, dict(options), fields)
     search = PrivateSearch(source, epsilon=epsilon, **options)
     return Answers(search, fetch, fields, any_of(fetch, search.ids, "The saved index" if pays else "The store"))

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -43,6 +44,7 @@ class Found(list[dict[str, Any]]):
 
 
 @clear_frames_on_error
+@validate()
 def semantic_search(
     query_embeddings: Any, corpus_embeddings: Any, *, epsilon: float, top_k: int = 10, **options: Any
 ) -> list[Found]:
@@ -63,14 +65,14 @@ def semantic_search(
             )
     if "file" in options:
         refuse("'file' in semantic_search", "nothing tells a corpus of vectors from another; use a PrivateCorpus")
-    options = _checked(options, "semantic_search")
-    k, queries = _checks.count(top_k, "top_k", "semantic_search"), as_array(query_embeddings)
+    options = _checked(options)
+    k, queries = _validation.check_count(top_k, "top_k"), as_array(query_embeddings)
     held = [corpus_embeddings]
     del corpus_embeddings  # so that the frames of an error do not hold them
 
     def make() -> PrivateSearch:
-        rows = _embeddings.as_rows(as_array(held.pop()), "semantic_search", "corpus_embeddings")
-        _embeddings.as_queries(queries, rows.shape[1], "semantic_search")  # before anything is paid for
+        rows = _embeddings.as_rows(as_array(held.pop()), "corpus_embeddings")
+        _embeddings.as_queries(queries, rows.shape[1])  # before anything is paid for
         return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **options)
 
     return [_found(hits) for hits in make().search_batch(queries, k)]
@@ -93,6 +95,7 @@ class PrivateCorpus:
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(
         self,
         model: Any,
@@ -106,8 +109,8 @@ class PrivateCorpus:
             raise InvalidInput(
                 f"PrivateCorpus takes a model with an 'encode' method. Got {type(model).__name__} instead."
             )
-        self._model, self._sentences = model, check_texts(sentences, "sentences", "PrivateCorpus")
-        options = _checked(options, "PrivateCorpus")
+        self._model, self._sentences = model, check_texts(sentences, "sentences")
+        options = _checked(options)
         names = range(len(self._sentences)) if ids is None else _names(ids, len(self._sentences))
         self._places: dict[Any, int] = {one: place for place, one in enumerate(names)}
         self._named = ids is not None
@@ -137,6 +140,7 @@ class PrivateCorpus:
         return self._search
 
     @clear_frames_on_error
+    @validate()
     def search(self, query: str | Sequence[str], k: int = 10, *, threshold: float | None = None) -> Any:
         """The ``k`` best sentences: a list of ``{"corpus_id", "score", "text"}``; for several queries, a list of such.
 
@@ -146,7 +150,7 @@ class PrivateCorpus:
         all, where queries are charged.
         """
         one = isinstance(query, str)
-        texts = check_texts([query] if isinstance(query, str) else query, "query", "PrivateCorpus.search")
+        texts = check_texts([query] if isinstance(query, str) else query, "query")
         vectors = encode_batch(_encoder(self._model, "encode_query"), texts)  # public, so together
         answers = [self._found(hits) for hits in self._search.search_batch(vectors, k, threshold=threshold)]
         return answers[0] if one else answers
@@ -212,16 +216,16 @@ def _names(ids: Any, count: int) -> list[Any]:
     must = f"{count:,} different whole numbers or strings, one for each sentence"
     given = ids.tolist() if isinstance(ids, np.ndarray) else ids
     if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != count:
-        _checks.reject("ids", "PrivateCorpus", must, ids)
+        _validation.reject("ids", must, ids)
     whole = (isinstance(one, str) or (isinstance(one, numbers.Integral) and not isinstance(one, bool)) for one in given)
     if not all(whole) or len(set(given)) != count:
-        _checks.reject("ids", "PrivateCorpus", must, ids)
+        _validation.reject("ids", must, ids)
     return [one if isinstance(one, str) else int(one) for one in given]
 
 
-def _checked(options: dict[str, Any], function: str) -> dict[str, Any]:
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name in sorted(options.keys() - _OPTIONS):
-        raise InvalidInput(f"{function} has no parameter {name!r}, and PrivateSearch has no such option.")
+        raise InvalidInput(f"There is no parameter {name!r}, and PrivateSearch has no such option.")
     if options.get("centroids"):
         refuse("'centroids' here", "answers name records, and a centroid is of several")
     return options

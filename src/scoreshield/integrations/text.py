@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 
@@ -69,6 +70,7 @@ class BatchEffect:
 
 
 @clear_frames_on_error
+@validate()
 def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None = None) -> NDArray[Any]:
     """Encode texts one per call, so that each row depends on its own text alone.
 
@@ -86,8 +88,8 @@ def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None =
         InvalidInput: If a call does not give one row of real numbers, or rows differ in length.
     """
     if not callable(encode):
-        _checks.reject("encode", "embed_rows", "a function from a list of texts to their rows", type(encode))
-    checked = check_texts(texts, "texts", "embed_rows")
+        _validation.reject("encode", "a function from a list of texts to their rows", type(encode))
+    checked = check_texts(texts, "texts")
     rows = []
     for place, text in enumerate(checked, start=1):
         rows.append(encode_batch(encode, [text])[0])
@@ -99,6 +101,7 @@ def embed_rows(encode: Encode, texts: Sequence[str], progress: Progress | None =
 
 
 @clear_frames_on_error
+@validate()
 def find_batch_effect(encode: Encode, texts: Sequence[str] | None = None) -> BatchEffect:
     """Encode texts together, replace one of them, and compare the bits of the other rows.
 
@@ -114,9 +117,9 @@ def find_batch_effect(encode: Encode, texts: Sequence[str] | None = None) -> Bat
         >>> find_batch_effect(lambda texts: [[len(text), 1.0] for text in texts]).moved
         0
     """
-    sample = _sentences() if texts is None else check_texts(texts, "texts", "find_batch_effect")
+    sample = _sentences() if texts is None else check_texts(texts, "texts")
     if len(sample) < 2:
-        _checks.reject("texts", "find_batch_effect", "at least two texts", sample)
+        _validation.reject("texts", "at least two texts", sample)
     before = encode_batch(encode, sample)
     is_repeatable = not _changed(before, encode_batch(encode, sample)).any()
     moved, largest = np.zeros(len(sample), dtype=bool), 0.0
@@ -146,16 +149,16 @@ def as_array(given: Any) -> NDArray[Any]:
     if hasattr(given, "detach"):
         dense = given.detach().to_dense() if given.is_sparse else given.detach()
         return np.asarray((dense.float() if dense.dtype.itemsize < 4 else dense).cpu().numpy())
-    return _checks.array(given, "embeddings", "semantic_search", "a matrix of real numbers")
+    return _validation.check_array(given, "embeddings", "a matrix of real numbers")
 
 
-def check_texts(given: Any, name: str, function: str) -> list[str]:
+def check_texts(given: Any, name: str) -> list[str]:
     """A list of at least one text; the message says its length and nothing of its content."""
     must = "a list of at least one string"
     if isinstance(given, str):
-        _checks.reject(name, function, must, str)
+        _validation.reject(name, must, str)
     if not isinstance(given, Sequence) or not len(given) or not all(isinstance(one, str) for one in given):
-        _checks.reject(name, function, must, given)
+        _validation.reject(name, must, given)
     return list(given)
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._formatting import advantage_text, number_text
 from scoreshield.decisions.curves import Roc, roc
 from scoreshield.decisions.scores import Sample, Scores
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.plan.contracts import Contract
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
@@ -78,35 +78,33 @@ class Plan:
         return self.answer
 
 
-def take_scores(scores: object, name: str, function: str) -> Scores:
+def take_scores(scores: object, name: str) -> Scores:
     """Cosines for a plan: finite, at least two, in [-1, 1] but for the rounding of single precision."""
     if isinstance(scores, Scores) and not isinstance(scores, Sample):
         if scores.lowest < -1 or scores.highest > 1:
-            raise InvalidInput(
-                f"The '{name}' parameter of {function} must be a distribution of cosines, cut to [-1, 1]."
-            )
+            raise InvalidParameter(name, "must be a distribution of cosines, cut to [-1, 1].")
         return scores
-    sample = scores if isinstance(scores, Sample) else Sample(scores, name, function)  # type: ignore[arg-type]
+    sample = scores if isinstance(scores, Sample) else Sample(scores, name)  # type: ignore[arg-type]
     if sample.lowest < -1 - 1e-6 or sample.highest > 1 + 1e-6:
         worst = sample.highest if sample.highest > 1 else sample.lowest
-        raise InvalidInput(
-            f"The '{name}' parameter of {function} must be cosines, in [-1, 1]. Got a score of {worst:.6g}; distances "
-            "and percentages must be converted first."
+        raise InvalidParameter(
+            name,
+            f"must be cosines, in [-1, 1]. Got a score of {worst:.6g}; convert distances and percentages first.",
         )
     return sample.clamp(-1.0, 1.0)
 
 
-def take_source(source: str | None, function: str, *scores: Scores | None) -> str:
+def take_source(source: str | None, *scores: Scores | None) -> str:
     """Where the scores come from; if nobody says, parameters for distributions and private for samples."""
     if source is None:
         return "private" if any(isinstance(part, Sample) for part in scores) else "parameters"
-    return _checks.one_of(source, "source", function, SOURCES)
+    return _validation.check_option(source, "source", SOURCES)
 
 
-def take_ranges(ranges: Any, function: str) -> list[tuple[float, float]]:
+def take_ranges(ranges: Any) -> list[tuple[float, float]]:
     if not isinstance(ranges, list | tuple):
-        _checks.reject("compare_ranges", function, "a list of pairs", ranges)
-    return [check_score_range(pair, function) for pair in ranges]
+        _validation.reject("compare_ranges", "a list of pairs", ranges)
+    return [check_score_range(pair) for pair in ranges]
 
 
 def warnings_for(source: str, impostor: Scores, share: float, promise: Contract) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from scoreshield import _checks, decisions
+from scoreshield import _validation, decisions
 from scoreshield._formatting import advantage_text, number_text, rate_text
+from scoreshield._validation import validate
 from scoreshield.decisions.scores import Scores, check_target
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import UNPAID, finite, take_ranges, take_scores, take_source
@@ -168,6 +169,7 @@ class Choice:
         return self.answer
 
 
+@validate()
 def choose(
     need: str,
     irrelevant: object = None,
@@ -201,16 +203,15 @@ def choose(
     epsilon, delta : the contract; or ``max_advantage``; or ``max_tpr`` with ``at_fpr``. With delta 0 no Gaussian.
     ranges : public score ranges to consider.
     """
-    function = "choose"
-    need = _checks.one_of(need, "need", function, NEEDS)
-    promise = _promise(epsilon, delta, max_advantage, max_tpr, at_fpr, function)
-    within = take_ranges(ranges, function) or [(-1.0, 1.0)]
-    far = None if irrelevant is None else take_scores(irrelevant, "irrelevant", function)
-    near = None if relevant is None else take_scores(relevant, "relevant", function)
+    need = _validation.check_option(need, "need", NEEDS)
+    promise = _promise(epsilon, delta, max_advantage, max_tpr, at_fpr)
+    within = take_ranges(ranges) or [(-1.0, 1.0)]
+    far = None if irrelevant is None else take_scores(irrelevant, "irrelevant")
+    near = None if relevant is None else take_scores(relevant, "relevant")
     if benchmark is None:
-        source = take_source(source, function, far, near) if far is not None else "parameters"
+        source = take_source(source, far, near) if far is not None else "parameters"
     else:
-        source = take_source(source or "private", function)
+        source = take_source(source or "private")
     floor = 0.0
     match need:
         case "scores":
@@ -218,19 +219,19 @@ def choose(
         case "verification":
             if far is None or near is None or target_fmr is None:
                 raise InvalidInput("Verification needs irrelevant (impostor) and relevant scores, and target_fmr.")
-            target = check_target(target_fmr, "target_fmr", function)
+            target = check_target(target_fmr, "target_fmr")
             far.clean_threshold(target)
             metric, larger = f"true matches at a false-match rate of {rate_text(target)}", True
             found = list(_verification(promise, far, near, target, within))
         case "retrieval" | "matches" | "top-k":
             if benchmark is not None:
-                far, near, records = _of_benchmark(benchmark, function)
+                far, near, records = _of_benchmark(benchmark)
             if far is None or near is None or records is None or k is None:
                 raise InvalidInput(
                     "Retrieval needs k, and a benchmark, or records with irrelevant and relevant scores."
                 )
-            records = _checks.count(records, "records", function, least=2)
-            k = _checks.count(k, "k", function)
+            records = _validation.check_count(records, "records", least=2)
+            k = _validation.check_count(k, "k")
             metric, larger = f"recall among the best {k:,} of {records:,}", True
             found = list(_retrieval(promise, far, near, records, k, within, benchmark))
             best = max(candidate.utility for candidate in found)
@@ -238,21 +239,21 @@ def choose(
         case "gram":
             if records is None or dimension is None:
                 raise InvalidInput("A Gram matrix needs the number of records and the dimension of the vectors.")
-            records = _checks.count(records, "records", function, least=2)
-            dimension = _checks.count(dimension, "dimension", function, least=2)
+            records = _validation.check_count(records, "records", least=2)
+            dimension = _validation.check_count(dimension, "dimension", least=2)
             metric, larger = "root mean squared error of a pairwise score", False
             found = list(_gram(promise, records, dimension))
         case "many queries":
-            queries = _checks.count(queries, "queries", function)
+            queries = _validation.check_count(queries, "queries")
             if dimension is None:
                 raise InvalidInput("Many queries need the dimension of the vectors.")
-            dimension = _checks.count(dimension, "dimension", function, least=2)
+            dimension = _validation.check_count(dimension, "dimension", least=2)
             metric, larger = f"root mean squared error of a score, {queries:,} queries answered", False
             found = list(_many(promise, queries, dimension, within))
         case _:
             if records is None:
                 raise InvalidInput("An operating point needs the number of records.")
-            records = _checks.count(records, "records", function, least=2)
+            records = _validation.check_count(records, "records", least=2)
             metric, larger = "error of the false-match rate", False
             found = list(_operating(promise, records))
     if not found:
@@ -262,20 +263,20 @@ def choose(
     return Choice(need, metric, larger, promise, tuple(found), floor, source, warnings)
 
 
-def _promise(epsilon: Any, delta: Any, max_advantage: Any, max_tpr: Any, at_fpr: Any, function: str) -> Promise:
-    delta = _checks.probability(delta, "delta", function, zero=True)
+def _promise(epsilon: Any, delta: Any, max_advantage: Any, max_tpr: Any, at_fpr: Any) -> Promise:
+    delta = _validation.check_probability(delta, "delta", zero=True)
     given = (epsilon is not None) + (max_advantage is not None) + (max_tpr is not None or at_fpr is not None)
     if given != 1:
-        raise InvalidInput(f"{function} takes one contract: epsilon, or max_advantage, or max_tpr with at_fpr.")
+        raise InvalidInput("Give one contract: epsilon, or max_advantage, or max_tpr with at_fpr.")
     if epsilon is not None:
-        epsilon = _checks.budget(epsilon, function)
+        epsilon = _validation.check_epsilon(epsilon)
         words = f"epsilon {number_text(epsilon)}" + (f", delta {number_text(delta)}" if delta else "")
         return Promise(words, delta, epsilon=epsilon)
     if max_advantage is not None:
-        advantage = _checks.probability(max_advantage, "max_advantage", function, zero=False)
+        advantage = _validation.check_probability(max_advantage, "max_advantage", zero=False)
         return Promise(f"an attacker's advantage of at most {advantage:g}", delta, advantage=advantage)
-    tpr = _checks.probability(max_tpr, "max_tpr", function, zero=False)
-    fpr = _checks.probability(at_fpr, "at_fpr", function, zero=False)
+    tpr = _validation.check_probability(max_tpr, "max_tpr", zero=False)
+    fpr = _validation.check_probability(at_fpr, "at_fpr", zero=False)
     if tpr <= fpr:
         raise InvalidInput(f"max_tpr ({tpr:g}) must exceed at_fpr ({fpr:g}): guessing reaches that much.")
     return Promise(f"at most {tpr:g} true positives at {fpr:g} false positives", delta, rates=(tpr, fpr))
@@ -349,16 +350,16 @@ def _verification(
             yield _candidate(name, call, decisions.roc(genuine, impostor, law).tpr_at(target), profile, promise, within)
 
 
-def _of_benchmark(benchmark: Any, function: str) -> tuple[Scores, Scores, int]:
+def _of_benchmark(benchmark: Any) -> tuple[Scores, Scores, int]:
     """The two populations and the number of records of a benchmark."""
     if not isinstance(benchmark, tuple) or len(benchmark) != 2:
-        _checks.reject("benchmark", function, "a pair (scores, relevant)", benchmark)
+        _validation.reject("benchmark", "a pair (scores, relevant)", benchmark)
     decisions.recall_of_queries(*benchmark, 0, k=1)  # refuses what is no benchmark
     scores, pairs = np.asarray(benchmark[0], dtype=np.float64), np.asarray(benchmark[1])
     others = np.ones(scores.shape, dtype=np.bool_)
     others[pairs[:, 0], pairs[:, 1]] = False
-    near = take_scores(scores[pairs[:, 0], pairs[:, 1]], "benchmark", function)
-    return take_scores(scores[others], "benchmark", function), near, scores.shape[1]
+    near = take_scores(scores[pairs[:, 0], pairs[:, 1]], "benchmark")
+    return take_scores(scores[others], "benchmark"), near, scores.shape[1]
 
 
 def _retrieval(

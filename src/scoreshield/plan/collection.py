@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings
 
 Index = NDArray[np.intp]
 
 
+@validate()
 def scores_of_collection(
     rows: ArrayLike, labels: ArrayLike, *, research: bool = False, pairs: int = 1_000_000, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -19,18 +21,17 @@ def scores_of_collection(
 
     They are clean scores, so this is for public collections, or for a curator's own eyes: ``research=True`` says so.
     """
-    function = "scores_of_collection"
     if research is not True:
         raise InvalidInput(
             "Planning from a collection reads its clean scores, which nobody has paid for: pass research=True (on the "
             "command line --research) if the collection is public or the plan stays with the curator."
         )
-    unit = embeddings.unit_rows(embeddings.as_rows(rows, function), function)
-    names = _checks.array(labels, "labels", function, "one label a record")
+    unit = embeddings.unit_rows(embeddings.as_rows(rows))
+    names = _validation.check_array(labels, "labels", "one label a record")
     if names.shape != (len(unit),):
-        _checks.reject("labels", function, f"one label a record ({len(unit)} of them)", labels)
-    pairs = _checks.count(pairs, "pairs", function, least=2)
-    rng = np.random.default_rng(_checks.count(seed, "seed", function, least=0))
+        _validation.reject("labels", f"one label a record ({len(unit)} of them)", labels)
+    pairs = _validation.check_count(pairs, "pairs", least=2)
+    rng = np.random.default_rng(_validation.check_count(seed, "seed", least=0))
     _, place = np.unique(names, return_inverse=True)
     return _cosines(unit, *_pairs(place, pairs, rng, same=False)), _cosines(unit, *_pairs(place, pairs, rng, same=True))
 

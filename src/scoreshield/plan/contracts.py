@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.special import erfinv, ndtr, ndtri
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._formatting import number_text
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
@@ -75,38 +75,35 @@ def contract(
     max_tpr: float | None = None,
     at_fpr: float | None = None,
     calibration: str = "analytic",
-    function: str = "contract",
 ) -> Contract | None:
     """A contract from an epsilon, from an advantage, or from a true-positive rate at a false-positive rate.
 
     None where none of the three is given: the caller then looks for the least epsilon that serves.
     """
-    delta = _checks.probability(delta, "delta", function, zero=False)
-    calibration = _checks.one_of(calibration, "calibration", function, gaussian.METHODS)
+    delta = _validation.check_probability(delta, "delta", zero=False)
+    calibration = _validation.check_option(calibration, "calibration", gaussian.METHODS)
     given = [name for name, value in (("epsilon", epsilon), ("max_advantage", max_advantage)) if value is not None]
     if max_tpr is not None or at_fpr is not None:
         if max_tpr is None or at_fpr is None:
             raise InvalidInput(
-                f"{function} needs max_tpr and at_fpr together: so many true positives at so many false."
+                "Give max_tpr and at_fpr together: the most true positives at a rate of false positives."
             )
         given.append("max_tpr at at_fpr")
     if len(given) > 1:
-        raise InvalidInput(
-            f"{function} takes one contract, not several: got {' and '.join(given)}; leave all but one out."
-        )
+        raise InvalidInput(f"Give one contract, not several: got {' and '.join(given)}.")
     if epsilon is not None:
-        epsilon = _checks.budget(epsilon, function)
+        epsilon = _validation.check_epsilon(epsilon)
         mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration)
         return Contract(mu, epsilon, delta, f"epsilon {number_text(epsilon)}, delta {number_text(delta)}", calibration)
     if given and calibration != "analytic":
         raise InvalidInput(f"An attack bound sets the noise by itself: leave the {calibration} calibration out.")
     if max_advantage is not None:
-        advantage = _checks.probability(max_advantage, "max_advantage", function, zero=False)
+        advantage = _validation.check_probability(max_advantage, "max_advantage", zero=False)
         mu = 2 * math.sqrt(2) * float(erfinv(advantage))
         stated = f"an attacker's advantage of at most {advantage:g}"
     elif max_tpr is not None and at_fpr is not None:
-        tpr = _checks.probability(max_tpr, "max_tpr", function, zero=False)
-        fpr = _checks.probability(at_fpr, "at_fpr", function, zero=False)
+        tpr = _validation.check_probability(max_tpr, "max_tpr", zero=False)
+        fpr = _validation.check_probability(at_fpr, "at_fpr", zero=False)
         if not tpr - fpr > 1e-12:
             raise InvalidInput(f"max_tpr ({tpr:g}) must exceed at_fpr ({fpr:g}): guessing reaches that much.")
         mu = float(ndtri(tpr) - ndtri(fpr))

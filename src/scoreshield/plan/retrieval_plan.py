@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from scoreshield import _checks, decisions
+from scoreshield import _validation, decisions
 from scoreshield._formatting import number_text, rate_text, rates_text
+from scoreshield._validation import validate
 from scoreshield.decisions.curves import recall_at_k
 from scoreshield.decisions.roots import first_crossing
 from scoreshield.decisions.scores import Float, Sample
@@ -92,6 +93,7 @@ class RetrievalPlan(Plan):
         return epsilons, np.array(recalls)
 
 
+@validate()
 def retrieval(
     irrelevant: object,
     relevant: object,
@@ -119,23 +121,22 @@ def retrieval(
 
     The other arguments are those of :func:`verification`.
     """
-    function = "retrieval"
-    noise_scores = take_scores(irrelevant, "irrelevant", function)
-    signal = take_scores(relevant, "relevant", function)
-    source = take_source(source, function, noise_scores, signal)
-    others = take_ranges(compare_ranges, function)
-    records = _checks.count(records, "records", function, least=2)
-    k = _checks.count(k, "k", function)
+    noise_scores = take_scores(irrelevant, "irrelevant")
+    signal = take_scores(relevant, "relevant")
+    source = take_source(source, noise_scores, signal)
+    others = take_ranges(compare_ranges)
+    records = _validation.check_count(records, "records", least=2)
+    k = _validation.check_count(k, "k")
     if k >= records:
         raise InvalidInput(f"With k = {k:,} of {records:,} records every record is returned: choose a smaller k.")
     if target_recall is not None:
-        target_recall = _checks.probability(target_recall, "target_recall", function, zero=False)
+        target_recall = _validation.check_probability(target_recall, "target_recall", zero=False)
     if isinstance(noise_scores, Sample) and len(noise_scores) * k < records:
         raise InvalidInput(
             f"{k:,} of {records:,} records is a share that {len(noise_scores):,} irrelevant scores cannot show: give "
             f"at least {math.ceil(records / k):,} of them, or a larger k."
         )
-    chosen = check_score_range(score_range, function)
+    chosen = check_score_range(score_range)
     promise = contract(
         delta=delta,
         epsilon=epsilon,
@@ -143,7 +144,6 @@ def retrieval(
         max_tpr=max_tpr,
         at_fpr=at_fpr,
         calibration=calibration,
-        function=function,
     )
 
     def recall(scale: float, within: tuple[float, float]) -> float:
@@ -173,7 +173,7 @@ def retrieval(
             f"without any noise the relevant record is among the best {k:,} of {records:,} in {found} of the queries, "
             f"where {asked} is asked for",
         )
-        promise = contract(delta=delta, epsilon=least_epsilon * (1 + 1e-9), calibration=calibration, function=function)
+        promise = contract(delta=delta, epsilon=least_epsilon * (1 + 1e-9), calibration=calibration)
         assert promise is not None
     width = chosen[1] - chosen[0]
     scale = promise.scale(width)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from scoreshield import _checks, decisions
+from scoreshield import _validation, decisions
 from scoreshield._formatting import number_text, rate_text, rates_text
+from scoreshield._validation import validate
 from scoreshield.decisions.scores import Float, Sample, check_target
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.alternatives import MatchNeed, Outcome, Rule, alternatives, end_of_range
@@ -92,6 +93,7 @@ class VerificationPlan(Plan):
         return scales, np.array(shifts), -0.5 * scales**2 * curvature
 
 
+@validate()
 def verification(
     impostor: object,
     genuine: object = None,
@@ -125,18 +127,17 @@ def verification(
     source : where the scores come from: "public", "released" under a guarantee, assumed "parameters", or "private",
         which samples are taken to be if nothing is said, and which is warned about: a plan made of them reveals them.
     """
-    function = "verification"
-    impostors = take_scores(impostor, "impostor", function)
-    genuines = None if genuine is None else take_scores(genuine, "genuine", function)
-    source = take_source(source, function, impostors, genuines)
-    ranges = take_ranges(compare_ranges, function)
-    target = check_target(target_fmr, "target_fmr", function)
+    impostors = take_scores(impostor, "impostor")
+    genuines = None if genuine is None else take_scores(genuine, "genuine")
+    source = take_source(source, impostors, genuines)
+    ranges = take_ranges(compare_ranges)
+    target = check_target(target_fmr, "target_fmr")
     if target_tar is not None:
-        target_tar = _checks.probability(target_tar, "target_tar", function, zero=False)
+        target_tar = _validation.check_probability(target_tar, "target_tar", zero=False)
         if genuines is None:
             raise InvalidInput("A true-match target needs genuine scores: give them beside the impostor ones.")
-    chosen_range = check_score_range(score_range, function)
-    rule = Rule(bool(clipped), _checks.one_of(endpoint, "endpoint", function, decisions.ENDPOINTS))
+    chosen_range = check_score_range(score_range)
+    rule = Rule(bool(clipped), _validation.check_option(endpoint, "endpoint", decisions.ENDPOINTS))
     impostors.clean_threshold(target)
     promise = contract(
         delta=delta,
@@ -145,7 +146,6 @@ def verification(
         max_tpr=max_tpr,
         at_fpr=at_fpr,
         calibration=calibration,
-        function=function,
     )
     need = MatchNeed(impostors, genuines, target, target_tar, delta)
     least = need.least_epsilon(chosen_range, rule, calibration)
@@ -157,7 +157,7 @@ def verification(
                 "is met at any epsilon: give a true-match target, or a contract (epsilon, or an attack bound)."
             )
         check_least(least, need.obstacle(chosen_range, rule))
-        promise = contract(delta=delta, epsilon=least * (1 + 1e-9), calibration=calibration, function=function)
+        promise = contract(delta=delta, epsilon=least * (1 + 1e-9), calibration=calibration)
         assert promise is not None
     return _verified(need, promise, least, chosen_range, rule, source, ranges, searched)
 

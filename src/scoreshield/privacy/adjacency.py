@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 
 REGIMES = ("scores", "row", "gram")
@@ -67,6 +68,7 @@ class Adjacency(ABC):
 
     kind: ClassVar[str]
 
+    @validate()
     def sensitivity(
         self,
         regime: str,
@@ -79,19 +81,18 @@ class Adjacency(ABC):
 
         ``queries`` are the public queries of a batch, one a row (they are normalised here); None is one query.
         """
-        function = f"{type(self).__name__}.sensitivity"
-        regime = _checks.one_of(regime, "regime", function, REGIMES)
-        records = _checks.count(records, "records", function)
-        low, high = check_score_range(score_range, function)
+        regime = _validation.check_option(regime, "regime", REGIMES)
+        records = _validation.check_count(records, "records")
+        low, high = check_score_range(score_range)
         released = Released(regime, records, high - low)
         if queries is not None:
             must = "a vector or a matrix of real numbers without zero rows"
-            stack = np.atleast_2d(_checks.array(queries, "queries", function, must))
+            stack = np.atleast_2d(_validation.check_array(queries, "queries", must))
             if stack.ndim != 2 or stack.size == 0 or stack.dtype.kind not in "fiu" or not np.isfinite(stack).all():
-                _checks.reject("queries", function, must, stack)
+                _validation.reject("queries", must, stack)
             lengths = np.linalg.norm(stack.astype(np.float64), axis=1, keepdims=True)
             if lengths.min() == 0:
-                _checks.reject("queries", function, must, stack)
+                _validation.reject("queries", must, stack)
             stack = stack / lengths
             released = Released(regime, records, high - low, len(stack), spectral_norm(stack))
         return self.of(released)
@@ -173,15 +174,16 @@ class Identity(Adjacency):
     identities: int = field(init=False)
     largest: int = field(init=False)
 
+    @validate()
     def __init__(self, labels: ArrayLike, centroids: bool = False) -> None:
         must = "a one-dimensional array of integers or strings, one a record"
-        array = _checks.array(labels, "labels", "Identity", must)
+        array = _validation.check_array(labels, "labels", must)
         if array.dtype.kind in "OT" and all(isinstance(label, str) for label in array.ravel()):
             array = array.astype(str)
         if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iuUSb":
-            _checks.reject("labels", "Identity", must, array)
+            _validation.reject("labels", must, array)
         if not isinstance(centroids, bool | np.bool_):
-            _checks.reject("centroids", "Identity", "True or False", centroids)
+            _validation.reject("centroids", "True or False", centroids)
         array = array.copy()
         array.flags.writeable = False
         sizes = np.unique(array, return_counts=True)[1]
@@ -258,15 +260,16 @@ class GramRadius(Adjacency):
 
     radius: float
 
+    @validate()
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", _checks.positive(self.radius, "radius", "GramRadius"))
+        object.__setattr__(self, "radius", _validation.check_positive(self.radius, "radius"))
 
     @classmethod
+    @validate()
     def from_pairs(cls, m: int, t: float) -> GramRadius:
         """``m`` undirected pairs change their similarity by at most ``t`` each: t sqrt(2 m)."""
-        function = "GramRadius.from_pairs"
-        m = _checks.count(m, "m", function)
-        return cls(_checks.positive(t, "t", function) * math.sqrt(2 * m))
+        m = _validation.check_count(m, "m")
+        return cls(_validation.check_positive(t, "t") * math.sqrt(2 * m))
 
     @classmethod
     def from_record(cls, m: int, t: float) -> GramRadius:
@@ -274,19 +277,20 @@ class GramRadius(Adjacency):
         return cls.from_pairs(m, t)
 
     @classmethod
+    @validate()
     def from_drift(cls, n: int, k: int, h: float) -> GramRadius:
         """``k`` of ``n`` embeddings drift by at most ``h`` in l2: 2 h sqrt(n k) + h^2 k."""
-        function = "GramRadius.from_drift"
-        n = _checks.count(n, "n", function)
-        k = _checks.count(k, "k", function)
-        h = _checks.positive(h, "h", function)
+        n = _validation.check_count(n, "n")
+        k = _validation.check_count(k, "k")
+        h = _validation.check_positive(h, "h")
         if k > n:
-            _checks.reject("k", function, f"at most n = {n}", k)
+            _validation.reject("k", f"at most n = {n}", k)
         return cls(2 * h * math.sqrt(n * k) + h * h * k)
 
+    @validate()
     def dominates_replacement(self, n: int) -> bool:
         """Whether this radius covers the replacement of any one of ``n`` records."""
-        n = _checks.count(n, "n", "GramRadius.dominates_replacement")
+        n = _validation.check_count(n, "n")
         return self.radius >= Replacement().sensitivity("gram", n).l2
 
     def _scores(self, released: Released) -> Sensitivity:
@@ -318,20 +322,20 @@ def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
             return GramRadius(radius)
         case {"kind": Identity.kind, "centroids": centroids, "identities": identities, "largest": largest}:
             if not isinstance(centroids, bool):
-                _checks.reject("centroids", "an Identity", "true or false", centroids)
-            identities = _checks.count(identities, "identities", "an Identity")
-            return Identity._bare(centroids, identities, _checks.count(largest, "largest", "an Identity"))
+                _validation.reject("centroids", "true or false", centroids)
+            identities = _validation.check_count(identities, "identities")
+            return Identity._bare(centroids, identities, _validation.check_count(largest, "largest"))
     raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
 
 
-def check_score_range(score_range: Any, function: str) -> tuple[float, float]:
+def check_score_range(score_range: Any) -> tuple[float, float]:
     """The public range [a, b], -1 <= a < b <= 1, that clean scores are clamped to."""
     must = "a pair (a, b) with -1 <= a < b <= 1"
     if not isinstance(score_range, tuple | list | np.ndarray) or len(score_range) != 2:
-        _checks.reject("score_range", function, must, score_range)
-    low, high = (_checks.real(end, "score_range", function, must) for end in score_range)
+        _validation.reject("score_range", must, score_range)
+    low, high = (_validation.check_real(end, "score_range", must) for end in score_range)
     if not -1 <= low < high <= 1:
-        _checks.reject("score_range", function, must, f"({low:g}, {high:g})")
+        _validation.reject("score_range", must, f"({low:g}, {high:g})")
     return low, high
 
 

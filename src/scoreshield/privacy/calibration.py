@@ -20,7 +20,8 @@ from typing import Literal, get_args
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidCalibration
 
 Method = Literal["analytic", "conservative", "classical"]
@@ -106,6 +107,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     return _step_until(root, lambda mu: exceeds(epsilon, mu, target) <= 0, upward=False)
 
 
+@validate()
 def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
     """The standard deviation of Gaussian noise that makes a quantity of this sensitivity (epsilon, delta)-private.
 
@@ -126,13 +128,12 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
     InvalidCalibration
         if a textbook rule is asked for outside its validity; it carries the true pair and the analytic scale.
     """
-    function = "calibrate"
-    epsilon = _checks.budget(epsilon, function)
-    delta = _checks.probability(delta, "delta", function, zero=False)
-    sensitivity = _checks.positive(sensitivity, "sensitivity", function)
+    epsilon = _validation.check_epsilon(epsilon)
+    delta = _validation.check_probability(delta, "delta", zero=False)
+    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     if not 1e-100 <= sensitivity <= 1e100:
-        _checks.reject("sensitivity", function, "between 1e-100 and 1e100", sensitivity)
-    method = _checks.one_of(method, "method", function, METHODS)
+        _validation.reject("sensitivity", "between 1e-100 and 1e100", sensitivity)
+    method = _validation.check_option(method, "method", METHODS)
     if method == "analytic":
         return _scale(sensitivity, mu_of(epsilon, delta))
     mu = rule_mu(epsilon, delta, method)

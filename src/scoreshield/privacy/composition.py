@@ -20,7 +20,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy.filters import Headroom, PrivacyFilter
 from scoreshield.privacy.losses import LossLaw, log_moment, loss_law, profile_of, pure_epsilon, residual
@@ -42,6 +43,7 @@ _ORDERS = 1 + np.geomspace(1e-2, 1e5, 141)
 _ORDER_SLACK = np.log(_ORDERS) - (_ORDERS - 1) * np.log1p(-1 / _ORDERS)  # docs/accounting.md: ln 1/c
 
 
+@validate()
 def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     """The profile of several mechanisms on the same records, in a list fixed beforehand.
 
@@ -57,10 +59,10 @@ def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     A profile that never understates: a ``GaussianProfile`` that is exact, a ``PureProfile``, or a ``CurveProfile``
     whose epsilon lies above the true one by about 1e-4 of it at a delta of 1e-6, 1 % at 1e-9 and 4 % below.
     """
-    method = _checks.one_of(method, "method", "compose", METHODS)  # type: ignore[assignment]
+    method = _validation.check_option(method, "method", METHODS)  # type: ignore[assignment]
     if not isinstance(items, Iterable):
-        _checks.reject("items", "compose", "a list of guarantees, releases or profiles", items)
-    counts = Counter(profile_of(item, "compose") for item in items)
+        _validation.reject("items", "a list of guarantees, releases or profiles", items)
+    counts = Counter(profile_of(item) for item in items)
     if not counts:
         raise InvalidInput("compose needs at least one guarantee, release or profile; got none.")
     pure = _sum_up(counts)
@@ -83,13 +85,14 @@ def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     return _Convolution(pld_pmf, counts).curve(pure)
 
 
+@validate()
 def parallel(items: Iterable[Any]) -> Profile:
     """The profile of mechanisms that each read their own records: the worst of them, at every epsilon.
 
     Sound only if who reads which record was settled without looking at the records (by position, by a public label, or
     by an earlier release that was paid for), so that changing one record changes the input of one mechanism.
     """
-    profiles = list(dict.fromkeys(profile_of(item, "parallel") for item in items))
+    profiles = list(dict.fromkeys(profile_of(item) for item in items))
     if not profiles:
         raise InvalidInput("parallel needs at least one guarantee, release or profile; got none.")
     if len(profiles) == 1:
@@ -105,6 +108,7 @@ def parallel(items: Iterable[Any]) -> Profile:
     return _falling_curve(losses, np.array(deltas))
 
 
+@validate()
 def group(item: Any, records: int) -> Profile:
     """The profile for ``records`` changed at once, of which the mechanism only promises one.
 
@@ -112,8 +116,8 @@ def group(item: Any, records: int) -> Profile:
     entries, calibrating for them (``Identity``) asks for less noise than this does. A curve without a pure end is
     refused.
     """
-    profile = profile_of(item, "group")
-    size = _checks.count(records, "records", "group")
+    profile = profile_of(item)
+    size = _validation.check_count(records, "records")
     if size == 1:
         return profile
     if isinstance(profile, GaussianProfile):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, Released
 from scoreshield.privacy.noise import StaircaseNoise
@@ -142,9 +142,9 @@ def _rows(guarantee: Guarantee) -> tuple[int, ...]:
         case "scores":
             return (guarantee.shape[-1],)
         case "top-k":
-            return (_checks.count(guarantee.details["records"], "records", "a guarantee"),)
+            return (_validation.check_count(guarantee.details["records"], "records"),)
         case "histogram":
-            counted = _checks.count(guarantee.details["scores"], "scores", "a guarantee")
+            counted = _validation.check_count(guarantee.details["scores"], "scores")
             of_pairs = (1 + math.isqrt(1 + 8 * counted)) // 2
             alone = math.isclose(guarantee.sensitivity, _least_sensitivity(guarantee), rel_tol=_REPEATED)
             return (counted,) * alone + (of_pairs,) * (not alone or counted == 1)

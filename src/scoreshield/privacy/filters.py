@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.losses import dominating_mu, log_moment, profile_of, pure_epsilon, residual
@@ -254,9 +255,10 @@ class PrivacyFilter:
     Every method takes a profile, a guarantee or a release. Sums are exact, and rounded once, to the nearest double.
     """
 
+    @validate()
     def __init__(self, epsilon: float, delta: float) -> None:
-        self.epsilon = _checks.budget(epsilon, "PrivacyFilter")
-        self.delta = _checks.probability(delta, "delta", "PrivacyFilter", zero=True)
+        self.epsilon = _validation.check_epsilon(epsilon)
+        self.delta = _validation.check_probability(delta, "delta", zero=True)
         self._charged: Counter[Profile] = Counter()
         self._sums = Sums()
         self._limits = _limits(self.epsilon, self.delta)
@@ -282,9 +284,10 @@ class PrivacyFilter:
         """What was charged here, and how often; a filter that was made of sums does not know."""
         return dict(self._charged)
 
+    @validate()
     def would_fit(self, item: Any) -> bool:
         """Whether the budget covers this mechanism on top of everything charged so far."""
-        profile = profile_of(item, "PrivacyFilter.would_fit")
+        profile = profile_of(item)
         return self._fits(_Cost.of(self._sums + self._cost(profile)), profile)
 
     def would_fit_by_book_1(self, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
@@ -299,9 +302,10 @@ class PrivacyFilter:
             return fits
         return self._fits(self._total_by_book_1(Counter(charged()) + Counter([profile])), profile)
 
+    @validate()
     def spend(self, item: Any) -> None:
         """Charge it, or raise :class:`BudgetExceeded` and charge nothing."""
-        profile = profile_of(item, "PrivacyFilter.spend")
+        profile = profile_of(item)
         if not self.would_fit(profile):
             raise self.refusal(profile)
         self._charged[profile] += 1
@@ -329,9 +333,10 @@ class PrivacyFilter:
             limit=self.epsilon,
         )
 
+    @validate()
     def asked(self, item: Any) -> float:
         """The epsilon of one mechanism by itself at the budget's delta; a pure mechanism counts in full."""
-        profile = profile_of(item, "PrivacyFilter.asked")
+        profile = profile_of(item)
         pure = pure_epsilon(profile)
         if isinstance(profile, CurveProfile):  # it may end in 0 far beyond the epsilon it was made for
             return min(pure, profile.epsilon_at(self.delta))
@@ -450,8 +455,8 @@ def _down(value: float) -> str:
     return f"{math.floor(value / unit) * unit:.4g}"
 
 
-def check_budget(epsilon: Any, delta: Any, function: str) -> tuple[float, float]:
+def check_budget(epsilon: Any, delta: Any) -> tuple[float, float]:
     """A budget given whole: neither part has a default."""
     if epsilon is None or delta is None:
-        raise InvalidInput(f"{function} needs both epsilon and delta, the most that may ever be spent; got only one.")
-    return _checks.budget(epsilon, function), _checks.probability(delta, "delta", function, zero=True)
+        raise InvalidInput("Give both epsilon and delta, the most that may ever be spent; got only one.")
+    return _validation.check_epsilon(epsilon), _validation.check_probability(delta, "delta", zero=True)

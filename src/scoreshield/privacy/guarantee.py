@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._loading import first_line
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
@@ -91,16 +92,18 @@ class Guarantee:
             raise InvalidInput(f"mu belongs to Gaussian noise; this release is by {self.mechanism}.")
         return self.profile.mu
 
+    @validate()
     def delta_at(self, epsilon: float) -> float:
         """The exact delta at another ``epsilon`` >= 0, rounded up: one point of the privacy profile."""
-        epsilon = _checks.real(epsilon, "epsilon", "delta_at")
+        epsilon = _validation.check_real(epsilon, "epsilon")
         if epsilon < 0:
-            _checks.reject("epsilon", "delta_at", "at least 0", epsilon)
+            _validation.reject("epsilon", "at least 0", epsilon)
         return self.profile.delta_at(epsilon)
 
+    @validate()
     def epsilon_at(self, delta: float) -> float:
         """The least epsilon at another ``delta`` in [0, 1), rounded up; infinite at 0 where the promise is not pure."""
-        return self.profile.epsilon_at(_checks.probability(delta, "delta", "epsilon_at", zero=True))
+        return self.profile.epsilon_at(_validation.check_probability(delta, "delta", zero=True))
 
     @property
     def attack_auc(self) -> float:
@@ -112,11 +115,12 @@ class Guarantee:
         """Largest true-positive minus false-positive rate of any such test; 0 is guessing."""
         return self.profile.advantage
 
+    @validate()
     def tpr_at(self, fpr: ArrayLike) -> Any:
         """The trade-off curve: the most true positives any test reaches at one false-positive rate or at many."""
-        rates = _checks.array(fpr, "fpr", "tpr_at", "in [0, 1]")
+        rates = _validation.check_array(fpr, "fpr", "in [0, 1]")
         if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
-            _checks.reject("fpr", "tpr_at", "in [0, 1]", fpr)
+            _validation.reject("fpr", "in [0, 1]", fpr)
         power = np.asarray(self.profile.tpr_at(rates))
         return float(power) if power.ndim == 0 else power
 
@@ -168,24 +172,23 @@ class Guarantee:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
         """The guarantee that ``to_dict`` described, checked against itself."""
-        function = "a guarantee"
         try:
             guarantee = cls(
-                epsilon=_checks.real(data["epsilon"], "epsilon", function),
-                delta=_checks.probability(data["delta"], "delta", function, zero=True),
-                mechanism=_checks.one_of(data["mechanism"], "mechanism", function, MECHANISMS),
-                calibration=_checks.one_of(data["calibration"], "calibration", function, CALIBRATIONS),
+                epsilon=_validation.check_real(data["epsilon"], "epsilon"),
+                delta=_validation.check_probability(data["delta"], "delta", zero=True),
+                mechanism=_validation.check_option(data["mechanism"], "mechanism", MECHANISMS),
+                calibration=_validation.check_option(data["calibration"], "calibration", CALIBRATIONS),
                 adjacency=adjacency_from_dict(data["adjacency"]),
-                regime=_checks.one_of(data["regime"], "regime", function, REGIMES),
-                shape=tuple(_checks.count(length, "shape", function) for length in data["shape"]),
-                score_range=check_score_range(data["score_range"], function),
-                sensitivity=_checks.positive(data["sensitivity"], "sensitivity", function),
-                grid_sensitivity=_checks.positive(data["grid_sensitivity"], "grid_sensitivity", function),
-                scale=_checks.positive(data["scale"], "scale", function),
-                grid=_checks.positive(data["grid"], "grid", function),
+                regime=_validation.check_option(data["regime"], "regime", REGIMES),
+                shape=tuple(_validation.check_count(length, "shape") for length in data["shape"]),
+                score_range=check_score_range(data["score_range"]),
+                sensitivity=_validation.check_positive(data["sensitivity"], "sensitivity"),
+                grid_sensitivity=_validation.check_positive(data["grid_sensitivity"], "grid_sensitivity"),
+                scale=_validation.check_positive(data["scale"], "scale"),
+                grid=_validation.check_positive(data["grid"], "grid"),
                 noise=None if data["noise"] is None else law_from_dict(data["noise"]),
                 profile=_profile_from_dict(data),
-                sampler=_checks.one_of(data["sampler"], "sampler", function, SAMPLERS),
+                sampler=_validation.check_option(data["sampler"], "sampler", SAMPLERS),
                 claimed=None if data["claimed"] is None else (float(data["claimed"][0]), float(data["claimed"][1])),
                 details=dict(data["details"]),
             )

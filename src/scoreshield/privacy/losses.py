@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfinv, logsumexp, ndtri_exp
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,
@@ -41,13 +42,13 @@ class LossLaw(NamedTuple):
     infinite: float  # P[L = infinity]
 
 
-def profile_of(item: Any, function: str) -> Profile:
+def profile_of(item: Any) -> Profile:
     """The profile of a profile, a guarantee or a release."""
     if isinstance(item, Profile):
         return item
     profile = getattr(getattr(item, "guarantee", item), "profile", None)
     if not isinstance(profile, Profile):
-        _checks.reject("item", function, "a guarantee, a release or a privacy profile", item)
+        _validation.reject("item", "a guarantee, a release or a privacy profile", item)
     return profile
 
 
@@ -78,6 +79,7 @@ def dominating_mu(profile: Profile) -> float:
     return -2 * float(ndtri_exp(-float(np.logaddexp(0, epsilon)))) * _UP if math.isfinite(epsilon) else math.inf
 
 
+@validate()
 def log_moment(profile: Profile, order: float) -> float:
     r""":math:`\ln E[e^{(\alpha-1) L}] = (\alpha-1) D_\alpha` at ``order`` > 1, rounded up.
 
@@ -85,7 +87,7 @@ def log_moment(profile: Profile, order: float) -> float:
     moment is that of the loss cut off at the last knot (docs/accounting.md).
     """
     if not isinstance(profile, GaussianProfile | LaplaceProfile | PureProfile | StepProfile | CurveProfile):
-        _checks.reject("profile", "log_moment", "of a kind that this version knows", profile)
+        _validation.reject("profile", "of a kind that this version knows", profile)
     match profile:
         case GaussianProfile(mu):
             return order * (order - 1) * mu * mu / 2 * _UP

@@ -33,7 +33,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv, betaln, expit
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.privacy.profiles import Profile, StepProfile
 from scoreshield.privacy.sampling import intervals, sphere
 from scoreshield.privacy.sampling.stream import Stream
@@ -73,16 +74,16 @@ class PrivUnit:
     name = "privunit"
 
     @classmethod
+    @validate()
     def calibrated(cls, dimension: int, epsilon: float) -> PrivUnit:
         """The best unbiased mechanism for this dimension and budget; checked in 50 digits, rounded to the safe side."""
-        function = "PrivUnit.calibrated"
-        dimension = _checks.count(dimension, "dimension", function, least=2)
-        epsilon = _checks.positive(epsilon, "epsilon", function)
+        dimension = _validation.check_count(dimension, "dimension", least=2)
+        epsilon = _validation.check_positive(epsilon, "epsilon")
         if dimension > LARGEST_DIMENSION:
-            _checks.reject("dimension", function, f"at most {LARGEST_DIMENSION}", dimension)
+            _validation.reject("dimension", f"at most {LARGEST_DIMENSION}", dimension)
         if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
             must = f"between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g} for one vector"
-            _checks.reject("epsilon", function, must, epsilon)
+            _validation.reject("epsilon", must, epsilon)
         return _calibrated(dimension, epsilon)
 
     @property

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtr, ndtri
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 
@@ -151,10 +152,10 @@ class StepProfile(Profile):
     epsilon: float
     mass: float
 
+    @validate()
     def __post_init__(self) -> None:
-        function = "StepProfile"
-        _checks.positive(self.epsilon, "epsilon", function)
-        object.__setattr__(self, "mass", min(_checks.positive(self.mass, "mass", function), float(expit(self.epsilon))))
+        _validation.check_positive(self.epsilon, "epsilon")
+        object.__setattr__(self, "mass", min(_validation.check_positive(self.mass, "mass"), float(expit(self.epsilon))))
 
     @classmethod
     def of_advantage(cls, epsilon: float, advantage: float) -> StepProfile:
@@ -271,19 +272,18 @@ class CurveProfile(Profile):
 
 def profile_from_dict(data: dict[str, Any]) -> Profile:
     """Read back what ``to_dict`` wrote."""
-    function = "a privacy profile"
     match data:
         case {"kind": GaussianProfile.kind, "mu": mu}:
-            return GaussianProfile(_checks.positive(mu, "mu", function))
+            return GaussianProfile(_validation.check_positive(mu, "mu"))
         case {"kind": PureProfile.kind, "epsilon": epsilon}:
-            return PureProfile(_checks.positive(epsilon, "epsilon", function))
+            return PureProfile(_validation.check_positive(epsilon, "epsilon"))
         case {"kind": StepProfile.kind, "epsilon": epsilon, "mass": mass}:
             return StepProfile(epsilon, mass)
         case {"kind": LaplaceProfile.kind, "epsilon": epsilon}:
-            return LaplaceProfile(_checks.positive(epsilon, "epsilon", function))
+            return LaplaceProfile(_validation.check_positive(epsilon, "epsilon"))
         case {"kind": CurveProfile.kind, "losses": losses, "deltas": deltas} if len(losses) == len(deltas) > 0:
-            knots = tuple(_checks.real(loss, "losses", function) for loss in losses)
-            values = tuple(_checks.real(delta, "deltas", function) for delta in deltas)
+            knots = tuple(_validation.check_real(loss, "losses") for loss in losses)
+            values = tuple(_validation.check_real(delta, "deltas") for delta in deltas)
             falling = list(knots) == sorted(set(knots)) and list(values) == sorted(values, reverse=True)
             if not falling or knots[0] != 0 or knots[-1] > 700 or not (0 <= values[-1] <= values[0] <= 1):
                 raise InvalidInput("The privacy profile in the file is not a falling curve.")

@@ -8,8 +8,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
@@ -34,6 +35,7 @@ _TILE = 256  # rows of a Gram matrix that get their noise at once
 
 
 @clear_frames_on_error
+@validate()
 def release_gram(
     embeddings: ArrayLike,
     *,
@@ -67,22 +69,21 @@ def release_gram(
     Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection holds about six while it
     runs, and leaves one.
     """
-    function = "release_gram"
-    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.many_move("a Gram matrix")
-    projection = _checks.one_of(projection, "projection", function, GRAM_PROJECTIONS)
-    denoise = _checks.one_of(denoise, "denoise", function, DENOISERS)
+    projection = _validation.check_option(projection, "projection", GRAM_PROJECTIONS)
+    denoise = _validation.check_option(denoise, "denoise", DENOISERS)
     if projection == "none" and denoise not in ("projection", "none"):
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:
-        max_iterations = _checks.count(max_iterations, "max_iterations", function)
-    source = Collection.check(embeddings, adjacency, function, least=2)
-    sampler = sampler_name(rng, function)
+        max_iterations = _validation.check_count(max_iterations, "max_iterations")
+    source = Collection.check(embeddings, adjacency, least=2)
+    sampler = sampler_name(rng)
     method = "newton" if projection == "exact" else projection
     if "none" not in (projection, denoise):
         # Refuse a device that is not there, or too little memory, before any noise is drawn.
-        to_device(np.zeros((1, 1)), device, function)
-        needs_memory(source.size, method, device, function)
+        to_device(np.zeros((1, 1)), device)
+        needs_memory(source.size, method, device)
 
     rounding = _embeddings.rounding_error(source.dimension, np.float64)
     released = Released("gram", source.size, contract.width, rounding=rounding)
@@ -90,7 +91,7 @@ def release_gram(
     guarantee = contract.guarantee(noise, source.adjacency, "gram", (source.size, source.size), sampler)
 
     def score() -> Float:
-        clean = _embeddings.gram(source.rows(), function)
+        clean = _embeddings.gram(source.rows())
         return np.clip(clean, *contract.score_range, out=clean)
 
     def draw(noisy: Float, stream: Stream) -> GramRelease:
@@ -111,7 +112,7 @@ def release_gram(
             project.converged,
         )
 
-    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
+    return Prepared(guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 @dataclass

@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -35,6 +36,7 @@ _ROWS = 1024
 
 
 @clear_frames_on_error
+@validate()
 def release_histogram(
     embeddings: ArrayLike,
     query: ArrayLike | None,
@@ -63,26 +65,25 @@ def release_histogram(
     HistogramRelease with ``.counts``, ``.edges``, ``.guarantee``; ``.rate(t)``, ``.threshold(target)``,
     ``.error(confidence)`` and ``.distribution()`` for plans.
     """
-    function = "release_histogram"
-    epsilon = _checks.budget(epsilon, function)
-    delta = _checks.probability(delta, "delta", function, zero=True)
-    mechanism = _checks.one_of(mechanism, "mechanism", function, HISTOGRAM_MECHANISMS)
+    epsilon = _validation.check_epsilon(epsilon)
+    delta = _validation.check_probability(delta, "delta", zero=True)
+    mechanism = _validation.check_option(mechanism, "mechanism", HISTOGRAM_MECHANISMS)
     if (mechanism == "gaussian") != (delta > 0):
-        _checks.reject("delta", function, "above 0 for Gaussian noise and 0 for geometric", delta)
-    low, high = check_score_range(score_range, function)
-    edges = _edges(bins, low, high, function)
-    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency, function, least=1 if query is not None else 2)
+        _validation.reject("delta", "above 0 for Gaussian noise and 0 for geometric", delta)
+    low, high = check_score_range(score_range)
+    edges = _edges(bins, low, high)
+    norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
+    source = Collection.check(embeddings, adjacency, least=1 if query is not None else 2)
     if source.adjacency.of(Released("scores", source.size)).moved > 1:
-        raise InvalidInput(f"{function} protects single records, or identities with centroids=True.")
+        raise InvalidInput("A histogram protects single records, or identities with centroids=True.")
     if query is None and norm != "unit":
         raise InvalidInput("All pairs need unit rows: leave norm='ball' out, or give a query.")
     queries = None
     if query is not None:
-        queries, single = _embeddings.as_queries(query, source.dimension, function)
+        queries, single = _embeddings.as_queries(query, source.dimension)
         if not single and len(queries) != 1:
-            raise InvalidInput(f"{function} takes one query, or None for all pairs.")
-    sampler = sampler_name(rng, function)
+            raise InvalidInput("A histogram takes one query, or None for all pairs.")
+    sampler = sampler_name(rng)
     moved = 1 if query is not None else source.size - 1
     l1, l2 = 2.0 * moved, math.sqrt(2) * moved
 
@@ -128,21 +129,21 @@ def release_histogram(
     def count() -> NDArray[np.int64]:
         return _count(source, queries, edges, norm)
 
-    return Prepared(function, guarantee, source.adjacency, rng, count, draw).release(ledger)
+    return Prepared(guarantee, source.adjacency, rng, count, draw).release(ledger)
 
 
-def _edges(bins: Any, low: float, high: float, function: str) -> Float:
+def _edges(bins: Any, low: float, high: float) -> Float:
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
-        count = _checks.count(bins, "bins", function, least=2)
+        count = _validation.check_count(bins, "bins", least=2)
         if count > 1_000_000:
-            _checks.reject("bins", function, "at most a million", bins)
+            _validation.reject("bins", "at most a million", bins)
         return np.linspace(low, high, count + 1)
     must = "a number of bins, at least 2, or their edges: finite, rising, at least three"
-    edges = _checks.array(bins, "bins", function, must)
+    edges = _validation.check_array(bins, "bins", must)
     if edges.ndim != 1 or len(edges) < 3 or edges.dtype.kind not in "fiu" or not np.all(np.diff(edges) > 0):
-        _checks.reject("bins", function, must, bins)
+        _validation.reject("bins", must, bins)
     if not np.isfinite(edges).all():
-        _checks.reject("bins", function, must, bins)
+        _validation.reject("bins", must, bins)
     return edges.astype(np.float64)
 
 
@@ -151,9 +152,9 @@ def _count(source: Collection, queries: Float | None, edges: Float, norm: str) -
     inner = edges[1:-1]
     bins = len(edges) - 1
     if queries is not None:
-        scores = _embeddings.scores(source.rows(), queries, norm, source.function)[0]
+        scores = _embeddings.scores(source.rows(), queries, norm)[0]
         return np.bincount(np.searchsorted(inner, scores, side="left"), minlength=bins).astype(np.int64)
-    rows = _embeddings.unit_rows(source.rows(), source.function)
+    rows = _embeddings.unit_rows(source.rows())
     counts = np.zeros(bins, dtype=np.int64)
     for start in range(0, len(rows), _ROWS):
         block = rows[start : start + _ROWS] @ rows[start:].T

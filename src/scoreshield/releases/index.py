@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import needs_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.index_plan import FUNCTION, Plan, blocks
+from scoreshield.releases.index_plan import Plan, blocks
 from scoreshield.releases.pipeline import Collection, Prepared
 from scoreshield.releases.results import Release
 
@@ -82,21 +83,23 @@ class IndexRelease(Release):
             and np.array_equal(steps, np.rint(steps))
         )
 
+    @validate()
     def scores(self, query: ArrayLike, *, clip: bool = False) -> Float:
         """Scores of one query, (n,), or of a batch, (m, n): unbiased for the cosines of the reduced vectors.
 
         ``clip`` cuts them to [-1, 1]: for showing, not for ranking, and no longer unbiased.
         """
-        queries, single = self._reduced(query, "scores")
+        queries, single = self._reduced(query)
         scores = (queries.astype(np.float32) @ self.vectors.T).astype(np.float64)
         if clip:
             np.clip(scores, -1, 1, out=scores)
         return scores[0] if single else scores
 
+    @validate()
     def search(self, query: ArrayLike, k: int) -> Found:
         """The ``k`` best records of one query, (k,), or of each of a batch, (m, k), best first; fewer if there are."""
-        k = min(_checks.count(k, "k", "search"), len(self.vectors))
-        queries, single = self._reduced(query, "search")
+        k = min(_validation.check_count(k, "k"), len(self.vectors))
+        queries, single = self._reduced(query)
         small = queries.astype(np.float32)
         scores = np.empty((len(small), 0), dtype=np.float32)
         indices = np.empty((len(small), 0), dtype=np.intp)
@@ -108,25 +111,27 @@ class IndexRelease(Release):
         found = Found(np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1))
         return Found(found.scores[0], found.indices[0]) if single else found
 
+    @validate()
     def gram(self, *, project: bool = False) -> Float:
         """Pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it, since rows have independent noise.
 
         ``project`` returns the valid cosine matrix nearest to that.
         """
-        needs_memory(len(self.vectors), "newton", "cpu", "gram")
+        needs_memory(len(self.vectors), "newton", "cpu")
         rows = self.vectors.astype(np.float64)
         gram = rows @ rows.T
         np.fill_diagonal(gram, 1.0)
         return project_elliptope(gram).matrix if project else gram
 
-    def _reduced(self, query: ArrayLike, function: str) -> tuple[Float, bool]:
-        queries, single = _embeddings.as_queries(query, self.dimension, function)
+    def _reduced(self, query: ArrayLike) -> tuple[Float, bool]:
+        queries, single = _embeddings.as_queries(query, self.dimension)
         if self.projection is not None:
-            queries = _embeddings.public_unit_rows(queries @ self.projection.T, function, "query")
+            queries = _embeddings.public_unit_rows(queries @ self.projection.T, "query")
         return queries, single
 
 
 @clear_frames_on_error
+@validate()
 def release_index(
     embeddings: ArrayLike,
     *,
@@ -192,14 +197,14 @@ def prepare_index(
     progress: Progress | None = None,
 ) -> Prepared[_embeddings.Rows, IndexRelease]:
     """An index that nothing was charged for yet; the parameters are those of :func:`release_index`."""
-    source = Collection.check(embeddings, adjacency, FUNCTION)
+    source = Collection.check(embeddings, adjacency)
     plan = Plan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
     maker, shape = plan.maker(), (source.size, plan.components)
-    guarantee = plan.guarantee(maker, shape, sampler_name(rng, FUNCTION))
+    guarantee = plan.guarantee(maker, shape, sampler_name(rng))
 
     def checked_rows() -> _embeddings.Rows:
         rows = source.rows()
-        _embeddings.check_finite(rows, FUNCTION)
+        _embeddings.check_finite(rows)
         return rows
 
     def draw(rows: _embeddings.Rows, stream: Stream) -> IndexRelease:
@@ -214,16 +219,17 @@ def prepare_index(
                 progress(end, len(rows))
         return IndexRelease(guarantee, vectors, projection)
 
-    return Prepared(FUNCTION, guarantee, source.adjacency, rng, checked_rows, draw)
+    return Prepared(guarantee, source.adjacency, rng, checked_rows, draw)
 
 
+@validate()
 def pair_components(epsilon: float, dimension: int) -> int:
     """How many components of a random subspace serve pairwise scores best, from public facts alone.
 
     A score of two private vectors should tell equal records from unrelated ones: of mean 1 or 0, with variances that
     are public. This is the number of components r that makes the sum of the two least; docs/index-release.md.
     """
-    dimension = _checks.count(dimension, "dimension", "pair_components", least=2)
+    dimension = _validation.check_count(dimension, "dimension", least=2)
     best, least = 2, math.inf
     for r in range(2, dimension + 1):
         maker = PrivUnit.calibrated(r, epsilon)

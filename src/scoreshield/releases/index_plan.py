@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -28,7 +28,7 @@ from scoreshield.releases.pipeline import Collection
 
 Float = NDArray[np.float64]
 
-FUNCTION = "release_index"
+
 MECHANISMS = ("privunit", "gaussian")
 REDUCTIONS = ("random", "pca")
 #: Rows are read, reduced and made private in blocks of about this many bytes of double precision.
@@ -88,25 +88,25 @@ class Plan:
         reduction: Any,
         pca_share: Any,
     ) -> Plan:
-        epsilon = _checks.budget(epsilon, FUNCTION)
-        delta = _checks.probability(delta, "delta", FUNCTION, zero=True)
-        mechanism = _checks.one_of(mechanism, "mechanism", FUNCTION, MECHANISMS)
-        share = _checks.probability(pca_share, "pca_share", FUNCTION, zero=False)
+        epsilon = _validation.check_epsilon(epsilon)
+        delta = _validation.check_probability(delta, "delta", zero=True)
+        mechanism = _validation.check_option(mechanism, "mechanism", MECHANISMS)
+        share = _validation.check_probability(pca_share, "pca_share", zero=False)
         if isinstance(source.adjacency, GramRadius):
             must = "Replacement() or Identity(labels): a Gram radius says nothing about vectors"
-            _checks.reject("adjacency", FUNCTION, must, source.adjacency)
+            _validation.reject("adjacency", must, source.adjacency)
         d = source.dimension
         if d < 2:
-            raise InvalidInput(f"{FUNCTION} needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
+            raise InvalidInput("An index needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
         reduction, components = _check_reduction(reduction, components, d)
         private = isinstance(reduction, str) and reduction == "pca"
         if delta == 0 and (mechanism == "gaussian" or private):
             need = (
                 "Gaussian noise" if mechanism == "gaussian" else "a private PCA, whose covariance takes Gaussian noise"
             )
-            _checks.reject("delta", FUNCTION, f"above 0 for {need} (1e-6, say)", delta)
+            _validation.reject("delta", f"above 0 for {need} (1e-6, say)", delta)
         if delta and mechanism == "privunit" and not private:
-            _checks.reject("delta", FUNCTION, "0 (left out) for PrivUnit, which is private without it", delta)
+            _validation.reject("delta", "0 (left out) for PrivUnit, which is private without it", delta)
         group = source.adjacency.largest if isinstance(source.adjacency, Identity) else 1
         plan = cls(
             epsilon,
@@ -245,22 +245,22 @@ def _check_reduction(reduction: Any, components: Any, dimension: int) -> tuple[s
     if components is not None:
         must = f"None, or a whole number from 2 to the embeddings' {dimension} dimensions"
         if isinstance(components, bool) or not isinstance(components, int | np.integer):
-            _checks.reject("components", FUNCTION, must, components)
+            _validation.reject("components", must, components)
         if not 2 <= components <= dimension:
-            _checks.reject("components", FUNCTION, must, components)
+            _validation.reject("components", must, components)
     if isinstance(reduction, str):
-        reduction = _checks.one_of(reduction, "reduction", FUNCTION, REDUCTIONS)
+        reduction = _validation.check_option(reduction, "reduction", REDUCTIONS)
         if reduction == "pca" and components is None:
-            _checks.reject("components", FUNCTION, "given for a private PCA: how many directions to keep", components)
+            _validation.reject("components", "given for a private PCA: how many directions to keep", components)
         return reduction, dimension if components is None else int(components)
     must = f"'random', 'pca' or a public matrix of 2 to {dimension} independent rows of length {dimension}"
-    matrix = _checks.array(reduction, "reduction", FUNCTION, must)
+    matrix = _validation.check_array(reduction, "reduction", must)
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu" or not 2 <= len(matrix) <= dimension == matrix.shape[1]:
-        _checks.reject("reduction", FUNCTION, must, matrix if matrix.ndim else reduction)
+        _validation.reject("reduction", must, matrix if matrix.ndim else reduction)
     if not np.isfinite(matrix).all() or np.linalg.matrix_rank(matrix) < len(matrix):
-        _checks.reject("reduction", FUNCTION, must, matrix)
+        _validation.reject("reduction", must, matrix)
     if components not in (None, len(matrix)):
-        _checks.reject("components", FUNCTION, f"left out, or the matrix's {len(matrix)} rows", components)
+        _validation.reject("components", f"left out, or the matrix's {len(matrix)} rows", components)
     return _orthonormal(matrix.astype(np.float64)), len(matrix)
 
 
@@ -274,7 +274,7 @@ def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
     """Unit rows in double precision, block by block, with the number of each block's first row."""
     size = max(1, min(1 << 17, _BLOCK_BYTES // (8 * rows.shape[1])))
     for start in range(0, len(rows), size):
-        yield start, _embeddings.unit_rows(rows[start : start + size], FUNCTION, first=start)
+        yield start, _embeddings.unit_rows(rows[start : start + size], first=start)
 
 
 def _with_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfile:

@@ -19,8 +19,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
@@ -43,6 +44,7 @@ _REASONS = {
 
 
 @clear_frames_on_error
+@validate()
 def release_matches(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -99,22 +101,21 @@ def prepare_matches(
     rng: Any = None,
 ) -> Prepared[Float, MatchRelease]:
     """A screening that nothing was charged for yet; the parameters are those of :func:`release_matches`."""
-    function = "release_matches"
-    epsilon = _checks.budget(epsilon, function)
-    low, high = check_score_range(score_range, function)
-    threshold = _checks.real(threshold, "threshold", function, "a number inside the score range")
+    epsilon = _validation.check_epsilon(epsilon)
+    low, high = check_score_range(score_range)
+    threshold = _validation.check_real(threshold, "threshold", "a number inside the score range")
     if not low <= threshold < high:
-        _checks.reject("threshold", function, f"in [{low:g}, {high:g})", threshold)
-    refine = _checks.real(refine, "refine", function, "a share in [0, 1)")
+        _validation.reject("threshold", f"in [{low:g}, {high:g})", threshold)
+    refine = _validation.check_real(refine, "refine", "a share in [0, 1)")
     if not 0 <= refine < 1:
-        _checks.reject("refine", function, "a share in [0, 1)", refine)
-    source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
+        _validation.reject("refine", "a share in [0, 1)", refine)
+    source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng)
 
     screen_budget, refine_budget = epsilon, 0.0
     if refine:
-        screen_budget = _checks.budget(epsilon * (1 - refine), function)
+        screen_budget = _validation.check_epsilon(epsilon * (1 - refine))
         # Both are drawn as exact rationals, so that they must add up to no more than epsilon, to the last bit.
-        refine_budget = _checks.budget(_at_most(Fraction(epsilon) - Fraction(screen_budget)), function)
+        refine_budget = _validation.check_epsilon(_at_most(Fraction(epsilon) - Fraction(screen_budget)))
     law, step = _staircase(refine_budget, threshold, high) if refine else (None, 2.0**-20)
     guarantee = Guarantee(
         epsilon=epsilon,
@@ -136,7 +137,7 @@ def prepare_matches(
     )
 
     def score() -> Float:
-        scores: Float = _embeddings.scores(source.rows(), queries, norm, function)[0]
+        scores: Float = _embeddings.scores(source.rows(), queries, norm)[0]
         np.clip(scores, low, high, out=scores)
         return scores
 
@@ -148,10 +149,11 @@ def prepare_matches(
             add_noise(values, law, step, stream)
         return MatchRelease(guarantee=guarantee, candidates=candidates, noisy=values, tie_break=tie_break(stream))
 
-    return Prepared(function, guarantee, source.adjacency, rng, score, draw)
+    return Prepared(guarantee, source.adjacency, rng, score, draw)
 
 
 @clear_frames_on_error
+@validate()
 def release_top_k(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -174,14 +176,13 @@ def release_top_k(
         Gumbel noise, which is that of k rounds of the exponential mechanism).
     score_range : public; its width over a selection's budget is the scale of the noise.
     """
-    function = "release_top_k"
-    epsilon = _checks.budget(epsilon, function)
-    mechanism = _checks.one_of(mechanism, "mechanism", function, SELECTIONS)
-    low, high = check_score_range(score_range, function)
-    source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng, function)
-    k = _checks.count(k, "k", function)
+    epsilon = _validation.check_epsilon(epsilon)
+    mechanism = _validation.check_option(mechanism, "mechanism", SELECTIONS)
+    low, high = check_score_range(score_range)
+    source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng)
+    k = _validation.check_count(k, "k")
     if k > source.size:
-        _checks.reject("k", function, f"at most the number of records, {source.size:,}", k)
+        _validation.reject("k", f"at most the number of records, {source.size:,}", k)
     each = epsilon / k
     step = grid_step((high - low) / each)
     width = steps_across(low, high, step)
@@ -206,7 +207,7 @@ def release_top_k(
     choose = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
 
     def score() -> Float:
-        scores = _embeddings.scores(source.rows(), queries, norm, function)[0]
+        scores = _embeddings.scores(source.rows(), queries, norm)[0]
         steps: Float = np.rint(np.clip(scores, low, high) / step)
         return steps
 
@@ -218,25 +219,25 @@ def release_top_k(
             left = np.delete(left, found)
         return TopKRelease(guarantee=guarantee, indices=indices)
 
-    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
+    return Prepared(guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 def _inputs(
-    embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Any, function: str
+    embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Any
 ) -> tuple[Collection, Float, str, str]:
     """The checked collection and query, the name of the sampler, and the norm."""
-    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency, function)
-    queries, single = _embeddings.as_queries(query, source.dimension, function)
+    norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
+    source = Collection.check(embeddings, adjacency)
+    queries, single = _embeddings.as_queries(query, source.dimension)
     if not single and len(queries) != 1:
-        raise InvalidInput(f"{function} answers one query; each further one is a release of its own.")
+        raise InvalidInput("Give one query; each further one is a release of its own.")
     moved = source.adjacency.of(Released("scores", source.size)).moved
     if moved > 1:
         raise InvalidInput(
-            f"{function} is private where one record moves one score; an identity moves up to {moved:,} of them: use "
+            f"This release is private where one record moves one score; an identity moves up to {moved:,} of them: use "
             "Identity(labels, centroids=True)."
         )
-    return source, queries, sampler_name(rng, function), norm
+    return source, queries, sampler_name(rng), norm
 
 
 def _kept(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:

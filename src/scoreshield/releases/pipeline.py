@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -45,7 +45,6 @@ class Noise:
 class Contract:
     """The checked privacy arguments that all releases share."""
 
-    function: str
     epsilon: float
     delta: float
     mechanism: str
@@ -56,7 +55,6 @@ class Contract:
     @classmethod
     def check(
         cls,
-        function: str,
         epsilon: Any,
         delta: Any,
         mechanism: Any,
@@ -65,19 +63,19 @@ class Contract:
         unsafe: Any = False,
         mechanisms: tuple[str, ...] = ADDITIVE,
     ) -> Contract:
-        epsilon = _checks.budget(epsilon, function)
-        delta = _checks.probability(delta, "delta", function, zero=True)
-        mechanism = _checks.one_of(mechanism, "mechanism", function, mechanisms)
-        calibration = _checks.one_of(calibration, "calibration", function, gaussian.METHODS)
+        epsilon = _validation.check_epsilon(epsilon)
+        delta = _validation.check_probability(delta, "delta", zero=True)
+        mechanism = _validation.check_option(mechanism, "mechanism", mechanisms)
+        calibration = _validation.check_option(calibration, "calibration", gaussian.METHODS)
         if mechanism == "gaussian" and delta == 0:
-            _checks.reject("delta", function, "above 0 for Gaussian noise (1e-6, say)", delta)
+            _validation.reject("delta", "above 0 for Gaussian noise (1e-6, say)", delta)
         if mechanism in PURE and delta != 0:
-            _checks.reject("delta", function, f"0 (left out) for {mechanism}, which is private without it", delta)
+            _validation.reject("delta", f"0 (left out) for {mechanism}, which is private without it", delta)
         if mechanism in PURE and (calibration != "analytic" or unsafe):
             raise InvalidInput(f"Calibration rules are for Gaussian noise: leave them out for {mechanism}.")
         if not isinstance(unsafe, bool):
-            _checks.reject("unsafe_reproduce_paper", function, "True or False", unsafe)
-        return cls(function, epsilon, delta, mechanism, calibration, check_score_range(score_range, function), unsafe)
+            _validation.reject("unsafe_reproduce_paper", "True or False", unsafe)
+        return cls(epsilon, delta, mechanism, calibration, check_score_range(score_range), unsafe)
 
     def many_move(self, what: str) -> None:
         """Refuse noise that is private for one moved entry where one record moves many."""
@@ -156,33 +154,28 @@ class Contract:
 class Collection:
     """The checked collection: its public size is known at once, its rows are read only when the noise is settled."""
 
-    function: str
     records: _embeddings.Rows
     adjacency: Adjacency
     size: int  # how many rows are released: the records, or one centroid per identity
     labels: NDArray[Any] | None  # of the identities, where centroids are released
 
     @classmethod
-    def check(cls, source: ArrayLike, adjacency: Any, function: str, *, least: int = 1) -> Collection:
+    def check(cls, source: ArrayLike, adjacency: Any, *, least: int = 1) -> Collection:
         if not isinstance(adjacency, Adjacency):
             must = "an Adjacency such as Replacement() or Identity(labels)"
-            _checks.reject("adjacency", function, must, adjacency)
-        records = _embeddings.as_rows(source, function)
+            _validation.reject("adjacency", must, adjacency)
+        records = _embeddings.as_rows(source)
         size, labels = len(records), None
         if isinstance(adjacency, Identity):
             if adjacency.labels is None:
-                raise InvalidInput(
-                    f"The Identity given to {function} was read from a guarantee and has no labels; make a new one."
-                )
+                raise InvalidInput("The given Identity was read from a guarantee and has no labels; make a new one.")
             if len(adjacency.labels) != size:
-                _checks.reject("labels", "Identity", f"one per record, {size} of them", adjacency.labels)
+                _validation.reject("labels", f"one per record, {size} of them", adjacency.labels)
             if adjacency.centroids:
                 size, labels = adjacency.identities, adjacency.labels
         if size < least:
-            raise InvalidInput(
-                f"{function} needs at least two records: the similarity of one with itself is the public constant 1."
-            )
-        return cls(function, records, adjacency, size, labels)
+            raise InvalidInput("Give at least two records: the similarity of one with itself is the public constant 1.")
+        return cls(records, adjacency, size, labels)
 
     @property
     def dimension(self) -> int:
@@ -197,7 +190,7 @@ class Collection:
     def rows(self) -> _embeddings.Rows:
         if self.labels is None:
             return self.records
-        return _embeddings.centroids(self.records, self.labels, self.function)
+        return _embeddings.centroids(self.records, self.labels)
 
 
 def steps_across(low: float, high: float, step: float) -> int:
@@ -227,7 +220,6 @@ class Prepared(Generic[Clean, R]):
         process: The process that started the release. A fork of it cannot continue it, except in research mode.
     """
 
-    function: str
     guarantee: Guarantee
     adjacency: Adjacency
     rng: Any
@@ -237,7 +229,7 @@ class Prepared(Generic[Clean, R]):
 
     def release(self, ledger: Any) -> R:
         """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
-        pending = reserve(ledger, [self.guarantee], self.adjacency, self.function)
+        pending = reserve(ledger, [self.guarantee], self.adjacency)
         clean = self.score()
         self.check_process()  # before the charge, so that a fork is not charged for an error
         pending.commit()
@@ -246,7 +238,7 @@ class Prepared(Generic[Clean, R]):
     def noisy(self, clean: Clean) -> R:
         """The release of clean values; whoever calls this has committed the charge."""
         self.check_process()
-        released = self.draw(clean, stream_from(self.rng, self.function))
+        released = self.draw(clean, stream_from(self.rng))
         self.check_process()  # a fork after the last word was drawn
         return released
 
@@ -268,20 +260,20 @@ class _NothingToPay:
 
 
 def reserve(
-    ledger: Any, guarantees: Sequence[Guarantee], adjacency: Adjacency, function: str, *, same_people: bool = False
+    ledger: Any, guarantees: Sequence[Guarantee], adjacency: Adjacency, *, same_people: bool = False
 ) -> Pending:
     """Ask an account whether these guarantees fit; ``commit()`` of the result charges them, all or none."""
     if ledger is None:
         return _NothingToPay()
-    check_account(ledger, function)
+    check_account(ledger)
     pending: Pending = ledger.reserve(guarantees, adjacency=adjacency, same_people=same_people)
     return pending
 
 
-def check_account(ledger: Any, function: str) -> None:
+def check_account(ledger: Any) -> None:
     """Raise an error for what is no account: a collection is charged by its name."""
     if not callable(getattr(ledger, "reserve", None)) or not getattr(ledger, "dataset", None):
-        _checks.reject("ledger", function, "ledger.account(name), with the name of the collection", ledger)
+        _validation.reject("ledger", "ledger.account(name), with the name of the collection", ledger)
 
 
 def tie_break(stream: Stream) -> int:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
-from scoreshield import _checks, _files, _loading
+from scoreshield import _files, _loading, _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.lowrank import unit_factor, unit_gram
 from scoreshield.privacy.guarantee import Guarantee
@@ -104,15 +105,16 @@ class ScoreRelease(Release):
         """The nearest feasible scores: the noisy ones clipped to the public range. For showing, not for ranking."""
         return np.clip(self.noisy, *self.guarantee.score_range)
 
+    @validate()
     def top_k(self, k: int, threshold: float | None = None) -> NDArray[np.intp]:
         """Indices of the ``k`` largest noisy scores, best first, of those at or above ``threshold`` if one is given.
 
         Fewer than k are returned where fewer pass. A batch gives one row a query, padded with -1. Ties are broken
         by a random order that belongs to the release, so that asking twice answers the same.
         """
-        k = _checks.count(k, "k", "top_k")
+        k = _validation.check_count(k, "k")
         if threshold is not None:
-            threshold = _checks.real(threshold, "threshold", "top_k")
+            threshold = _validation.check_real(threshold, "threshold")
         if self.noisy.ndim == 1:
             return self._top(self.noisy, k, threshold, 0)
         rows = [self._top(row, k, threshold, place) for place, row in enumerate(self.noisy)]
@@ -177,13 +179,14 @@ class GramRelease(Release):
     def holds_together(self) -> bool:
         return _on_grid(self.noisy, self.guarantee, self.kind) and self.gram.shape == self.noisy.shape
 
+    @validate()
     def embeddings(self, rank: int | None = None) -> Float:
         """Unit vectors, one a record, whose cosines are the release: for tools that want vectors. Post-processing.
 
         ``rank`` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
         """
         if rank is not None:
-            rank = _checks.count(rank, "rank", "embeddings")
+            rank = _validation.check_count(rank, "rank")
         return unit_factor(self.gram, rank)
 
     def factored(self, rank: int | None = None) -> FactoredGramRelease:
@@ -209,9 +212,10 @@ class FactoredGramRelease(Release):
         """The cosine matrix, unit diagonal exactly."""
         return unit_gram(self.factor)
 
+    @validate()
     def embeddings(self, rank: int | None = None) -> Float:
         """Unit vectors whose cosines are the release, of ``rank`` dimensions or as many as there are."""
-        if rank is None or _checks.count(rank, "rank", "embeddings") >= self.factor.shape[1]:
+        if rank is None or _validation.check_count(rank, "rank") >= self.factor.shape[1]:
             return self.factor
         return unit_factor(self.gram, rank)
 
@@ -269,9 +273,10 @@ class MatchRelease(Release):
         """An unbiased estimate of how many records pass; it may lie below 0 or above n."""
         return (len(self.candidates) - self.expected_false) / (2 * self.keep - 1)
 
+    @validate()
     def count_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """An interval that covers the true count with at least this probability (Bernstein's inequality)."""
-        confidence = _checks.probability(confidence, "confidence", "count_interval", zero=False)
+        confidence = _validation.check_probability(confidence, "confidence", zero=False)
         n, level = self.guarantee.shape[0], math.log(2 / (1 - confidence))
         reach = math.sqrt(2 * n * self.keep * (1 - self.keep) * level) + level / 3
         half = reach / (2 * self.keep - 1)
@@ -337,21 +342,23 @@ class HistogramRelease(Release):
         rates: Float = np.clip(np.concatenate([[1.0], falling, [0.0]]), 0.0, 1.0)
         return rates
 
+    @validate()
     def rate(self, threshold: ArrayLike) -> Any:
         """The private estimate of P[score > threshold], straight between edges."""
-        t = _checks.array(threshold, "threshold", "rate", "a number or an array of them")
+        t = _validation.check_array(threshold, "threshold", "a number or an array of them")
         if t.dtype.kind not in "fiu":
-            _checks.reject("threshold", "rate", "a number or an array of them", threshold)
+            _validation.reject("threshold", "a number or an array of them", threshold)
         found = np.interp(t, self.edges, self.rates)
         return float(found) if found.ndim == 0 else found
 
+    @validate()
     def error(self, confidence: float = 0.95) -> float:
         """What noise adds to every rate at an edge at once, at most, with this probability.
 
         Sums of symmetric noise have their maximum below x with twice the tail of the last sum (Levy's inequality), and
         that has Chernoff's bound. Averaging the two ways of counting and the monotone fit only help.
         """
-        confidence = _checks.probability(confidence, "confidence", "error", zero=False)
+        confidence = _validation.check_probability(confidence, "confidence", zero=False)
         level = math.log(4 / (1 - confidence))
         bins, scale = len(self.counts), self.guarantee.scale
         if self.guarantee.mechanism == "gaussian":
@@ -360,9 +367,10 @@ class HistogramRelease(Release):
         s = np.linspace(1e-4, 0.9999, 20_000) / scale
         return float(np.min((level - bins * np.log1p(-((s * scale) ** 2))) / s)) / self.total
 
+    @validate()
     def threshold(self, target: float) -> float:
         """The least threshold at which the private rate is at most ``target``."""
-        target = _checks.probability(target, "target", "threshold", zero=False)
+        target = _validation.check_probability(target, "target", zero=False)
         rates = self.rates
         place = int(np.argmax(rates <= target))
         if place == 0 or rates[place] == rates[place - 1]:

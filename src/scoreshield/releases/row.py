@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
@@ -25,6 +26,7 @@ Float = NDArray[np.float64]
 
 
 @clear_frames_on_error
+@validate()
 def release_row(
     embeddings: ArrayLike,
     index: int,
@@ -46,20 +48,19 @@ def release_row(
     far less noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)``
     the index counts identities in sorted order of the labels.
     """
-    function = "release_row"
-    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.many_move("the row of a record")
-    source = Collection.check(embeddings, adjacency, function, least=2)
-    index = _position(index, source.size, function)
-    sampler = sampler_name(rng, function)
+    source = Collection.check(embeddings, adjacency, least=2)
+    index = _position(index, source.size)
+    sampler = sampler_name(rng)
 
     noise = contract.calibrate(source.adjacency.of(Released("row", source.size, contract.width)))
     guarantee = contract.guarantee(noise, source.adjacency, "row", (source.size,), sampler)
 
     def score() -> Float:
         rows = source.rows()
-        own = _embeddings.unit_rows(rows[index : index + 1], function, first=index)
-        values: Float = _embeddings.scores(rows, own, "unit", function)[0]
+        own = _embeddings.unit_rows(rows[index : index + 1], first=index)
+        values: Float = _embeddings.scores(rows, own, "unit")[0]
         np.clip(values, *contract.score_range, out=values)
         return values
 
@@ -68,10 +69,10 @@ def release_row(
         values[index] = 1.0
         return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
 
-    return Prepared(function, guarantee, source.adjacency, rng, score, draw).release(ledger)
+    return Prepared(guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
-def _position(index: Any, n: int, function: str) -> int:
+def _position(index: Any, n: int) -> int:
     if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
-        _checks.reject("index", function, f"a whole number from 0 to {n - 1}", index)
+        _validation.reject("index", f"a whole number from 0 to {n - 1}", index)
     return int(index) % n

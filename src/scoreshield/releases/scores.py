@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -33,6 +34,7 @@ Float = NDArray[np.float64]
 
 
 @clear_frames_on_error
+@validate()
 def release_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -108,20 +110,19 @@ def prepare_scores(
     unsafe_reproduce_paper: bool = False,
 ) -> Prepared[Float, ScoreRelease]:
     """A score release that nothing was charged for yet; the parameters are those of :func:`release_scores`."""
-    function = "release_scores"
     if not isinstance(mechanism, str | LevelChannel):
-        _checks.reject("mechanism", function, "a name or a LevelChannel", mechanism)
+        _validation.reject("mechanism", "a name or a LevelChannel", mechanism)
     if mechanism == "auto":
-        mechanism, delta = _smaller_noise(embeddings, query, epsilon, delta, adjacency, score_range, function)
+        mechanism, delta = _smaller_noise(embeddings, query, epsilon, delta, adjacency, score_range)
     if mechanism == "optimal" or isinstance(mechanism, LevelChannel):
         return _prepare_levels(
             embeddings, query, epsilon, delta, mechanism, calibration, adjacency, score_range, norm, rng
         )
-    contract = Contract.check(function, epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
-    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency, function)
-    queries, single = _embeddings.as_queries(query, source.dimension, function)
-    sampler = sampler_name(rng, function)
+    contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
+    source = Collection.check(embeddings, adjacency)
+    queries, single = _embeddings.as_queries(query, source.dimension)
+    sampler = sampler_name(rng)
 
     released = Released("scores", source.size, contract.width, len(queries), spectral_norm(queries), source.rounding)
     noise = contract.calibrate(source.adjacency.of(released))
@@ -133,7 +134,7 @@ def prepare_scores(
         return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=tie_break(stream))
 
     score = _clamped_scores(source, queries, norm, contract.score_range)
-    return Prepared(function, guarantee, source.adjacency, rng, score, draw)
+    return Prepared(guarantee, source.adjacency, rng, score, draw)
 
 
 def _clamped_scores(
@@ -142,7 +143,7 @@ def _clamped_scores(
     """The clean scores of all queries, one after the other, clamped to the public range, when called."""
 
     def score() -> Float:
-        values = _embeddings.scores(source.rows(), queries, norm, source.function)
+        values = _embeddings.scores(source.rows(), queries, norm)
         return np.clip(values, *score_range, out=values).reshape(-1)
 
     return score
@@ -155,14 +156,13 @@ def _smaller_noise(
     delta: Any,
     adjacency: Any,
     score_range: Any,
-    function: str,
 ) -> tuple[str, float]:
     """Gaussian or staircase, by standard deviation, from public facts; staircase noise leaves delta unspent."""
-    epsilon = _checks.budget(epsilon, function)
-    delta = _checks.probability(delta, "delta", function, zero=True)
-    low, high = check_score_range(score_range, function)
-    source = Collection.check(embeddings, adjacency, function)
-    queries, _ = _embeddings.as_queries(query, source.dimension, function)
+    epsilon = _validation.check_epsilon(epsilon)
+    delta = _validation.check_probability(delta, "delta", zero=True)
+    low, high = check_score_range(score_range)
+    source = Collection.check(embeddings, adjacency)
+    queries, _ = _embeddings.as_queries(query, source.dimension)
     one = source.adjacency.of(Released("scores", source.size, queries=len(queries))).moved == 1
     if delta == 0 or (
         one and StaircaseNoise.calibrated(epsilon, high - low).std < gaussian.calibrate(epsilon, delta, high - low)
@@ -184,20 +184,19 @@ def _prepare_levels(
     rng: Any,
 ) -> Prepared[Float, ScoreRelease]:
     """Scores drawn from a table of levels: one record moves one score, and the others' draws cancel."""
-    function = "release_scores"
-    epsilon = _checks.budget(epsilon, function)
-    delta = _checks.probability(delta, "delta", function, zero=True)
-    low, high = check_score_range(score_range, function)
+    epsilon = _validation.check_epsilon(epsilon)
+    delta = _validation.check_probability(delta, "delta", zero=True)
+    low, high = check_score_range(score_range)
     if calibration != "analytic":
         raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for a table of levels.")
-    norm = _checks.one_of(norm, "norm", function, _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency, function)
-    queries, single = _embeddings.as_queries(query, source.dimension, function)
+    norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
+    source = Collection.check(embeddings, adjacency)
+    queries, single = _embeddings.as_queries(query, source.dimension)
     if source.adjacency.of(Released("scores", source.size, queries=len(queries))).moved > 1:
         raise InvalidInput(
             "A table of levels is private where one record moves one score: one query, no raw identities."
         )
-    sampler = sampler_name(rng, function)
+    sampler = sampler_name(rng)
     name = "levels"
     if not isinstance(mechanism, LevelChannel):
         name, mechanism = "optimal", optimal_channel(epsilon, delta, score_range=(low, high))
@@ -233,4 +232,4 @@ def _prepare_levels(
         return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=tie_break(stream))
 
     score = _clamped_scores(source, queries, norm, (low, high))
-    return Prepared(function, guarantee, source.adjacency, rng, score, draw)
+    return Prepared(guarantee, source.adjacency, rng, score, draw)

@@ -17,7 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scoreshield import _checks, _files
+from scoreshield import _files, _validation
+from scoreshield._validation import validate
 from scoreshield.audit.result import POWER, AuditResult
 from scoreshield.report.audit_charts import at_least, bound_chart, histogram_chart, statistic_words, tradeoff_chart
 from scoreshield.report.page import KeyFigure, key_figures, picture_grid, section, table_html
@@ -58,6 +59,7 @@ CONTROL = Control(
 )
 
 
+@validate()
 def render(result: AuditResult, *, facts: Mapping[str, Any] | None = None, now: datetime | None = None) -> str:
     """An audit as a whole HTML document.
 
@@ -67,7 +69,7 @@ def render(result: AuditResult, *, facts: Mapping[str, Any] | None = None, now: 
     now : the time in the footer; the present unless told otherwise.
     """
     if not isinstance(result, AuditResult):
-        _checks.reject("result", "render", "the result of an audit", result)
+        _validation.reject("result", "the result of an audit", result)
     style = files("scoreshield.report").joinpath("page.css").read_text("utf-8")
     charts = [tradeoff_chart(result), histogram_chart(result), bound_chart(result)]
     return "\n".join(

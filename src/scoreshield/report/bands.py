@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scoreshield import _checks
-from scoreshield.errors import InvalidInput
+from scoreshield import _validation
+from scoreshield._validation import validate
+from scoreshield.errors import InvalidParameter
 from scoreshield.report.sheet import INK, NOT_PRIVATE, SHADE, finish, legend_key, sheet
 from scoreshield.report.styles import METHOD_STYLE, method_style
 from scoreshield.report.text import power
@@ -52,6 +53,7 @@ _X_LABEL = {"epsilon": "ε (log scale)", "attack_advantage": "advantage of the b
 _HOLLOW, _OUT_OF_REACH = "hollow: the claimed ε is not the true one", "some or all repeats out of reach"
 
 
+@validate()
 def band_grid(
     rows: Sequence[Row],
     *,
@@ -75,16 +77,13 @@ def band_grid(
     methods : which ones, in the order of the legend; all unless told otherwise.
     clean : whether values without privacy (setting "clean") are drawn, as dashed lines across.
     """
-    function = "band_grid"
-    _checks.one_of(x, "x", function, tuple(_X_LABEL))
+    _validation.check_option(x, "x", tuple(_X_LABEL))
     fields = [name for name in (rows_by, columns_by) if name is not None]
-    chosen = of_metric(checked(rows, function, ("metric", "method", "value", "better")), metric, function)
-    private = chosen_methods([row for row in chosen if not is_clean(row)], methods, function)
+    chosen = of_metric(checked(rows, ("metric", "method", "value", "better")), metric)
+    private = chosen_methods([row for row in chosen if not is_clean(row)], methods)
     if not private:
-        _checks.reject(
-            "rows", function, f"rows of which some have the metric '{metric}' and a method with privacy", rows
-        )
-    checked(private, function, (x, "epsilon", "true_epsilon", *fields))
+        _validation.reject("rows", f"rows of which some have the metric '{metric}' and a method with privacy", rows)
+    checked(private, (x, "epsilon", "true_epsilon", *fields))
     without = [row for row in chosen if is_clean(row)] if clean else []
     names = list(dict.fromkeys(methods or (row["method"] for row in private)))
     down, across = values_of(private, rows_by), values_of(private, columns_by)
@@ -95,9 +94,9 @@ def band_grid(
         for axes, right in zip(line, across, strict=True):
             place = {name: at for name, at in ((rows_by, upper), (columns_by, right)) if name is not None}
             inside = [row for row in private if all(key_of(row, name) == at for name, at in place.items())]
-            drawn.append((axes, _curves(inside, x, function)))
+            drawn.append((axes, _curves(inside, x)))
             _panel(*drawn[-1], names, place)
-            _clean_lines(axes, without, place, function)
+            _clean_lines(axes, without, place)
     points = [point for _, curves in drawn for curve in curves.values() for point in curve]
     _scale(panels[0, 0], x, [point.x for point in points])
     if not without and not any(math.isfinite(point.mean) for point in points):
@@ -130,6 +129,7 @@ def advantage_chart(
     return band_grid(rows, **same, **options, rows_by=None, x="attack_advantage")
 
 
+@validate()
 def bars(
     rows: Sequence[Row],
     *,
@@ -145,13 +145,12 @@ def bars(
 
     A value of NaN is written as "over the limit", a pair without rows as "not run". Whiskers: one standard deviation.
     """
-    function = "bars"
-    members = chosen_methods(checked(rows, function, ("method", value, group)), methods, function)
-    limit = None if limit is None else _checks.positive(limit, "limit", function)
+    members = chosen_methods(checked(rows, ("method", value, group)), methods)
+    limit = None if limit is None else _validation.check_positive(limit, "limit")
     names = list(dict.fromkeys(methods or (row["method"] for row in members)))
-    found = {key: summary(part, value, function) for key, part in grouped(members, ("method", group)).items()}
+    found = {key: summary(part, value) for key, part in grouped(members, ("method", group)).items()}
     if any(row[value] <= 0 for row in members):
-        _checks.reject(value, function, "a positive number, or NaN", min(row[value] for row in members))
+        _validation.reject(value, "a positive number, or NaN", min(row[value] for row in members))
     sizes, height = values_of(members, group), len(names) + 0.8
     figure, panels = sheet(1, 1, (8.4, 0.27 * len(sizes) * height + 0.9))
     axes = panels[0, 0]
@@ -195,12 +194,12 @@ class _Point:
     identity: dict[str, Any]
 
 
-def _curves(rows: list[Row], x: str, function: str) -> dict[str, list[_Point]]:
+def _curves(rows: list[Row], x: str) -> dict[str, list[_Point]]:
     curves: dict[str, list[_Point]] = {}
     for key, members in grouped(rows, ("method", *_IDENTITY)).items():
-        found = summary(members, "value", function)
-        at = float(np.mean([_position(row, x, function) for row in members]))
-        kept = all(_keeps_promise(row, function) for row in members)
+        found = summary(members, "value")
+        at = float(np.mean([_position(row, x) for row in members]))
+        kept = all(_keeps_promise(row) for row in members)
         point = _Point(
             at, found["mean"], found["sd"], found["unreachable"], kept, dict(zip(_IDENTITY, key[1:], strict=True))
         )
@@ -208,42 +207,43 @@ def _curves(rows: list[Row], x: str, function: str) -> dict[str, list[_Point]]:
     for method, points in curves.items():
         points.sort(key=lambda point: point.x)
         for one, other in pairwise(points):
-            _refuse_two_in_one(method, one, other, x, function)
+            _refuse_two_in_one(method, one, other, x)
     return curves
 
 
-def _refuse_two_in_one(method: str, one: _Point, other: _Point, x: str, function: str) -> None:
+def _refuse_two_in_one(method: str, one: _Point, other: _Point, x: str) -> None:
     """Two points of a curve at one place are two curves; though many a budget gives an attacker all there is."""
     differ = {name for name in _IDENTITY if one.identity[name] != other.identity[name]}
     own = {"epsilon", "delta", "target_advantage"} if x == "attack_advantage" else set()
     if math.isclose(one.x, other.x, rel_tol=1e-9) and differ - own:
         name = sorted(differ - own)[0]
-        raise InvalidInput(
-            f"The 'rows' parameter of {function} must hold one curve for each method and panel. Got '{method}' twice "
+        raise InvalidParameter(
+            "rows",
+            f"must hold one curve for each method and panel. Got '{method}' twice "
             f"at {x} = {one.x:g}, with {name} {one.identity[name]!r} and {other.identity[name]!r}: leave one out, or "
-            f"put '{name}' into rows_by or columns_by."
+            f"put '{name}' into rows_by or columns_by.",
         )
 
 
-def _position(row: Row, x: str, function: str) -> float:
+def _position(row: Row, x: str) -> float:
     if x == "epsilon":
-        return _checks.positive(row[x], x, function)
+        return _validation.check_positive(row[x], x)
     known = isinstance(row[x], numbers.Real) and not math.isnan(row[x])
     at = row[x] if known else row.get("target_advantage")  # out of reach: where it was aimed at
-    at = _checks.real(at, x, function, "a number in [0, 1]")
+    at = _validation.check_real(at, x, "a number in [0, 1]")
     if not -1e-12 <= at <= 1 + 1e-12:
-        _checks.reject(x, function, "a number in [0, 1]", row[x])
+        _validation.reject(x, "a number in [0, 1]", row[x])
     return at
 
 
-def _keeps_promise(row: Row, function: str) -> bool:
+def _keeps_promise(row: Row) -> bool:
     """Whether the true epsilon is at most the claimed one, up to rounding."""
-    if math.isnan(number_of(row["value"], "value", function)):
+    if math.isnan(number_of(row["value"], "value")):
         return True  # nothing is drawn of it
     true = row["true_epsilon"]
     if isinstance(true, bool) or not isinstance(true, numbers.Real) or math.isnan(true):
-        _checks.reject("true_epsilon", function, "a number or infinity where a value was measured", true)
-    return bool(true <= _checks.positive(row["epsilon"], "epsilon", function) * (1 + 1e-9))
+        _validation.reject("true_epsilon", "a number or infinity where a value was measured", true)
+    return bool(true <= _validation.check_positive(row["epsilon"], "epsilon") * (1 + 1e-9))
 
 
 # ---- Panels.
@@ -302,20 +302,21 @@ def _crosses(drawn: list[tuple[Axes, dict[str, list[_Point]]]], names: list[str]
             axes.plot(x, y, **look, color=method_style(name)["color"], label=label)
 
 
-def _clean_lines(axes: Axes, rows: list[Row], place: dict[str, Hashable], function: str) -> None:
+def _clean_lines(axes: Axes, rows: list[Row], place: dict[str, Hashable]) -> None:
     """What there is without privacy: a budget says nothing of it, so each panel has it."""
     here = {name: value for name, value in place.items() if name not in _BUDGET}
     inside = [row for row in rows if all(key_of(row, name) == value for name, value in here.items())]
     for (name,), members in grouped(inside, ("method",)).items():
         for column in ("dataset", "task"):
             if len(values_of(members, column)) > 1:
-                raise InvalidInput(
-                    f"The 'rows' parameter of {function} must hold one clean value for each panel. Got '{name}' with "
-                    f"several of '{column}': leave some out, or put '{column}' into rows_by or columns_by."
+                raise InvalidParameter(
+                    "rows",
+                    f"must hold one clean value for each panel. Got '{name}' with "
+                    f"several of '{column}': leave some out, or put '{column}' into rows_by or columns_by.",
                 )
         # One repeat may stand there once for each budget.
         once = {(key_of(row, "repeat"), key_of(row, "seed"), key_of(row, "value")): row for row in members}
-        found, style = summary(once.values(), "value", function), method_style(str(name))
+        found, style = summary(once.values(), "value"), method_style(str(name))
         axes.axhline(found["mean"], color=style["color"], linestyle=style["linestyle"], linewidth=1.2, label=str(name))
         if found["sd"] > 0:
             reach = found["mean"] - found["sd"], found["mean"] + found["sd"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks, risk
+from scoreshield import _validation, risk
+from scoreshield._validation import validate
 from scoreshield.privacy import calibration
 from scoreshield.report.sheet import (
     AMBER,
@@ -52,6 +53,7 @@ _BOUNDS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@validate()
 def mse_bounds(
     *, divided: bool = False, epsilon: float = 5.0, delta: float = 1e-6, radius: float = 1.0, rank: int = 8
 ) -> Figure:
@@ -65,7 +67,7 @@ def mse_bounds(
     rank : of the clean Gram matrix.
     """
     if not calibrated("conservative", epsilon, delta, 1.0).private:
-        _checks.reject("epsilon", "mse_bounds", "one at which the conservative rule is private", epsilon)
+        _validation.reject("epsilon", "one at which the conservative rule is private", epsilon)
     c, analytic = 2 * math.log(2 / delta) / epsilon**2, calibration.calibrate(epsilon, delta, 1.0)
     views = (
         ("log-log", "log", "log", np.geomspace(rank, 1e5, 60)),

@@ -16,7 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from scoreshield import _checks, _files
+from scoreshield import _files, _validation
+from scoreshield._validation import validate
 from scoreshield.decisions.scores import Sample, Scores
 from scoreshield.plan.alternatives import Outcome
 from scoreshield.plan.base import Plan
@@ -28,6 +29,7 @@ from scoreshield.report.svg import Chart
 from scoreshield.report.text import attack_rate, delta_text, interval, number, percent, prose
 
 
+@validate()
 def render(plan: Plan, *, now: datetime | None = None) -> str:
     """A plan as a whole HTML document.
 
@@ -43,7 +45,7 @@ def render(plan: Plan, *, now: datetime | None = None) -> str:
         title, figures, table, words = "Retrieval plan", _search_figures(plan), _search_table(plan), _SEARCH_WORDS
         charts = [recall_chart(plan), roc_chart(plan), attack_chart(plan.contract)]
     else:
-        _checks.reject("plan", "render", "a verification or a retrieval plan", plan)
+        _validation.reject("plan", "a verification or a retrieval plan", plan)
     style = files("scoreshield.report").joinpath("page.css").read_text("utf-8")
     return "\n".join(
         (

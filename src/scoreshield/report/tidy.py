@@ -9,39 +9,41 @@ from typing import Any
 
 import numpy as np
 
-from scoreshield import _checks
-from scoreshield.errors import InvalidInput
+from scoreshield import _validation
+from scoreshield._validation import validate
+from scoreshield.errors import InvalidInput, InvalidParameter
 
 Row = Mapping[str, Any]
 
 _GROUP = ("dataset", "task", "metric", "better", "method", "setting", "radius", "delta", "epsilon")
 
 
-def checked(rows: Any, function: str, columns: Iterable[str]) -> list[Row]:
+def checked(rows: Any, columns: Iterable[str]) -> list[Row]:
     if not isinstance(rows, Sequence) or not rows or not all(isinstance(row, Mapping) for row in rows):
-        _checks.reject("rows", function, "a list of dicts, at least one", rows)
+        _validation.reject("rows", "a list of dicts, at least one", rows)
     for name in columns:
         if any(name not in row for row in rows):
-            raise InvalidInput(
-                f"The 'rows' parameter of {function} must be dicts with the key '{name}'. "
-                f"Got one with {', '.join(sorted(map(str, next(row for row in rows if name not in row)))) or 'none'}."
+            raise InvalidParameter(
+                "rows",
+                f"must be dicts with the key '{name}'. "
+                f"Got one with {', '.join(sorted(map(str, next(row for row in rows if name not in row)))) or 'none'}.",
             )
     return list(rows)
 
 
-def of_metric(rows: list[Row], metric: str, function: str) -> list[Row]:
-    _checks.one_of(metric, "metric", function, sorted({str(row["metric"]) for row in rows}))
+def of_metric(rows: list[Row], metric: str) -> list[Row]:
+    _validation.check_option(metric, "metric", sorted({str(row["metric"]) for row in rows}))
     return [row for row in rows if row["metric"] == metric]
 
 
-def chosen_methods(rows: list[Row], methods: Sequence[str] | None, function: str) -> list[Row]:
+def chosen_methods(rows: list[Row], methods: Sequence[str] | None) -> list[Row]:
     """The rows of the methods asked for, all of which must be there."""
     if methods is None:
         return rows
     if isinstance(methods, str) or not isinstance(methods, Sequence) or not methods:
-        _checks.reject("methods", function, "a list of names, at least one", methods)
+        _validation.reject("methods", "a list of names, at least one", methods)
     for name in methods:
-        _checks.one_of(name, "methods", function, sorted({str(row["method"]) for row in rows}))
+        _validation.check_option(name, "methods", sorted({str(row["method"]) for row in rows}))
     return [row for row in rows if row["method"] in methods]
 
 
@@ -64,8 +66,8 @@ def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Hashable, ...]
     return groups
 
 
-def summary(rows: Iterable[Row], value: str, function: str) -> dict[str, Any]:
-    numbers_ = [number_of(row[value], value, function) for row in rows]
+def summary(rows: Iterable[Row], value: str) -> dict[str, Any]:
+    numbers_ = [number_of(row[value], value) for row in rows]
     known = np.array([number for number in numbers_ if not math.isnan(number)])
     return {
         "mean": float(known.mean()) if len(known) else math.nan,
@@ -75,10 +77,10 @@ def summary(rows: Iterable[Row], value: str, function: str) -> dict[str, Any]:
     }
 
 
-def number_of(value: Any, name: str, function: str) -> float:
+def number_of(value: Any, name: str) -> float:
     if isinstance(value, numbers.Real) and math.isnan(value):
         return math.nan
-    return _checks.real(value, name, function, "a finite number, or NaN where it is out of reach")
+    return _validation.check_real(value, name, "a finite number, or NaN where it is out of reach")
 
 
 def values_of(rows: Iterable[Row], name: str | None) -> list[Any]:
@@ -91,6 +93,7 @@ def values_of(rows: Iterable[Row], name: str | None) -> list[Any]:
     return [*sized, *named, *([None] if None in found else [])] or [None]
 
 
+@validate()
 def mean_and_sd(rows: Sequence[Row], by: Sequence[str] = _GROUP, *, value: str = "value") -> list[dict[str, Any]]:
     """Rows put together by the columns ``by``, in the order in which they first appear.
 
@@ -99,8 +102,7 @@ def mean_and_sd(rows: Sequence[Row], by: Sequence[str] = _GROUP, *, value: str =
     One dict a group: its columns; ``mean`` and ``sd`` (n - 1 in the divisor, 0 for one value) of the values that are
     numbers, NaN where none is; ``count`` of these, and ``unreachable``, the count of those that are NaN.
     """
-    function = "mean_and_sd"
     if isinstance(by, str) or not isinstance(by, Sequence) or not all(isinstance(name, str) for name in by):
-        _checks.reject("by", function, "a sequence of column names", by)
-    groups = grouped(checked(rows, function, (*by, value)), by)
-    return [{**dict(zip(by, key, strict=True)), **summary(members, value, function)} for key, members in groups.items()]
+        _validation.reject("by", "a sequence of column names", by)
+    groups = grouped(checked(rows, (*by, value)), by)
+    return [{**dict(zip(by, key, strict=True)), **summary(members, value)} for key, members in groups.items()]

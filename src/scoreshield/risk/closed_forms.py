@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainc, ndtr
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.privacy.adjacency import FULL_RANGE, REGIMES, check_score_range
 
 Float = NDArray[np.float64]
@@ -92,7 +93,7 @@ class Bounds:
 
     def __getitem__(self, name: str) -> Bound:
         found = {bound.name: bound for bound in self.all}
-        return found[_checks.one_of(name, "name", "Bounds", found)]
+        return found[_validation.check_option(name, "name", found)]
 
     def __iter__(self) -> Iterator[Bound]:
         return iter(self.all)
@@ -107,6 +108,7 @@ class Bounds:
         return as_table(f"{self.regime}, n = {self.n:,}, sigma = {self.sigma:g}", rows, self.conditional)
 
 
+@validate()
 def bounds(
     regime: str,
     n: int,
@@ -132,19 +134,18 @@ def bounds(
         removes that noise, so the other bounds stay.
     score_range : scores and row: the public range that scores are clamped to.
     """
-    function = "bounds"
-    regime, n = _regime_and_size(regime, n, function)
-    sigma = check_sigma(sigma, function)
-    low, high = check_range(regime, score_range, function)
+    regime, n = _regime_and_size(regime, n)
+    sigma = check_sigma(sigma)
+    low, high = check_range(regime, score_range)
     if not isinstance(diagonal_noise, bool | np.bool_) or (diagonal_noise and regime == "scores"):
-        _checks.reject("diagonal_noise", function, "False for scores, True or False for row and gram", diagonal_noise)
-    active = _checks.count(active, "active", function, least=0)
+        _validation.reject("diagonal_noise", "False for scores, True or False for row and gram", diagonal_noise)
+    active = _validation.check_count(active, "active", least=0)
     free = n if regime == "scores" else n - 1
     if active > (0 if regime == "gram" else free):
         must = "0 for a Gram matrix" if regime == "gram" else f"at most {free}, the number of free scores"
-        _checks.reject("active", function, must, active)
+        _validation.reject("active", must, active)
     if rank is not None:
-        rank = check_rank(rank, regime, n, function)
+        rank = check_rank(rank, regime, n)
     complexity = gaussian_complexity(regime, n, score_range=(low, high))
     shared = (
         Bound("global (paper)", 4 * sigma * complexity, "4 sigma GC(C)"),
@@ -200,34 +201,35 @@ def _rank_dimension(name: str, n: int, r: int) -> float:
     return n * (r - 1) - r * (r - 1) / 2 if name == "rank-aware" else float(n * r)
 
 
+@validate()
 def crossover_rank(n: int, sigma: float, *, name: str = "rank-aware") -> int:
     """The largest rank at which the named rank bound is at most the best one that knows no rank; 0 where none is.
 
     ``name`` is "rank" (unconditional), "rank-aware" or "rank-aware (loose)" (both conditional).
     """
-    function = "crossover_rank"
-    _, n = _regime_and_size("gram", n, function)
-    sigma = check_sigma(sigma, function)
-    name = _checks.one_of(name, "name", function, RANK_BOUNDS)
+    _, n = _regime_and_size("gram", n)
+    sigma = check_sigma(sigma)
+    name = _validation.check_option(name, "name", RANK_BOUNDS)
     best = bounds("gram", n, sigma).best.value
     # Each grows with r, or is above n (n - 1) / 2 and so above the best; hence bisection.
     return bisect_right(range(1, n + 1), 0, key=lambda r: int(sigma**2 * _rank_dimension(name, n, r) > best))
 
 
+@validate()
 def gaussian_complexity(regime: str, n: int, *, score_range: Range = FULL_RANGE) -> float:
     """GC(C) = E sup_{x in C} <z, x> for a standard Gaussian z of the space that C spans.
 
     Exact for scores, (b - a) n / sqrt(2 pi), and row. For the elliptope an upper bound: n sqrt(2 n), tight to first
     order as n grows, or n (n - 1) / sqrt(pi) from the entries alone, which is less up to n = 8 and exact at n = 2.
     """
-    function = "gaussian_complexity"
-    regime, n = _regime_and_size(regime, n, function)
-    low, high = check_range(regime, score_range, function)
+    regime, n = _regime_and_size(regime, n)
+    low, high = check_range(regime, score_range)
     if regime == "gram":
         return min(n * math.sqrt(2 * n), n * (n - 1) / math.sqrt(math.pi))
     return (n if regime == "scores" else n - 1) * (high - low) / math.sqrt(2 * math.pi)
 
 
+@validate()
 def statistical_dimension_box(
     x: ArrayLike, score_range: Range = FULL_RANGE, multipliers: ArrayLike | None = None, tol: float = 0.0
 ) -> float:
@@ -240,9 +242,10 @@ def statistical_dimension_box(
         all 0, and the cone is then the tangent cone, which bounds the risk at a clean x.
     tol : entries this near to an end are active, and multipliers this near to 0 are 0.
     """
-    return float(_dimensions(x, score_range, multipliers, tol, None, "statistical_dimension_box").sum())
+    return float(_dimensions(x, score_range, multipliers, tol, None).sum())
 
 
+@validate()
 def statistical_dimension_row(
     x: ArrayLike,
     index: int,
@@ -251,35 +254,35 @@ def statistical_dimension_row(
     tol: float = 0.0,
 ) -> float:
     """The same for the row of record ``index``: its own entry is fixed at 1 and counts 0."""
-    return float(_dimensions(x, score_range, multipliers, tol, index, "statistical_dimension_row").sum())
+    index = _validation.check_count(index, "index", least=0)
+    return float(_dimensions(x, score_range, multipliers, tol, index).sum())
 
 
 def _dimensions(
-    x: ArrayLike, score_range: Range, multipliers: ArrayLike | None, tol: float, index: int | None, function: str
+    x: ArrayLike, score_range: Range, multipliers: ArrayLike | None, tol: float, index: int | None
 ) -> Float:
-    low, high = check_score_range(score_range, function)
-    tol = _checks.real(tol, "tol", function, "a finite number, at least 0")
+    low, high = check_score_range(score_range)
+    tol = _validation.check_real(tol, "tol", "a finite number, at least 0")
     if tol < 0:
-        _checks.reject("tol", function, "a finite number, at least 0", tol)
-    if function.endswith("row"):
-        index = _checks.count(index, "index", function, least=0)
-    point = check_scores(x, "x", (low, high), index, function)
+        _validation.reject("tol", "a finite number, at least 0", tol)
+    point = check_scores(x, "x", (low, high), index)
     active = (point <= low + tol) | (point >= high - tol)
     found = np.where(active, 0.5, 1.0)
     if multipliers is not None:
         must = "an array like 'x' of finite numbers, 0 wherever 'x' is inside the range"
-        pull = _checks.array(multipliers, "multipliers", function, must)
+        pull = _validation.check_array(multipliers, "multipliers", must)
         if pull.shape != point.shape or pull.dtype.kind not in "fiu" or not np.isfinite(pull).all():
-            _checks.reject("multipliers", function, must, pull)
+            _validation.reject("multipliers", must, pull)
         strict = np.abs(pull) > tol
         if np.any(strict & ~active):
-            _checks.reject("multipliers", function, must, pull)
+            _validation.reject("multipliers", must, pull)
         found[strict] = 0.0
     if index is not None:
         found[index] = 0.0
     return found
 
 
+@validate()
 def exact_risk(
     clean_scores: ArrayLike, sigma: float, score_range: Range = FULL_RANGE, index: int | None = None
 ) -> float:
@@ -288,10 +291,9 @@ def exact_risk(
     ``index`` names the row's own entry, which is released as the constant 1. Accurate to rounding at any sigma. The
     value depends on the clean scores, so it is no more public than they are.
     """
-    function = "exact_risk"
-    low, high = check_score_range(score_range, function)
-    sigma = check_sigma(sigma, function)
-    scores = check_scores(clean_scores, "clean_scores", (low, high), index, function)
+    low, high = check_score_range(score_range)
+    sigma = check_sigma(sigma)
+    scores = check_scores(clean_scores, "clean_scores", (low, high), index)
     if index is not None:
         scores = np.delete(scores, index)
     return float((_half_risk(high - scores, sigma) + _half_risk(scores - low, sigma)).sum())
@@ -307,51 +309,51 @@ def _half_risk(room: Any, sigma: float) -> Any:
     return sigma**2 / 2 * gammainc(1.5, x**2 / 2) + room**2 * ndtr(-x)
 
 
-def check_scores(value: ArrayLike, name: str, ends: Range, index: int | None, function: str) -> Float:
+def check_scores(value: ArrayLike, name: str, ends: Range, index: int | None) -> Float:
     must = f"finite scores, shape (n,), within [{ends[0]:g}, {ends[1]:g}] (clip them first)"
-    array = _checks.array(value, name, function, must)
+    array = _validation.check_array(value, name, must)
     if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "fiu":
-        _checks.reject(name, function, must, array)
+        _validation.reject(name, must, array)
     scores = array.astype(np.float64)
     inside = (scores >= ends[0]) & (scores <= ends[1])
     if index is not None:
-        if _checks.count(index, "index", function, least=0) >= len(scores) or len(scores) < 2:
-            _checks.reject("index", function, "a position in a row of at least 2 scores", index)
+        if _validation.check_count(index, "index", least=0) >= len(scores) or len(scores) < 2:
+            _validation.reject("index", "a position in a row of at least 2 scores", index)
         if not abs(scores[index] - 1) <= FEASIBLE:
-            _checks.reject(name, function, "1 at 'index', a record's similarity with itself", scores[index])
+            _validation.reject(name, "1 at 'index', a record's similarity with itself", scores[index])
         scores[index], inside[index] = 1.0, True
     if not inside.all():
-        _checks.reject(name, function, must, array)
+        _validation.reject(name, must, array)
     return scores
 
 
-def _regime_and_size(regime: str, n: int, function: str) -> tuple[str, int]:
-    regime = _checks.one_of(regime, "regime", function, REGIMES)
-    return regime, _checks.count(n, "n", function, least=1 if regime == "scores" else 2)
+def _regime_and_size(regime: str, n: int) -> tuple[str, int]:
+    regime = _validation.check_option(regime, "regime", REGIMES)
+    return regime, _validation.check_count(n, "n", least=1 if regime == "scores" else 2)
 
 
-def check_sigma(value: float, function: str) -> float:
-    sigma = _checks.positive(value, "sigma", function)
+def check_sigma(value: float) -> float:
+    sigma = _validation.check_positive(value, "sigma")
     if not 1e-100 <= sigma <= 1e100:
-        _checks.reject("sigma", function, "between 1e-100 and 1e100, where squares neither vanish nor overflow", sigma)
+        _validation.reject("sigma", "between 1e-100 and 1e100, where squares neither vanish nor overflow", sigma)
     return sigma
 
 
-def check_range(regime: str, score_range: Range, function: str) -> Range:
-    ends = check_score_range(score_range, function)
+def check_range(regime: str, score_range: Range) -> Range:
+    ends = check_score_range(score_range)
     if regime == "gram" and ends != FULL_RANGE:
         # A clamped cosine matrix need not be one any more, and every bound needs the truth in the feasible set.
-        _checks.reject("score_range", function, "(-1, 1) for a Gram matrix", score_range)
+        _validation.reject("score_range", "(-1, 1) for a Gram matrix", score_range)
     return ends
 
 
-def check_rank(value: int | None, regime: str, n: int, function: str) -> int:
+def check_rank(value: int | None, regime: str, n: int) -> int:
     must = f"a whole number from 1 to {n}, for a Gram matrix"
     if regime != "gram" or value is None:
-        _checks.reject("rank", function, must if regime == "gram" else "None for scores and row", value)
-    rank = _checks.count(value, "rank", function)
+        _validation.reject("rank", must if regime == "gram" else "None for scores and row", value)
+    rank = _validation.check_count(value, "rank")
     if rank > n:
-        _checks.reject("rank", function, must, value)
+        _validation.reject("rank", must, value)
     return rank
 
 

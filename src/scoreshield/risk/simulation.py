@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.geometry import denoise as denoisers
 from scoreshield.geometry.elliptope import project_elliptope
 from scoreshield.privacy.adjacency import FULL_RANGE, REGIMES
@@ -82,6 +83,7 @@ class Comparison:
         return as_table(head, rows, self.bounds.conditional)
 
 
+@validate()
 def simulate(
     regime: str,
     clean: ArrayLike,
@@ -109,16 +111,15 @@ def simulate(
     score_range : scores and row: the public range.
     confidence : of the interval.
     """
-    function = "simulate"
-    truth = _truth(regime, clean, index, score_range, function)
-    sigma = check_sigma(sigma, function)
-    trials = _checks.count(trials, "trials", function, least=2)
-    confidence = _checks.probability(confidence, "confidence", function, zero=False)
-    generator = _generator(rng, function)
+    truth = _truth(regime, clean, index, score_range)
+    sigma = check_sigma(sigma)
+    trials = _validation.check_count(trials, "trials", least=2)
+    confidence = _validation.check_probability(confidence, "confidence", zero=False)
+    generator = _generator(rng)
     options = denoisers.METHODS if truth.regime == "gram" else ("projection", "none")
-    estimator = _checks.one_of(estimator, "estimator", function, options)
+    estimator = _validation.check_option(estimator, "estimator", options)
     if rank is not None or estimator in ("rank", "shrinkage", "sure"):
-        rank = check_rank(rank, truth.regime, truth.n, function)
+        rank = check_rank(rank, truth.regime, truth.n)
     if truth.regime == "gram":
         losses, unconverged = _gram_losses(truth.free, sigma, estimator, rank or truth.n, trials, generator)
     else:
@@ -169,6 +170,7 @@ def _gram_losses(
     return losses, unconverged
 
 
+@validate()
 def compare(
     regime: str,
     clean: ArrayLike,
@@ -186,10 +188,9 @@ def compare(
     ``rank``, for gram, is at least the rank of ``clean``; None leaves the rank bounds out. How many scores are at an
     end of the range is counted in ``clean``. The rest is as in ``simulate``.
     """
-    function = "compare"
-    truth = _truth(regime, clean, index, score_range, function)
-    if rank is not None and check_rank(rank, truth.regime, truth.n, function) < truth.rank:
-        _checks.reject("rank", function, f"at least {truth.rank}, the rank of 'clean'", rank)
+    truth = _truth(regime, clean, index, score_range)
+    if rank is not None and check_rank(rank, truth.regime, truth.n) < truth.rank:
+        _validation.reject("rank", f"at least {truth.rank}, the rank of 'clean'", rank)
     box = truth.regime != "gram"
     active = int(np.isin(truth.free, truth.ends).sum()) if box else 0
     table = bounds(truth.regime, truth.n, sigma, active=active, rank=rank, score_range=truth.ends)
@@ -217,39 +218,39 @@ class _Truth:
     rank: int = 0
 
 
-def _truth(regime: str, clean: ArrayLike, index: int | None, score_range: Range, function: str) -> _Truth:
-    regime = _checks.one_of(regime, "regime", function, REGIMES)
-    ends = check_range(regime, score_range, function)
+def _truth(regime: str, clean: ArrayLike, index: int | None, score_range: Range) -> _Truth:
+    regime = _validation.check_option(regime, "regime", REGIMES)
+    ends = check_range(regime, score_range)
     if (regime == "row") != (index is not None):
-        _checks.reject("index", function, "the row's own position for row, and None otherwise", index)
+        _validation.reject("index", "the row's own position for row, and None otherwise", index)
     if regime == "gram":
-        gram, rank = _gram(clean, function)
+        gram, rank = _gram(clean)
         return _Truth(regime, len(gram), gram, ends, rank)
-    scores = check_scores(clean, "clean", ends, index, function)
+    scores = check_scores(clean, "clean", ends, index)
     return _Truth(regime, len(scores), scores if index is None else np.delete(scores, index), ends)
 
 
-def _gram(value: ArrayLike, function: str) -> tuple[Float, int]:
+def _gram(value: ArrayLike) -> tuple[Float, int]:
     """A valid cosine matrix, exactly symmetric with exact unit diagonal, and its numerical rank."""
     must = "a valid cosine matrix (symmetric, unit diagonal, positive semidefinite), at least 2 by 2"
-    array = _checks.array(value, "clean", function, must)
+    array = _validation.check_array(value, "clean", must)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or len(array) < 2 or array.dtype.kind not in "fiu":
-        _checks.reject("clean", function, must, array)
+        _validation.reject("clean", must, array)
     gram = np.array(array, dtype=np.float64)
     off = max(float(np.abs(gram - gram.T).max()), float(np.abs(gram.diagonal() - 1).max()))
     if not off <= FEASIBLE:  # NaN included
-        _checks.reject("clean", function, must, array)
+        _validation.reject("clean", must, array)
     gram = (gram + gram.T) / 2
     np.fill_diagonal(gram, 1.0)
     eigenvalues = np.linalg.eigvalsh(gram)
     if eigenvalues[0] < -FEASIBLE * len(gram):
-        _checks.reject("clean", function, must, array)
+        _validation.reject("clean", must, array)
     return gram, int((eigenvalues > FEASIBLE * eigenvalues[-1]).sum())
 
 
-def _generator(rng: int | np.random.Generator, function: str) -> np.random.Generator:
+def _generator(rng: int | np.random.Generator) -> np.random.Generator:
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
-        _checks.reject("rng", function, "a non-negative integer seed or a numpy Generator", rng)
+        _validation.reject("rng", "a non-negative integer seed or a numpy Generator", rng)
     return np.random.default_rng(int(rng))

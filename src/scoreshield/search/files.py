@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from scoreshield import _checks, _files, _loading
+from scoreshield import _files, _loading, _validation
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Identity
 from scoreshield.privacy.ledger import Account
@@ -74,10 +74,10 @@ class IndexNotSaved(FileError):
         return FileError, (str(self),)
 
 
-def as_path(file: Any, function: str) -> Path:
+def as_path(file: Any) -> Path:
     """The file that a path means, in whatever working directory later, and through whatever links: it has one count."""
     if not isinstance(file, str | Path) or not Path(file).name:
-        _checks.reject("file", function, "the path of a file", file)
+        _validation.reject("file", "the path of a file", file)
     try:
         return Path(os.path.realpath(file))
     except (OSError, ValueError):  # a name that no file can have: whoever uses it says so

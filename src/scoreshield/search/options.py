@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, Replacement, check_score_range
 from scoreshield.privacy.ledger import Account
@@ -21,7 +21,6 @@ from scoreshield.stores.protocol import is_store
 
 Mode = Literal["index", "query", "screening"]
 MODES: tuple[str, ...] = get_args(Mode)
-FUNCTION = "PrivateSearch"
 
 
 def check_options(
@@ -32,10 +31,10 @@ def check_options(
     if refine and mode != "screening":
         raise InvalidInput("'refine' is for mode='screening'.")
     if delta and mode == "screening":
-        _checks.reject("delta", FUNCTION, "0 (left out) for screening, which is private without it", delta)
+        _validation.reject("delta", "0 (left out) for screening, which is private without it", delta)
     if mechanism is not None and mode == "screening":
         raise InvalidInput("Screening has one mechanism, randomised response; leave 'mechanism' out.")
-    if mode == "index" and check_score_range(score_range, FUNCTION) != FULL_RANGE:
+    if mode == "index" and check_score_range(score_range) != FULL_RANGE:
         raise InvalidInput("An index has no score range: its vectors are released, not scores.")
     if mode != "index" and (components is not None or file is not None):
         raise InvalidInput("'components' and 'file' are for mode='index'.")
@@ -43,9 +42,9 @@ def check_options(
 
 def check_identities(identity_of: Any, centroids: Any, pin: str) -> None:
     if identity_of is not None and not isinstance(identity_of, Mapping) and not callable(identity_of):
-        _checks.reject("identity_of", FUNCTION, "a mapping or a function from ids to identities", identity_of)
+        _validation.reject("identity_of", "a mapping or a function from ids to identities", identity_of)
     if not isinstance(centroids, bool):
-        _checks.reject("centroids", FUNCTION, "True or False", centroids)
+        _validation.reject("centroids", "True or False", centroids)
     if centroids and identity_of is None:
         raise InvalidInput("Centroids are of identities: say whose record an id is with 'identity_of'.")
     if centroids and pin == "scores":
@@ -116,7 +115,7 @@ def pinned(store: Any, pin: str, check_every: float | None) -> Pinned:
     if not is_store(store):
         if not isinstance(store, str | Path | list | tuple) and not hasattr(store, "__array__"):
             must = "a store of scoreshield.stores, or what keeps its protocol, or an (n, d) array"
-            _checks.reject("store", FUNCTION, must, store)
+            _validation.reject("store", must, store)
         store = ArrayStore(store)
     return Pinned(store, pin=pin, check_every=check_every)
 
@@ -130,8 +129,8 @@ def check_ledger(ledger: Any, mode: str, rng: Any) -> Account | None:
         )
     must = "ledger.account(name), with the name of the collection"
     if ledger is None:
-        raise InvalidInput(f"In mode {mode!r} every query spends: the 'ledger' of {FUNCTION} must be {must}.")
-    check_account(ledger, FUNCTION)
+        raise InvalidInput(f"In mode {mode!r} every query spends: the 'ledger' of PrivateSearch must be {must}.")
+    check_account(ledger)
     account: Account = ledger
     if account.dataset is not None and account.dataset.startswith("hmac-sha256:"):
         raise InvalidInput(

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames, clear_frames_on_error
 from scoreshield._locks import ThreadLock
+from scoreshield._validation import validate
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -63,7 +64,7 @@ from scoreshield.search.files import (
     write_index,
     write_total,
 )
-from scoreshield.search.options import FUNCTION, MODES, Mode, Whose, check_ledger, check_options, pinned
+from scoreshield.search.options import MODES, Mode, Whose, check_ledger, check_options, pinned
 from scoreshield.search.totals import Total, check_limit
 from scoreshield.stores.pinned import Pinned, Snapshot
 from scoreshield.stores.protocol import Store, reading
@@ -106,6 +107,7 @@ class PrivateSearch:
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(
         self,
         store: Store | Pinned | ArrayLike,
@@ -129,12 +131,12 @@ class PrivateSearch:
         file: str | Path | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.mode = _checks.one_of(mode, "mode", FUNCTION, MODES)
-        epsilon = _checks.budget(epsilon, FUNCTION)
-        delta = _checks.probability(delta, "delta", FUNCTION, zero=True)
-        sampler_name(rng, FUNCTION)
+        self.mode = _validation.check_option(mode, "mode", MODES)
+        epsilon = _validation.check_epsilon(epsilon)
+        delta = _validation.check_probability(delta, "delta", zero=True)
+        sampler_name(rng)
         self._ledger = check_ledger(ledger, self.mode, rng)
-        limit = check_limit(max_epsilon, epsilon, self.mode, ledger, FUNCTION)
+        limit = check_limit(max_epsilon, epsilon, self.mode, ledger)
         check_options(self.mode, delta, threshold, refine, mechanism, score_range, components, file)
         if mechanism is None:
             mechanism = {"index": "privunit", "query": "auto"}.get(self.mode)
@@ -150,7 +152,7 @@ class PrivateSearch:
         self._total = Total(limit, delta, {})
         self._hidden: frozenset[Any] = frozenset()
         self._version = 0
-        self._file = self._home = None if file is None else as_path(file, FUNCTION)
+        self._file = self._home = None if file is None else as_path(file)
         if self.mode != "index":
             self._rehearse()
         elif self._file is None:
@@ -159,9 +161,10 @@ class PrivateSearch:
             self._open(self._file)
 
     @classmethod
+    @validate()
     def load(cls, path: str | Path) -> PrivateSearch:
         """A saved index, ready to answer: no store, no clean vector and no budget needed."""
-        path = as_path(path, "load")
+        path = as_path(path)
         return cls._serving(read_index(path), path)
 
     @classmethod
@@ -274,6 +277,7 @@ class PrivateSearch:
         self._check = check
 
     @clear_frames_on_error
+    @validate()
     def hide(self, ids: Iterable[Any]) -> None:
         """Never answer with these records again, from now on; at no cost. For records that were deleted.
 
@@ -285,7 +289,7 @@ class PrivateSearch:
         except TypeError:
             more = None
         if more is None:
-            _checks.reject("ids", "hide", "a list of ids", ids)
+            _validation.reject("ids", "a list of ids", ids)
         for one in more - frozenset(self.ids) - self._hidden:
             raise InvalidInput(f"hide knows no record {one!r}; ids are those of 'ids', numbers as numbers.")
         with self._lock.hold("hide()"):
@@ -295,6 +299,7 @@ class PrivateSearch:
                     write_hidden(self._file, self._hidden)
 
     @clear_frames_on_error
+    @validate()
     def search(
         self,
         query: ArrayLike,
@@ -320,12 +325,12 @@ class PrivateSearch:
         where: Callable[[Any], bool] | None = None,
     ) -> list[Hits]:
         """The same for each of several queries, (m, d): all are charged together, or none is answered."""
-        k = _checks.count(k, "k", "search")
+        k = _validation.check_count(k, "k")
         if threshold is not None:
-            threshold = _checks.real(threshold, "threshold", "search")
+            threshold = _validation.check_real(threshold, "threshold")
         if where is not None and not callable(where):
-            _checks.reject("where", "search", "a function of an id that says yes or no", where)
-        units, _ = _embeddings.as_queries(queries, self.dimension, "search")
+            _validation.reject("where", "a function of an id that says yes or no", where)
+        units, _ = _embeddings.as_queries(queries, self.dimension)
         wanted = Wanted(k, threshold, where, self._hidden)
         return self._safely(lambda: self._answer(units, wanted))
 
@@ -354,6 +359,7 @@ class PrivateSearch:
         return await asyncio.to_thread(self.search_batch, queries, k, threshold=threshold, where=where)
 
     @clear_frames_on_error
+    @validate()
     def save(self, path: str | Path) -> None:
         """Write the private index (.npz) and its ids (.ids.json beside it), both or none; no clean vector is in them.
 
@@ -363,7 +369,7 @@ class PrivateSearch:
         made = self._made
         if made is None:
             raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
-        path = as_path(path, "save")
+        path = as_path(path)
         with locked(path):
             write_index(path, self._saved(made), path == self._home)  # where others may have hidden more since
 
@@ -401,7 +407,7 @@ class PrivateSearch:
         return self._pinned
 
     def _one(self, query: ArrayLike) -> Float:
-        units, single = _embeddings.as_queries(query, self.dimension, "search")
+        units, single = _embeddings.as_queries(query, self.dimension)
         if not single and len(units) != 1:
             raise InvalidInput("search takes one query; search_batch takes several.")
         return units
@@ -480,7 +486,7 @@ class PrivateSearch:
             )
             if self._ledger is None:
                 self._total.check(prepared.guarantee, None if self._file is None else total_path(self._file))
-            pending = reserve(self._ledger, [prepared.guarantee], adjacency, FUNCTION, same_people=True)
+            pending = reserve(self._ledger, [prepared.guarantee], adjacency, same_people=True)
             rows = prepared.score()
             prepared.check_process()  # before the charge, so that a fork is not charged for an error
             charged = self._total.with_one_more(prepared.guarantee)
@@ -544,7 +550,7 @@ class PrivateSearch:
         problems = [snapshot.problem(query) for query in queries]
         prepared = [self._recipe.prepare(rows, public, adjacency) for rows, public in problems]
         guarantees = [one.guarantee for one in prepared]
-        pending = reserve(self._ledger, guarantees, adjacency, FUNCTION, same_people=True)
+        pending = reserve(self._ledger, guarantees, adjacency, same_people=True)
         # All queries read the same rows, so the first query's scores find every bad row before the charge.
         clean = prepared[0].score()
         prepared[0].check_process()  # before the charge, so that a fork is not charged for an error

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.guarantee import Guarantee
@@ -67,13 +67,13 @@ def charge(guarantee: Guarantee, name: str) -> dict[str, Profile]:
     return {} if guarantee.sampler == "research" else {name: guarantee.profile}
 
 
-def check_limit(max_epsilon: Any, epsilon: float, mode: str, ledger: Any, function: str) -> float:
+def check_limit(max_epsilon: Any, epsilon: float, mode: str, ledger: Any) -> float:
     """The most that the indexes of a search may spend together: one index, unless more is allowed."""
     if max_epsilon is None:
         return epsilon
     if mode != "index" or ledger is not None:
         raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has a limit of its own.")
-    limit = _checks.real(max_epsilon, "max_epsilon", function)
+    limit = _validation.check_real(max_epsilon, "max_epsilon")
     if not epsilon <= limit <= 1e9:
-        _checks.reject("max_epsilon", function, f"at least epsilon, {epsilon:g}, and at most 1e9", max_epsilon)
+        _validation.reject("max_epsilon", f"at least epsilon, {epsilon:g}, and at most 1e9", max_epsilon)
     return limit

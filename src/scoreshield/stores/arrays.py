@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks, _files
+from scoreshield import _files, _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.stores.protocol import Convention, Records, Scored
@@ -33,10 +34,11 @@ class ArrayStore:
     convention = Convention.COSINE
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, embeddings: ArrayLike | str | Path, ids: Sequence[Any] | None = None) -> None:
         self._path = Path(embeddings) if isinstance(embeddings, str | Path) else None
         self.name = f"The array in {self._path.name}" if self._path is not None else "The array"
-        self._array = None if self._path is not None else _embeddings.as_rows(embeddings, "ArrayStore")  # type: ignore[arg-type]
+        self._array = None if self._path is not None else _embeddings.as_rows(embeddings)  # type: ignore[arg-type]
         self._ids = None if ids is None else _as_list(ids)
         self._told = 0
         rows = self._rows()
@@ -65,7 +67,7 @@ class ArrayStore:
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> Scored:
         rows = self._rows()
-        values = _embeddings.scores(rows, query[None].astype(np.float64), "unit", "ArrayStore")[0]
+        values = _embeddings.scores(rows, query[None].astype(np.float64), "unit")[0]
         return Scored(self._names(rows), values.astype(np.float32))
 
     @clear_frames_on_error
@@ -84,12 +86,12 @@ class ArrayStore:
         if self._path is None:
             assert self._array is not None
             return self._array
-        return _embeddings.as_rows(_files.read_array(self._path, mapped=True), "ArrayStore")
+        return _embeddings.as_rows(_files.read_array(self._path, mapped=True))
 
 
 def _as_list(ids: Any) -> list[Any]:
     if isinstance(ids, np.ndarray) and ids.ndim == 1:
         return list(ids.tolist())
     if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
-        _checks.reject("ids", "ArrayStore", "a sequence, one id a row", ids)
+        _validation.reject("ids", "a sequence, one id a row", ids)
     return list(ids)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -50,13 +51,14 @@ class ChromaStore:
     look_every = 1.0
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, collection: Any) -> None:
         try:
             from chromadb.api.models.Collection import Collection
         except ImportError:
             raise need("chroma", "ChromaStore") from None
         if not isinstance(collection, Collection):
-            _checks.reject("collection", "ChromaStore", "a collection of chromadb, not asynchronous", type(collection))
+            _validation.reject("collection", "a collection of chromadb, not asynchronous", type(collection))
         self.name = f"The Chroma collection {collection.name!r}"
         self._collection, self._told = collection, 0
         self._dimension = reading(self, "being opened", self._measure)

@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -54,7 +55,7 @@ class _DuckStore(ABC):
     def __init__(self, relation: str, id_column: str, vector_column: str) -> None:
         for parameter, column in (("id_column", id_column), ("vector_column", vector_column)):
             if not isinstance(column, str) or not column:
-                _checks.reject(parameter, type(self).__name__, "the name of a column", column)
+                _validation.reject(parameter, "the name of a column", column)
         self._relation = relation
         self._id, self._column = _quoted(id_column), _quoted(vector_column)
         self._key, self._told = self._id, 0
@@ -175,6 +176,7 @@ class DuckDBStore(_DuckStore):
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(
         self,
         database: Any,
@@ -188,9 +190,9 @@ class DuckDBStore(_DuckStore):
         self._connection = database if isinstance(database, duckdb.DuckDBPyConnection) else None
         self._path = Path(database) if isinstance(database, str | Path) else None
         if self._connection is None and self._path is None:
-            _checks.reject("database", "DuckDBStore", "a duckdb connection or the path of a file", type(database))
+            _validation.reject("database", "a duckdb connection or the path of a file", type(database))
         if not isinstance(table, str) or not table:
-            _checks.reject("table", "DuckDBStore", "the name of a table", table)
+            _validation.reject("table", "the name of a table", table)
         parts = [part for part in (schema, table) if part]
         self.name = "The DuckDB table " + ".".join(parts)
         self._place: list[Any] = [None, schema, table]
@@ -292,10 +294,11 @@ class ParquetStore(_DuckStore):
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, path: str | Path, id_column: str = "id", vector_column: str = "embedding") -> None:
         _duckdb("ParquetStore")
         if not isinstance(path, str | Path):
-            _checks.reject("path", "ParquetStore", "the path of a file", path)
+            _validation.reject("path", "the path of a file", path)
         self._path = Path(path)
         self.name = f"The Parquet file {self._path.name}"
         if not self._path.is_file():

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.stores.protocol import Convention, Records, Scored, need
@@ -53,10 +54,11 @@ class FaissStore:
     convention = Convention.COSINE  # by either metric: scores are computed from the vectors
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, index: Any, ids: Sequence[Any] | None = None) -> None:
         faiss = _faiss()
         if not isinstance(index, faiss.Index):
-            _checks.reject("index", "FaissStore", "a FAISS index of float vectors", index)
+            _validation.reject("index", "a FAISS index of float vectors", index)
         self.name = f"The FAISS index ({type(index).__name__})"
         self._index = index  # held: what lies inside it is its own
         self._told = 0
@@ -69,7 +71,7 @@ class FaissStore:
         self._ids: Sequence[Any] | None = None
         self._named: tuple[int, int] = (0, 0)
         if ids is not None:
-            self._name_all(ids, "FaissStore")
+            self._name_all(ids)
 
     @property
     def dimension(self) -> int:
@@ -79,10 +81,11 @@ class FaissStore:
         mapped = None if self._id_map is None else hash(self._id_map().tobytes())
         return self._told, mapped, self._vectors.state()
 
+    @validate()
     def changed(self, ids: Sequence[Any] | None = None) -> None:
         """Say that vectors were written over in place or, with ``ids``, what the records are called now."""
         if ids is not None:
-            self._name_all(ids, "FaissStore.changed")
+            self._name_all(ids)
         self._told += 1
 
     @clear_frames_on_error
@@ -100,7 +103,7 @@ class FaissStore:
         out, done = np.full(int(self._index.ntotal), np.nan, dtype=np.float32), 0
         for page in self._vectors.pages():
             try:
-                out[done : done + len(page)] = _embeddings.scores(page, query, "unit", "FaissStore")[0]
+                out[done : done + len(page)] = _embeddings.scores(page, query, "unit")[0]
             except InvalidInput:
                 raise StoreError(
                     f"{self.name} holds vectors that are not finite numbers; nothing was released."
@@ -108,11 +111,11 @@ class FaissStore:
             done += len(page)
         return out
 
-    def _name_all(self, ids: Any, function: str) -> None:
+    def _name_all(self, ids: Any) -> None:
         if isinstance(ids, np.ndarray) and ids.ndim == 1:
             ids = ids.tolist()
         if isinstance(ids, str | bytes | bytearray) or not isinstance(ids, Sequence):
-            _checks.reject("ids", function, "a sequence, one id a record", ids)
+            _validation.reject("ids", "a sequence, one id a record", ids)
         if self._id_map is not None:
             raise InvalidInput(f"{self.name} has ids of its own; leave 'ids' out.")
         self._ids = ids

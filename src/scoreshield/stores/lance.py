@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -44,6 +45,7 @@ class LanceStore:
     convention = Convention.COSINE_DISTANCE
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, table: Any, id_column: str = "id", vector_column: str = "vector") -> None:
         try:
             import pyarrow as pa
@@ -51,7 +53,7 @@ class LanceStore:
         except ImportError:
             raise need("lancedb", "LanceStore") from None
         if not isinstance(table, Table):
-            _checks.reject("table", "LanceStore", "a table of lancedb, opened and not asynchronous", type(table))
+            _validation.reject("table", "a table of lancedb, opened and not asynchronous", type(table))
         self.name = f"The LanceDB table {table.name!r}"
         self._table: Any = table
         self._id, self._column = id_column, vector_column

@@ -19,8 +19,9 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -87,6 +88,7 @@ class PgVectorStore:
     convention = Convention.COSINE
 
     @clear_frames_on_error  # an address may hold a password
+    @validate()
     def __init__(
         self,
         source: str | Callable[[], Any],
@@ -106,14 +108,14 @@ class PgVectorStore:
             raise need("pgvector", "PgVectorStore") from None
         if not isinstance(source, str) and not callable(source):
             must = "a postgresql:// address or a function that opens a psycopg connection"
-            _checks.reject("source", "PgVectorStore", must, type(source))  # what it is may hold a password
+            _validation.reject("source", must, type(source))  # what it is may hold a password
         for name, text in (("table", table), ("id_column", id_column), ("vector_column", vector_column)):
             if not isinstance(text, str) or not text or "\0" in text:
-                _checks.reject(name, "PgVectorStore", "a name", text)
-        self._counts = _checks.one_of(watch, "watch", "PgVectorStore", WATCHES) == "counters"
-        self._patience = _checks.positive(statement_timeout, "statement_timeout", "PgVectorStore")
+                _validation.reject(name, "a name", text)
+        self._counts = _validation.check_option(watch, "watch", WATCHES) == "counters"
+        self._patience = _validation.check_positive(statement_timeout, "statement_timeout")
         self._timeout = str(max(1, round(1000 * self._patience)))
-        seconds = max(1, round(_checks.positive(connect_timeout, "connect_timeout", "PgVectorStore")))
+        seconds = max(1, round(_validation.check_positive(connect_timeout, "connect_timeout")))
         options: dict[str, Any] = {"connect_timeout": seconds, **_KEEPALIVES}
         self._connect = source if callable(source) else lambda: psycopg.connect(source, **options)
         self.name = "The PostgreSQL table " + ".".join(part for part in (schema, table) if part)
@@ -305,7 +307,7 @@ class PgVectorStore:
         connection = self._connect()
         must = "a function that opens a psycopg connection"
         if not isinstance(connection, psycopg.Connection):
-            _checks.reject("source", "PgVectorStore", must, type(connection))
+            _validation.reject("source", must, type(connection))
         if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raise InvalidInput(
                 f"The 'source' parameter of PgVectorStore must be {must} of its own. Got one that is closed or already "

@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._locks import ThreadLock
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.stores.protocol import Convention, Records, Scored, Store, has, is_store, reading
@@ -103,17 +104,18 @@ class Pinned:
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, store: Store, *, pin: str = "auto", check_every: float | None = None) -> None:
         if not is_store(store):
-            _checks.reject("store", "Pinned", "a store of scoreshield.stores, or what keeps its protocol", store)
-        self.pin = _checks.one_of(pin, "pin", "Pinned", PINS)
+            _validation.reject("store", "a store of scoreshield.stores, or what keeps its protocol", store)
+        self.pin = _validation.check_option(pin, "pin", PINS)
         if pin == "view" and not store.zero_copy:
             raise InvalidInput(f"{store.name} gives no view of its vectors; use pin='copy'.")
         if check_every is None:
             check_every = getattr(store, "look_every", 0.0)
-        self._every = _checks.real(check_every, "check_every", "Pinned", "a number of seconds, 0 or more")
+        self._every = _validation.check_real(check_every, "check_every", "a number of seconds, 0 or more")
         if self._every < 0:
-            _checks.reject("check_every", "Pinned", "a number of seconds, 0 or more", check_every)
+            _validation.reject("check_every", "a number of seconds, 0 or more", check_every)
         self.store = store
         self._lock = ThreadLock()
         self._looked = -np.inf
@@ -283,7 +285,7 @@ def _unit_copy(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
         _check_rows(part, store)
-        out[start : start + _BLOCK] = _embeddings.unit_rows(part, "Pinned")
+        out[start : start + _BLOCK] = _embeddings.unit_rows(part)
     out.flags.writeable = False
     return out
 
@@ -302,7 +304,7 @@ def _check_convention(store: Store, found: Snapshot, scored: Scored, zero: Set[A
     if len(place) != len(found) or any(one not in place for one in found.ids):
         raise StoreError(f"{store.name} scores other records than it lists: it changed while it was read; try again.")
     probe = _probe(found.rows.shape[1])
-    cosines = _embeddings.scores(found.rows, probe[None].astype(np.float64), "unit", "Pinned")[0]
+    cosines = _embeddings.scores(found.rows, probe[None].astype(np.float64), "unit")[0]
     compared = [number for number, one in enumerate(found.ids) if one not in zero]
     values, cosines = scored.values[[place[found.ids[number]] for number in compared]], cosines[compared]
     agree = [c for c in Convention if np.abs(c.to_cosine(values) - cosines).max(initial=0) <= TOLERANCE]

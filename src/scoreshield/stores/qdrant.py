@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
 
@@ -44,6 +45,7 @@ class QdrantStore:
     convention = Convention.COSINE
 
     @clear_frames_on_error
+    @validate()
     def __init__(
         self, client: Any, collection: str, *, vector_name: str | None = None, timeout: int | None = None
     ) -> None:
@@ -52,10 +54,10 @@ class QdrantStore:
         except ImportError:
             raise need("qdrant", "QdrantStore") from None
         if not isinstance(client, QdrantClient):
-            _checks.reject("client", "QdrantStore", "a qdrant_client.QdrantClient", type(client))
+            _validation.reject("client", "a qdrant_client.QdrantClient", type(client))
         if not isinstance(collection, str) or not collection:
-            _checks.reject("collection", "QdrantStore", "the name of a collection", collection)
-        self._timeout = None if timeout is None else _checks.count(timeout, "timeout", "QdrantStore")
+            _validation.reject("collection", "the name of a collection", collection)
+        self._timeout = None if timeout is None else _validation.check_count(timeout, "timeout")
         self.name = f"The Qdrant collection {collection!r}"
         self._client, self._collection, self._vector = client, collection, vector_name
         self._told = 0

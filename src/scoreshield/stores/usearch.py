@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores.protocol import Convention, Records, Scored, need
 
@@ -45,9 +46,10 @@ class UsearchStore:
     zero_copy = False
 
     @clear_frames_on_error
+    @validate()
     def __init__(self, index: Any) -> None:
         if not isinstance(index, _usearch().Index):
-            _checks.reject("index", "UsearchStore", "a usearch.index.Index", index)
+            _validation.reject("index", "a usearch.index.Index", index)
         metric, precision = index.metric_kind.name, index.dtype.name
         if index.jit or metric not in _CONVENTIONS:
             raise InvalidInput(f"UsearchStore takes an index by cos, ip or l2sq. Got one by {_metric(index)} instead.")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import FactoredGramRelease, GramRelease, Release, ScoreRelease
@@ -26,11 +26,11 @@ _SCORES = "a score or row release, or finite scores: a vector, or a matrix with 
 _SYMMETRY = 1e-5  # single-precision products of a matrix with itself differ by less across the diagonal
 
 
-def similarities(released: Any, view: str, function: str) -> Float:
+def similarities(released: Any, view: str) -> Float:
     """The pairwise similarities in a release, (n, n), n at least 2; not to be written to."""
-    _checks.one_of(view, "view", function, VIEWS)
+    _validation.check_option(view, "view", VIEWS)
     if isinstance(released, FactoredGramRelease) and view == "noisy":
-        raise InvalidInput(f"A factored release has no noisy matrix for {function}: use view='feasible'.")
+        raise InvalidInput("A factored release has no noisy matrix: use view='feasible'.")
     if isinstance(released, IndexRelease):
         matrix = released.gram()
     elif isinstance(released, GramRelease) and view == "noisy":
@@ -38,13 +38,13 @@ def similarities(released: Any, view: str, function: str) -> Float:
     elif isinstance(released, GramRelease | FactoredGramRelease):
         matrix = released.gram
     else:
-        matrix = _plain(released, function, _MATRIX)
+        matrix = _plain(released, _MATRIX)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-            _checks.reject("released", function, _MATRIX, released)
+            _validation.reject("released", _MATRIX, released)
         if np.abs(matrix - matrix.T).max() > _SYMMETRY * max(1.0, float(np.abs(matrix).max())):
-            _checks.reject("released", function, _MATRIX, released)
+            _validation.reject("released", _MATRIX, released)
     if len(matrix) < 2:
-        _checks.reject("released", function, _MATRIX, released)
+        _validation.reject("released", _MATRIX, released)
     return matrix
 
 
@@ -55,68 +55,68 @@ def without_self(matrix: Float) -> Float:
     return others
 
 
-def scores(released: Any, function: str) -> Float:
+def scores(released: Any) -> Float:
     """The scores in a release, of one query (n,) or of a batch (m, n): the noisy ones."""
     if isinstance(released, ScoreRelease):
         return released.noisy
-    values = _plain(released, function, _SCORES)
+    values = _plain(released, _SCORES)
     if values.ndim not in (1, 2):
-        _checks.reject("released", function, _SCORES, released)
+        _validation.reject("released", _SCORES, released)
     return values
 
 
-def _plain(released: Any, function: str, must: str) -> Float:
+def _plain(released: Any, must: str) -> Float:
     """An array that comes as it is, without a promise."""
     if isinstance(released, Release):
-        _checks.reject("released", function, must, released)
-    return numbers(released, "released", function, must)
+        _validation.reject("released", must, released)
+    return numbers(released, "released", must)
 
 
-def numbers(values: Any, name: str, function: str, must: str) -> Float:
+def numbers(values: Any, name: str, must: str) -> Float:
     """Finite real numbers, at least one, as float64."""
-    array = _checks.array(values, name, function, must)
+    array = _validation.check_array(values, name, must)
     if array.dtype.kind not in "fiu" or not array.size or not np.isfinite(array).all():
-        _checks.reject(name, function, must, values)
+        _validation.reject(name, must, values)
     return array.astype(np.float64, copy=False)
 
 
-def whole_numbers(values: Any, name: str, function: str, must: str) -> Whole:
+def whole_numbers(values: Any, name: str, must: str) -> Whole:
     """Whole numbers, at least one, none negative."""
-    array = _checks.array(values, name, function, must)
+    array = _validation.check_array(values, name, must)
     if array.dtype.kind not in "iu" or not array.size or int(array.min()) < 0 or int(array.max()) >= 2**53:
-        _checks.reject(name, function, must, values)
+        _validation.reject(name, must, values)
     return array.astype(np.intp, copy=False)
 
 
-def classes(labels: Any, length: int, function: str, name: str = "labels") -> NDArray[Any]:
+def classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
     """One public class label a record: whole or real numbers, bools or strings."""
     must = f"a list of {length} class labels, one a record: numbers, bools or strings, none missing"
-    array = _checks.array(labels, name, function, must)
+    array = _validation.check_array(labels, name, must)
     if array.shape != (length,) or array.dtype.kind not in "biufU":
-        _checks.reject(name, function, must, labels)
+        _validation.reject(name, must, labels)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        _checks.reject(name, function, must, labels)
+        _validation.reject(name, must, labels)
     return array
 
 
-def outcomes(labels: Any, shape: tuple[int, ...], function: str) -> NDArray[np.bool_]:
+def outcomes(labels: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """True or False for each score: whether the two are the same; both must occur."""
     must = f"True or False for each of the scores, an array of shape {shape}, with at least one of each"
-    array = _checks.array(labels, "labels", function, must)
+    array = _validation.check_array(labels, "labels", must)
     if array.shape != shape or array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
-        _checks.reject("labels", function, must, labels)
+        _validation.reject("labels", must, labels)
     same = array.astype(np.bool_)
     if same.all() or not same.any():
-        _checks.reject("labels", function, must, labels)
+        _validation.reject("labels", must, labels)
     return same
 
 
-def pair_numbers(pairs: Any, records: int, function: str) -> Whole:
+def pair_numbers(pairs: Any, records: int) -> Whole:
     """Pairs of different records, (m, 2)."""
     must = f"an array of shape (m, 2): pairs of different record numbers below {records}"
-    array = whole_numbers(pairs, "pairs", function, must)
+    array = whole_numbers(pairs, "pairs", must)
     if array.ndim != 2 or array.shape[1] != 2 or array.max() >= records or (array[:, 0] == array[:, 1]).any():
-        _checks.reject("pairs", function, must, pairs)
+        _validation.reject("pairs", must, pairs)
     return array
 
 

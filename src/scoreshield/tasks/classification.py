@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.releases.results import Release, RowRelease, ScoreRelease
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
 
-_FUNCTION = "knn_accuracy"
 
-
+@validate()
 def knn_accuracy(
     released: Release | ArrayLike,
     labels: ArrayLike,
@@ -43,30 +43,30 @@ def knn_accuracy(
     seed : fixes the order of equal similarities at the k-th place.
     view : which matrix of a Gram release: "feasible" or "noisy".
     """
-    k = _checks.count(k, "k", _FUNCTION)
-    seed = _checks.count(seed, "seed", _FUNCTION, least=0)
+    k = _validation.check_count(k, "k")
+    seed = _validation.check_count(seed, "seed", least=0)
     if query_labels is None:
         if isinstance(released, ScoreRelease):
-            _checks.reject("query_labels", _FUNCTION, "given where scores of queries are released", query_labels)
-        values = _reading.without_self(_reading.similarities(released, view, _FUNCTION))
+            _validation.reject("query_labels", "given where scores of queries are released", query_labels)
+        values = _reading.without_self(_reading.similarities(released, view))
         most = len(values) - 1
     else:
-        values = np.atleast_2d(_reading.scores(released, _FUNCTION))
+        values = np.atleast_2d(_reading.scores(released))
         most = values.shape[1]
         if isinstance(released, RowRelease):
             values, most = values.copy(), most - 1
             values[:, released.index] = -np.inf  # no record is its own neighbour
     if k > most:
-        _checks.reject("k", _FUNCTION, f"a whole number from 1 to {most}, the records that can vote", k)
-    classes = _reading.classes(labels, values.shape[1], _FUNCTION)
+        _validation.reject("k", f"a whole number from 1 to {most}, the records that can vote", k)
+    classes = _reading.classes(labels, values.shape[1])
     wanted = classes if query_labels is None else _queries(query_labels, len(values), classes)
     return float(np.mean(_vote(values, classes, k, seed) == wanted))
 
 
 def _queries(labels: Any, length: int, classes: NDArray[Any]) -> NDArray[Any]:
-    found = _reading.classes(labels, length, _FUNCTION, "query_labels")
+    found = _reading.classes(labels, length, "query_labels")
     if (found.dtype.kind == "U") != (classes.dtype.kind == "U"):
-        _checks.reject("query_labels", _FUNCTION, "of the kind of 'labels': both strings or both numbers", labels)
+        _validation.reject("query_labels", "of the kind of 'labels': both strings or both numbers", labels)
     return found
 
 

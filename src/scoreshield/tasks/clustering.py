@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
@@ -24,6 +25,7 @@ _STARTS = 10  # of k-means; the best one counts
 _WHAT = "Clustering"
 
 
+@validate()
 def spectral_clustering(
     released: Release | ArrayLike,
     clusters: int,
@@ -43,10 +45,10 @@ def spectral_clustering(
     seed : fixes the starts of k-means and the order of equal similarities; below 2^32.
     view : which matrix of a Gram release: "feasible" or "noisy".
     """
-    function = "spectral_clustering"
-    return _clusters(_reading.similarities(released, view, function), clusters, neighbours, seed, function)
+    return _clusters(_reading.similarities(released, view), clusters, neighbours, seed)
 
 
+@validate()
 def clustering_nmi(
     released: Release | ArrayLike,
     labels: ArrayLike,
@@ -61,30 +63,29 @@ def clustering_nmi(
     ``clusters`` None looks for as many as there are different labels. The other parameters are those of
     :func:`spectral_clustering`. 1 is perfect agreement, 0 none.
     """
-    function = "clustering_nmi"
-    matrix = _reading.similarities(released, view, function)
-    classes = _reading.classes(labels, len(matrix), function)
+    matrix = _reading.similarities(released, view)
+    classes = _reading.classes(labels, len(matrix))
     distinct = len(np.unique(classes))
     if distinct < 2:
-        _checks.reject("labels", function, "class labels of which at least two are different", labels)
-    found = _clusters(matrix, distinct if clusters is None else clusters, neighbours, seed, function)
+        _validation.reject("labels", "class labels of which at least two are different", labels)
+    found = _clusters(matrix, distinct if clusters is None else clusters, neighbours, seed)
     metrics = _reading.sklearn("metrics", _WHAT)
     return float(metrics.normalized_mutual_info_score(classes, found, average_method="arithmetic"))
 
 
-def _clusters(matrix: Float, clusters: Any, neighbours: Any, seed: Any, function: str) -> Whole:
+def _clusters(matrix: Float, clusters: Any, neighbours: Any, seed: Any) -> Whole:
     n = len(matrix)
-    clusters = _checks.count(clusters, "clusters", function)
+    clusters = _validation.check_count(clusters, "clusters")
     if clusters > n:
-        _checks.reject("clusters", function, f"a whole number from 1 to {n}, the number of records", clusters)
-    seed = _checks.count(seed, "seed", function, least=0)
+        _validation.reject("clusters", f"a whole number from 1 to {n}, the number of records", clusters)
+    seed = _validation.check_count(seed, "seed", least=0)
     if seed >= 2**32:
-        _checks.reject("seed", function, "a whole number below 2^32", seed)
+        _validation.reject("seed", "a whole number below 2^32", seed)
     affinity = _affinity(matrix)
     if neighbours is not None:
-        neighbours = _checks.count(neighbours, "neighbours", function)
+        neighbours = _validation.check_count(neighbours, "neighbours")
         if neighbours >= n:
-            _checks.reject("neighbours", function, f"a whole number from 1 to {n - 1}", neighbours)
+            _validation.reject("neighbours", f"a whole number from 1 to {n - 1}", neighbours)
         affinity *= _nearest(matrix, neighbours, seed)
     if clusters in (1, n):  # nothing to choose
         return np.arange(n) if clusters == n else np.zeros(n, dtype=np.intp)

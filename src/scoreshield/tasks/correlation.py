@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 
-_FUNCTION = "sts_spearman"
 
-
+@validate()
 def sts_spearman(released: Release | ArrayLike, pairs: ArrayLike, human: ArrayLike, *, view: str = "feasible") -> float:
     """Spearman's correlation of the released similarities of some pairs with what people said of them.
 
@@ -28,12 +28,12 @@ def sts_spearman(released: Release | ArrayLike, pairs: ArrayLike, human: ArrayLi
     """
     from scipy.stats import spearmanr  # a third of a second, for this alone
 
-    matrix = _reading.similarities(released, view, _FUNCTION)
-    chosen = _reading.pair_numbers(pairs, len(matrix), _FUNCTION)
+    matrix = _reading.similarities(released, view)
+    chosen = _reading.pair_numbers(pairs, len(matrix))
     must = f"a list of {len(chosen)} finite numbers, one a pair, at least two of them different"
-    scores = _reading.numbers(human, "human", _FUNCTION, must)
+    scores = _reading.numbers(human, "human", must)
     if scores.shape != (len(chosen),) or scores.min() == scores.max():
-        _checks.reject("human", _FUNCTION, must, human)
+        _validation.reject("human", must, human)
     entries = matrix[chosen[:, 0], chosen[:, 1]]
     if np.ptp(entries) == 0:
         return 0.0

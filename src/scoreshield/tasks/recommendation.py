@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
-
-_FUNCTION = "collaborative_filtering"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,19 +32,19 @@ class RatingTable:
     items: Whole
     ratings: Float
 
+    @validate()
     def __post_init__(self) -> None:
-        function = "RatingTable"
         must = "a vector of whole numbers, none negative, at least one"
-        users = _reading.whole_numbers(self.users, "users", function, must)
-        items = _reading.whole_numbers(self.items, "items", function, must)
-        ratings = _reading.numbers(self.ratings, "ratings", function, "a vector of finite numbers, at least one")
+        users = _reading.whole_numbers(self.users, "users", must)
+        items = _reading.whole_numbers(self.items, "items", must)
+        ratings = _reading.numbers(self.ratings, "ratings", "a vector of finite numbers, at least one")
         if users.ndim != 1:
-            _checks.reject("users", function, must, self.users)
+            _validation.reject("users", must, self.users)
         for name, column in (("items", items), ("ratings", ratings)):
             if column.shape != users.shape:
-                _checks.reject(name, function, f"as long as 'users', which has {len(users)} entries", column)
+                _validation.reject(name, f"as long as 'users', which has {len(users)} entries", column)
         if len(np.unique(np.stack([users, items]), axis=1).T) != len(users):
-            _checks.reject("items", function, "such that no user rates an item twice", items)
+            _validation.reject("items", "such that no user rates an item twice", items)
         for name, column in (("users", users), ("items", items), ("ratings", ratings)):
             own = column.copy()
             own.flags.writeable = False
@@ -76,6 +75,7 @@ class Recommendation:
     fallbacks: int
 
 
+@validate()
 def collaborative_filtering(
     released: Release | ArrayLike,
     train: RatingTable,
@@ -98,18 +98,18 @@ def collaborative_filtering(
     seed : fixes the order of equally similar users.
     view : which matrix of a Gram release: "feasible" or "noisy".
     """
-    matrix = _reading.similarities(released, view, _FUNCTION)
+    matrix = _reading.similarities(released, view)
     for name, table in (("train", train), ("test", test)):
         if not isinstance(table, RatingTable) or table.users.max() >= len(matrix):
-            _checks.reject(name, _FUNCTION, f"a RatingTable of users below {len(matrix)}", table)
+            _validation.reject(name, f"a RatingTable of users below {len(matrix)}", table)
     low, high = _scale(scale)
-    seed = _checks.count(seed, "seed", _FUNCTION, least=0)
+    seed = _validation.check_count(seed, "seed", least=0)
     means = _means(train, len(matrix))
     centred = train.ratings - means[train.users]
     if neighbours is None:
         total, weight = _all_raters(matrix, train, centred, test)
     else:
-        neighbours = _checks.count(neighbours, "neighbours", _FUNCTION)
+        neighbours = _validation.check_count(neighbours, "neighbours")
         total, weight = _nearest_raters(matrix, train, centred, test, neighbours, seed)
     shift = np.divide(total, weight, out=np.zeros(len(test)), where=weight > 0)
     predicted = np.clip(means[test.users] + shift, low, high)
@@ -122,6 +122,7 @@ def collaborative_filtering(
     )
 
 
+@validate()
 def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float32]:
     """Mean-centred rating vectors, (users, items + 1), whose cosines are the similarities of users.
 
@@ -129,10 +130,9 @@ def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float
     vector, which has no cosine. By a public rule such a user gets the last direction, which is 0 for everyone else.
     Each row depends on that user's own ratings alone, so replacing a user replaces one row.
     """
-    function = "user_vectors"
-    users, items = _checks.count(users, "users", function), _checks.count(items, "items", function)
+    users, items = _validation.check_count(users, "users"), _validation.check_count(items, "items")
     if not isinstance(train, RatingTable) or train.users.max() >= users or train.items.max() >= items:
-        _checks.reject("train", function, f"a RatingTable of users below {users} and items below {items}", train)
+        _validation.reject("train", f"a RatingTable of users below {users} and items below {items}", train)
     least, most = np.full(users, np.inf), np.full(users, -np.inf)
     np.minimum.at(least, train.users, train.ratings)
     np.maximum.at(most, train.users, train.ratings)
@@ -147,10 +147,10 @@ def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float
 def _scale(scale: Any) -> tuple[float, float]:
     must = "a pair of finite numbers, the least and the largest rating"
     if not isinstance(scale, list | tuple) or len(scale) != 2:
-        _checks.reject("scale", _FUNCTION, must, scale)
-    low, high = (_checks.real(end, "scale", _FUNCTION, must) for end in scale)
+        _validation.reject("scale", must, scale)
+    low, high = (_validation.check_real(end, "scale", must) for end in scale)
     if low >= high:
-        _checks.reject("scale", _FUNCTION, must, scale)
+        _validation.reject("scale", must, scale)
     return low, high
 
 

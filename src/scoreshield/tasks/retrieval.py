@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
@@ -71,6 +72,7 @@ class SearchMetrics:
     per_query: Mapping[str, Float] = field(repr=False)
 
 
+@validate()
 def instance_retrieval(
     released: Release | ArrayLike,
     labels: ArrayLike,
@@ -93,17 +95,16 @@ def instance_retrieval(
     seed : fixes the order of equal similarities.
     view : which matrix of a Gram release: "feasible" or "noisy".
     """
-    function = "instance_retrieval"
-    matrix = _reading.similarities(released, view, function)
-    seed = _checks.count(seed, "seed", function, least=0)
+    matrix = _reading.similarities(released, view)
+    seed = _validation.check_count(seed, "seed", least=0)
     if isinstance(ks, str) or not isinstance(ks, Iterable):
-        _checks.reject("ks", function, "a list of whole numbers, each at least 1", ks)
-    wanted = [_checks.count(k, "ks", function) for k in ks]
-    codes = np.unique(_reading.classes(labels, len(matrix), function), return_inverse=True)[1]
+        _validation.reject("ks", "a list of whole numbers, each at least 1", ks)
+    wanted = [_validation.check_count(k, "ks") for k in ks]
+    codes = np.unique(_reading.classes(labels, len(matrix)), return_inverse=True)[1]
     mates = np.bincount(codes)[codes] - 1
     queries = np.flatnonzero(mates)
     if not len(queries):
-        _checks.reject("labels", function, "class labels of which at least two are equal", labels)
+        _validation.reject("labels", "class labels of which at least two are equal", labels)
     order = _reading.descending(_reading.without_self(matrix)[queries], seed)[:, :-1]  # itself comes last
     relevant = codes[order] == codes[queries, None]
     precision = np.cumsum(relevant, axis=1) / np.arange(1, len(matrix))
@@ -115,6 +116,7 @@ def instance_retrieval(
     )
 
 
+@validate()
 def ranked(
     released: Release | ArrayLike,
     k: int,
@@ -135,13 +137,12 @@ def ranked(
 
     Several queries give one row each, padded with -1. A row release ranks its own record too, whose score is 1.
     """
-    function = "ranked"
-    k = _checks.count(k, "k", function)
-    seed = _checks.count(seed, "seed", function, least=0)
+    k = _validation.check_count(k, "k")
+    seed = _validation.check_count(seed, "seed", least=0)
     if threshold is not None:
-        threshold = _checks.real(threshold, "threshold", function)
+        threshold = _validation.check_real(threshold, "threshold")
     if (query is None) == isinstance(released, IndexRelease):
-        _checks.reject("query", function, "given for an index release, and for nothing else", query)
+        _validation.reject("query", "given for an index release, and for nothing else", query)
     if isinstance(released, IndexRelease):
         found = released.search(query, k)  # type: ignore[arg-type]
         return _cut(found.indices, found.scores, k, threshold)
@@ -151,10 +152,11 @@ def ranked(
         return released.indices[:k]
     if isinstance(released, ScoreRelease):
         return released.top_k(k, threshold)
-    values = _reading.scores(released, function)
+    values = _reading.scores(released)
     return _cut(_reading.descending(values, seed), values, k, threshold)
 
 
+@validate()
 def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
     """The paper's rule, for reproducing its tables: rank *clipped* scores, ties by smaller index.
 
@@ -167,11 +169,10 @@ def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None =
     released : a score or row release, or an array of scores, which is clipped to [-1, 1].
     threshold : only records whose clipped score is at least this.
     """
-    function = "paper_top_k"
-    k = _checks.count(k, "k", function)
+    k = _validation.check_count(k, "k")
     if threshold is not None:
-        threshold = _checks.real(threshold, "threshold", function)
-    scores = released.scores if isinstance(released, ScoreRelease) else _reading.scores(released, function)
+        threshold = _validation.check_real(threshold, "threshold")
+    scores = released.scores if isinstance(released, ScoreRelease) else _reading.scores(released)
     clipped = scores if isinstance(released, ScoreRelease) else np.clip(scores, -1.0, 1.0)
     return _cut(np.argsort(-clipped, axis=-1, kind="stable"), clipped, k, threshold)
 
@@ -188,6 +189,7 @@ def _cut(order: Whole, scores: Float, k: int, threshold: float | None) -> Whole:
     return np.where(np.arange(width) < passing[:, None], first[:, :width], -1)
 
 
+@validate()
 def search_metrics(
     rankings: Sequence[ArrayLike] | NDArray[Any],
     relevant: Sequence[Iterable[int]] | NDArray[Any],
@@ -204,10 +206,9 @@ def search_metrics(
     k : how many of each ranking count.
     reference : other rankings of the same queries, such as those without noise, for ``overlap``.
     """
-    function = "search_metrics"
-    k = _checks.count(k, "k", function)
-    found = _rankings(rankings, "rankings", k, function)
-    wanted = _relevant(relevant, len(found), function)
+    k = _validation.check_count(k, "k")
+    found = _rankings(rankings, "rankings", k)
+    wanted = _relevant(relevant, len(found))
     gains = np.zeros((len(found), k))
     for row, ranking, answers in zip(gains, found, wanted, strict=True):
         row[: len(ranking)] = np.isin(ranking, answers)
@@ -216,7 +217,7 @@ def search_metrics(
     means: dict[str, float | None] = {name: float(values.mean()) for name, values in figures.items()}
     means["overlap"] = None
     if reference is not None:
-        figures["overlap"] = _overlap(found, _rankings(reference, "reference", k, function, len(found)))
+        figures["overlap"] = _overlap(found, _rankings(reference, "reference", k, len(found)))
         named = figures["overlap"][~np.isnan(figures["overlap"])]
         means["overlap"] = float(named.mean()) if len(named) else None
     return SearchMetrics(**means, k=k, queries=len(found), per_query=figures)  # type: ignore[arg-type]
@@ -244,36 +245,36 @@ def _overlap(found: list[Whole], reference: list[Whole]) -> Float:
     return np.array([np.isin(other, own).mean() if len(other) else np.nan for own, other in pairs])
 
 
-def _rankings(rankings: Any, name: str, k: int, function: str, length: int | None = None) -> list[Whole]:
+def _rankings(rankings: Any, name: str, k: int, length: int | None = None) -> list[Whole]:
     """The first k of each ranking, without padding."""
     must = "a list with one list of different record numbers a query, best first, or a matrix padded with -1"
     if not _is_list(rankings) or not len(rankings):
-        _checks.reject(name, function, must, rankings)
+        _validation.reject(name, must, rankings)
     if length is not None and len(rankings) != length:
-        _checks.reject(name, function, f"as long as 'rankings', which has {length} queries", rankings)
+        _validation.reject(name, f"as long as 'rankings', which has {length} queries", rankings)
     found = []
     for ranking in rankings:
-        places = _checks.array(ranking, name, function, must)
+        places = _validation.check_array(ranking, name, must)
         if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
-            _checks.reject(name, function, must, ranking)
+            _validation.reject(name, must, ranking)
         named = places[places >= 0]
         if (places[len(named) :] != -1).any() or len(np.unique(named)) != len(named):
-            _checks.reject(name, function, must, ranking)
+            _validation.reject(name, must, ranking)
         found.append(named[:k].astype(np.intp))
     return found
 
 
-def _relevant(relevant: Any, length: int, function: str) -> list[Whole]:
+def _relevant(relevant: Any, length: int) -> list[Whole]:
     must = f"a list of {length} collections of record numbers, one a query, none of them empty"
     if not _is_list(relevant) or len(relevant) != length:
-        _checks.reject("relevant", function, must, relevant)
+        _validation.reject("relevant", must, relevant)
     found = []
     for answers in relevant:
         if isinstance(answers, str | bytes | Mapping) or not isinstance(answers, Iterable):
-            _checks.reject("relevant", function, must, answers)
-        numbers = _reading.whole_numbers(list(answers), "relevant", function, must)
+            _validation.reject("relevant", must, answers)
+        numbers = _reading.whole_numbers(list(answers), "relevant", must)
         if numbers.ndim != 1:
-            _checks.reject("relevant", function, must, answers)
+            _validation.reject("relevant", must, answers)
         found.append(np.unique(numbers))
     return found
 

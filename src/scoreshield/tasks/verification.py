@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.releases.results import Release, RowRelease, ScoreRelease
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
-
-_FUNCTION = "verification"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +44,22 @@ class Verification:
     fpr: Float = field(repr=False)
     tpr: Float = field(repr=False)
 
+    @validate()
     def tar_at(self, fpr: float) -> float:
         """The largest true-accept rate whose false-accept rate is at most ``fpr``.
 
         NaN where there are fewer than 1 / fpr impostors, since so small a rate cannot be seen on them.
         """
         must = "a number above 0 and at most 1"
-        rate = _checks.real(fpr, "fpr", "tar_at", must)
+        rate = _validation.check_real(fpr, "fpr", must)
         if not 0 < rate <= 1:
-            _checks.reject("fpr", "tar_at", must, fpr)
+            _validation.reject("fpr", must, fpr)
         if self.impostors * rate < 1 - 1e-9:
             return float("nan")
         return float(self.tpr[self.fpr <= rate].max())
 
 
+@validate()
 def verification(
     released: Release | ArrayLike,
     labels: ArrayLike,
@@ -84,7 +85,7 @@ def verification(
     groups = None if folds is None else _groups(folds, values.shape)
     if isinstance(released, RowRelease):
         values, others = np.delete(values, released.index), np.delete(same, released.index)
-        same = _reading.outcomes(others, values.shape, _FUNCTION)
+        same = _reading.outcomes(others, values.shape)
         groups = None if groups is None else np.delete(groups, released.index)
     values, same = values.ravel(), same.ravel()
     fpr, tpr, cuts = _curve(values, same)
@@ -107,30 +108,30 @@ def _comparisons(released: Any, labels: Any, pairs: Any, view: str) -> tuple[Flo
     """The scores to judge, and whether each is of a genuine pair."""
     if isinstance(released, ScoreRelease):
         if pairs is not None:
-            _checks.reject("pairs", _FUNCTION, "left out where scores are released one by one", pairs)
-        return released.noisy, _reading.outcomes(labels, released.noisy.shape, _FUNCTION)
+            _validation.reject("pairs", "left out where scores are released one by one", pairs)
+        return released.noisy, _reading.outcomes(labels, released.noisy.shape)
     if pairs is None and not isinstance(released, Release):
-        array = _checks.array(released, "released", _FUNCTION, "a release or an array of finite numbers")
-        if array.ndim == 1 or array.shape == np.shape(_checks.array(labels, "labels", _FUNCTION, "an array of labels")):
-            return _reading.scores(released, _FUNCTION), _reading.outcomes(labels, array.shape, _FUNCTION)
-    matrix = _reading.similarities(released, view, _FUNCTION)
+        array = _validation.check_array(released, "released", "a release or an array of finite numbers")
+        if array.ndim == 1 or array.shape == np.shape(_validation.check_array(labels, "labels", "an array of labels")):
+            return _reading.scores(released), _reading.outcomes(labels, array.shape)
+    matrix = _reading.similarities(released, view)
     if pairs is not None:
-        chosen = _reading.pair_numbers(pairs, len(matrix), _FUNCTION)
-        return matrix[chosen[:, 0], chosen[:, 1]], _reading.outcomes(labels, (len(chosen),), _FUNCTION)
-    classes = _reading.classes(labels, len(matrix), _FUNCTION)
+        chosen = _reading.pair_numbers(pairs, len(matrix))
+        return matrix[chosen[:, 0], chosen[:, 1]], _reading.outcomes(labels, (len(chosen),))
+    classes = _reading.classes(labels, len(matrix))
     upper = np.triu(np.ones(matrix.shape, dtype=np.bool_), 1)
     same = (classes[:, None] == classes)[upper]
     if same.all() or not same.any():
         must = "class labels of which two are equal and two are not"
-        _checks.reject("labels", _FUNCTION, must, labels)
+        _validation.reject("labels", must, labels)
     return matrix[upper], same
 
 
 def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
     must = f"one whole number for each score or pair, an array of shape {shape}, with at least two different ones"
-    groups = _reading.whole_numbers(folds, "folds", _FUNCTION, must)
+    groups = _reading.whole_numbers(folds, "folds", must)
     if groups.shape != shape or groups.min() == groups.max():
-        _checks.reject("folds", _FUNCTION, must, folds)
+        _validation.reject("folds", must, folds)
     return groups
 
 
@@ -167,7 +168,7 @@ def _by_fold(values: Float, same: NDArray[np.bool_], groups: Whole) -> Float:
         rest = same[~held]
         if rest.all() or not rest.any():
             must = "such that each fold leaves genuine and impostor pairs in the others"
-            _checks.reject("folds", _FUNCTION, must, groups)
+            _validation.reject("folds", must, groups)
         threshold = _best(*_curve(values[~held], rest), rest)[1]
         found.append(np.mean((values[held] > threshold) == same[held]))
     return np.array(found)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 
 Float32 = NDArray[np.float32]
@@ -46,55 +46,55 @@ def needed(items: Items | None, what: str, name: str) -> Items:
     return items
 
 
-def texts(value: Any, name: str, here: str, length: int | None = None) -> tuple[str, ...]:
+def texts(value: Any, name: str, length: int | None = None) -> tuple[str, ...]:
     must = "a list of texts, at least one" if length is None else f"{length} texts"
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     texts = tuple(value)
     if not all(isinstance(text, str) for text in texts) or not texts or length not in (None, len(texts)):
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     return tuple(str(text) for text in texts)
 
 
-def whole(value: Any, name: str, here: str, *, below: int | None = None, length: int | None = None) -> Whole:
+def whole(value: Any, name: str, *, below: int | None = None, length: int | None = None) -> Whole:
     """Whole numbers from 0, so many and below so much where that is known."""
     size = "at least one whole number" if length is None else f"{length} whole numbers"
     must = f"{size} from 0" + ("" if below is None else f" to {below - 1}")
-    array = _checks.array(value, name, here, must)
+    array = _validation.check_array(value, name, must)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array) or length not in (None, len(array)):
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     if array.min() < 0 or array.max() >= (2**62 if below is None else below):
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     return frozen(array.astype(np.int64, copy=False))
 
 
-def reals(value: Any, name: str, here: str) -> Float:
+def reals(value: Any, name: str) -> Float:
     must = "a vector of finite numbers, at least one"
-    array = _checks.array(value, name, here, must)
+    array = _validation.check_array(value, name, must)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not len(array) or not np.isfinite(array).all():
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     return frozen(array.astype(np.float64, copy=False))
 
 
-def rows(value: Any, name: str, here: str, records: int) -> Float32 | None:
+def rows(value: Any, name: str, records: int) -> Float32 | None:
     """Embeddings as float32, or None where there are none yet."""
     if value is None:
         return None
     must = f"a matrix of finite numbers with {records} rows"
-    array = _checks.array(value, name, here, must)
+    array = _validation.check_array(value, name, must)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != records or not array.shape[1]:
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype=np.float32)
     if not np.isfinite(array).all():
-        _checks.reject(name, here, must + " that float32 can hold", value)
+        _validation.reject(name, must + " that float32 can hold", value)
     return frozen(array)
 
 
-def items(value: Any, records: int, here: str) -> Items | None:
+def items(value: Any, records: int) -> Items | None:
     if value is None:
         return None
     sized = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
     if not sized or len(value) != records:
-        _checks.reject("items", here, f"a list, tuple or array of {records} items", value)
+        _validation.reject("items", f"a list, tuple or array of {records} items", value)
     return frozen(value) if isinstance(value, np.ndarray) else tuple(value)

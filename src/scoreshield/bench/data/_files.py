@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scoreshield import _checks, _loading
+from scoreshield import _loading, _validation
 from scoreshield.errors import FileError, InvalidInput
 
 
-def path_of(value: Any, here: str, name: str = "path", must: str = "the path of a file") -> Path:
+def path_of(value: Any, name: str = "path", must: str = "the path of a file") -> Path:
     """The argument as a path, or a refusal of what is none."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        _checks.reject(name, here, must, value)
+        _validation.reject(name, must, value)
     return Path(value)
 
 

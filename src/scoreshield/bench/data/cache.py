@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scoreshield import _checks, _loading
+from scoreshield import _loading, _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _fields, _files
 from scoreshield.bench.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
@@ -29,6 +30,7 @@ _BLOCK = 1 << 20
 _MOST = 4 << 30  # bytes; no set here comes near it, and a body without end must end somewhere
 
 
+@validate()
 def fetch(
     name: str, *, root: str | Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> dict[str, Path]:
@@ -43,17 +45,18 @@ def fetch(
     offline : True never asks the network.
     progress : called with the file, the bytes so far and the bytes in all (None if unknown).
     """
-    official = CATALOGUE[_checks.one_of(name, "name", "fetch", CATALOGUE)]
+    official = CATALOGUE[_validation.check_option(name, "name", CATALOGUE)]
     return {file.name: fetch_file(name, file.name, root, offline, progress) for file in official.files}
 
 
+@validate()
 def fetch_file(
     name: str, file_name: str, root: str | Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> Path:
     """One file of an official set; see `fetch`."""
-    official = CATALOGUE[_checks.one_of(name, "name", "fetch_file", CATALOGUE)]
+    official = CATALOGUE[_validation.check_option(name, "name", CATALOGUE)]
     known = [file.name for file in official.files]
-    file = official.file(_checks.one_of(file_name, "file_name", "fetch_file", known))
+    file = official.file(_validation.check_option(file_name, "file_name", known))
     path = set_folder(name, root) / file_name
     try:
         there = path.is_file()
@@ -73,7 +76,7 @@ def set_folder(name: str, root: str | Path | None = None) -> Path:
     """The folder of one set."""
     if root is None:
         root = os.environ.get("SCORESHIELD_DATA") or _user_cache() / "scoreshield"
-    return _files.path_of(root, "fetch", "root", "a folder, or None for the usual one") / name
+    return _files.path_of(root, "root", "a folder, or None for the usual one") / name
 
 
 def _user_cache() -> Path:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks, _loading
+from scoreshield import _loading, _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _fields, _files, archives
 from scoreshield.bench.data.sets import (
     FacePairs,
@@ -146,9 +147,10 @@ def cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet]:
     return parts[0], parts[1]
 
 
+@validate()
 def lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
     """Cosine scores of the 6,000 pairs of the official LFW protocol, by one of ``LFW_SCORE_SETS``."""
-    set_name = _checks.one_of(set_name, "set_name", "lfw_scores", LFW_SCORE_SETS)
+    set_name = _validation.check_option(set_name, "set_name", LFW_SCORE_SETS)
     names = (f"{set_name}_genuine", f"{set_name}_impostor", "fold_genuine", "fold_impostor")
     genuine, impostor, genuine_fold, impostor_fold = _arrays(data_dir, "lfw_scores.npz", names).values()
     return ScorePairs(
@@ -157,12 +159,13 @@ def lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
     )  # fmt: skip
 
 
+@validate()
 def lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
     """Embeddings of the 7,701 LFW images of the official pairs, by "dlib" (128) or "faceres" (1,024 dimensions).
 
     They are not of length one, and people are numbers: no names, no pictures.
     """
-    file = f"lfw_{_checks.one_of(model, 'model', 'lfw_faces', LFW_MODELS)}.npz"
+    file = f"lfw_{_validation.check_option(model, 'model', LFW_MODELS)}.npz"
     arrays = _arrays(data_dir, file, ("emb", "identity", "pairs"))
     pairs = arrays["pairs"]
     if pairs.ndim != 2 or pairs.shape[1] != 4 or pairs.dtype.kind not in "iu" or not np.isin(pairs[:, 2], (0, 1)).all():
@@ -176,7 +179,7 @@ def lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
 
 
 def _find(data_dir: str | Path, file: str) -> Path:
-    path = _files.path_of(data_dir, "the compact readers", "data_dir", "the folder of the compact sets") / file
+    path = _files.path_of(data_dir, "data_dir", "the folder of the compact sets") / file
     if not path.is_file():
         raise FileError(f"There is no file {file} in {data_dir}; it should hold {_CONTENT[file]}.")
     return path

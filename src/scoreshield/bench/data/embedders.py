@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks, _loading
+from scoreshield import _loading, _validation
 from scoreshield._files import read_array, write_whole
+from scoreshield._validation import validate
 from scoreshield.bench.data._fields import Float32, Items, numeral
 from scoreshield.errors import FileError, InvalidInput
 
@@ -36,9 +37,11 @@ class Embedder(Protocol):
     @property
     def name(self) -> str: ...
 
+    @validate()
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32: ...
 
 
+@validate()
 def embedder(kind: str, **options: Any) -> Embedder:
     """An embedder by its name, "kind:model".
 
@@ -49,14 +52,14 @@ def embedder(kind: str, **options: Any) -> Embedder:
     """
     must = "'sentence-transformers:<model>', 'timm:<model>', 'dlib' or 'hashing:<dimensions>'"
     if not isinstance(kind, str):
-        _checks.reject("kind", "embedder", must, kind)
+        _validation.reject("kind", must, kind)
     family, _, model = kind.partition(":")
     if family not in ("sentence-transformers", "timm", "dlib", "hashing") or (family == "dlib") != (not model):
-        _checks.reject("kind", "embedder", must, kind)
+        _validation.reject("kind", must, kind)
     if family == "hashing":
         dimensions = numeral(model, 2**20)
         if not dimensions:
-            _checks.reject("kind", "embedder", "'hashing:<dimensions>' with 1 to 1048576 dimensions", kind)
+            _validation.reject("kind", "'hashing:<dimensions>' with 1 to 1048576 dimensions", kind)
         return _made(HashingEmbedder, [dimensions], options)
     from scoreshield.bench.data import neural  # which builds on this module
 
@@ -71,8 +74,8 @@ class HashingEmbedder:
     """
 
     def __init__(self, dimensions: int, *, batch_size: int = 1024) -> None:
-        self.dimensions = _checks.count(dimensions, "dimensions", "embedder")
-        self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
+        self.dimensions = _validation.check_count(dimensions, "dimensions")
+        self.batch_size = _validation.check_count(batch_size, "batch_size")
         self.name = f"hashing:{self.dimensions}"
         try:
             from sklearn.feature_extraction.text import HashingVectorizer
@@ -87,6 +90,7 @@ class HashingEmbedder:
             n_features=dimensions, ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", alternate_sign=True, norm="l2"
         )
 
+    @validate()
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
         """One row a text."""
 
@@ -96,6 +100,7 @@ class HashingEmbedder:
         return gather(texts_of(items), count, self.batch_size, progress)
 
 
+@validate()
 def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progress: Progress | None = None) -> Float32:
     """The embeddings of ``items``, from ``folder`` if they were made before, else made now and kept there.
 
@@ -103,7 +108,7 @@ def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progre
     used only if they are whole; a damaged file is made anew. The folder holds private embeddings: guard it.
     """
     if not isinstance(folder, str | Path) or not str(folder):
-        _checks.reject("folder", "embed_cached", "the path of a folder", folder)
+        _validation.reject("folder", "the path of a folder", folder)
     key = _key(embedder.name, _counted(items))
     rows_file, facts_file = Path(folder) / f"{key}.npy", Path(folder) / f"{key}.json"
     kept = _kept(rows_file, facts_file, len(items))
@@ -159,7 +164,7 @@ def checked_rows(rows: Any, records: int) -> Float32:
 def _counted(items: Any) -> Items:
     sized = isinstance(items, list | tuple) or (isinstance(items, np.ndarray) and items.ndim > 0)
     if not sized or not len(items):
-        _checks.reject("items", "embed", "a list, tuple or array of at least one item", items)
+        _validation.reject("items", "a list, tuple or array of at least one item", items)
     counted: Items = items
     return counted
 
@@ -167,7 +172,7 @@ def _counted(items: Any) -> Items:
 def _made(cls: Callable[..., Embedder], arguments: list[Any], options: dict[str, Any]) -> Embedder:
     allowed = [name for name, p in inspect.signature(cls).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for name in options:
-        _checks.one_of(name, "options", "embedder", allowed)
+        _validation.check_option(name, "options", allowed)
     return cls(*arguments, **options)
 
 

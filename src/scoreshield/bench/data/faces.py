@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _files, archives, cache
 from scoreshield.bench.data._fields import numeral
 from scoreshield.bench.data.sets import FacePairs
@@ -20,6 +21,7 @@ _MOST = 999_999  # the largest number of a picture, of folds or of pairs that is
 Picture = tuple[str, int]  # a person and the number of the picture
 
 
+@validate()
 def lfw(
     root: str | Path | None = None,
     *,
@@ -38,7 +40,7 @@ def lfw(
     alignment : how the pictures were aligned: "funneled", which can be downloaded; or "deepfunneled", whose server is
         gone, so that the archive must be put in place by hand.
     """
-    name = f"lfw-{_checks.one_of(alignment, 'alignment', 'lfw', _FOLDERS)}"
+    name = f"lfw-{_validation.check_option(alignment, 'alignment', _FOLDERS)}"
     pairs = cache.fetch_file(name, "pairs.txt", root, offline, progress)
     folder = cache.set_folder(name, root) / _FOLDERS[alignment]
     made = read_pairs(pairs, folder, name=f"LFW {alignment}")
@@ -62,8 +64,8 @@ def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs"
     person, number) an impostor pair of two people. The first line may say "folds pairs": so many folds, each of so many
     genuine pairs and as many impostor pairs; or "pairs" alone, which is one fold; without it all lines are one fold.
     """
-    folder = _files.path_of(folder, "read_pairs", "folder", "the path of a folder")
-    rows = list(archives.lines(_files.read(_files.path_of(path, "read_pairs")), str(path)))
+    folder = _files.path_of(folder, "folder", "the path of a folder")
+    rows = list(archives.lines(_files.read(_files.path_of(path)), str(path)))
     folds, each = 1, None
     header = rows[0][1].split() if rows else []
     if 1 <= len(header) <= 2:

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _fields, _files, archives, cache
 from scoreshield.bench.data.sets import LabelledSet
 from scoreshield.errors import InvalidInput
@@ -27,6 +28,7 @@ _CIFAR100 = {"train": ["cifar-100-binary/train.bin"], "test": ["cifar-100-binary
 _PETS = {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}
 
 
+@validate()
 def cifar10(
     root: str | Path | None = None,
     *,
@@ -49,12 +51,13 @@ def cifar10(
 
 def read_cifar10(path: str | Path, *, split: str = "test", limit: int | None = None) -> LabelledSet:
     """CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `cifar10`."""
-    members = _CIFAR10[_checks.one_of(split, "split", "cifar10", _CIFAR10)]
+    members = _CIFAR10[_validation.check_option(split, "split", _CIFAR10)]
     names = "cifar-10-batches-bin/batches.meta.txt"
-    file = _files.path_of(path, "read_cifar10")
+    file = _files.path_of(path)
     return _cifar(f"CIFAR-10 {split}", file, members, names, labels=1, column=0, limit=limit)
 
 
+@validate()
 def cifar100(
     root: str | Path | None = None,
     *,
@@ -73,10 +76,10 @@ def read_cifar100(
     path: str | Path, *, split: str = "test", labels: str = "fine", limit: int | None = None
 ) -> LabelledSet:
     """CIFAR-100 from a ``cifar-100-binary.tar.gz`` that is already here; see `cifar100`."""
-    members = _CIFAR100[_checks.one_of(split, "split", "cifar100", _CIFAR100)]
-    column = ("coarse", "fine").index(_checks.one_of(labels, "labels", "cifar100", ("coarse", "fine")))
+    members = _CIFAR100[_validation.check_option(split, "split", _CIFAR100)]
+    column = ("coarse", "fine").index(_validation.check_option(labels, "labels", ("coarse", "fine")))
     names = f"cifar-100-binary/{labels}_label_names.txt"
-    file = _files.path_of(path, "read_cifar100")
+    file = _files.path_of(path)
     return _cifar(f"CIFAR-100 {split}", file, members, names, labels=2, column=column, limit=limit)
 
 
@@ -108,6 +111,7 @@ def _cifar(
     )
 
 
+@validate()
 def pets(
     root: str | Path | None = None,
     *,
@@ -135,9 +139,9 @@ def read_pets(
     annotations: str | Path, folder: str | Path, *, split: str = "test", limit: int | None = None
 ) -> LabelledSet:
     """The list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `pets`."""
-    member = _PETS[_checks.one_of(split, "split", "pets", _PETS)]
-    file = _files.path_of(annotations, "read_pets", "annotations")
-    folder = _files.path_of(folder, "read_pets", "folder", "the path of a folder")
+    member = _PETS[_validation.check_option(split, "split", _PETS)]
+    file = _files.path_of(annotations, "annotations")
+    folder = _files.path_of(folder, "folder", "the path of a folder")
     where = f"{file}: {member}"
     rows = []
     for number, line in archives.lines(archives.tar_members(file, [member])[member], where):
@@ -167,5 +171,5 @@ def spread(records: int, limit: int | None) -> NDArray[np.int64]:
     """Which records to take: all, or ``limit`` of them at even distances, since lists are often sorted by class."""
     if limit is None:
         return np.arange(records)
-    limit = min(_checks.count(limit, "limit", "the loaders"), records)
+    limit = min(_validation.check_count(limit, "limit"), records)
     return np.arange(limit) * records // limit

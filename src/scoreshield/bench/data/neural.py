@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.bench.data._fields import Float32, Items
 from scoreshield.bench.data._files import first_line
 from scoreshield.bench.data.embedders import Progress, gather, texts_of
@@ -47,7 +47,7 @@ class SentenceEmbedder:
 
     def __init__(self, model: str, *, batch_size: int = 1, device: str | None = None, local: bool = False) -> None:
         package = _package("sentence_transformers", "text-embedders")
-        self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
+        self.batch_size = _validation.check_count(batch_size, "batch_size")
         try:
             self.model = package.SentenceTransformer(model, device=device, local_files_only=local)
         except Exception as error:  # a hub, a file system, a parser or torch, each with errors of its own
@@ -81,7 +81,7 @@ class ImageEmbedder:
     def __init__(self, model: str, *, pretrained: bool = True, batch_size: int = 32, device: str = "cpu") -> None:
         timm = _package("timm", "image-embedders")
         self.torch = _package("torch", "image-embedders")
-        self.batch_size = _checks.count(batch_size, "batch_size", "embedder")
+        self.batch_size = _validation.check_count(batch_size, "batch_size")
         try:
             self.model = timm.create_model(model, pretrained=pretrained, num_classes=0).to(device).eval()
             pictures = timm.data.resolve_model_data_config(self.model)
@@ -117,7 +117,7 @@ class FaceEmbedder:
     """
 
     def __init__(self, *, missing: str = "error") -> None:
-        self.missing = _checks.one_of(missing, "missing", "embedder", ("error", "centre"))
+        self.missing = _validation.check_option(missing, "missing", ("error", "centre"))
         self.dlib = _package("dlib", "face-embedders")
         folder = _face_models()
         landmarks = folder / "shape_predictor_68_face_landmarks.dat"

@@ -36,7 +36,7 @@ def read_movielens(path: str | Path) -> Ratings:
     but its test file, so that the five base files need not be read.
     """
     names = ["ml-100k/u.data", *(f"ml-100k/u{fold}.test" for fold in _FOLDS)]
-    content = archives.zip_members(_files.path_of(path, "read_movielens"), names)
+    content = archives.zip_members(_files.path_of(path), names)
     rows = _rows(content[names[0]], f"{path}: {names[0]}")
     place = {(user, item): number for number, (user, item) in enumerate(rows[:, :2].tolist())}
     if len(place) != len(rows):

@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, unquote
 
 import numpy as np
 
-from scoreshield import _checks, _loading
+from scoreshield import _loading, _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _files, archives, cache
 from scoreshield.bench.data._fields import numeral
 from scoreshield.bench.data.sets import RetrievalSet, grouped
@@ -37,16 +38,17 @@ def scifact(
     return read_beir(cache.fetch_file("scifact", "scifact.zip", root, offline, progress), name="SciFact")
 
 
+@validate()
 def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: str = "test") -> RetrievalSet:
     """A set in BEIR's form that is already here: corpus.jsonl, queries.jsonl and qrels/<split>.tsv in a zip archive.
 
     Only queries with a document judged above 0 are kept, in the order of queries.jsonl. ``folder`` is the one inside
     the archive; None means that it is called what the archive is.
     """
-    file = _files.path_of(path, "read_beir")
+    file = _files.path_of(path)
     for value, option in ((name, "name"), (folder or "", "folder"), (split, "split")):
         if not isinstance(value, str):
-            _checks.reject(option, "read_beir", "a text", value)
+            _validation.reject(option, "a text", value)
     folder = file.stem if folder is None else folder
     parts = [f"{folder}/corpus.jsonl", f"{folder}/queries.jsonl", f"{folder}/qrels/{split}.tsv"]
     content = archives.zip_members(file, parts)
@@ -124,7 +126,7 @@ def read_frames(path: str | Path) -> RetrievalSet:
     decoded, with spaces for underscores, without a query and a fragment. ``relevant`` names the pages of a question in
     the order of its links, each once.
     """
-    file = _files.path_of(path, "read_frames")
+    file = _files.path_of(path)
     rows = _table(file)
     links = [_pages(row, f"{file}, line {number}") for number, row in rows]
     titles = {title: place for place, title in enumerate(dict.fromkeys(title for pages in links for title in pages))}

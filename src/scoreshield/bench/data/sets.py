@@ -14,7 +14,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _fields
 from scoreshield.bench.data._fields import Float, Float32, Items, Whole
 from scoreshield.errors import InvalidInput
@@ -45,12 +46,12 @@ class LabelledSet:
     items: Items | None = None
     embeddings: Float32 | None = None
 
+    @validate()
     def __post_init__(self) -> None:
-        here = type(self).__name__
-        _fields.keep(self, "class_names", _fields.texts(self.class_names, "class_names", here))
-        _fields.keep(self, "labels", _fields.whole(self.labels, "labels", here, below=len(self.class_names)))
-        _fields.keep(self, "items", _fields.items(self.items, len(self.labels), here))
-        _fields.keep(self, "embeddings", _fields.rows(self.embeddings, "embeddings", here, len(self.labels)))
+        _fields.keep(self, "class_names", _fields.texts(self.class_names, "class_names"))
+        _fields.keep(self, "labels", _fields.whole(self.labels, "labels", below=len(self.class_names)))
+        _fields.keep(self, "items", _fields.items(self.items, len(self.labels)))
+        _fields.keep(self, "embeddings", _fields.rows(self.embeddings, "embeddings", len(self.labels)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -65,7 +66,7 @@ class LabelledSet:
 
     def take(self, records: ArrayLike) -> Self:
         """The set of these records only, by number."""
-        chosen = _fields.whole(records, "records", "take", below=len(self))
+        chosen = _fields.whole(records, "records", below=len(self))
         items = self.items
         if items is not None:
             items = items[chosen] if isinstance(items, np.ndarray) else tuple(items[place] for place in chosen)
@@ -92,14 +93,14 @@ class SentencePairs:
     human: Float
     embeddings: Float32 | None = None
 
+    @validate()
     def __post_init__(self) -> None:
-        here = type(self).__name__
-        _fields.keep(self, "sentences", _fields.texts(self.sentences, "sentences", here))
+        _fields.keep(self, "sentences", _fields.texts(self.sentences, "sentences"))
         records = len(self.sentences)
-        _fields.keep(self, "human", _fields.reals(self.human, "human", here))
-        _fields.keep(self, "first", _fields.whole(self.first, "first", here, below=records, length=len(self.human)))
-        _fields.keep(self, "second", _fields.whole(self.second, "second", here, below=records, length=len(self.human)))
-        _fields.keep(self, "embeddings", _fields.rows(self.embeddings, "embeddings", here, records))
+        _fields.keep(self, "human", _fields.reals(self.human, "human"))
+        _fields.keep(self, "first", _fields.whole(self.first, "first", below=records, length=len(self.human)))
+        _fields.keep(self, "second", _fields.whole(self.second, "second", below=records, length=len(self.human)))
+        _fields.keep(self, "embeddings", _fields.rows(self.embeddings, "embeddings", records))
 
     @property
     def pairs(self) -> Whole:
@@ -137,23 +138,23 @@ class RetrievalSet:
     document_embeddings: Float32 | None = None
     query_embeddings: Float32 | None = None
 
+    @validate()
     def __post_init__(self) -> None:
-        here = type(self).__name__
-        _fields.keep(self, "documents", _fields.texts(self.documents, "documents", here))
-        _fields.keep(self, "queries", _fields.texts(self.queries, "queries", here))
+        _fields.keep(self, "documents", _fields.texts(self.documents, "documents"))
+        _fields.keep(self, "queries", _fields.texts(self.queries, "queries"))
         n, m = len(self.documents), len(self.queries)
         if not isinstance(self.relevant, list | tuple) or len(self.relevant) != m:
-            _checks.reject("relevant", here, f"one array of document numbers for each of {m} queries", self.relevant)
-        _fields.keep(self, "relevant", tuple(_fields.whole(part, "relevant", here, below=n) for part in self.relevant))
+            _validation.reject("relevant", f"one array of document numbers for each of {m} queries", self.relevant)
+        _fields.keep(self, "relevant", tuple(_fields.whole(part, "relevant", below=n) for part in self.relevant))
         if self.titles is not None:
-            _fields.keep(self, "titles", _fields.texts(self.titles, "titles", here, n))
+            _fields.keep(self, "titles", _fields.texts(self.titles, "titles", n))
         if self.answers is not None:
-            _fields.keep(self, "answers", _fields.texts(self.answers, "answers", here, m))
-        documents = _fields.rows(self.document_embeddings, "document_embeddings", here, n)
-        queries = _fields.rows(self.query_embeddings, "query_embeddings", here, m)
+            _fields.keep(self, "answers", _fields.texts(self.answers, "answers", m))
+        documents = _fields.rows(self.document_embeddings, "document_embeddings", n)
+        queries = _fields.rows(self.query_embeddings, "query_embeddings", m)
         if documents is not None and queries is not None and documents.shape[1] != queries.shape[1]:
             must = f"rows as long as those of the documents, {documents.shape[1]}"
-            _checks.reject("query_embeddings", here, must, queries)
+            _validation.reject("query_embeddings", must, queries)
         _fields.keep(self, "document_embeddings", documents)
         _fields.keep(self, "query_embeddings", queries)
 
@@ -191,22 +192,23 @@ class Ratings:
     user_count: int
     item_count: int
 
+    @validate()
     def __post_init__(self) -> None:
-        here = type(self).__name__
-        user_count = _checks.count(self.user_count, "user_count", here)
-        item_count = _checks.count(self.item_count, "item_count", here)
-        _fields.keep(self, "ratings", _fields.reals(self.ratings, "ratings", here))
+        user_count = _validation.check_count(self.user_count, "user_count")
+        item_count = _validation.check_count(self.item_count, "item_count")
+        _fields.keep(self, "ratings", _fields.reals(self.ratings, "ratings"))
         m = len(self.ratings)
-        _fields.keep(self, "users", _fields.whole(self.users, "users", here, below=user_count, length=m))
-        _fields.keep(self, "items", _fields.whole(self.items, "items", here, below=item_count, length=m))
-        _fields.keep(self, "fold", _fields.whole(self.fold, "fold", here, length=m))
+        _fields.keep(self, "users", _fields.whole(self.users, "users", below=user_count, length=m))
+        _fields.keep(self, "items", _fields.whole(self.items, "items", below=item_count, length=m))
+        _fields.keep(self, "fold", _fields.whole(self.fold, "fold", length=m))
 
     def __len__(self) -> int:
         return len(self.ratings)
 
+    @validate()
     def split(self, fold: int) -> tuple[Self, Self]:
         """The ratings to learn from and those to test on: all other folds, and this one."""
-        fold = _checks.count(fold, "fold", "split", least=0)
+        fold = _validation.check_count(fold, "fold", least=0)
         tested = self.fold == fold
         if not tested.any() or tested.all():
             there = ", ".join(str(number) for number in np.unique(self.fold))
@@ -241,22 +243,22 @@ class FacePairs:
     items: Items | None = None
     embeddings: Float32 | None = None
 
+    @validate()
     def __post_init__(self) -> None:
-        here = type(self).__name__
-        _fields.keep(self, "identity", _fields.whole(self.identity, "identity", here))
+        _fields.keep(self, "identity", _fields.whole(self.identity, "identity"))
         records = len(self.identity)
-        _fields.keep(self, "first", _fields.whole(self.first, "first", here, below=records))
+        _fields.keep(self, "first", _fields.whole(self.first, "first", below=records))
         m = len(self.first)
-        _fields.keep(self, "second", _fields.whole(self.second, "second", here, below=records, length=m))
-        _fields.keep(self, "fold", _fields.whole(self.fold, "fold", here, length=m))
-        same = _checks.array(self.same, "same", here, "an array of truth values")
+        _fields.keep(self, "second", _fields.whole(self.second, "second", below=records, length=m))
+        _fields.keep(self, "fold", _fields.whole(self.fold, "fold", length=m))
+        same = _validation.check_array(self.same, "same", "an array of truth values")
         if same.dtype != np.bool_ or same.shape != (m,):
-            _checks.reject("same", here, f"{m} truth values, one a pair", self.same)
+            _validation.reject("same", f"{m} truth values, one a pair", self.same)
         if not np.array_equal(same, self.identity[self.first] == self.identity[self.second]):
             raise InvalidInput(f"The parts of {self.name} disagree: 'same' is not what the identities of a pair say.")
         _fields.keep(self, "same", _fields.frozen(same))
-        _fields.keep(self, "items", _fields.items(self.items, records, here))
-        _fields.keep(self, "embeddings", _fields.rows(self.embeddings, "embeddings", here, records))
+        _fields.keep(self, "items", _fields.items(self.items, records))
+        _fields.keep(self, "embeddings", _fields.rows(self.embeddings, "embeddings", records))
 
     @property
     def pairs(self) -> Whole:
@@ -288,11 +290,11 @@ class ScorePairs:
     genuine_fold: Whole
     impostor_fold: Whole
 
+    @validate()
     def __post_init__(self) -> None:
-        here = type(self).__name__
         for side in ("genuine", "impostor"):
-            _fields.keep(self, side, _fields.reals(getattr(self, side), side, here))
-            fold = _fields.whole(getattr(self, f"{side}_fold"), f"{side}_fold", here, length=len(getattr(self, side)))
+            _fields.keep(self, side, _fields.reals(getattr(self, side), side))
+            fold = _fields.whole(getattr(self, f"{side}_fold"), f"{side}_fold", length=len(getattr(self, side)))
             _fields.keep(self, f"{side}_fold", fold)
 
     @property
@@ -311,12 +313,13 @@ class ScorePairs:
         return np.concatenate([self.genuine_fold, self.impostor_fold])
 
 
+@validate()
 def grouped(pairs: ArrayLike, queries: int) -> tuple[Whole, ...]:
     """Pairs (query, document) as one sorted array of document numbers a query, each document once."""
-    table = _checks.array(pairs, "pairs", "grouped", "pairs (query, document) of whole numbers")
+    table = _validation.check_array(pairs, "pairs", "pairs (query, document) of whole numbers")
     if table.ndim != 2 or table.shape[1:] != (2,) or table.dtype.kind not in "iu":
-        _checks.reject("pairs", "grouped", "pairs (query, document) of whole numbers", pairs)
+        _validation.reject("pairs", "pairs (query, document) of whole numbers", pairs)
     if len(table) and not (table[:, 0].min() >= 0 and table[:, 0].max() < queries):
-        _checks.reject("pairs", "grouped", f"pairs whose queries lie in 0..{queries - 1}", pairs)
+        _validation.reject("pairs", f"pairs whose queries lie in 0..{queries - 1}", pairs)
     unique = np.unique(table.astype(np.int64), axis=0)
     return tuple(np.split(unique[:, 1], np.searchsorted(unique[:, 0], np.arange(1, queries))))

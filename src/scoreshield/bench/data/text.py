@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.bench.data import _files, archives, cache
 from scoreshield.bench.data.sets import SentencePairs
 from scoreshield.errors import InvalidInput
@@ -16,6 +17,7 @@ _SPLITS = ("train", "dev", "test")
 _DECIMAL = re.compile(r"[0-9](\.[0-9]{1,20})?")
 
 
+@validate()
 def stsb(
     root: str | Path | None = None,
     *,
@@ -40,8 +42,8 @@ def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
     Its files are called .csv but are separated by tabs, and quotation marks mean nothing in them: genre, file, year,
     number, score, sentence, sentence, and in some rows the origin of each sentence.
     """
-    member = f"stsbenchmark/sts-{_checks.one_of(split, 'split', 'stsb', _SPLITS)}.csv"
-    file = _files.path_of(path, "read_stsb")
+    member = f"stsbenchmark/sts-{_validation.check_option(split, 'split', _SPLITS)}.csv"
+    file = _files.path_of(path)
     where = f"{file}: {member}"
     numbers: dict[str, int] = {}
     pairs, human = [], []

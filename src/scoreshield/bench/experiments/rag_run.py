@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
-from scoreshield import _checks, _files
+from scoreshield import _files, _validation
 from scoreshield.bench.data.embedders import Embedder, embed_cached
 from scoreshield.bench.data.embedders import embedder as embedder_named
 from scoreshield.bench.experiments import rag_folder
@@ -118,7 +118,7 @@ class Answering:
     def model(self, which: tuple[str, str], cache: Path | None = None) -> ChatModel:
         name, url = which
         sent: dict[str, Any] = {"max_tokens": self.max_tokens}
-        sent |= {_checks.one_of(left, "leave_out", "Answering", LEAVABLE): None for left in self.leave_out}
+        sent |= {_validation.check_option(left, "leave_out", LEAVABLE): None for left in self.leave_out}
         return ChatModel(
             name,
             base_url=url,
@@ -258,7 +258,7 @@ def _check_embedder(embedder: object) -> None:
     family = name.partition(":")[0] if isinstance(name, str) else None
     if family is None or family in _OF_IMAGES or (isinstance(embedder, str) and family not in _OF_TEXTS):
         must = "one for texts, 'sentence-transformers:<model>' or 'hashing:<dimensions>'"
-        _checks.reject("embedder", "rag", must, name)
+        _validation.reject("embedder", must, name)
 
 
 def _embedded(embedder: Embedder, texts: list[str], out: Path, progress: Progress | None = None) -> NDArray[np.float32]:

@@ -25,8 +25,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from scoreshield import _checks, _files, _loading
+from scoreshield import _files, _loading, _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
 
@@ -83,6 +84,7 @@ class ChatModel:
     """
 
     @clear_frames_on_error
+    @validate()
     def __init__(
         self,
         model: str,
@@ -104,7 +106,7 @@ class ChatModel:
         self.model = _checked_name(model)
         self.base_url = _checked_url(base_url, allow_http)
         self.parameters = _checked_parameters(temperature, max_tokens, seed, options)
-        self.retries = _checks.count(retries, "retries", "ChatModel", least=0)
+        self.retries = _validation.check_count(retries, "retries", least=0)
         self._client = _client(
             self.base_url, _checked_key(secret), _checked_proxy(route), _checked_timeout(timeout), self.retries
         )
@@ -124,11 +126,13 @@ class ChatModel:
         self._client.close()
 
     @clear_frames_on_error  # prompts hold texts of the collection
+    @validate()
     def complete(self, messages: Messages, *, allow_empty: bool = False) -> str:
         """The model's answer to one conversation. An empty one is an error, or "" with ``allow_empty``."""
-        return self._answer(_checked_messages(messages, "complete"), allow_empty)
+        return self._answer(_checked_messages(messages), allow_empty)
 
     @clear_frames_on_error
+    @validate()
     def complete_all(
         self,
         conversations: Sequence[Messages],
@@ -143,10 +147,10 @@ class ChatModel:
         many answers are in and whether they were kept. An interrupt ends it at once. ``progress`` is called with
         (answers in, answers in all).
         """
-        workers = _checks.count(workers, "workers", "complete_all")
+        workers = _validation.check_count(workers, "workers")
         if not isinstance(conversations, Sequence) or isinstance(conversations, str):
-            _checks.reject("conversations", "complete_all", "a list of conversations", conversations)
-        checked = [_checked_messages(messages, "complete_all") for messages in conversations]
+            _validation.reject("conversations", "a list of conversations", conversations)
+        checked = [_checked_messages(messages) for messages in conversations]
         names = [self._name(messages) for messages in checked]
         distinct = dict(zip(names, checked, strict=True))
         jobs = [lambda messages=messages: self._answer(messages, allow_empty) for messages in distinct.values()]
@@ -336,7 +340,7 @@ def _read(path: Path) -> str | None:
 
 def _checked_name(model: object) -> str:
     if not isinstance(model, str) or not model.strip():
-        _checks.reject("model", "ChatModel", "the name of a model", model)
+        _validation.reject("model", "the name of a model", model)
     return model
 
 
@@ -372,9 +376,9 @@ def _is_local(host: str) -> bool:
 
 
 def _checked_timeout(timeout: object) -> float:
-    seconds = _checks.positive(timeout, "timeout", "ChatModel")
+    seconds = _validation.check_positive(timeout, "timeout")
     if seconds > LONGEST_WAIT:
-        _checks.reject("timeout", "ChatModel", f"at most {LONGEST_WAIT:,.0f} seconds", timeout)
+        _validation.reject("timeout", f"at most {LONGEST_WAIT:,.0f} seconds", timeout)
     return seconds
 
 
@@ -417,32 +421,31 @@ def _checked_parameters(
     temperature: object, max_tokens: object, seed: object, options: Mapping[str, object] | None
 ) -> dict[str, Any]:
     """The body of a request, less the model and the messages."""
-    function = "ChatModel"
     must = f"a dict of JSON values without {', '.join(_OWN)}, temperature, max_tokens and seed"
     parameters: dict[str, Any] = {}
     if temperature is not None:
-        parameters["temperature"] = _checks.real(temperature, "temperature", function)
+        parameters["temperature"] = _validation.check_real(temperature, "temperature")
         if parameters["temperature"] < 0:
-            _checks.reject("temperature", function, "at least 0", temperature)
+            _validation.reject("temperature", "at least 0", temperature)
     if max_tokens is not None:
-        parameters["max_tokens"] = _checks.count(max_tokens, "max_tokens", function)
+        parameters["max_tokens"] = _validation.check_count(max_tokens, "max_tokens")
     if seed is not None:
-        parameters["seed"] = _checks.count(seed, "seed", function, least=0)
+        parameters["seed"] = _validation.check_count(seed, "seed", least=0)
     if options is None:
         return parameters
     taken = {"temperature", "max_tokens", "seed", *_OWN}
     if not isinstance(options, Mapping) or any(not isinstance(name, str) or name in taken for name in options):
-        _checks.reject("options", function, must, options)
+        _validation.reject("options", must, options)
     try:
         copied: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        _checks.reject("options", function, must, "values that JSON has no form for")
+        _validation.reject("options", must, "values that JSON has no form for")
     return parameters | copied
 
 
 def _checked_folder(cache: object) -> Path:
     if not isinstance(cache, str | Path):
-        _checks.reject("cache", "ChatModel", "a folder", cache)
+        _validation.reject("cache", "a folder", cache)
     folder = Path(cache)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -452,19 +455,19 @@ def _checked_folder(cache: object) -> Path:
     return folder
 
 
-def _checked_messages(messages: object, function: str) -> list[dict[str, str]]:
+def _checked_messages(messages: object) -> list[dict[str, str]]:
     """A conversation that can be sent; what is wrong with another is said without its text."""
     must = 'a list of {"role": "system", "user" or "assistant", "content": a text}, not empty'
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        _checks.reject("messages", function, must, type(messages).__name__)
+        _validation.reject("messages", must, type(messages).__name__)
     checked = []
     for message in messages:
         if not isinstance(message, Mapping) or set(message) != {"role", "content"} or message["role"] not in _ROLES:
-            _checks.reject("messages", function, must, "another kind of message")
+            _validation.reject("messages", must, "another kind of message")
         content = message["content"]
         if not isinstance(content, str) or not content.strip():
-            _checks.reject("messages", function, must, "a message without text")
+            _validation.reject("messages", must, "a message without text")
         if any("\ud800" <= character <= "\udfff" for character in content):
-            _checks.reject("messages", function, "text that UTF-8 can hold", "a lone surrogate")
+            _validation.reject("messages", "text that UTF-8 can hold", "a lone surrogate")
         checked.append({"role": message["role"], "content": content})
     return checked

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 
 Offsets: TypeAlias = list[tuple[int, int]]
@@ -55,6 +56,7 @@ class Chunk:
         return f"{self.title}\n{self.text}"
 
 
+@validate()
 def chunk(text: str, *, size: int = SIZE, overlap: int = OVERLAP, tokenizer: Tokenizer = None) -> list[Chunk]:
     """Windows of at most ``size`` tokens, each sharing ``overlap`` tokens with the one before.
 
@@ -66,9 +68,10 @@ def chunk(text: str, *, size: int = SIZE, overlap: int = OVERLAP, tokenizer: Tok
     tokenizer : a callable that gives the (start, end) places of the tokens in a text, or a fast tokenizer of the
         transformers or tokenizers package; None for the pattern that the module describes.
     """
-    return _windows(Document("", _text(text, "text", "chunk")), 0, *_sizes(size, overlap, "chunk"), tokenizer, "chunk")
+    return _windows(Document("", _text(text, "text")), 0, *_sizes(size, overlap), tokenizer)
 
 
+@validate()
 def chunk_documents(
     documents: Mapping[str, str] | Sequence[Document],
     *,
@@ -77,25 +80,25 @@ def chunk_documents(
     tokenizer: Tokenizer = None,
 ) -> list[Chunk]:
     """The windows of every document, in order; ``documents`` maps titles to texts or lists :class:`Document`."""
-    function = "chunk_documents"
-    size, overlap = _sizes(size, overlap, function)
+    size, overlap = _sizes(size, overlap)
     return [
         window
-        for place, document in enumerate(as_documents(documents, function))
-        for window in _windows(document, place, size, overlap, tokenizer, function)
+        for place, document in enumerate(as_documents(documents))
+        for window in _windows(document, place, size, overlap, tokenizer)
     ]
 
 
+@validate()
 def first_tokens(text: str, limit: int, tokenizer: Tokenizer = None) -> tuple[str, int]:
     """The beginning of a text, up to and with its token number ``limit``, and how many tokens that is."""
-    spans = token_offsets(_text(text, "text", "first_tokens"), tokenizer, "first_tokens")
-    limit = _checks.count(limit, "limit", "first_tokens", least=0)
+    spans = token_offsets(_text(text, "text"), tokenizer)
+    limit = _validation.check_count(limit, "limit", least=0)
     if len(spans) <= limit:
         return text, len(spans)
     return (text[: spans[limit - 1][1]] if limit else ""), limit
 
 
-def as_documents(documents: object, function: str) -> tuple[Document, ...]:
+def as_documents(documents: object) -> tuple[Document, ...]:
     """Documents with titles that tell them apart, from either form, or a refusal."""
     must = "a dict of titles and texts or a list of Document, not empty"
     if isinstance(documents, Mapping):
@@ -103,21 +106,21 @@ def as_documents(documents: object, function: str) -> tuple[Document, ...]:
     elif isinstance(documents, Sequence) and all(isinstance(item, Document) for item in documents):
         found = list(documents)
     else:
-        _checks.reject("documents", function, must, documents)
+        _validation.reject("documents", must, documents)
     if not found:
-        _checks.reject("documents", function, must, documents)
+        _validation.reject("documents", must, documents)
     titles: set[str] = set()
     for document in found:
-        _text(document.text, "text of a document", function)
-        if _text(document.title, "title of a document", function) in titles:
+        _text(document.text, "text of a document")
+        if _text(document.title, "title of a document") in titles:
             raise InvalidInput(
-                f"Two documents have the title {document.title[:80]!r}; {function} tells them apart by title."
+                f"Two documents have the title {document.title[:80]!r}; give each document its own title."
             )
         titles.add(document.title)
     return tuple(found)
 
 
-def token_offsets(text: str, tokenizer: Tokenizer, function: str) -> Offsets:
+def token_offsets(text: str, tokenizer: Tokenizer) -> Offsets:
     """Where the tokens of a text begin and end, in characters; tokens without extent (special ones) are left out."""
     if tokenizer is None:
         return [match.span() for match in _TOKEN.finditer(text)]
@@ -129,28 +132,24 @@ def token_offsets(text: str, tokenizer: Tokenizer, function: str) -> Offsets:
     elif callable(tokenizer) and getattr(tokenizer, "is_fast", None) is None:
         found = tokenizer(text)
     else:
-        _checks.reject("tokenizer", function, must, type(tokenizer).__name__)
+        _validation.reject("tokenizer", must, type(tokenizer).__name__)
     try:
         spans = [(int(start), int(end)) for start, end in found]
     except (TypeError, ValueError):
-        _checks.reject("tokenizer", function, must, type(found).__name__)
+        _validation.reject("tokenizer", must, type(found).__name__)
     spans = [(start, end) for start, end in spans if start != end]
     # Tokens may share a character (parts of one that takes several bytes), but neither end may go back.
     inside = all(0 <= start < end <= len(text) for start, end in spans)
     onward = all(a <= c and b <= d for (a, b), (c, d) in pairwise(spans))
     if not (inside and onward):
-        _checks.reject("tokenizer", function, must, "other pairs")
+        _validation.reject("tokenizer", must, "other pairs")
     return spans
 
 
-def _windows(
-    document: Document, place: int, size: int, overlap: int, tokenizer: Tokenizer, function: str
-) -> list[Chunk]:
-    spans = token_offsets(document.text, tokenizer, function)
+def _windows(document: Document, place: int, size: int, overlap: int, tokenizer: Tokenizer) -> list[Chunk]:
+    spans = token_offsets(document.text, tokenizer)
     if not spans:
-        raise InvalidInput(
-            f"Document {place} ({document.title[:80]!r}) holds no token; {function} needs a text to cut."
-        )
+        raise InvalidInput(f"Document {place} ({document.title[:80]!r}) holds no token, so there is nothing to cut.")
     windows: list[Chunk] = []
     for first in range(0, len(spans), size - overlap):
         start, end = spans[first][0], spans[min(first + size, len(spans)) - 1][1]
@@ -160,15 +159,15 @@ def _windows(
     return windows
 
 
-def _sizes(size: object, overlap: object, function: str) -> tuple[int, int]:
-    length = _checks.count(size, "size", function)
-    shared = _checks.count(overlap, "overlap", function, least=0)
+def _sizes(size: object, overlap: object) -> tuple[int, int]:
+    length = _validation.check_count(size, "size")
+    shared = _validation.check_count(overlap, "overlap", least=0)
     if shared >= length:
-        _checks.reject("overlap", function, f"smaller than the size, {length}", overlap)
+        _validation.reject("overlap", f"smaller than the size, {length}", overlap)
     return length, shared
 
 
-def _text(value: object, name: str, function: str) -> str:
+def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        _checks.reject(name, function, "a string", type(value).__name__)
+        _validation.reject(name, "a string", type(value).__name__)
     return value

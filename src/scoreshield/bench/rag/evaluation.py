@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.bench.rag import prompts
 from scoreshield.bench.rag.chat import ChatModel
 from scoreshield.bench.rag.chunks import Tokenizer, first_tokens
@@ -135,6 +136,7 @@ class AnswerResult:
         return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
 
 
+@validate()
 def evaluate_answers(
     corpus: Corpus,
     questions: Sequence[Question],
@@ -162,15 +164,14 @@ def evaluate_answers(
     workers : how many requests are under way at once.
     progress : called with (steps done, steps in all): a generation and a judgement for each question and condition.
     """
-    function = "evaluate_answers"
-    check_questions(questions, corpus, function)
+    check_questions(questions, corpus)
     for name, model in (("generator", generator), ("judge", judge)):
         if not isinstance(model, ChatModel):
-            _checks.reject(name, function, "a ChatModel", type(model).__name__)
-    names = _conditions(conditions, function)
-    found = {name: _retrieved(name, retrieval, corpus, questions, function) for name in names}
-    oracle_tokens = _checks.count(oracle_tokens, "oracle_tokens", function)
-    workers = _checks.count(workers, "workers", function)
+            _validation.reject(name, "a ChatModel", type(model).__name__)
+    names = _conditions(conditions)
+    found = {name: _retrieved(name, retrieval, corpus, questions) for name in names}
+    oracle_tokens = _validation.check_count(oracle_tokens, "oracle_tokens")
+    workers = _validation.check_count(workers, "workers")
 
     records: list[AnswerRecord] = []
     steps = _Steps(progress, 2 * len(names) * len(questions))
@@ -212,36 +213,33 @@ class _Steps:
         self.report(0, 0)
 
 
-def _conditions(conditions: object, function: str) -> tuple[str, ...]:
+def _conditions(conditions: object) -> tuple[str, ...]:
     if not isinstance(conditions, Sequence) or isinstance(conditions, str) or not conditions:
-        _checks.reject("conditions", function, "a list of conditions, not empty", conditions)
-    names = tuple(_checks.one_of(name, "conditions", function, CONDITIONS) for name in conditions)
+        _validation.reject("conditions", "a list of conditions, not empty", conditions)
+    names = tuple(_validation.check_option(name, "conditions", CONDITIONS) for name in conditions)
     if len(set(names)) != len(names):
-        _checks.reject("conditions", function, "a list that names no condition twice", conditions)
+        _validation.reject("conditions", "a list that names no condition twice", conditions)
     return names
 
 
 def _retrieved(
-    condition: str, retrieval: object, corpus: Corpus, questions: Sequence[Question], function: str
+    condition: str, retrieval: object, corpus: Corpus, questions: Sequence[Question]
 ) -> list[tuple[int, ...]]:
     """The chunks of each question, in order, in one condition."""
     if condition in ("none", "oracle"):
         return [()] * len(questions)
     if not isinstance(retrieval, RetrievalResult):
         must = f"what evaluate_retrieval gave, for the condition {condition!r}"
-        _checks.reject("retrieval", function, must, type(retrieval).__name__)
+        _validation.reject("retrieval", must, type(retrieval).__name__)
     found = retrieval.indices(condition)
     if not found:
         raise InvalidInput(
-            f"The 'retrieval' of {function} has no condition {condition!r}: make it with a release, or leave that "
-            "condition out."
+            f"The 'retrieval' has no condition {condition!r}: make it with a release, or leave that condition out."
         )
     if set(found) != {question.id for question in questions}:
-        raise InvalidInput(
-            f"The 'retrieval' of {function} is for other questions than these: retrieve for these first."
-        )
+        raise InvalidInput("The 'retrieval' is for other questions than these: retrieve for these first.")
     if any(not 0 <= index < len(corpus.chunks) for indices in found.values() for index in indices):
-        raise InvalidInput(f"The 'retrieval' of {function} names chunks that the corpus does not have.")
+        raise InvalidInput("The 'retrieval' names chunks that the corpus does not have.")
     return [found[question.id] for question in questions]
 
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.bench.rag.corpus import Corpus, Question, check_questions
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -139,15 +140,16 @@ class RetrievalResult:
         }
 
     @classmethod
+    @validate()
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """What ``to_dict`` gave, back again."""
         try:
             return cls(
-                setting=_setting(tuple(data["setting"][name] for name in Setting._fields), "from_dict"),
+                setting=_setting(tuple(data["setting"][name] for name in Setting._fields)),
                 metrics={name: _checked_metrics(values) for name, values in data["metrics"].items()},
                 records=records_from(data["records"]),
                 cost=None if data["cost"] is None else _checked_cost(data["cost"]),
-                longest=_checks.count(data["longest"], "longest", "from_dict"),
+                longest=_validation.check_count(data["longest"], "longest"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             must = "what RetrievalResult.to_dict gave"
@@ -165,6 +167,7 @@ class RetrievalResult:
         return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
 
 
+@validate()
 def retrieve(
     corpus: Corpus,
     query: ArrayLike,
@@ -182,17 +185,17 @@ def retrieve(
     release : for "private", a callable from the query's embedding to a release over ``corpus.embeddings``.
     paper_rule : rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
     """
-    function = "retrieve"
-    condition = _checks.one_of(condition, "condition", function, RETRIEVING)
-    rule = _setting(setting, function)
-    queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1], function)
+    condition = _validation.check_option(condition, "condition", RETRIEVING)
+    rule = _setting(setting)
+    queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1])
     if not single:
-        _checks.reject("query", function, "one query, a vector", query)
+        _validation.reject("query", "one query, a vector", query)
     if condition == "clean":
         return _clean(corpus, queries[0], rule)
-    return _private(corpus, queries[0], rule, release, paper_rule, function)[0]
+    return _private(corpus, queries[0], rule, release, paper_rule)[0]
 
 
+@validate()
 def evaluate_retrieval(
     corpus: Corpus,
     questions: Sequence[Question],
@@ -212,7 +215,7 @@ def evaluate_retrieval(
         raises ends the evaluation.
     progress : called with (questions done, questions in all).
     """
-    rule = _setting(setting, "evaluate_retrieval")
+    rule = _setting(setting)
     records, made = retrieve_all(
         corpus, questions, queries, release=release, setting=rule, paper_rule=paper_rule, progress=progress
     )
@@ -230,18 +233,17 @@ def retrieve_all(
     progress: Progress | None,
 ) -> tuple[tuple[RetrievalRecord, ...], list[Guarantee]]:
     """The first half of `evaluate_retrieval`: what each question gets, and the guarantee of each release."""
-    function = "evaluate_retrieval"
-    check_questions(questions, corpus, function)
-    rows, _ = _embeddings.as_queries(queries, corpus.embeddings.shape[1], function)
+    check_questions(questions, corpus)
+    rows, _ = _embeddings.as_queries(queries, corpus.embeddings.shape[1])
     if np.ndim(queries) != 2 or len(rows) != len(questions):
-        _checks.reject("queries", function, f"a matrix with one row for each of {len(questions)} questions", queries)
+        _validation.reject("queries", f"a matrix with one row for each of {len(questions)} questions", queries)
     found: dict[str, list[NDArray[np.intp]]] = {name: [] for name in RETRIEVING[: 1 + (release is not None)]}
     made: list[Guarantee] = []  # not the releases, which are large
     indexes: list[IndexRelease] = []
     for number, row in enumerate(rows, start=1):
         found["clean"].append(_clean(corpus, row, setting))
         if release is not None:
-            indices, released = _private(corpus, row, setting, release, paper_rule, function)
+            indices, released = _private(corpus, row, setting, release, paper_rule)
             found["private"].append(indices)
             if not any(released is index for index in indexes):
                 made.append(released.guarantee)
@@ -281,12 +283,12 @@ def measured(
 
 def records_from(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ...]:
     """The records that a `RetrievalResult` wrote, or a refusal of what is of another kind."""
-    function, records = "from_dict", []
+    records = []
     for item in data:
         if not isinstance(item["question"], str) or not isinstance(item["indices"], list):
-            _checks.reject("records", function, "a list of ids, conditions and chunk numbers", item)
-        condition = _checks.one_of(item["condition"], "condition", function, RETRIEVING)
-        indices = tuple(_checks.count(index, "indices", function, least=0) for index in item["indices"])
+            _validation.reject("records", "a list of ids, conditions and chunk numbers", item)
+        condition = _validation.check_option(item["condition"], "condition", RETRIEVING)
+        indices = tuple(_validation.check_count(index, "indices", least=0) for index in item["indices"])
         records.append(RetrievalRecord(item["question"], condition, indices))
     return tuple(records)
 
@@ -309,14 +311,14 @@ def _cell(value: object) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _setting(setting: object, function: str) -> Setting:
+def _setting(setting: object) -> Setting:
     if not isinstance(setting, tuple) or len(setting) != 2:
-        _checks.reject("setting", function, "a pair (threshold, k)", setting)
-    return Setting(_checks.real(setting[0], "threshold", function), _checks.count(setting[1], "k", function))
+        _validation.reject("setting", "a pair (threshold, k)", setting)
+    return Setting(_validation.check_real(setting[0], "threshold"), _validation.check_count(setting[1], "k"))
 
 
 def _clean(corpus: Corpus, query: NDArray[np.float64], rule: Setting) -> NDArray[np.intp]:
-    scores = _embeddings.scores(corpus.embeddings, query[None], "unit", "retrieve")[0]
+    scores = _embeddings.scores(corpus.embeddings, query[None], "unit")[0]
     return paper_top_k(scores, rule.k, rule.threshold)
 
 
@@ -326,14 +328,13 @@ def _private(
     rule: Setting,
     release: ReleaseFor | None,
     paper_rule: bool,
-    function: str,
 ) -> tuple[NDArray[np.intp], Release]:
     if not callable(release):
-        _checks.reject("release", function, "a callable from a query's embedding to a release", release)
+        _validation.reject("release", "a callable from a query's embedding to a release", release)
     released = release(query.copy())
     if _records(released) != len(corpus.chunks):
         must = f"a callable that gives a score, match, top-k or index release of all {len(corpus.chunks)} chunks"
-        _checks.reject("release", function, must, released)
+        _validation.reject("release", must, released)
     if paper_rule:
         return paper_top_k(released, rule.k, rule.threshold), released
     scored = isinstance(released, ScoreRelease | IndexRelease)
@@ -386,18 +387,17 @@ def _cost(guarantees: Sequence[Guarantee]) -> Cost:
 
 
 def _checked_cost(data: Mapping[str, Any]) -> Cost:
-    function = "from_dict"
-    epsilon, delta = (_checks.real(data[name], name, function) for name in ("epsilon", "delta"))
+    epsilon, delta = (_validation.check_real(data[name], name) for name in ("epsilon", "delta"))
     if epsilon < 0 or not 0 <= delta <= 1:
-        _checks.reject("cost", function, "an epsilon of at least 0 and a delta in [0, 1]", (epsilon, delta))
-    sampler = _checks.one_of(data["sampler"], "sampler", function, SAMPLERS)
-    return Cost(_checks.count(data["releases"], "releases", function), epsilon, delta, sampler)
+        _validation.reject("cost", "an epsilon of at least 0 and a delta in [0, 1]", (epsilon, delta))
+    sampler = _validation.check_option(data["sampler"], "sampler", SAMPLERS)
+    return Cost(_validation.check_count(data["releases"], "releases"), epsilon, delta, sampler)
 
 
 def _checked_metrics(data: Mapping[str, Any]) -> RetrievalMetrics:
     for name, value in data.items():
         if name != "overlap" or value is not None:
-            _checks.real(value, name, "from_dict")
+            _validation.check_real(value, name)
     return RetrievalMetrics(**data)
 
 

@@ -20,7 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from scoreshield import _checks, _files
+from scoreshield import _files, _validation
+from scoreshield._validation import validate
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.report.text import GAP, prose
 
@@ -69,6 +70,7 @@ class ResultTable:
     unclear: Sequence[tuple[int, int]] = ()
     folded: bool = False
 
+    @validate()
     def __post_init__(self) -> None:
         _texts(self, "caption", "command")
         if not self.header or any(len(row) != len(self.header) for row in self.rows):
@@ -82,11 +84,11 @@ class ResultTable:
             )
         if self.best is not None:
             if len(self.best) != len(self.header):
-                _checks.reject("best", "ResultTable", f"of length {len(self.header)}, as the header", list(self.best))
+                _validation.reject("best", f"of length {len(self.header)}, as the header", list(self.best))
             if not all(one in ("max", "min", None) for one in self.best):
-                _checks.reject("best", "ResultTable", "made of 'max', 'min' and None", str(self.best))
+                _validation.reject("best", "made of 'max', 'min' and None", str(self.best))
         if not all(place in range(len(self.rows)) for place in self.reference):
-            _checks.reject("reference", "ResultTable", f"row numbers below {len(self.rows)}", str(self.reference))
+            _validation.reject("reference", f"row numbers below {len(self.rows)}", str(self.reference))
 
 
 @dataclass(frozen=True)
@@ -117,19 +119,21 @@ class ResultsPage:
     negatives: Sequence[tuple[str, str]]
     made_by: str
 
+    @validate()
     def __post_init__(self) -> None:
         _texts(self, "title", "lead", "made_by")
         _parts(self, "sections", Section)
         _parts(self, "negatives", tuple)
         if not all(len(pair) == 2 and all(isinstance(text, str) for text in pair) for pair in self.negatives):
-            _checks.reject("negatives", "ResultsPage", "pairs of a title and a text", self.negatives)
+            _validation.reject("negatives", "pairs of a title and a text", self.negatives)
         if not isinstance(self.environment, Mapping):
-            _checks.reject("environment", "ResultsPage", "a dict of names and values", self.environment)
+            _validation.reject("environment", "a dict of names and values", self.environment)
 
 
+@validate()
 def write(page: ResultsPage, *, markdown: Path, html: Path, images: Path) -> None:
     """Write the page in both forms and its pictures into a folder: everything, or nothing is changed."""
-    _known(page, "write")
+    _known(page)
     contents: dict[str, bytes] = {}
     for picture in (picture for section in page.sections for picture in section.pictures):
         content = _png(picture)
@@ -146,9 +150,10 @@ def write(page: ResultsPage, *, markdown: Path, html: Path, images: Path) -> Non
     _files.write_whole({path: partial(_put, content) for path, content in made.items()})
 
 
+@validate()
 def to_markdown(page: ResultsPage, *, image_folder: str | PurePosixPath) -> str:
     """The page as Markdown, with links to pictures in a folder relative to it."""
-    _known(page, "to_markdown")
+    _known(page)
     anchors, said = _anchors(page), partial(_inline, writer=_MARKDOWN)
     parts = [f"# {_verbatim(page.title)}", said(page.lead.strip())]
     if page.negatives:
@@ -177,9 +182,10 @@ def to_markdown(page: ResultsPage, *, image_folder: str | PurePosixPath) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+@validate()
 def to_html(page: ResultsPage) -> str:
     """The page as one HTML document that needs nothing else."""
-    _known(page, "to_html")
+    _known(page)
     anchors = _anchors(page)
     links = "".join(f'<li><a href="#{escape(anchor)}">{escape(title)}</a></li>' for title, anchor in anchors)
     ids = iter(anchor for _, anchor in anchors)
@@ -438,9 +444,9 @@ def _png(picture: Picture) -> bytes:
     return content
 
 
-def _known(page: object, function: str) -> None:
+def _known(page: object) -> None:
     if not isinstance(page, ResultsPage):
-        _checks.reject("page", function, "a ResultsPage", page)
+        _validation.reject("page", "a ResultsPage", page)
 
 
 def _put(content: bytes, file: Any) -> None:
@@ -450,10 +456,10 @@ def _put(content: bytes, file: Any) -> None:
 def _parts(item: object, name: str, kind: type) -> None:
     parts = getattr(item, name)
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not all(isinstance(part, kind) for part in parts):
-        _checks.reject(name, type(item).__name__, f"a list of {kind.__name__}", parts)
+        _validation.reject(name, f"a list of {kind.__name__}", parts)
 
 
 def _texts(item: object, *names: str) -> None:
     for name in names:
         if not isinstance(getattr(item, name), str):
-            _checks.reject(name, type(item).__name__, "a text", getattr(item, name))
+            _validation.reject(name, "a text", getattr(item, name))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from scoreshield._validation import validate
 from scoreshield.bench.experiments.gram import EQUAL, NOTHING
 from scoreshield.bench.report.page import Best, ResultTable
 from scoreshield.report.sheet import power_of_ten
@@ -26,10 +27,11 @@ class Line(NamedTuple):
     cells: list[list[Row]] | None = None
 
 
+@validate()
 def measured(rows: Iterable[Row]) -> dict[str, Any]:
     """Mean, standard deviation and count of the values there are; a gap is out of reach."""
     known = ({"value": math.nan if row["value"] is None else row["value"]} for row in rows)
-    return summary(known, "value", "measured")
+    return summary(known, "value")
 
 
 def mean(rows: Iterable[Row]) -> float:

@@ -26,8 +26,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from scoreshield import _checks, _files
+from scoreshield import _files, _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
@@ -119,12 +120,13 @@ class Ledger:
     """
 
     @clear_frames_on_error  # an address may hold a password
+    @validate()
     def __init__(self, url: str, *, epsilon: float | None = None, delta: float | None = None) -> None:
         store = store_at(url)
         if not store.exists():
             if epsilon is None and delta is None:
                 raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
-            if _create(store, *check_budget(epsilon, delta, "Ledger")):
+            if _create(store, *check_budget(epsilon, delta)):
                 warnings.warn(
                     f"There was no ledger at {store.name}, so one was made with nothing spent; Ledger.create makes one "
                     "without this warning, and Ledger.open never makes one.",
@@ -141,6 +143,7 @@ class Ledger:
 
     @classmethod
     @clear_frames_on_error
+    @validate()
     def create(cls, url: str, *, epsilon: float, delta: float) -> Ledger:
         """Make a ledger where there is none.
 
@@ -155,7 +158,7 @@ class Ledger:
         Raises:
             LedgerError: If there is a ledger already, or anything else by that name.
         """
-        store, budget = store_at(url), check_budget(epsilon, delta, "Ledger.create")
+        store, budget = store_at(url), check_budget(epsilon, delta)
         if store.exists() or not _create(store, *budget):
             raise LedgerError(f"There is a ledger at {store.name} already; open it with Ledger.open.")
         return cls._at(store)
@@ -202,6 +205,7 @@ class Ledger:
         """The address, without a password."""
         return self._store.name
 
+    @validate()
     def spend(
         self,
         item: Any,
@@ -271,11 +275,10 @@ class Ledger:
         process took the budget in between. ``check=False`` leaves the check to ``commit()``. The rest is as for
         :meth:`spend`.
         """
-        function = "Ledger.spend"
-        charges = [charge_of(item, adjacency, self._key, function, same_people=same_people) for item in items]
-        where = self._dataset(dataset, function)
-        who = _default_who() if who is None else check_text(who, "who", function)
-        why = check_text(why, "why", function)
+        charges = [charge_of(item, adjacency, self._key, same_people=same_people) for item in items]
+        where = self._dataset(dataset)
+        who = _default_who() if who is None else check_text(who, "who")
+        why = check_text(why, "why")
 
         def checked(session: Session, number: int) -> Books:
             """The books with these charges in them, from this number on; an error where they do not fit."""
@@ -312,6 +315,7 @@ class Ledger:
             self._store.read(lambda session: checked(session, session.last_number() + 1))
         return pending
 
+    @validate()
     def account(self, name: str, *, who: str | None = None, why: str = "") -> Account:
         """This ledger for the collection of that name, to hand to release functions as ``ledger=``.
 
@@ -327,8 +331,8 @@ class Ledger:
             InvalidInput: If this is not a name, or one that could be taken for another.
         """
         if not isinstance(name, str):
-            _checks.reject("name", "Ledger.account", "the collection's name, a string", name)
-        return Account(self, self._dataset(name, "Ledger.account"), who, why)
+            _validation.reject("name", "the collection's name, a string", name)
+        return Account(self, self._dataset(name), who, why)
 
     @property
     def spent(self) -> float:
@@ -340,9 +344,10 @@ class Ledger:
         """The limit less what is spent; :attr:`headroom` says what one more release may cost."""
         return max(0.0, self.epsilon - self.spent)
 
+    @validate()
     def spent_on(self, dataset: str | None) -> float:
         """The same for one dataset, charges that name none included."""
-        return max(budget.spent for budget in self._filters(dataset, "Ledger.spent_on"))
+        return max(budget.spent for budget in self._filters(dataset))
 
     def remaining_on(self, dataset: str | None) -> float:
         return max(0.0, self.epsilon - self.spent_on(dataset))
@@ -352,9 +357,10 @@ class Ledger:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         return self.headroom_on(None)
 
+    @validate()
     def headroom_on(self, dataset: str | None) -> Headroom:
         """The same for one dataset."""
-        rooms = [budget.headroom for budget in self._filters(dataset, "Ledger.headroom_on")]
+        rooms = [budget.headroom for budget in self._filters(dataset)]
         return Headroom(*(min(values) for values in zip(*((r.pure, r.mu, r.gaussian) for r in rooms), strict=True)))
 
     def datasets(self) -> list[str]:
@@ -374,6 +380,7 @@ class Ledger:
         row = self._store.read(_row)
         return f"{row.entries}:{row.head}"
 
+    @validate()
     def verify(self, *, head: str | None = None) -> Verification:
         """Check every entry, the chain, the limit and, if given, that an earlier ``head`` is still in the chain.
 
@@ -402,12 +409,12 @@ class Ledger:
 
         _files.write_whole({path: write}, private=True)
 
-    def _dataset(self, name: Any, function: str) -> str | None:
+    def _dataset(self, name: Any) -> str | None:
         """A name as it is charged: an old one as it was written, a new one in its one spelling."""
         if name is None:
             return None
         try:
-            composed = canonical_name(name, function)
+            composed = canonical_name(name)
         except InvalidInput:
             if not isinstance(name, str) or not self._has(name):
                 raise
@@ -422,8 +429,8 @@ class Ledger:
             raise LedgerError(f"The ledger {self.name} is not the one that was opened, or has been altered.")
         return Books(session, self._budget, self._key)
 
-    def _filters(self, dataset: str | None, function: str) -> list[PrivacyFilter]:
-        where = self._dataset(dataset, function)
+    def _filters(self, dataset: str | None) -> list[PrivacyFilter]:
+        where = self._dataset(dataset)
         return self._store.read(lambda session: self._books(session).filters(where))
 
     def _head(self, session: Session) -> tuple[str, Entry | None]:
@@ -551,7 +558,7 @@ def _row(session: Session) -> _Row:
     try:
         facts = read_json(row[0])
         form, rules = facts["format"], facts["rules"]
-        check_budget(facts["epsilon"], facts["delta"], "Ledger")
+        check_budget(facts["epsilon"], facts["delta"])
         found = _Row(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
         digest(facts)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -615,7 +622,7 @@ def _parse_head(head: str | None) -> tuple[int, str] | None:
     if head is None:
         return None
     if not isinstance(head, str) or not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", head):
-        _checks.reject("head", "Ledger.verify", "'NUMBER:HASH' as head() gives it", head)
+        _validation.reject("head", "'NUMBER:HASH' as head() gives it", head)
     number, _, value = head.partition(":")
     return int(number), value
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 
@@ -143,9 +143,9 @@ def read_profile(text: str) -> Profile:
         raise LedgerError(f"The ledger holds a privacy profile that this version cannot read: {error}") from None
 
 
-def check_text(value: Any, name: str, function: str, *, least: int = 0, most: int = 1000) -> str:
+def check_text(value: Any, name: str, *, least: int = 0, most: int = 1000) -> str:
     """Free text that every database can hold."""
     must = f"text of {least} to {most} printable characters"
     if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
-        _checks.reject(name, function, must, value)
+        _validation.reject(name, must, value)
     return value

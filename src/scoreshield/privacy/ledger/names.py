@@ -11,8 +11,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from scoreshield import _checks
-from scoreshield.errors import InvalidInput
+from scoreshield import _validation
+from scoreshield.errors import InvalidParameter
 
 #: How ledgers of earlier versions named a collection that had no name; no new name may look like one.
 FINGERPRINT = "hmac-sha256:"
@@ -46,16 +46,14 @@ _LIKE_LATIN = frozenset(
 )
 
 
-def canonical_name(name: Any, function: str) -> str:
+def canonical_name(name: Any) -> str:
     """The one spelling of a new name, or an error that says what is wrong with it."""
     if not isinstance(name, str):
-        _checks.reject("dataset", function, "the collection's name, a string", name)
+        _validation.reject("dataset", "the collection's name, a string", name)
     composed = unicodedata.normalize("NFC", name)
     for is_so, must in _RULES:
         if not is_so(composed):
-            raise InvalidInput(
-                f"The 'dataset' parameter of {function} must be a name {must}. Got {ascii(name)[:80]} instead."
-            )
+            raise InvalidParameter("dataset", f"must be a name {must}. Got {ascii(name)[:80]} instead.")
     return composed
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _checks
-from scoreshield.errors import InvalidInput
+from scoreshield import _validation
+from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.privacy.adjacency import Adjacency, Identity
 from scoreshield.privacy.ledger.entries import LONGEST_WRITTEN, canonical, read_json
 from scoreshield.privacy.losses import profile_of
@@ -54,20 +54,18 @@ def check_units(known: Iterable[str], unit: str, *, same_people: bool) -> None:
         )
 
 
-def charge_of(
-    item: Any, adjacency: Adjacency | None, key: bytes, function: str, *, same_people: bool
-) -> tuple[Profile, str, str]:
+def charge_of(item: Any, adjacency: Adjacency | None, key: bytes, *, same_people: bool) -> tuple[Profile, str, str]:
     """The profile, the unit and the whole guarantee as text, or an error for what cannot be charged."""
     guarantee = getattr(item, "guarantee", item)
     if isinstance(guarantee, Profile) or not hasattr(guarantee, "sampler"):
-        _checks.reject("item", function, "a guarantee or a release", guarantee)
+        _validation.reject("item", "a guarantee or a release", guarantee)
     if guarantee.sampler != "exact":
         raise InvalidInput(
             f"A ledger does not take a release from the {guarantee.sampler!r} sampler: whoever knows its seed can undo "
             "the noise, so no budget covers it; release with rng=None."
         )
-    profile = profile_of(guarantee, function)
-    unit = _unit(guarantee.adjacency, adjacency, key, function, same_people)
+    profile = profile_of(guarantee)
+    unit = _unit(guarantee.adjacency, adjacency, key, same_people)
     try:
         # What later versions read back must be what is charged now.
         text, promise = canonical(profile.to_dict()), canonical(guarantee.to_dict())
@@ -80,11 +78,10 @@ def charge_of(
         raise InvalidInput(f"The guarantee cannot be written to a ledger: {error}") from None
 
 
-def _unit(promised: Adjacency, given: Adjacency | None, key: bytes, function: str, same_people: bool) -> str:
+def _unit(promised: Adjacency, given: Adjacency | None, key: bytes, same_people: bool) -> str:
     if given is not None and given.public() != promised.public():
-        raise InvalidInput(
-            f"The 'adjacency' parameter of {function} must be the one of the release, {promised.to_dict()}. Got "
-            f"{given.to_dict()} instead."
+        raise InvalidParameter(
+            "adjacency", f"must be the one of the release, {promised.to_dict()}. Got {given.to_dict()} instead."
         )
     facts = promised.to_dict()
     unit = " ".join([str(facts["kind"]), *(f"{name} {facts[name]!r}" for name in sorted(facts) if name != "kind")])
@@ -97,7 +94,7 @@ def _unit(promised: Adjacency, given: Adjacency | None, key: bytes, function: st
     if same_people:
         return unit
     raise InvalidInput(
-        f"{function} needs the labels of an identity release, to tell its groups from others: give adjacency=, the "
+        "A charge for an identity release needs its labels, to tell its groups from others: give adjacency=, the "
         "Identity that it was made with, or same_people=True if every charge is about the same people."
     )
 

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 
 Float = NDArray[np.float64]
 
@@ -43,6 +44,7 @@ class RetrievalCuts:
     recall: float
 
 
+@validate()
 def retrieval_cuts(
     epsilon: float,
     records: int,
@@ -64,30 +66,29 @@ def retrieval_cuts(
     irrelevant, relevant : *public* scores: arrays, or a ``Sample`` or ``Distribution``.
     bins : how many bins, 2 to 64; the cuts are one fewer.
     """
-    function = "retrieval_cuts"
-    epsilon = _checks.budget(epsilon, function)
-    records, k = _sizes(records, k, function)
-    bins = _checks.count(bins, "bins", function, least=2)
+    epsilon = _validation.check_epsilon(epsilon)
+    records, k = _sizes(records, k)
+    bins = _validation.check_count(bins, "bins", least=2)
     if bins > 64:
-        _checks.reject("bins", function, "at most 64", bins)
-    low, high = check_range(score_range, function)
+        _validation.reject("bins", "at most 64", bins)
+    low, high = check_range(score_range)
     places = np.linspace(low, high, _GRID + 1)[1:-1]
-    far, near = tail(irrelevant, places, "irrelevant", function), tail(relevant, places, "relevant", function)
+    far, near = tail(irrelevant, places, "irrelevant"), tail(relevant, places, "relevant")
     cuts: NDArray[np.intp] = np.empty(0, dtype=np.intp)
     for _ in range(bins - 1):
         best, cuts = _climb(_insert(cuts, epsilon, records, k, far, near), epsilon, records, k, far, near)
     return RetrievalCuts(tuple(float(places[i]) for i in cuts), best)
 
 
+@validate()
 def predicted_recall(
     epsilon: float, records: int, k: int, irrelevant: object, relevant: object, cuts: ArrayLike
 ) -> float:
     """Recall at k of randomised response on these bins, by the formula of this module."""
-    function = "predicted_recall"
-    epsilon = _checks.budget(epsilon, function)
-    records, k = _sizes(records, k, function)
-    edges = increasing(cuts, "cuts", function)
-    far, near = tail(irrelevant, edges, "irrelevant", function), tail(relevant, edges, "relevant", function)
+    epsilon = _validation.check_epsilon(epsilon)
+    records, k = _sizes(records, k)
+    edges = increasing(cuts, "cuts")
+    far, near = tail(irrelevant, edges, "irrelevant"), tail(relevant, edges, "relevant")
     return float(_recall(epsilon, records, k, far[None], near[None])[0])
 
 
@@ -138,39 +139,39 @@ def _released(epsilon: float, tails: Float) -> Float:
     return np.concatenate([np.ones((count, 1)), inner, np.zeros((count, 1))], axis=1)
 
 
-def _sizes(records: Any, k: Any, function: str) -> tuple[int, int]:
-    return _checks.count(records, "records", function), _checks.count(k, "k", function)
+def _sizes(records: Any, k: Any) -> tuple[int, int]:
+    return _validation.check_count(records, "records"), _validation.check_count(k, "k")
 
 
-def check_range(score_range: Any, function: str) -> tuple[float, float]:
+def check_range(score_range: Any) -> tuple[float, float]:
     """A public range of cosines, wide enough for levels."""
     must = "a pair (low, high) with -1 <= low, high <= 1 and high - low >= 0.001"
     if not isinstance(score_range, tuple | list) or len(score_range) != 2:
-        _checks.reject("score_range", function, must, score_range)
-    low, high = (_checks.real(end, "score_range", function, must) for end in score_range)
+        _validation.reject("score_range", must, score_range)
+    low, high = (_validation.check_real(end, "score_range", must) for end in score_range)
     if not (-1 <= low < high <= 1 and high - low >= 0.001):
-        _checks.reject("score_range", function, must, (low, high))
+        _validation.reject("score_range", must, (low, high))
     return low, high
 
 
-def increasing(values: Any, name: str, function: str) -> Float:
+def increasing(values: Any, name: str) -> Float:
     """A one-dimensional array of finite numbers that grow."""
     must = "a one-dimensional array of finite numbers, each larger than the one before"
-    found = _checks.array(values, name, function, must)
+    found = _validation.check_array(values, name, must)
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "fiu":
-        _checks.reject(name, function, must, values)
+        _validation.reject(name, must, values)
     found = found.astype(np.float64)
     if not np.isfinite(found).all() or (np.diff(found) <= 0).any():
-        _checks.reject(name, function, must, values)
+        _validation.reject(name, must, values)
     return found
 
 
-def tail(scores: Any, thresholds: Float, name: str, function: str) -> Float:
+def tail(scores: Any, thresholds: Float, name: str) -> Float:
     """P[S > t] of public scores: of a ``Sample`` or ``Distribution``, or of an array."""
     if callable(getattr(scores, "clean_rate", None)):
         return np.asarray(scores.clean_rate(thresholds, False), dtype=np.float64)
     must = "public scores: a one-dimensional array of finite numbers, a Sample or a Distribution"
-    values = _checks.array(scores, name, function, must)
+    values = _validation.check_array(scores, name, must)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiu" or not np.isfinite(values).all():
-        _checks.reject(name, function, must, scores)
+        _validation.reject(name, must, scores)
     return 1 - np.searchsorted(np.sort(values), thresholds, side="right") / len(values)

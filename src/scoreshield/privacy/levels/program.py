@@ -24,7 +24,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import ScoreShieldError
 from scoreshield.privacy.levels.cuts import tail
 from scoreshield.privacy.sampling import intervals
@@ -219,35 +219,35 @@ def expected(rows: Sequence[Sequence[int]], costs: Float) -> float:
     return float((np.array(rows, dtype=np.float64) / WHOLE * costs).sum())
 
 
-def threshold_in(threshold: Any, low: float, high: float, function: str) -> float:
+def threshold_in(threshold: Any, low: float, high: float) -> float:
     must = f"a number in [{low:g}, {high:g})"
-    t = _checks.real(threshold, "threshold", function, must)
+    t = _validation.check_real(threshold, "threshold", must)
     if not low <= t < high:
-        _checks.reject("threshold", function, must, threshold)
+        _validation.reject("threshold", must, threshold)
     return t
 
 
-def costs_of(utility: Any, inputs: Any, outputs: Any, threshold: float | None, function: str) -> Float:
+def costs_of(utility: Any, inputs: Any, outputs: Any, threshold: float | None) -> Float:
     """The cost of each output at each level."""
     levels, released = np.asarray(inputs)[:, None], np.asarray(outputs)
     if isinstance(utility, str):
-        match _checks.one_of(utility, "utility", function, UTILITIES):
+        match _validation.check_option(utility, "utility", UTILITIES):
             case "squared":
                 return np.asarray((levels - released) ** 2)
             case "absolute":
                 return np.asarray(np.abs(levels - released))
-        t = threshold_in(threshold, float(levels[0, 0]), float(levels[-1, 0]), function)
+        t = threshold_in(threshold, float(levels[0, 0]), float(levels[-1, 0]))
         return np.asarray((levels > t) != (released > t), dtype=np.float64)
     must = f"one of {', '.join(map(repr, UTILITIES))}, or finite costs of shape {(len(levels), len(released))}"
-    matrix = _checks.array(utility, "utility", function, must)
+    matrix = _validation.check_array(utility, "utility", must)
     if matrix.shape != (len(levels), len(released)) or matrix.dtype.kind not in "fiu":
-        _checks.reject("utility", function, must, utility)
+        _validation.reject("utility", must, utility)
     if not (np.abs(matrix := matrix.astype(np.float64)) <= 1e100).all():
-        _checks.reject("utility", function, must, utility)
+        _validation.reject("utility", must, utility)
     return matrix
 
 
-def masses_of(prior: Any, inputs: Any, cuts: Any, function: str) -> Float:
+def masses_of(prior: Any, inputs: Any, cuts: Any) -> Float:
     """The public probability of each level."""
     must = f"None, a density, a distribution or {len(inputs)} weights: finite, and positive at every level"
     if prior is None:
@@ -258,15 +258,15 @@ def masses_of(prior: Any, inputs: Any, cuts: Any, function: str) -> Float:
         upper = -np.diff(np.concatenate([[1.0], above, [0.0]]))
         masses = np.where(np.concatenate([[0.0], below]) > 0.5, upper, masses)  # no cancellation in either tail
     elif callable(getattr(prior, "clean_rate", None)):
-        masses = -np.diff(np.concatenate([[1.0], tail(prior, np.asarray(cuts), "prior", function), [0.0]]))
+        masses = -np.diff(np.concatenate([[1.0], tail(prior, np.asarray(cuts), "prior"), [0.0]]))
     else:
         values = [prior(level) for level in inputs] if callable(prior) else prior
-        masses = _checks.array(values, "prior", function, must)
+        masses = _validation.check_array(values, "prior", must)
     if masses.shape != (len(inputs),) or masses.dtype.kind not in "fiu":
-        _checks.reject("prior", function, must, prior)
+        _validation.reject("prior", must, prior)
     masses = masses.astype(np.float64)
     with np.errstate(over="ignore"):
         total = float(masses.sum())
     if not (np.isfinite(masses).all() and (masses > 0).all() and math.isfinite(total)):
-        _checks.reject("prior", function, must, prior)
+        _validation.reject("prior", must, prior)
     return np.asarray(masses / total)

@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.cuts import (
@@ -77,21 +78,21 @@ class LevelChannel:
 
     name: ClassVar[str] = "levels"
 
+    @validate()
     def __post_init__(self) -> None:
-        function = "LevelChannel"
         for field in ("inputs", "cuts", "outputs"):
-            values = increasing(getattr(self, field), field, function)
+            values = increasing(getattr(self, field), field)
             object.__setattr__(self, field, tuple(float(value) + 0.0 for value in values))
-        object.__setattr__(self, "epsilon", _checks.budget(self.epsilon, function))
-        object.__setattr__(self, "delta", _checks.probability(self.delta, "delta", function, zero=True))
+        object.__setattr__(self, "epsilon", _validation.check_epsilon(self.epsilon))
+        object.__setattr__(self, "delta", _validation.check_probability(self.delta, "delta", zero=True))
         lows, highs = self.inputs[:-1], self.inputs[1:]
         inside = [low <= cut < high for low, cut, high in zip(lows, self.cuts, highs, strict=False)]
         if len(self.cuts) != len(lows) or not all(inside):
-            _checks.reject("cuts", function, "one number between each two inputs", self.cuts)
-        step = _checks.positive(self.step, "step", function)
+            _validation.reject("cuts", "one number between each two inputs", self.cuts)
+        step = _validation.check_positive(self.step, "step")
         if math.frexp(step)[0] != 0.5 or any(math.fmod(value, step) for value in self.outputs):
-            _checks.reject("step", function, "a power of two that divides every output", self.step)
-        weights = _whole_weights(self.weights, (len(self.inputs), len(self.outputs)), function)
+            _validation.reject("step", "a power of two that divides every output", self.step)
+        weights = _whole_weights(self.weights, (len(self.inputs), len(self.outputs)))
         object.__setattr__(self, "weights", weights)
         _verify(weights.tolist(), self.epsilon, self.delta)
 
@@ -133,15 +134,16 @@ class LevelChannel:
         return np.asarray(places, dtype=np.int64)
 
     @clear_frames_on_error
+    @validate()
     def release(self, stream: Stream, clean_scores: ArrayLike) -> Float:
         """An independent draw for each clean score; the result has their shape.
 
         One word of the stream is read for each score, whatever it is.
         """
         must = "an array of finite numbers"
-        scores = _checks.array(clean_scores, "clean_scores", "release", must)
+        scores = _validation.check_array(clean_scores, "clean_scores", must)
         if scores.dtype.kind not in "fiu" or not np.isfinite(scores).all():
-            _checks.reject("clean_scores", "release", must, clean_scores)
+            _validation.reject("clean_scores", must, clean_scores)
         picked = discrete.choose(stream, self._cumulative, self.level_of(scores).ravel())
         return np.asarray(self.outputs, dtype=np.float64)[picked].reshape(scores.shape)
 
@@ -166,11 +168,11 @@ class LevelChannel:
     def worst_input(self) -> float:
         return self.inputs[int(self.errors.argmax())]
 
+    @validate()
     def expected_cost(self, prior: object = None, utility: object = "squared", threshold: float | None = None) -> float:
         """The mean cost of a release, smaller is better; arguments as in :func:`optimal_channel`."""
-        function = "expected_cost"
-        masses = program.masses_of(prior, self.inputs, self.cuts, function)
-        costs = program.costs_of(utility, self.inputs, self.outputs, threshold, function)
+        masses = program.masses_of(prior, self.inputs, self.cuts)
+        costs = program.costs_of(utility, self.inputs, self.outputs, threshold)
         return float(masses @ (self.probabilities * costs).sum(axis=1))
 
     def expected_utility(
@@ -215,13 +217,13 @@ class LevelChannel:
         return cls(**fields, weights=weights)
 
 
-def _whole_weights(weights: Any, shape: tuple[int, int], function: str) -> NDArray[np.uint64]:
+def _whole_weights(weights: Any, shape: tuple[int, int]) -> NDArray[np.uint64]:
     """Whole numbers of this shape whose rows sum to 2^62, as a read-only array of its own."""
     must = f"whole numbers >= 0 of shape {shape} whose rows sum to 2^62"
     found = np.array(weights.tolist() if isinstance(weights, np.ndarray) else weights, dtype=object)
     fits = found.shape == shape and all(type(weight) is int and weight >= 0 for weight in found.flat)
     if not fits or any(sum(row) != WHOLE for row in found.tolist()):
-        _checks.reject("weights", function, must, weights)
+        _validation.reject("weights", must, weights)
     table = found.astype(np.uint64)
     table.flags.writeable = False
     return table
@@ -241,6 +243,7 @@ def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None
         )
 
 
+@validate()
 def optimal_channel(
     epsilon: float,
     delta: float = 0.0,
@@ -265,26 +268,25 @@ def optimal_channel(
         ``threshold``; accepted is score > threshold), or a matrix of costs, levels x outputs.
     outputs : what may be released, in the range; the levels unless given.
     """
-    function = "optimal_channel"
-    epsilon = _checks.budget(epsilon, function)
+    epsilon = _validation.check_epsilon(epsilon)
     if epsilon < 1e-6:
-        _checks.reject("epsilon", function, "at least 1e-6", epsilon)
-    delta = _checks.probability(delta, "delta", function, zero=True)
+        _validation.reject("epsilon", "at least 1e-6", epsilon)
+    delta = _validation.check_probability(delta, "delta", zero=True)
     if 0 < delta < 1e-12:
-        _checks.reject("delta", function, "0, or at least 1e-12, below which whole 2^-62nds cannot keep it", delta)
-    low, high = check_range(score_range, function)
+        _validation.reject("delta", "0, or at least 1e-12, below which whole 2^-62nds cannot keep it", delta)
+    low, high = check_range(score_range)
     step = _step(high - low)
-    count = _checks.count((21 if delta else 41) if levels is None else levels, "levels", function, least=2)
+    count = _validation.check_count((21 if delta else 41) if levels is None else levels, "levels", least=2)
     inputs = _on_grid(np.linspace(low, high, min(count, program.LARGEST_PURE)), low, high, step)
-    released = inputs if outputs is None else _outputs(outputs, low, high, step, function)
-    _check_size(count, len(released), delta, function)
+    released = inputs if outputs is None else _outputs(outputs, low, high, step)
+    _check_size(count, len(released), delta)
     ends = float(inputs[0]), float(inputs[-1])
-    t = None if threshold is None else program.threshold_in(threshold, *ends, function)
+    t = None if threshold is None else program.threshold_in(threshold, *ends)
     cuts = (inputs[:-1] + inputs[1:]) / 2
     if t is not None:  # levels keep the clean decision: the cut around the threshold is the threshold
         cuts[np.searchsorted(inputs, t, side="right") - 1] = t
-    costs = program.costs_of(utility, inputs, released, t, function)
-    costs = program.masses_of(prior, inputs, cuts, function)[:, None] * (costs - costs.min(axis=1, keepdims=True))
+    costs = program.costs_of(utility, inputs, released, t)
+    costs = program.masses_of(prior, inputs, cuts)[:, None] * (costs - costs.min(axis=1, keepdims=True))
     rows = _best_rows(min(epsilon, program.LARGEST_EPSILON), delta, costs)
     weights = np.array(rows, dtype=np.uint64)
     return LevelChannel(tuple(inputs), tuple(cuts), tuple(released), step, weights, epsilon, delta)
@@ -302,6 +304,7 @@ def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
     return mixture if general is None or program.expected(general, costs) >= limit else general
 
 
+@validate()
 def randomised_response(
     epsilon: float, cuts: ArrayLike, *, score_range: tuple[float, float] = (-1.0, 1.0)
 ) -> LevelChannel:
@@ -310,13 +313,12 @@ def randomised_response(
     The true bin is told with probability e^epsilon / (e^epsilon + k - 1), rounded down to a 2^-62nd or so, and every
     other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
     """
-    function = "randomised_response"
-    epsilon = _checks.budget(epsilon, function)
-    low, high = check_range(score_range, function)
-    edges = np.concatenate([[low], increasing(cuts, "cuts", function), [high]])
+    epsilon = _validation.check_epsilon(epsilon)
+    low, high = check_range(score_range)
+    edges = np.concatenate([[low], increasing(cuts, "cuts"), [high]])
     width = float(np.diff(edges).min())
     if not width >= 2.0**-40:
-        _checks.reject("cuts", function, f"inside ({low:g}, {high:g}) and at least 2^-40 apart", cuts)
+        _validation.reject("cuts", f"inside ({low:g}, {high:g}) and at least 2^-40 apart", cuts)
     step = min(_step(high - low), math.ldexp(1.0, math.frexp(width)[1] - 3))
     middles = np.rint((edges[:-1] + edges[1:]) / 2 / step) * step
     k = len(middles)
@@ -336,18 +338,18 @@ def _on_grid(values: Float, low: float, high: float, step: float) -> Float:
     return np.clip(np.rint(values / step), math.ceil(low / step), math.floor(high / step)) * step + 0.0
 
 
-def _outputs(outputs: Any, low: float, high: float, step: float, function: str) -> Float:
-    found = increasing(outputs, "outputs", function)
+def _outputs(outputs: Any, low: float, high: float, step: float) -> Float:
+    found = increasing(outputs, "outputs")
     rounded = _on_grid(found, low, high, step)
     if found[0] < low or found[-1] > high or len(found) > 10_000 or (np.diff(rounded) <= 0).any():
-        _checks.reject("outputs", function, f"in [{low:g}, {high:g}], at most 10,000, {step:g} or more apart", outputs)
+        _validation.reject("outputs", f"in [{low:g}, {high:g}], at most 10,000, {step:g} or more apart", outputs)
     return rounded
 
 
-def _check_size(count: int, outputs: int, delta: float, function: str) -> None:
+def _check_size(count: int, outputs: int, delta: float) -> None:
     if count * outputs > program.LARGEST_PURE:
         most = f"at most {math.isqrt(program.LARGEST_PURE)} with as many outputs"
         must = f"{most}, {program.LARGEST_PURE:,} entries in all, so that the program stays small"
-        _checks.reject("levels", function, must, count)
+        _validation.reject("levels", must, count)
     if delta and count * (count - 1) * outputs > program.LARGEST_PAIRS:
-        _checks.reject("levels", function, "at most 21 (with as many outputs) where delta > 0", count)
+        _validation.reject("levels", "at most 21 (with as many outputs) where delta > 0", count)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.profiles import GaussianProfile, Profile
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
@@ -30,8 +31,9 @@ class GaussianNoise:
 
     name: ClassVar[str] = "gaussian"
 
+    @validate()
     def __post_init__(self) -> None:
-        object.__setattr__(self, "std", _checks.positive(self.std, "std", "GaussianNoise"))
+        object.__setattr__(self, "std", _validation.check_positive(self.std, "std"))
 
     def cdf(self, x: ArrayLike) -> Any:
         """P[noise <= x]."""

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.privacy.profiles import LaplaceProfile, Profile, rounded_up
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
@@ -26,8 +27,9 @@ class LaplaceNoise:
 
     name: ClassVar[str] = "laplace"
 
+    @validate()
     def __post_init__(self) -> None:
-        object.__setattr__(self, "b", _checks.positive(self.b, "b", "LaplaceNoise"))
+        object.__setattr__(self, "b", _validation.check_positive(self.b, "b"))
 
     @classmethod
     def calibrated(cls, epsilon: float, sensitivity: float, step: float | None = None) -> LaplaceNoise:

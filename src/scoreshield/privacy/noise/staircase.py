@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
+from scoreshield._validation import validate
 from scoreshield.privacy.profiles import Profile, PureProfile, StepProfile, rounded_up
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
@@ -35,11 +36,12 @@ class StaircaseNoise:
 
     name: ClassVar[str] = "staircase"
 
+    @validate()
     def __post_init__(self) -> None:
         for field in ("epsilon", "sensitivity"):
-            object.__setattr__(self, field, _checks.positive(getattr(self, field), field, "StaircaseNoise"))
+            object.__setattr__(self, field, _validation.check_positive(getattr(self, field), field))
         if not 0 < self.gamma <= 1:
-            _checks.reject("gamma", "StaircaseNoise", "in (0, 1]", self.gamma)
+            _validation.reject("gamma", "in (0, 1]", self.gamma)
 
     @classmethod
     def calibrated(cls, epsilon: float, sensitivity: float, step: float | None = None) -> StaircaseNoise:

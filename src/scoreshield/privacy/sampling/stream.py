@@ -16,7 +16,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from scoreshield import _checks
+from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 
 Words = NDArray[np.int64]
@@ -91,20 +91,18 @@ class ResearchStream:
         return self._generator.integers(limits.min, limits.max, size=count, dtype=np.int64, endpoint=True)
 
 
-def sampler_name(rng: Any, function: str) -> str:
+def sampler_name(rng: Any) -> str:
     """Check ``rng`` and name the stream that :func:`stream_from` will make of it, without drawing a key."""
     if rng is None:
         return SecureStream.name
     seed = isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0
     if not seed and not isinstance(rng, np.random.Generator):
-        _checks.reject(
-            "rng", function, "None (secure), a non-negative integer seed or a numpy Generator (research)", rng
-        )
+        _validation.reject("rng", "None (secure), a non-negative integer seed or a numpy Generator (research)", rng)
     return ResearchStream.name
 
 
-def stream_from(rng: Any, function: str) -> Stream:
+def stream_from(rng: Any) -> Stream:
     """The stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
-    if sampler_name(rng, function) == SecureStream.name:
+    if sampler_name(rng) == SecureStream.name:
         return SecureStream()
     return ResearchStream(rng if isinstance(rng, np.random.Generator) else np.random.default_rng(int(rng)))

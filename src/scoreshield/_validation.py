@@ -1,0 +1,201 @@
+"""Constraints on arguments, declared once on a public function.
+
+A check takes a value and the name of its parameter, and returns the value in its final type or raises
+:class:`InvalidParameter`. A public function declares the checks of its parameters::
+
+    @validate(epsilon=check_epsilon, k=check_count)
+    def release(embeddings, *, epsilon, k): ...
+
+All messages have one form: "The 'k' parameter of release must be ... Got ... instead." The decorator adds the name of
+the function, also to what checks deep inside the function raise, so that no function passes its name on.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import InvalidParameter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check = Callable[[Any, str], Any]
+
+
+def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare the constraints of a function's parameters.
+
+    Every declared parameter that the caller gives is checked, in the order of the declaration, and replaced by what its
+    check returns. A default is taken as it is. An :class:`InvalidParameter` that names no function yet
+    gets this one's name: ``Class.method``, and ``Class`` for a constructor.
+
+    Args:
+        checks: For each parameter, a function of the value and the parameter's name.
+
+    Returns:
+        A decorator that keeps the function's name, signature and docstring.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        places = list(inspect.signature(function).parameters)
+        indices = {name: places.index(name) for name in checks}
+
+        def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+            positional = list(args)
+            for name, constraint in checks.items():
+                index = indices[name]
+                if index < len(positional):
+                    positional[index] = constraint(positional[index], name)
+                elif name in kwargs:
+                    kwargs[name] = constraint(kwargs[name], name)
+            return tuple(positional)
+
+        @functools.wraps(function)
+        def validated(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*check(args, kwargs), **kwargs) if checks else function(*args, **kwargs)
+            except InvalidParameter as error:
+                error.name_function(_public_name(function))
+                raise
+
+        @functools.wraps(function)
+        async def validated_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+            try:
+                return await cast("Any", function(*check(args, kwargs), **kwargs))
+            except InvalidParameter as error:
+                error.name_function(_public_name(function))
+                raise
+
+        return cast("Callable[P, R]", validated_coroutine) if inspect.iscoroutinefunction(function) else validated
+
+    return decorate
+
+
+def _public_name(function: Callable[..., Any]) -> str:
+    """Name a function as its caller wrote it: ``Class`` for a constructor, ``Class.method`` for a method."""
+    name = function.__qualname__.rpartition("<locals>.")[2]
+    return name.removesuffix(".__init__").removesuffix(".__post_init__")
+
+
+def reject(name: str, must: str, got: object) -> NoReturn:
+    """Raise the error of a parameter whose value breaks its constraint.
+
+    Args:
+        name: The parameter.
+        must: What it must be, such as "a positive number".
+        got: What the caller gave. The message shows no content of an array.
+    """
+    raise InvalidParameter(name, f"must be {must}. Got {_describe(got)} instead.")
+
+
+def check_real(value: Any, name: str, must: str = "a finite number") -> float:
+    """Check for a finite number, and return it as a Python float. Bools, strings and arrays are not numbers here."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        reject(name, must, value)
+    try:
+        number = float(value)
+    except OverflowError:
+        reject(name, must, value)
+    if not math.isfinite(number):
+        reject(name, must, value)
+    return number
+
+
+def check_positive(value: Any, name: str) -> float:
+    """Check for a positive finite number."""
+    number = check_real(value, name, "a positive finite number")
+    if number <= 0:
+        reject(name, "a positive finite number", value)
+    return number
+
+
+def check_epsilon(value: Any, name: str = "epsilon") -> float:
+    """Check for an epsilon from 1e-9 to 1e9: below, a release is pure noise; above, it is not private."""
+    number = check_positive(value, name)
+    if not 1e-9 <= number <= 1e9:
+        reject(name, "between 1e-9 and 1e9", value)
+    return number
+
+
+def check_probability(value: Any, name: str, *, zero: bool) -> float:
+    """Check for a number in [0, 1) or, without ``zero``, in (0, 1)."""
+    must = "a number in [0, 1)" if zero else "a number strictly between 0 and 1"
+    number = check_real(value, name, must)
+    if not (0 <= number < 1) or (number == 0 and not zero):
+        reject(name, must, value)
+    return number
+
+
+def check_delta(value: Any, name: str = "delta") -> float:
+    """Check for a delta: a number in [0, 1)."""
+    return check_probability(value, name, zero=True)
+
+
+def check_inside_unit(value: Any, name: str) -> float:
+    """Check for a number strictly between 0 and 1."""
+    return check_probability(value, name, zero=False)
+
+
+def check_count(value: Any, name: str, *, least: int = 1) -> int:
+    """Check for a whole number from ``least`` to 2^53."""
+    must = f"a whole number, at least {least} and below 2^53"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= int(value) < 2**53:
+        reject(name, must, value)
+    return int(value)
+
+
+def check_option(value: Any, name: str, options: Collection[str]) -> str:
+    """Check for one of a few words."""
+    if not isinstance(value, str) or value not in options:
+        reject(name, "one of " + ", ".join(repr(option) for option in options), value)
+    return value
+
+
+def one_of(options: Collection[str]) -> Check:
+    """Make a check for one of a few words."""
+    return functools.partial(check_option, options=options)
+
+
+def whole_from(least: int) -> Check:
+    """Make a check for a whole number from ``least`` on."""
+    return functools.partial(check_count, least=least)
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """Check for True or False."""
+    if not isinstance(value, bool):
+        reject(name, "True or False", value)
+    return value
+
+
+def optional(check: Check) -> Check:
+    """Make a check that lets None pass."""
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def check_array(value: Any, name: str, must: str) -> NDArray[Any]:
+    """Convert the value to a NumPy array; reject a ragged or masked one and what is no array."""
+    if isinstance(value, np.ma.MaskedArray):
+        reject(name, "an array without a mask", value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        reject(name, must, value)
+
+
+def _describe(got: object) -> str:
+    """Describe a value on one short line, without the content of an array."""
+    shape = getattr(got, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"an array of shape {shape} and type {getattr(got, 'dtype', '?')}"
+    if isinstance(got, list | tuple | dict | set):
+        return f"a {type(got).__name__} of length {len(got)}"
+    text = " ".join(repr(got).split())
+    return text if len(text) <= 80 else text[:77] + "..."
