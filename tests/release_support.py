@@ -41,5 +41,5 @@ def make_plan(rows: np.ndarray, **options: object) -> Plan:
     """The plan of an index of these rows, pure and of all dimensions unless the options say otherwise."""
     usual: dict[str, object] = {"mechanism": "privunit", "delta": 0.0, "components": None, "reduction": "random"}
     usual |= {"pca_share": 0.1, "adjacency": ss.Replacement(), **options}
-    source = Collection.check(rows, usual.pop("adjacency"), "release_index")
+    source = Collection.check(rows, usual.pop("adjacency"))
     return Plan.check(source, **usual)  # type: ignore[arg-type]

@@ -199,7 +199,7 @@ class Memory:
 
     def scores(self, query: np.ndarray) -> Scored:
         self._work()
-        return Scored(range(N), _embeddings.scores(ROWS, query[None], "unit", "Memory")[0].astype(np.float32))
+        return Scored(range(N), _embeddings.scores(ROWS, query[None], "unit")[0].astype(np.float32))
 
     def ids(self) -> list[int]:
         self._work()
@@ -785,10 +785,10 @@ def test_a_table_of_levels_that_is_given_a_nan() -> None:
     table = ss.randomised_response(1.0, cuts=[0.0, 0.5])
     unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
     scores = np.append(unit @ QUERY / np.linalg.norm(QUERY), np.nan)
-    error = caught(lambda: table.release(stream_from(None, "a test"), scores))
+    error = caught(lambda: table.release(stream_from(None), scores))
     assert isinstance(error, InvalidInput)
     assert leaks(error) == []
-    assert leaks(caught(lambda: LevelChannel.release.__wrapped__(table, stream_from(None, "a test"), scores)))  # type: ignore[attr-defined]
+    assert leaks(caught(lambda: LevelChannel.release.__wrapped__(table, stream_from(None), scores)))  # type: ignore[attr-defined]
 
 
 PASSWORD = "a word that nobody may see"

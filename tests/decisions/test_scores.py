@@ -161,11 +161,11 @@ def test_standard_error_is_that_of_the_mean(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "0.1", None, True, [0.1]])
 def test_noise_is_a_number_or_a_law(bad: object) -> None:
     with pytest.raises(ss.InvalidInput, match="standard deviation"):
-        as_law(bad, "f")
+        as_law(bad)
 
 
 def test_no_noise_is_no_law() -> None:
-    assert as_law(0, "f") is None
+    assert as_law(0) is None
     assert pass_probability(None, 0.5, [0.4, 0.5, 0.6]).tolist() == [0, 0, 1]
 
 

@@ -29,9 +29,9 @@ def reference(rows: Array, queries: Array) -> Array:
 
 
 def cosines(rows: Array, query: Array, norm: str = "unit") -> Array:
-    checked = embeddings.as_rows(rows, "test")
-    queries, _ = embeddings.as_queries(query, checked.shape[1], "test")
-    return embeddings.scores(checked, queries, norm, "test")
+    checked = embeddings.as_rows(rows)
+    queries, _ = embeddings.as_queries(query, checked.shape[1])
+    return embeddings.scores(checked, queries, norm)
 
 
 @given(
@@ -102,12 +102,12 @@ def test_a_score_depends_on_its_own_row_alone(m: int, norm: str, dtype: type, rn
 @pytest.mark.parametrize(("n", "d"), [(2, 3), (17, 1), (300, 24), (701, 64)])
 def test_a_pairwise_score_depends_on_its_two_rows_alone(n: int, d: int, rng: np.random.Generator) -> None:
     rows = rng.standard_normal((n, d))
-    before = embeddings.gram(rows, "test")
+    before = embeddings.gram(rows)
     assert np.array_equal(before, before.T)
     keep = np.arange(n) != n // 2
     for other in (np.full(d, 1e-200), np.full(d, 1e200), -rows[0]):
         rows[n // 2] = other
-        after = embeddings.gram(rows, "test")
+        after = embeddings.gram(rows)
         assert np.array_equal(after[np.ix_(keep, keep)], before[np.ix_(keep, keep)])
 
 
@@ -163,9 +163,9 @@ def test_what_has_a_dtype_of_its_own_keeps_it(rng: np.random.Generator, tmp_path
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     for given_ in (rows, Block(list(rows)), memoryview(rows), mapped):
-        assert embeddings.as_rows(given_, "test").dtype == np.float32
+        assert embeddings.as_rows(given_).dtype == np.float32
     for given_ in (rows.astype(np.float64), memoryview(rows.astype(np.float64)), rows.astype(np.int64)):
-        assert embeddings.as_rows(given_, "test").dtype == np.float64
+        assert embeddings.as_rows(given_).dtype == np.float64
 
 
 @pytest.mark.parametrize("library", ["torch", "pandas"])
@@ -173,7 +173,7 @@ def test_tensors_and_frames_have_a_dtype_of_their_own(library: str, rng: np.rand
     module = pytest.importorskip(library)
     rows = rng.standard_normal((6, 4)).astype(np.float32)
     given_ = module.from_numpy(rows) if library == "torch" else module.DataFrame(rows)
-    assert embeddings.as_rows(given_, "test").dtype == np.float32
+    assert embeddings.as_rows(given_).dtype == np.float32
 
 
 def test_ball_keeps_short_rows_short() -> None:
@@ -183,7 +183,7 @@ def test_ball_keeps_short_rows_short() -> None:
 
 def test_centroids_are_directions_of_means_in_sorted_order(rng: np.random.Generator) -> None:
     rows, labels = rng.standard_normal((7, 3)), np.array(list("bcabbca"))
-    means = embeddings.centroids(rows, labels, "test")
+    means = embeddings.centroids(rows, labels)
     for place, label in enumerate("abc"):
         chosen = rows[labels == label]
         mean = (chosen / np.linalg.norm(chosen, axis=1, keepdims=True)).mean(axis=0)
@@ -192,7 +192,7 @@ def test_centroids_are_directions_of_means_in_sorted_order(rng: np.random.Genera
 
 def test_what_cancels_out_is_taken_as_the_first_basis_vector() -> None:
     rows = np.array([[0.0, 1], [0, 1], [0, -1], [0.6, 0.8], [-0.6, -0.8]])
-    means = embeddings.centroids(rows, np.array([0, 1, 1, 2, 2]), "test")
+    means = embeddings.centroids(rows, np.array([0, 1, 1, 2, 2]))
     assert np.array_equal(means, [[0, 1], [1, 0], [1, 0]])
 
 
@@ -202,7 +202,7 @@ def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Genera
     """A zero row has the scores of the first basis vector, and no other score knows of it."""
     rows = rng.standard_normal((3000, 24)).astype(dtype)
     query = rng.standard_normal((m, 24))
-    before, pairs = cosines(rows, query), embeddings.gram(rows[:40], "test")
+    before, pairs = cosines(rows, query), embeddings.gram(rows[:40])
     axis = rows.copy()
     axis[11] = np.eye(24)[0]
     rows[11] = 0
@@ -212,19 +212,19 @@ def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Genera
     assert np.array_equal(np.delete(after, 11, axis=1), np.delete(before, 11, axis=1))
     assert np.array_equal(cosines(rows, query, "ball")[:, 11], np.zeros(m))
     keep = np.arange(40) != 11
-    assert np.array_equal(embeddings.gram(rows[:40], "test"), embeddings.gram(axis[:40], "test"))
-    assert np.array_equal(embeddings.gram(rows[:40], "test")[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
-    assert np.array_equal(embeddings.unit_rows(rows, "test")[11], np.eye(24)[0])
+    assert np.array_equal(embeddings.gram(rows[:40]), embeddings.gram(axis[:40]))
+    assert np.array_equal(embeddings.gram(rows[:40])[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
+    assert np.array_equal(embeddings.unit_rows(rows)[11], np.eye(24)[0])
 
 
 def test_a_centroid_depends_on_its_own_identity_alone(rng: np.random.Generator) -> None:
     rows, labels = rng.standard_normal((900, 16)), rng.integers(0, 200, 900)
-    before = embeddings.centroids(rows, labels, "test")
+    before = embeddings.centroids(rows, labels)
     own = labels == labels[7]
     for other in (0 * rows[own], 1e200 * rows[own], -rows[own], np.resize([1.0, -1.0], (own.sum(), 1)) * rows[7]):
         changed = rows.copy()
         changed[own] = other
-        after = embeddings.centroids(changed, labels, "test")
+        after = embeddings.centroids(changed, labels)
         assert np.abs(np.linalg.norm(after, axis=1) - 1).max() < 1e-12
         assert np.array_equal(np.delete(after, labels[7], axis=0), np.delete(before, labels[7], axis=0))
         assert not np.array_equal(after[labels[7]], before[labels[7]])
@@ -240,8 +240,8 @@ def test_a_public_zero_is_an_error() -> None:
 def test_every_real_number_of_a_sequence_is_taken(odd: Any, wrap: Any) -> None:
     """Whether a collection is taken must not depend on the number type of one record."""
     others = [[0.6, 0.8], [1.0, 0.0]]
-    with_odd = embeddings.as_rows(wrap([*others, [odd, 1.0]]), "a test")
-    without = embeddings.as_rows(wrap([*others, [0.5, 1.0]]), "a test")
+    with_odd = embeddings.as_rows(wrap([*others, [odd, 1.0]]))
+    without = embeddings.as_rows(wrap([*others, [0.5, 1.0]]))
     assert with_odd.dtype == without.dtype == np.float64
     assert np.array_equal(with_odd[:2], without[:2])
     assert with_odd[2, 0] == float(odd)
@@ -250,18 +250,18 @@ def test_every_real_number_of_a_sequence_is_taken(odd: Any, wrap: Any) -> None:
 @pytest.mark.parametrize("bad", ["0.5", 1j, None, 10**400, [1.0]])
 def test_what_is_no_double_is_rejected(bad: Any) -> None:
     with pytest.raises(ss.InvalidInput, match="embeddings"):
-        embeddings.as_rows([[1.0, 0.0], [bad, 1.0]], "a test")
+        embeddings.as_rows([[1.0, 0.0], [bad, 1.0]])
 
 
 @pytest.mark.parametrize("norm", ["unit", "ball"])
 @pytest.mark.parametrize("odd", [5e-324, 1e-310, 1e-200, 1e200, 1.7e308, 0.0])
 def test_floating_point_flags_that_raise_change_nothing(norm: str, odd: float) -> None:
     rows = np.array([[0.6, 0.8], [odd, odd / 3], [1.0, 0.0]])
-    calm = embeddings.scores(rows, np.array([[1.0, 0.0]]), norm, "a test")
+    calm = embeddings.scores(rows, np.array([[1.0, 0.0]]), norm)
     with np.errstate(all="raise"):
-        assert np.array_equal(embeddings.scores(rows, np.array([[1.0, 0.0]]), norm, "a test"), calm)
-        assert np.isfinite(embeddings.unit_rows(rows, "a test")).all()
-        assert np.isfinite(embeddings.centroids(rows, np.array([0, 0, 1]), "a test")).all()
+        assert np.array_equal(embeddings.scores(rows, np.array([[1.0, 0.0]]), norm), calm)
+        assert np.isfinite(embeddings.unit_rows(rows)).all()
+        assert np.isfinite(embeddings.centroids(rows, np.array([0, 0, 1]))).all()
 
 
 def test_whether_an_identity_vanishes_depends_on_its_own_records_alone() -> None:
@@ -270,7 +270,7 @@ def test_whether_an_identity_vanishes_depends_on_its_own_records_alone() -> None
     for tilt in (0.5e-9, 0.9e-9, 1.1e-9, 2e-9, 3.9e-9, 1e-8):
         nearly = np.array([[0.0, 1.0, tilt], [0.0, -1.0, 0.0]])
         found = {
-            embeddings.centroids(np.vstack([nearly, others]), labels, "test")[0].tobytes()
+            embeddings.centroids(np.vstack([nearly, others]), labels)[0].tobytes()
             for others in (np.tile([0.0, 0.0, 1.0], (4, 1)), np.eye(4, 3), np.array([[1.0, 0, 0], [-1, 0, 0]] * 2))
         }
         assert len(found) == 1
@@ -282,8 +282,8 @@ def test_whether_an_identity_vanishes_depends_on_its_own_records_alone() -> None
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_that_fit_are_not_copied(dtype: type) -> None:
     rows = np.eye(3, dtype=dtype)
-    assert embeddings.as_rows(rows, "f") is rows
-    assert np.shares_memory(embeddings.as_rows(memoryview(rows), "f"), rows)
+    assert embeddings.as_rows(rows) is rows
+    assert np.shares_memory(embeddings.as_rows(memoryview(rows)), rows)
 
 
 @pytest.mark.parametrize(
@@ -307,16 +307,16 @@ def test_rows_that_fit_are_not_copied(dtype: type) -> None:
 )
 def test_rows_that_are_none(rows: Any) -> None:
     with pytest.raises(ss.InvalidInput, match="'embeddings'"):
-        embeddings.as_rows(rows, "f")
+        embeddings.as_rows(rows)
     with pytest.raises(ss.InvalidInput, match="'others'"):
-        embeddings.as_rows(rows, "f", "others")
+        embeddings.as_rows(rows, "others")
 
 
 def test_an_array_of_objects_keeps_them_only_as_a_sequence() -> None:
     """An array has a type of its own: objects are rejected, where a list of the same numbers is taken."""
-    assert embeddings.as_rows([[1, 2**70]], "f").tolist() == [[1.0, 2.0**70]]
+    assert embeddings.as_rows([[1, 2**70]]).tolist() == [[1.0, 2.0**70]]
     with pytest.raises(ss.InvalidInput):
-        embeddings.as_rows(np.array([[1, 2**70]], dtype=object), "f")
+        embeddings.as_rows(np.array([[1, 2**70]], dtype=object))
 
 
 @pytest.mark.parametrize("name", ["__array__", "__array_interface__", "__array_struct__"])
@@ -336,18 +336,18 @@ def test_each_way_to_be_an_array(name: str) -> None:
 )
 def test_queries_that_are_none(query: Any) -> None:
     with pytest.raises(ss.InvalidInput, match="'query'"):
-        embeddings.as_queries(query, 3, "f")
+        embeddings.as_queries(query, 3)
 
 
 def test_queries_become_unit_rows() -> None:
     for query, single in (([3, 0, 4], True), ([[3.0, 0.0, 4.0]], False), (np.array([3, 0, 4], dtype=np.uint8), True)):
-        rows, one = embeddings.as_queries(query, 3, "f")
+        rows, one = embeddings.as_queries(query, 3)
         assert rows == pytest.approx(np.array([[0.6, 0.0, 0.8]]))
         assert rows.dtype == np.float64
         assert one is single
     for bad, row in (([np.nan, 0, 1], 0), ([[1, 0, 0], [0, np.inf, 0]], 1)):
         with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'query' holds"):
-            embeddings.as_queries(bad, 3, "f")
+            embeddings.as_queries(bad, 3)
 
 
 def test_the_bound_on_rounding() -> None:
@@ -362,25 +362,25 @@ def test_a_bad_row_is_named(bad: float, row: int, monkeypatch: pytest.MonkeyPatc
     """By its number in the collection, whichever block it is in."""
     rows = np.ones((7, 3))
     monkeypatch.setattr(embeddings, "_BLOCK_BYTES", 2 * 3 * 8)
-    embeddings.check_finite(rows, "f")
+    embeddings.check_finite(rows)
     rows[row, 2] = bad
     for check in (
-        lambda: embeddings.check_finite(rows, "f"),
-        lambda: embeddings.unit_rows(rows, "f"),
-        lambda: embeddings.scores(rows, np.eye(3), "unit", "f"),
-        lambda: embeddings.scores(rows, np.eye(3), "ball", "f"),
-        lambda: embeddings.gram(rows, "f"),
-        lambda: embeddings.centroids(rows, np.zeros(7), "f"),
+        lambda: embeddings.check_finite(rows),
+        lambda: embeddings.unit_rows(rows),
+        lambda: embeddings.scores(rows, np.eye(3), "unit"),
+        lambda: embeddings.scores(rows, np.eye(3), "ball"),
+        lambda: embeddings.gram(rows),
+        lambda: embeddings.centroids(rows, np.zeros(7)),
     ):
         with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'embeddings'"):
             check()
     with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'others'"):
-        embeddings.check_finite(rows, "f", "others")
+        embeddings.check_finite(rows, "others")
     with pytest.raises(ss.InvalidInput, match=f"Row {row + 100} of 'others'"):
-        embeddings.unit_rows(rows, "f", "others", first=100)
+        embeddings.unit_rows(rows, "others", first=100)
     rows[6] = bad  # the first of two is named
     with pytest.raises(ss.InvalidInput, match=f"Row {row} "):
-        embeddings.check_finite(rows, "f")
+        embeddings.check_finite(rows)
 
 
 @pytest.mark.parametrize("block", [1, 24, 48, 71, 72, 10**6])
@@ -391,21 +391,21 @@ def test_blocks_change_no_score(block: int, rng: np.random.Generator, monkeypatc
     rows[5] *= 1e-200
     exact = reference(np.where(np.arange(7)[:, None] == 3, [1.0, 0, 0], rows), queries)
     assert np.abs(cosines(rows, queries) - exact).max() < 1e-15
-    embeddings.check_finite(rows, "f")
+    embeddings.check_finite(rows)
 
 
 def test_no_flag_is_raised_for_entries_far_apart() -> None:
     """A small entry beside a large one vanishes without a word, whatever the caller has set for NumPy."""
     rows = np.array([[1e300, 1e-300], [1e-160, 1e-300], [1.0, 1e-170]])
     with np.errstate(all="raise"):
-        assert embeddings.unit_rows(rows, "f") == pytest.approx(np.eye(2)[[0, 0, 0]])
-        assert embeddings.scores(rows, np.eye(2), "unit", "f")[0] == pytest.approx([1, 1, 1])
-        assert embeddings.scores(rows, np.eye(2), "ball", "f")[0] == pytest.approx([1, 0, 1])
-        assert embeddings.unit_rows(np.array([[1.0, 1.0, 1e-310]]), "f")[0, :2] == pytest.approx([0.5**0.5] * 2)
+        assert embeddings.unit_rows(rows) == pytest.approx(np.eye(2)[[0, 0, 0]])
+        assert embeddings.scores(rows, np.eye(2), "unit")[0] == pytest.approx([1, 1, 1])
+        assert embeddings.scores(rows, np.eye(2), "ball")[0] == pytest.approx([1, 0, 1])
+        assert embeddings.unit_rows(np.array([[1.0, 1.0, 1e-310]]))[0, :2] == pytest.approx([0.5**0.5] * 2)
         # Too large for a double: infinite, which the check of the rows will say.
-        assert np.isinf(embeddings.as_rows([[np.longdouble("1e400"), 1.0]], "f")[0, 0])
+        assert np.isinf(embeddings.as_rows([[np.longdouble("1e400"), 1.0]])[0, 0])
         assert embeddings.directions(rows[[2, 1]]).tolist() == [[1.0, 1e-170], [1.0, 0.0]]
-        assert embeddings.centroids(rows, np.array([0, 0, 1]), "f") == pytest.approx(np.eye(2)[[0, 0]])
+        assert embeddings.centroids(rows, np.array([0, 0, 1])) == pytest.approx(np.eye(2)[[0, 0]])
 
 
 def test_what_vanishes() -> None:
@@ -431,7 +431,7 @@ def test_lengths_of_a_ball() -> None:
         ]
     )
     wanted = [0.5, 1.0, 1.0, 1e-130, 1.0, 0.0, 0.6e-130, 0.6]
-    found = embeddings.scores(rows, np.eye(2), "ball", "f")[0]
+    found = embeddings.scores(rows, np.eye(2), "ball")[0]
     assert found == pytest.approx(wanted, rel=1e-14, abs=0)
-    assert embeddings.scores(rows, np.eye(2)[:1], "ball", "f")[0] == pytest.approx(wanted, rel=1e-14, abs=0)
-    assert embeddings.scores(rows, np.eye(2), "unit", "f")[0] == pytest.approx([1, 1, 1, 1, 1, 1, 0.6, 0.6])
+    assert embeddings.scores(rows, np.eye(2)[:1], "ball")[0] == pytest.approx(wanted, rel=1e-14, abs=0)
+    assert embeddings.scores(rows, np.eye(2), "unit")[0] == pytest.approx([1, 1, 1, 1, 1, 1, 0.6, 0.6])

@@ -75,16 +75,16 @@ def test_plain_values_stay_as_they_are() -> None:
 
 
 def test_fields_are_declared() -> None:
-    fields = Fields.checked(["year"], None, "f")
+    fields = Fields.checked(["year"], None)
     fields.require(["year"])
     with pytest.raises(InvalidInput, match=r"^A filter on the field 'name' needs filterable=\['name'\], because"):
         fields.require(["year", "name"])
     assert fields.shown({"year": 1, "name": "x", "score": 0.5}) == {"year": 1, "name": "x"}
-    assert Fields.checked((), ["name"], "f").shown({"year": 1, "name": "x"}) == {"name": "x"}
-    assert Fields.checked((), [], "f").shown({"year": 1}) == {}
+    assert Fields.checked((), ["name"]).shown({"year": 1, "name": "x"}) == {"name": "x"}
+    assert Fields.checked((), []).shown({"year": 1}) == {}
     for wrong in ("year", 3, [3]):
-        with pytest.raises(InvalidInput, match="'visible' parameter of f must be a list of names of fields"):
-            Fields.checked((), wrong, "f")
+        with pytest.raises(InvalidInput, match="'visible' parameter must be a list of names of fields"):
+            Fields.checked((), wrong)
 
 
 def test_pages_grow_and_hold_every_id_once() -> None:

@@ -73,7 +73,7 @@ def test_a_written_guarantee_states_what_an_attacker_gains(narrow: ss.Guarantee)
 
 def test_counts_have_noise_of_either_sign() -> None:
     """P[0] = (1 - q) / (1 + q) and each sign half of the rest; 5 deviations of a fair coin."""
-    noise = histogram._two_sided_geometric(stream.stream_from(3, "f"), 0.5, 20_000)
+    noise = histogram._two_sided_geometric(stream.stream_from(3), 0.5, 20_000)
     q = math.exp(-0.5)
     moved = noise[noise != 0]
     assert abs(np.sign(moved).sum()) < 5.4 * math.sqrt(len(moved))
@@ -123,19 +123,19 @@ def test_a_forked_process_computes_with_a_lock_of_its_own(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("seed", [0, 7, np.int64(7), np.random.default_rng(7)])
 def test_seeds_of_every_kind_are_research(seed: object) -> None:
-    assert stream.sampler_name(seed, "f") == "research"
-    assert stream.stream_from(seed, "f").name == "research"
-    assert stream.stream_from(None, "f").name == "exact"
+    assert stream.sampler_name(seed) == "research"
+    assert stream.stream_from(seed).name == "research"
+    assert stream.stream_from(None).name == "exact"
 
 
 @pytest.mark.parametrize("seed", [-1, True, 1.5, "1", np.random.RandomState(1)])
 def test_what_is_no_seed_is_an_error_and_never_secure(seed: object) -> None:
     with pytest.raises(ss.InvalidInput):
-        stream.stream_from(seed, "f")
+        stream.stream_from(seed)
 
 
 def test_research_words_cover_all_64_bits() -> None:
-    words = stream.stream_from(3, "f").words(4000)
+    words = stream.stream_from(3).words(4000)
     assert words.dtype == np.int64
     ones = np.unpackbits(words.view(np.uint8)).reshape(4000, 64).sum(axis=0, dtype=int)
     assert np.all(np.abs(ones - 2000) < 250)
@@ -187,7 +187,7 @@ def test_rows_beyond_one_block_are_released_too() -> None:
     maker = PrivUnit.calibrated(64, 60.0)
     rows = np.zeros((16_384 + 5, 64))
     rows[:, 3] = 1.0
-    released = maker.release(rows, stream.stream_from(5, "f"))
+    released = maker.release(rows, stream.stream_from(5))
     assert released.shape == rows.shape
     heights = released[:, 3] * maker.mean
     assert heights.min() > -1.01

@@ -327,5 +327,5 @@ class TestOutput:
 
     def test_research_repeats_and_secure_does_not(self) -> None:
         maker, rows = PrivUnit.calibrated(6, 3.0), units(20, 6)
-        assert np.array_equal(maker.release(rows, stream_from(4, "x")), maker.release(rows, stream_from(4, "x")))
+        assert np.array_equal(maker.release(rows, stream_from(4)), maker.release(rows, stream_from(4)))
         assert not np.array_equal(maker.release(rows, SecureStream()), maker.release(rows, SecureStream()))

@@ -173,7 +173,7 @@ class TestPrivatePca:
     def test_the_moment_is_exact_and_noisy_as_stated(self, rng: np.random.Generator) -> None:
         rows = rng.standard_normal((300, 40))
         plan = make_plan(rows, epsilon=1.0, delta=1e-6, components=3, reduction="pca", mechanism="gaussian")
-        noisy = plan._moment(rows, stream_from(1, "x"))
+        noisy = plan._moment(rows, stream_from(1))
         assert np.array_equal(noisy, noisy.T)
         _, std, step = plan._moment_noise()
         assert np.array_equal(noisy / step, np.rint(noisy / step))

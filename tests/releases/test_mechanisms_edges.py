@@ -151,15 +151,15 @@ def test_each_pair_counts_once(rows_at_once: int, monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 def test_bins_that_are_none(bins: Any) -> None:
     with pytest.raises(ss.InvalidInput, match="'bins'"):
-        histogram._edges(bins, -1.0, 1.0, "f")
+        histogram._edges(bins, -1.0, 1.0)
 
 
 def test_bins_at_the_ends() -> None:
-    assert histogram._edges(2, -1.0, 0.5, "f").tolist() == [-1.0, -0.25, 0.5]
-    assert histogram._edges(np.int64(2), -1.0, 0.5, "f").tolist() == [-1.0, -0.25, 0.5]
-    assert len(histogram._edges(1_000_000, -1.0, 1.0, "f")) == 1_000_001
+    assert histogram._edges(2, -1.0, 0.5).tolist() == [-1.0, -0.25, 0.5]
+    assert histogram._edges(np.int64(2), -1.0, 0.5).tolist() == [-1.0, -0.25, 0.5]
+    assert len(histogram._edges(1_000_000, -1.0, 1.0)) == 1_000_001
     for edges in ([0, 1, 2], np.array([0, 1, 2], dtype=np.uint8), np.array([0, 1, 2], dtype=np.float16)):
-        found = histogram._edges(edges, -1.0, 1.0, "f")
+        found = histogram._edges(edges, -1.0, 1.0)
         assert found.dtype == np.float64
         assert found.tolist() == [0.0, 1.0, 2.0]
 
@@ -205,7 +205,7 @@ def test_a_zero_with_a_minus_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> 
         return np.array(size), np.array(minus)
 
     monkeypatch.setattr(discrete, "geometric", geometric)
-    found = histogram._two_sided_geometric(stream_from(1, "f"), 0.25, 4)
+    found = histogram._two_sided_geometric(stream_from(1), 0.25, 4)
     assert found.tolist() == [-3, -5, 0, 2]
     assert found.dtype == np.int64
     assert asked == [(0.25, 4), (0.25, 1), (0.25, 1)]
@@ -487,23 +487,23 @@ def test_a_proposal_is_accepted_from_its_gap_on(monkeypatch: pytest.MonkeyPatch)
     """Four proposals per record at a time: the first whose draw reaches its gap to the best, in either block."""
     steps = np.array([5.0, 8.0])  # gaps 3 and 0
     script = Script(monkeypatch, [[0] * 8, [0, 0, 0, 1, 0, 0, 1, 1]], [[2] * 8, [2, 2, 3, 9, 9, 9, 9, 9]])
-    assert matches._gumbel(stream_from(1, "f"), steps, 4.0) == 0
+    assert matches._gumbel(stream_from(1), steps, 4.0) == 0
     assert script.asked == [("below", [2] * 8), ("geometric", 0.25, 8)] * 2
     script = Script(monkeypatch, [[0, 0, 0, 1, 0, 0, 1, 1]], [[2, 2, 2, 0, 9, 9, 9, 9]])
-    assert matches._gumbel(stream_from(1, "f"), steps, 4.0) == 1
+    assert matches._gumbel(stream_from(1), steps, 4.0) == 1
 
 
 def test_the_first_heads_in_a_random_order_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = np.array([5.0, 8.0, 7.0])  # gaps 3, 0 and 1; the keys put them in the order 2, 0, 1
     for drawn, winner in (([1, 0, 0], 2), ([0, 3, 0], 0), ([0, 2, 0], 1)):
         script = Script(monkeypatch, [[20, 30, 10]], [drawn])
-        assert matches._permute_and_flip(stream_from(1, "f"), steps, 4.0) == winner
+        assert matches._permute_and_flip(stream_from(1), steps, 4.0) == winner
         assert script.asked == [("below", [2**62] * 3), ("geometric", 0.25, 3)]
 
 
 def test_equal_keys_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, [[5, 7, 5], [2, 3, 3], [9, 1, 4]], [])
-    assert matches._random_order(stream_from(1, "f"), 3).tolist() == [1, 2, 0]
+    assert matches._random_order(stream_from(1), 3).tolist() == [1, 2, 0]
     assert len(script.asked) == 3
 
 
@@ -511,7 +511,7 @@ def test_coins_of_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of probability e^epsilon / (1 + e^epsilon): ln 3 gives 3 / 4, up to the rounding of ln 3."""
     seen: list[Any] = []
     monkeypatch.setattr(discrete, "coins", lambda *given: seen.append(given) or np.ones(7, dtype=bool))
-    stream = stream_from(1, "f")
+    stream = stream_from(1)
     assert matches._kept(stream, math.log(3), 7).all()
     ((given, enclosure, count),) = seen
     assert given is stream

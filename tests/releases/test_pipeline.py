@@ -182,7 +182,7 @@ ROWS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 1.0]])
 class TestCollection:
     def test_records(self) -> None:
         for adjacency in (ss.Replacement(), ss.Identity([0, 0, 1, 2])):
-            found = Collection.check(ROWS, adjacency, "f")
+            found = Collection.check(ROWS, adjacency)
             assert (found.function, found.adjacency, found.size, found.labels) == ("f", adjacency, 4, None)
             assert found.dimension == 2
             assert found.rows() is found.records
@@ -190,10 +190,10 @@ class TestCollection:
 
     def test_centroids(self) -> None:
         adjacency = ss.Identity([0, 0, 1, 2], centroids=True)
-        found = Collection.check(ROWS.astype(np.float32), adjacency, "f")
+        found = Collection.check(ROWS.astype(np.float32), adjacency)
         assert (found.size, found.labels) == (3, adjacency.labels)
-        np.testing.assert_array_equal(found.rows(), _embeddings.centroids(found.records, adjacency.labels, "f"))  # type: ignore[arg-type]
-        bad = Collection.check(np.array([[np.nan, 0.0]] * 4), adjacency, "f")
+        np.testing.assert_array_equal(found.rows(), _embeddings.centroids(found.records, adjacency.labels))  # type: ignore[arg-type]
+        bad = Collection.check(np.array([[np.nan, 0.0]] * 4), adjacency)
         with pytest.raises(ss.InvalidInput, match="; f takes finite"):
             bad.rows()
 
@@ -201,17 +201,17 @@ class TestCollection:
         """Of the precision that scores are computed in: that of the rows, or double for centroids."""
         single = ROWS.astype(np.float32)
         bound = _embeddings.rounding_error
-        assert Collection.check(ROWS, ss.Replacement(), "f").rounding == bound(2, np.float64)
-        assert Collection.check(single, ss.Replacement(), "f").rounding == bound(2, np.float32)
+        assert Collection.check(ROWS, ss.Replacement()).rounding == bound(2, np.float64)
+        assert Collection.check(single, ss.Replacement()).rounding == bound(2, np.float32)
         centroids = ss.Identity([0, 0, 1, 2], centroids=True)
-        assert Collection.check(single, centroids, "f").rounding == bound(2, np.float64)
+        assert Collection.check(single, centroids).rounding == bound(2, np.float64)
 
     def test_least(self) -> None:
-        assert Collection.check(ROWS[:1], ss.Replacement(), "f").size == 1
-        assert Collection.check(ROWS[:2], ss.Replacement(), "f", least=2).size == 2
+        assert Collection.check(ROWS[:1], ss.Replacement()).size == 1
+        assert Collection.check(ROWS[:2], ss.Replacement(), least=2).size == 2
         for rows, adjacency in ((ROWS[:1], ss.Replacement()), (ROWS[:2], ss.Identity([0, 0], centroids=True))):
             with pytest.raises(ss.InvalidInput, match="f needs at least two records"):
-                Collection.check(rows, adjacency, "f", least=2)
+                Collection.check(rows, adjacency, least=2)
 
     @pytest.mark.parametrize(
         ("rows", "adjacency", "words"),
@@ -225,7 +225,7 @@ class TestCollection:
     )
     def test_errors(self, rows: Any, adjacency: Any, words: str) -> None:
         with pytest.raises(ss.InvalidInput) as caught:
-            Collection.check(rows, adjacency, "f")
+            Collection.check(rows, adjacency)
         assert words in str(caught.value)
 
 
@@ -297,17 +297,17 @@ class TestPayment:
     @pytest.mark.parametrize("same_people", [True, False])
     def test_reserve(self, same_people: bool) -> None:
         order: list[Any] = []
-        pending = reserve(Book(order), ["g"], "adjacency", "f", same_people=same_people)  # type: ignore[list-item,arg-type]
+        pending = reserve(Book(order), ["g"], "adjacency", same_people=same_people)  # type: ignore[list-item,arg-type]
         assert order == [("reserve", ["g"], {"adjacency": "adjacency", "same_people": same_people})]
         assert pending.commit() == ["entry"]
         order.clear()
-        reserve(Book(order), [], "adjacency", "f")  # type: ignore[arg-type]
+        reserve(Book(order), [], "adjacency")  # type: ignore[arg-type]
         assert order == [("reserve", [], {"adjacency": "adjacency", "same_people": False})]
-        assert reserve(None, [], "adjacency", "f").commit() == ()  # type: ignore[arg-type]
+        assert reserve(None, [], "adjacency").commit() == ()  # type: ignore[arg-type]
 
     def test_accounts(self) -> None:
         """An account has a name, and something to call."""
-        check_account(Book([]), "f")
+        check_account(Book([]))
         for bad in (
             SimpleNamespace(dataset="a"),
             SimpleNamespace(dataset="a", reserve=5),
@@ -317,7 +317,7 @@ class TestPayment:
             "a",
         ):
             with pytest.raises(ss.InvalidInput, match="'ledger' parameter of f"):
-                check_account(bad, "f")
+                check_account(bad)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_scores_above_one_by_float_error_are_clipped_before_the_noise() -> None:
     release = ss.release_scores(rows, query, epsilon=1e9, delta=0.5, rng=1)
     noise_free = np.round(release.noisy, 2)
     assert np.array_equal(noise_free, np.ones(5000))
-    clean = embeddings.scores(rows, unit(query)[None], "unit", "test")
+    clean = embeddings.scores(rows, unit(query)[None], "unit")
     assert clean.max() > 1 >= np.clip(clean, -1, 1).max()
 
 

@@ -74,7 +74,7 @@ def stated(noise: Noise, regime: str, shape: tuple[int, ...], adjacency: Any, **
 
 
 def contract(score_range: tuple[float, float] = (-1.0, 1.0), rule: str = "analytic", unsafe: bool = False) -> Contract:
-    return Contract.check("f", 2.0, 1e-6, "gaussian", rule, score_range, unsafe)
+    return Contract.check(2.0, 1e-6, "gaussian", rule, score_range, unsafe)
 
 
 # Scores
@@ -200,7 +200,7 @@ def test_the_smaller_noise() -> None:
     """Staircase noise where it is smaller and one score moves; it leaves delta unspent. Both stand for any width."""
 
     def chosen(epsilon: float, delta: float = 1e-6, query: Any = QUERY, adjacency: Any = ss.Replacement()) -> Any:  # noqa: B008
-        return scores._smaller_noise(ROWS, query, epsilon, delta, adjacency, (-0.4, 0.9), "f")
+        return scores._smaller_noise(ROWS, query, epsilon, delta, adjacency, (-0.4, 0.9))
 
     assert chosen(0.01, 0.0) == ("staircase", 0.0)
     assert chosen(3.0) == ("staircase", 0.0)
@@ -284,7 +284,7 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
     )
     assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
     clean = np.array([0.5, 0.8, 0.0, -0.6, -0.25])
-    assert np.array_equal(release.noisy, used.release(stream_from(5, "f"), clean).reshape(shape))
+    assert np.array_equal(release.noisy, used.release(stream_from(5), clean).reshape(shape))
     assert release.tie_break == 17
 
 
@@ -380,11 +380,11 @@ def test_bad_rows_are_named() -> None:
 
 
 def test_the_place_of_a_row() -> None:
-    assert [row._position(place, 3, "f") for place in (0, 2, -1, -3, np.int8(1))] == [0, 2, 2, 0, 1]
-    assert type(row._position(np.int8(1), 3, "f")) is int
+    assert [row._position(place, 3) for place in (0, 2, -1, -3, np.int8(1))] == [0, 2, 2, 0, 1]
+    assert type(row._position(np.int8(1), 3)) is int
     for place in (3, -4, True, 1.0, "1"):
         with pytest.raises(ss.InvalidInput):
-            row._position(place, 3, "f")
+            row._position(place, 3)
 
 
 # Gram matrices
@@ -530,12 +530,12 @@ def test_noise_tile_by_tile(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = Noise(2.0, 2.0, 2.0, GaussianNoise(2.0), 0.5, GaussianProfile(1.0))
     matrix = np.zeros((5, 5))
     steps: list[tuple[int, int]] = []
-    gram._add_symmetric_noise(matrix, noise, stream_from(1, "f"), lambda *at: steps.append(at))
+    gram._add_symmetric_noise(matrix, noise, stream_from(1), lambda *at: steps.append(at))
     assert steps == [(min(end, 5), 5) for end in range(tile, 5 + tile, tile)]
     assert np.array_equal(matrix, matrix.T)
     assert matrix.diagonal().tolist() == [1.0] * 5
     assert sorted(matrix[np.triu_indices(5, 1)].tolist()) == list(range(100, 110))
-    gram._add_symmetric_noise(np.zeros((5, 5)), noise, stream_from(1, "f"), None)
+    gram._add_symmetric_noise(np.zeros((5, 5)), noise, stream_from(1), None)
 
 
 def test_a_projector_starts_from_nothing() -> None:

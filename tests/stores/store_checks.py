@@ -245,7 +245,7 @@ class StoreChecks:
         if kind == "zero" and pin in self.takes_zero:
             snapshot = Pinned(self.open(), pin=pin).current()
             rows, public = snapshot.problem(the_query().astype(np.float64))
-            cosines = embeddings.scores(rows, public[None], "unit", "test")[0]
+            cosines = embeddings.scores(rows, public[None], "unit")[0]
             assert cosines[snapshot.ids.index(ids[7])] == pytest.approx(the_query()[0], abs=self.tolerance)
             return
         account = self.account(tmp_path)

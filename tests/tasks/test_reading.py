@@ -20,21 +20,21 @@ def gram(collection: Array) -> ss.GramRelease:
 
 
 def test_a_gram_release_in_both_views(gram: ss.GramRelease) -> None:
-    assert _reading.similarities(gram, "feasible", "f") is gram.gram
-    assert _reading.similarities(gram, "noisy", "f") is gram.noisy
+    assert _reading.similarities(gram, "feasible") is gram.gram
+    assert _reading.similarities(gram, "noisy") is gram.noisy
 
 
 def test_a_factored_release_has_one_view(gram: ss.GramRelease) -> None:
     factored = gram.factored()
-    assert np.array_equal(_reading.similarities(factored, "feasible", "f"), factored.gram)
+    assert np.array_equal(_reading.similarities(factored, "feasible"), factored.gram)
     with pytest.raises(ss.InvalidInput, match="use view='feasible'"):
-        _reading.similarities(factored, "noisy", "f")
+        _reading.similarities(factored, "noisy")
 
 
 @pytest.mark.parametrize("view", ["feasible", "noisy"])
 def test_an_index_is_read_unbiased(collection: Array, view: str) -> None:
     index = ss.release_index(collection, epsilon=3, rng=1)
-    matrix = _reading.similarities(index, view, "f")
+    matrix = _reading.similarities(index, view)
     assert np.array_equal(matrix, index.gram())
     assert np.abs(matrix).max() > 1
     assert 0 <= tasks.knn_accuracy(index, np.arange(40) % 2, view=view) <= 1
@@ -45,10 +45,10 @@ def test_products_in_single_precision_are_symmetric_enough(rng: np.random.Genera
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     matrix = rows @ rows.T
     matrix[3, 4] += np.float32(1e-6)
-    assert _reading.similarities(matrix, "feasible", "f").dtype == np.float64
+    assert _reading.similarities(matrix, "feasible").dtype == np.float64
     matrix[3, 4] += np.float32(1e-3)
     with pytest.raises(ss.InvalidInput, match="symmetric"):
-        _reading.similarities(matrix, "feasible", "f")
+        _reading.similarities(matrix, "feasible")
 
 
 @pytest.mark.parametrize(

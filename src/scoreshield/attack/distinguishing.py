@@ -18,7 +18,7 @@ from scipy.special import betainc, betaincinv, xlogy
 from scipy.stats import rankdata
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_inside_unit, validate
 from scoreshield.privacy.losses import profile_of
 
 Float = NDArray[np.float64]
@@ -66,7 +66,7 @@ class MembershipResult:
         )
 
 
-@validate()
+@validate(confidence=check_inside_unit)
 def judge(
     members: ArrayLike,
     non_members: ArrayLike,
@@ -76,7 +76,6 @@ def judge(
     statistic: str = "statistic",
 ) -> MembershipResult:
     """The curve of one statistic, by its area and its height at 1 % false positives, with intervals and the ceiling."""
-    confidence = _validation.check_probability(confidence, "confidence", zero=False)
     inside = finite(members, "members", "a vector of finite numbers", 1)
     outside = finite(non_members, "non_members", "a vector of finite numbers", 1)
     profile = None if ceiling is None else profile_of(ceiling)

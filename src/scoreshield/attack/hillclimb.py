@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import nctdtr
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, check_inside_unit, check_positive, validate, whole_from
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 
@@ -62,7 +62,7 @@ class Matcher:
         self._rng = _generator(rng, "Matcher")
 
     @classmethod
-    @validate()
+    @validate(queries=check_count)
     def calibrated(
         cls,
         template: ArrayLike,
@@ -74,7 +74,6 @@ class Matcher:
         queries: int = 1,
     ) -> Matcher:
         """A matcher whose noise gives (epsilon, delta) to ``queries`` answers together: with 1, to each."""
-        queries = _validation.check_count(queries, "queries")
         sigma = gaussian.calibrate(epsilon, delta, SENSITIVITY * math.sqrt(queries))
         return cls(template, sigma=sigma, threshold=threshold, rng=rng)
 
@@ -129,7 +128,7 @@ class Climb:
     history: tuple[tuple[int, float], ...]
 
 
-@validate()
+@validate(queries=whole_from(2), delta=check_inside_unit, width=check_positive)
 def hill_climb(
     matcher: Matcher,
     *,
@@ -153,9 +152,6 @@ def hill_climb(
     width : how far from the guess it probes; a part width^2 / (1 + width^2) of each answer's signal is slope.
     """
     _matcher(matcher)
-    queries = _validation.check_count(queries, "queries", least=2)
-    delta = _validation.check_probability(delta, "delta", zero=False)
-    width = _validation.check_positive(width, "width")
     d = matcher.dimension
     pairs = min(16, max(1, d // 4)) if pairs is None else _validation.check_count(pairs, "pairs")
     generator = _generator(rng, "hill_climb")
@@ -173,7 +169,7 @@ def hill_climb(
     return log.end("hill climbing", path, delta)
 
 
-@validate()
+@validate(queries=check_count, delta=check_inside_unit)
 def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np.random.Generator) -> Climb:
     """No climbing at all: ask a random orthonormal basis over and over, average, and put the template together.
 
@@ -182,8 +178,6 @@ def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np
     answers. Its cosine is :func:`linear_cosine` in the mean and passes a threshold with :func:`linear_acceptance`.
     """
     _matcher(matcher)
-    queries = _validation.check_count(queries, "queries")
-    delta = _validation.check_probability(delta, "delta", zero=False)
     d = matcher.dimension
     basis = np.linalg.qr(_generator(rng, "linear_attack").standard_normal((d, d)))[0].T
     totals, times = np.zeros(d), np.zeros(d)
@@ -260,20 +254,17 @@ def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
     return math.sqrt(max(0.0, excess) * m / (r * (d - 1)))
 
 
-@validate()
+@validate(queries=whole_from(0), delta=check_inside_unit, sensitivity=check_positive)
 def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
     """The total epsilon of this many answers at ``delta``, by exact composition: mu = sensitivity sqrt(m) / sigma."""
-    queries = _validation.check_count(queries, "queries", least=0)
     sigma = _at_least_zero(sigma, "sigma")
-    delta = _validation.check_probability(delta, "delta", zero=False)
-    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     if queries == 0:
         return 0.0
     mu = math.inf if sigma == 0 else sensitivity * math.sqrt(queries) / sigma
     return math.inf if mu > 1e9 else gaussian.epsilon_of(delta, mu)
 
 
-@validate()
+@validate(delta=check_inside_unit, sensitivity=check_positive)
 def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
     """The total epsilon, over all answers together, below which :func:`best_cosine` stays under ``cosine``.
 
@@ -282,8 +273,6 @@ def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: f
     """
     d = _validation.check_count(dimension, "dimension", least=2)
     cosine = _cosine(cosine, "cosine")
-    delta = _validation.check_probability(delta, "delta", zero=False)
-    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     return gaussian.epsilon_of(delta, sensitivity * cosine * math.sqrt(d * (d - 1) / (1 - cosine**2)))
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate
 from scoreshield.attack.distinguishing import MembershipResult, finite, judge
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry import embeddings as _embeddings
@@ -176,7 +176,7 @@ def score_attack(
     }
 
 
-@validate()
+@validate(rounds=check_count)
 def observe(
     release: Answer, targets: Targets | ArrayLike, *, statistics: str | Iterable[str] = "best", rounds: int = 1
 ) -> Observed:
@@ -190,7 +190,6 @@ def observe(
         raise InvalidInput(f"Give at least one statistic of {', '.join(STATISTICS)}; got none.")
     for name in names:
         _require(_validation.check_option(name, "statistics", STATISTICS), targets)
-    rounds = _validation.check_count(rounds, "rounds")
     values = {name: np.empty(len(targets)) for name in names}
     reader = _Reader(targets, rounds)
     for place, query in enumerate(targets.queries):

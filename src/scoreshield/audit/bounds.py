@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincc, expit, gammaln, ndtri, rel_entr
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, check_delta, check_inside_unit, validate, whole_from
 from scoreshield.audit.intervals import as_counts, clopper_pearson, lower, upper
 from scoreshield.audit.power import detectable, power, releases_needed
 
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-@validate()
+@validate(delta=check_delta)
 def epsilon_lower(
     in_hits: ArrayLike,
     in_trials: ArrayLike,
@@ -66,7 +66,6 @@ def epsilon_lower(
     1 - confidence if the test was fixed before these outputs were drawn. Of several tests, each takes its share.
     """
     low, high, miss = _rates(in_hits, in_trials, out_hits, out_trials, confidence)
-    delta = _validation.check_probability(delta, "delta", zero=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         positives = np.log(np.maximum(low - delta, 0.0) / high)
         negatives = np.log(np.maximum(1 - high - delta, 0.0) / miss)
@@ -127,7 +126,7 @@ def tradeoff(in_scores: ArrayLike, out_scores: ArrayLike, *, points: int | None 
     return fpr[chosen], tpr[chosen]
 
 
-@validate()
+@validate(confidence=check_inside_unit)
 def auc(in_scores: ArrayLike, out_scores: ArrayLike, confidence: float) -> tuple[float, float, float]:
     r"""The area under the trade-off curve, P[in > out] + P[in = out]/2, with a distribution-free interval.
 
@@ -135,7 +134,6 @@ def auc(in_scores: ArrayLike, out_scores: ArrayLike, confidence: float) -> tuple
     bound for k terms holds (Hoeffding 1963, section 5): the interval is all t with k KL(estimate, t) <= ln(2/error).
     """
     inside, outside = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
-    confidence = _validation.check_probability(confidence, "confidence", zero=False)
     ordered = np.sort(outside)
     below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
     value = float(below.mean() / (2 * len(outside)))
@@ -165,7 +163,7 @@ def tpr_at(in_scores: ArrayLike, out_scores: ArrayLike, fpr: float, confidence: 
     return value, min(low, value), max(high, value)
 
 
-@validate()
+@validate(guesses=whole_from(0), correct=whole_from(0), delta=check_delta, canaries=check_count)
 def one_run_epsilon(guesses: int, correct: int, delta: float, confidence: float, canaries: int) -> float:
     """A lower bound on epsilon from one release: so many guesses of fair coins, so many of them correct.
 
@@ -174,13 +172,9 @@ def one_run_epsilon(guesses: int, correct: int, delta: float, confidence: float,
     guesses : how many of the coins were guessed; for delta > 0 a number fixed beforehand.
     canaries : how many coins there were; abstaining is free, but each costs its delta.
     """
-    canaries = _validation.check_count(canaries, "canaries")
-    guesses = _validation.check_count(guesses, "guesses", least=0)
-    correct = _validation.check_count(correct, "correct", least=0)
     if not correct <= guesses <= canaries:
         got = f"{correct} correct of {guesses} guesses on {canaries} canaries"
         _validation.reject("correct", "at most the guesses, and these at most the canaries", got)
-    delta = _validation.check_probability(delta, "delta", zero=True)
     error = 1 - _validation.check_probability(confidence, "confidence", zero=False)
     if one_run_p_value(guesses, correct, 0.0, delta, canaries) >= error:
         return 0.0

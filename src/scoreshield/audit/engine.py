@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate, whole_from
 from scoreshield.audit import bounds
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.directions import relative_moves
@@ -53,7 +53,7 @@ _ORDER = 0x6F72646572
 _PROBED = 16
 
 
-@validate()
+@validate(releases=check_count)
 def audit(
     release: Callable[..., Any],
     claim: Claim,
@@ -96,7 +96,6 @@ def audit(
     """
     start = time.perf_counter()
     claim, confidence, statistic = _settings(claim, confidence, statistic)
-    releases = _validation.check_count(releases, "releases")
     _enough(releases, claim, confidence)
     if seed is not None:
         seed = _validation.check_count(seed, "seed", least=0)
@@ -122,7 +121,7 @@ def audit(
     return judged(first, second, claim, confidence, statistic, setting, called, pair.description, start, probe)
 
 
-@validate()
+@validate(seed=whole_from(0))
 def audit_outputs(
     first: ArrayLike,
     second: ArrayLike,
@@ -148,7 +147,6 @@ def audit_outputs(
         _validation.reject("second", f"rows of {sides[0].shape[1]} numbers, as the first side has", sides[1])
     releases = min(map(len, sides))
     _enough(releases, claim, confidence)
-    seed = _validation.check_count(seed, "seed", least=0)
     shuffled = np.random.default_rng([seed, _ORDER])
     rows = [shuffled.permutation(side)[:releases] for side in sides]
     setting = Setting(opaque=True, plain=bool(plain), seed=seed)

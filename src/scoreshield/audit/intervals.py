@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_inside_unit, one_of, validate
 
 Float = NDArray[np.float64]
 
 SIDES = ("both", "lower", "upper")
 
 
-@validate()
+@validate(confidence=check_inside_unit, side=one_of(SIDES))
 def clopper_pearson(successes: ArrayLike, trials: ArrayLike, confidence: float, *, side: str = "both") -> Any:
     """The exact interval for a binomial probability.
 
@@ -30,8 +30,6 @@ def clopper_pearson(successes: ArrayLike, trials: ArrayLike, confidence: float, 
     (low, high), floats or arrays.
     """
     hits, total = as_counts(successes, trials, "successes", "trials")
-    confidence = _validation.check_probability(confidence, "confidence", zero=False)
-    side = _validation.check_option(side, "side", SIDES)
     error = (1 - confidence) / (2 if side == "both" else 1)
     shape = np.broadcast(hits, total).shape
     low = lower(hits, total, error) if side != "upper" else np.zeros(shape)

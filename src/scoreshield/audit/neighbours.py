@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, one_of, validate, whole_from
 from scoreshield.audit.outputs import Source
 from scoreshield.privacy.guarantee import REGIMES as KINDS
 
@@ -79,7 +79,7 @@ def replaced(rows: ArrayLike, index: int, one: ArrayLike, other: ArrayLike, desc
     return Pair(first, second, index, description)
 
 
-@validate()
+@validate(kind=one_of(KINDS), index=whole_from(0))
 def worst_pairs(n: int, d: int, kind: str, query: ArrayLike | None = None, *, index: int = 0) -> list[Pair]:
     """Collections of ``n`` records of length ``d`` that move a release as far as one record can.
 
@@ -90,8 +90,6 @@ def worst_pairs(n: int, d: int, kind: str, query: ArrayLike | None = None, *, in
     index : the place of the record that differs.
     """
     n, d = _validation.check_count(n, "n"), _validation.check_count(d, "d")
-    kind = _validation.check_option(kind, "kind", KINDS)
-    index = _validation.check_count(index, "index", least=0)
     if index >= n:
         _validation.reject("index", f"a position below {n}", index)
     queries = _units(query, d)
@@ -188,7 +186,7 @@ def random_pair(n: int, d: int, seed: int, *, index: int = 0) -> Pair:
     return replaced(rows, index, rows[index], -rows[index], description)
 
 
-@validate()
+@validate(rounds=check_count, releases=whole_from(8))
 def climb(
     release: Callable[..., Any] | Source,
     start: Pair,
@@ -210,8 +208,6 @@ def climb(
     """
     from scoreshield.audit.statistics import quick_advantage
 
-    rounds = _validation.check_count(rounds, "rounds")
-    releases = _validation.check_count(releases, "releases", least=8)
     source = release if isinstance(release, Source) else Source(release, seed=seed, timeout=timeout)
     rng = np.random.default_rng(seed)
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, betaincinv, logit
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_inside_unit, validate, whole_from
 from scoreshield.audit.bounds import auc, one_run_epsilon, one_run_p_value, tpr_at, tradeoff
 from scoreshield.audit.claim import Claim
 from scoreshield.audit.result import BINS, POINTS, POWER, AuditResult
@@ -39,7 +39,7 @@ _SHARES = (0.8, 0.4, 0.2, 0.1)
 _COINS, _TIES = 0x636F696E, 0x74696573
 
 
-@validate()
+@validate(confidence=check_inside_unit, seed=whole_from(0))
 def audit_one_run(
     release: Callable[[Any], Any],
     embeddings: ArrayLike,
@@ -88,8 +88,6 @@ def audit_one_run(
             "The claim is about other neighbours than a record and its opposite "
             f"({claim.adjacency}): give alternatives that it covers."
         )
-    confidence = _validation.check_probability(confidence, "confidence", zero=False)
-    seed = _validation.check_count(seed, "seed", least=0)
     planted = Canaries.planted(embeddings, canaries, alternatives, slots)
     m = len(planted.slots)
     numbers = _guess_counts(guesses, m)

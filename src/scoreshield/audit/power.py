@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincc
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate
 from scoreshield.audit.claim import Claim, curve
 from scoreshield.audit.intervals import lower, upper
 from scoreshield.privacy import calibration as gaussian
@@ -62,7 +62,7 @@ def power(
     return _chance(fpr, float(profile.tpr_at(fpr)), releases, ceiling, confidence)
 
 
-@validate()
+@validate(law=one_of(LAWS))
 def detectable(
     releases: int, delta: float, confidence: float, power: float = 0.9, *, epsilon: float, law: str = "pure"
 ) -> float:
@@ -80,7 +80,6 @@ def detectable(
     """
     releases, epsilon, delta, confidence = _settings(releases, epsilon, delta, confidence)
     target = _validation.check_probability(power, "power", zero=False)
-    law = _validation.check_option(law, "law", LAWS)
     if law == "gaussian" and delta == 0:
         _validation.reject("delta", "above 0 for Gaussian noise, which has no epsilon at 0", delta)
     if law == "pure":

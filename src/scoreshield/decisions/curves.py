@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate, whole_from
 from scoreshield.decisions.roots import least_threshold
 from scoreshield.decisions.scores import Float, Law, Sample, Scores, as_law, as_scores, check_target
 from scoreshield.privacy.noise import GaussianNoise
@@ -135,10 +135,9 @@ class Roc:
         z = np.minimum.accumulate(ndtri(rates))
         return table, z, np.minimum(np.gradient(z, table), -1e-12 / max(high - low, 1e-300))
 
-    @validate()
+    @validate(points=whole_from(2))
     def curve(self, points: int = 512) -> tuple[Float, Float, Float]:
         """False-match rates, true-match rates and thresholds, thresholds falling."""
-        points = _validation.check_count(points, "points", least=2)
         low, high = self._range
         thresholds = np.linspace(high, low, points)
         if self.noise is None:
@@ -214,15 +213,13 @@ def roc(genuine: object, impostor: object, noise: object = 0.0) -> Roc:
     return Roc(as_scores(genuine, "genuine"), as_scores(impostor, "impostor"), as_law(noise))
 
 
-@validate()
+@validate(records=check_count, k=check_count)
 def recall_at_k(genuine: object, impostor: object, noise: object, *, records: int, k: int) -> float:
     """The probability that one relevant record is among the k best of ``records`` by noisy score, ties at random.
 
     The other records score like impostors, independently. It is found if its score beats the k-th best of theirs, whose
     place on the impostors' own scale follows Beta(k, records - k): the mean of the curve under that law.
     """
-    records = _validation.check_count(records, "records")
-    k = _validation.check_count(k, "k")
     curve = roc(genuine, impostor, noise)
     if k >= records:
         return 1.0

@@ -23,7 +23,16 @@ from numpy.typing import ArrayLike
 from scipy.special import erf
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import (
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_inside_unit,
+    check_positive,
+    check_real,
+    one_of,
+    validate,
+)
 from scoreshield.decisions.roots import first_crossing, least_threshold
 from scoreshield.decisions.scores import (
     AdditiveLaw,
@@ -220,7 +229,7 @@ def recalibrate(
     )
 
 
-@validate()
+@validate(upper=check_real)
 def critical_scale(
     impostor: object, target: float, *, upper: float = 1.0, family: Callable[[float], Law] = GaussianNoise
 ) -> float:
@@ -234,7 +243,6 @@ def critical_scale(
     """
     scores = as_scores(impostor, "impostor")
     target = check_target(target, "target")
-    upper = _validation.check_real(upper, "upper")
     if not callable(family):
         _validation.reject("family", "a function from a scale to a noise law", family)
     scores.clean_threshold(target)  # refuses a target that the sample cannot support
@@ -246,7 +254,7 @@ def critical_scale(
     return first_crossing(excess, start, smallest=1e-9, largest=1e9)
 
 
-@validate()
+@validate(delta=check_inside_unit, sensitivity=check_positive, method=one_of(calibration.METHODS))
 def minimum_epsilon(
     impostor: object,
     target: float,
@@ -272,9 +280,6 @@ def minimum_epsilon(
     scores = as_scores(impostor, "impostor")
     if family is not None:
         return _least_epsilon(scores, target, family, upper)
-    delta = _validation.check_probability(delta, "delta", zero=False)
-    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
-    method = _validation.check_option(method, "method", calibration.METHODS)
     scale = critical_scale(scores, target, upper=upper)
     epsilon = epsilon_for_scale(scale, delta, sensitivity, method)
     if not 1e-9 <= epsilon <= 1e9:
@@ -329,13 +334,9 @@ class FalseMatchGap:
     attained: float
 
 
-@validate()
+@validate(n=check_count, epsilon=check_epsilon, delta=check_delta, sensitivity=check_positive)
 def false_match_gap(n: int, noise: object, *, epsilon: float, delta: float, sensitivity: float = 2.0) -> FalseMatchGap:
     """Bounds on what the false-match rate of a gallery of ``n`` says about one of its records."""
-    n = _validation.check_count(n, "n")
-    epsilon = _validation.check_epsilon(epsilon)
-    delta = _validation.check_probability(delta, "delta", zero=True)
-    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     law = as_law(noise)
     bound = min(1.0, math.tanh(epsilon / 2) + delta)
     return FalseMatchGap(bound, bound / n, _total_variation(law, sensitivity) / n)

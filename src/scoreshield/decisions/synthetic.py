@@ -28,8 +28,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate, whole_from
 
 Float = NDArray[np.float64]
 #: Draws so many values of one law.
@@ -97,7 +96,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 
 
-@validate()
+@validate(name=one_of(FAMILIES), n=whole_from(2), seed=whole_from(0))
 def score_set(name: str, n: int = 200_000, seed: int = 0) -> ScoreSet:
     """Draw the impostor and genuine scores of one family.
 
@@ -107,9 +106,6 @@ def score_set(name: str, n: int = 200_000, seed: int = 0) -> ScoreSet:
     n : scores on each side.
     seed : the same seed gives the same scores; families and sides have streams of their own.
     """
-    name = _validation.check_option(name, "name", FAMILIES)
-    n = _validation.check_count(n, "n", least=2)
-    seed = _validation.check_count(seed, "seed", least=0)
     family, place = FAMILIES[name], list(FAMILIES).index(name)
     impostor, rejected_impostor = _draw_inside(family.impostor, n, np.random.default_rng([seed, place, 0]))
     genuine, rejected_genuine = _draw_inside(family.genuine, n, np.random.default_rng([seed, place, 1]))

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, check_positive, validate
 from scoreshield.errors import InvalidParameter
 
 Float = NDArray[np.float64]
@@ -67,7 +67,7 @@ class Denoised:
     risks: dict[str, float] = field(default_factory=dict)
 
 
-@validate()
+@validate(std=check_positive, rank=check_count)
 def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Project) -> Denoised:
     """Estimate the clean Gram matrix behind a noisy one.
 
@@ -86,11 +86,9 @@ def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Pr
     probe.
     """
     array = _noisy(noisy)
-    std = _validation.check_positive(std, "std")
     if not 1e-100 <= std <= 1e100:
         _validation.reject("std", "between 1e-100 and 1e100, where squares neither vanish nor overflow", std)
     _validation.check_option(method, "method", METHODS)
-    rank = _validation.check_count(rank, "rank")
     if method == "none":
         return Denoised(array, method)
     if method == "sure":

@@ -24,7 +24,7 @@ from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_positive, one_of, validate
 from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.geometry import alternating, newton, sdp
 from scoreshield.geometry.arrays import Array, Progress, like, norm, to_device, to_numpy
@@ -67,7 +67,7 @@ class Projection:
     converged: bool
 
 
-@validate()
+@validate(method=one_of(METHODS), tol=check_positive)
 def project_elliptope(
     matrix: ArrayLike,
     method: str = "newton",
@@ -93,8 +93,6 @@ def project_elliptope(
     solver, time_limit : for sdp, ``"clarabel"`` or ``"scs"``, and seconds.
     progress : called with (iterations done, most there can be).
     """
-    method = _validation.check_option(method, "method", METHODS)
-    tol = _validation.check_positive(tol, "tol")
     limit = _LIMITS[method]
     if max_iterations is not None:
         limit = _validation.check_count(max_iterations, "max_iterations")

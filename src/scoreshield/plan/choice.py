@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from scoreshield import _validation, decisions
 from scoreshield._formatting import advantage_text, number_text, rate_text
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate
 from scoreshield.decisions.scores import Scores, check_target
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import UNPAID, finite, take_ranges, take_scores, take_source
@@ -169,7 +169,7 @@ class Choice:
         return self.answer
 
 
-@validate()
+@validate(need=one_of(NEEDS))
 def choose(
     need: str,
     irrelevant: object = None,
@@ -203,7 +203,6 @@ def choose(
     epsilon, delta : the contract; or ``max_advantage``; or ``max_tpr`` with ``at_fpr``. With delta 0 no Gaussian.
     ranges : public score ranges to consider.
     """
-    need = _validation.check_option(need, "need", NEEDS)
     promise = _promise(epsilon, delta, max_advantage, max_tpr, at_fpr)
     within = take_ranges(ranges) or [(-1.0, 1.0)]
     far = None if irrelevant is None else take_scores(irrelevant, "irrelevant")

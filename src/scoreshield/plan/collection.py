@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import validate, whole_from
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings
 
 Index = NDArray[np.intp]
 
 
-@validate()
+@validate(pairs=whole_from(2))
 def scores_of_collection(
     rows: ArrayLike, labels: ArrayLike, *, research: bool = False, pairs: int = 1_000_000, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -30,7 +30,6 @@ def scores_of_collection(
     names = _validation.check_array(labels, "labels", "one label a record")
     if names.shape != (len(unit),):
         _validation.reject("labels", f"one label a record ({len(unit)} of them)", labels)
-    pairs = _validation.check_count(pairs, "pairs", least=2)
     rng = np.random.default_rng(_validation.check_count(seed, "seed", least=0))
     _, place = np.unique(names, return_inverse=True)
     return _cosines(unit, *_pairs(place, pairs, rng, same=False)), _cosines(unit, *_pairs(place, pairs, rng, same=True))

@@ -16,7 +16,7 @@ import numpy as np
 
 from scoreshield import _validation, decisions
 from scoreshield._formatting import number_text, rate_text, rates_text
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate, whole_from
 from scoreshield.decisions.curves import recall_at_k
 from scoreshield.decisions.roots import first_crossing
 from scoreshield.decisions.scores import Float, Sample
@@ -93,7 +93,7 @@ class RetrievalPlan(Plan):
         return epsilons, np.array(recalls)
 
 
-@validate()
+@validate(records=whole_from(2), k=check_count)
 def retrieval(
     irrelevant: object,
     relevant: object,
@@ -125,8 +125,6 @@ def retrieval(
     signal = take_scores(relevant, "relevant")
     source = take_source(source, noise_scores, signal)
     others = take_ranges(compare_ranges)
-    records = _validation.check_count(records, "records", least=2)
-    k = _validation.check_count(k, "k")
     if k >= records:
         raise InvalidInput(f"With k = {k:,} of {records:,} records every record is returned: choose a smaller k.")
     if target_recall is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, check_positive, one_of, validate
 from scoreshield.errors import InvalidInput
 
 REGIMES = ("scores", "row", "gram")
@@ -68,7 +68,7 @@ class Adjacency(ABC):
 
     kind: ClassVar[str]
 
-    @validate()
+    @validate(regime=one_of(REGIMES), records=check_count)
     def sensitivity(
         self,
         regime: str,
@@ -81,8 +81,6 @@ class Adjacency(ABC):
 
         ``queries`` are the public queries of a batch, one a row (they are normalised here); None is one query.
         """
-        regime = _validation.check_option(regime, "regime", REGIMES)
-        records = _validation.check_count(records, "records")
         low, high = check_score_range(score_range)
         released = Released(regime, records, high - low)
         if queries is not None:
@@ -265,10 +263,9 @@ class GramRadius(Adjacency):
         object.__setattr__(self, "radius", _validation.check_positive(self.radius, "radius"))
 
     @classmethod
-    @validate()
+    @validate(m=check_count)
     def from_pairs(cls, m: int, t: float) -> GramRadius:
         """``m`` undirected pairs change their similarity by at most ``t`` each: t sqrt(2 m)."""
-        m = _validation.check_count(m, "m")
         return cls(_validation.check_positive(t, "t") * math.sqrt(2 * m))
 
     @classmethod
@@ -277,20 +274,16 @@ class GramRadius(Adjacency):
         return cls.from_pairs(m, t)
 
     @classmethod
-    @validate()
+    @validate(n=check_count, k=check_count, h=check_positive)
     def from_drift(cls, n: int, k: int, h: float) -> GramRadius:
         """``k`` of ``n`` embeddings drift by at most ``h`` in l2: 2 h sqrt(n k) + h^2 k."""
-        n = _validation.check_count(n, "n")
-        k = _validation.check_count(k, "k")
-        h = _validation.check_positive(h, "h")
         if k > n:
             _validation.reject("k", f"at most n = {n}", k)
         return cls(2 * h * math.sqrt(n * k) + h * h * k)
 
-    @validate()
+    @validate(n=check_count)
     def dominates_replacement(self, n: int) -> bool:
         """Whether this radius covers the replacement of any one of ``n`` records."""
-        n = _validation.check_count(n, "n")
         return self.radius >= Replacement().sensitivity("gram", n).l2
 
     def _scores(self, released: Released) -> Sensitivity:

@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_epsilon, check_inside_unit, check_positive, one_of, validate
 from scoreshield.errors import InvalidCalibration
 
 Method = Literal["analytic", "conservative", "classical"]
@@ -107,7 +107,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     return _step_until(root, lambda mu: exceeds(epsilon, mu, target) <= 0, upward=False)
 
 
-@validate()
+@validate(epsilon=check_epsilon, delta=check_inside_unit, sensitivity=check_positive, method=one_of(METHODS))
 def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
     """The standard deviation of Gaussian noise that makes a quantity of this sensitivity (epsilon, delta)-private.
 
@@ -128,12 +128,8 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
     InvalidCalibration
         if a textbook rule is asked for outside its validity; it carries the true pair and the analytic scale.
     """
-    epsilon = _validation.check_epsilon(epsilon)
-    delta = _validation.check_probability(delta, "delta", zero=False)
-    sensitivity = _validation.check_positive(sensitivity, "sensitivity")
     if not 1e-100 <= sensitivity <= 1e100:
         _validation.reject("sensitivity", "between 1e-100 and 1e100", sensitivity)
-    method = _validation.check_option(method, "method", METHODS)
     if method == "analytic":
         return _scale(sensitivity, mu_of(epsilon, delta))
     mu = rule_mu(epsilon, delta, method)

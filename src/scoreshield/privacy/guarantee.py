@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from scoreshield import _validation
 from scoreshield._loading import first_line
-from scoreshield._validation import validate
+from scoreshield._validation import check_real, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
@@ -92,10 +92,9 @@ class Guarantee:
             raise InvalidInput(f"mu belongs to Gaussian noise; this release is by {self.mechanism}.")
         return self.profile.mu
 
-    @validate()
+    @validate(epsilon=check_real)
     def delta_at(self, epsilon: float) -> float:
         """The exact delta at another ``epsilon`` >= 0, rounded up: one point of the privacy profile."""
-        epsilon = _validation.check_real(epsilon, "epsilon")
         if epsilon < 0:
             _validation.reject("epsilon", "at least 0", epsilon)
         return self.profile.delta_at(epsilon)

@@ -34,7 +34,7 @@ from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv, betaln, expit
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_positive, validate, whole_from
 from scoreshield.privacy.profiles import Profile, StepProfile
 from scoreshield.privacy.sampling import intervals, sphere
 from scoreshield.privacy.sampling.stream import Stream
@@ -74,11 +74,9 @@ class PrivUnit:
     name = "privunit"
 
     @classmethod
-    @validate()
+    @validate(dimension=whole_from(2), epsilon=check_positive)
     def calibrated(cls, dimension: int, epsilon: float) -> PrivUnit:
         """The best unbiased mechanism for this dimension and budget; checked in 50 digits, rounded to the safe side."""
-        dimension = _validation.check_count(dimension, "dimension", least=2)
-        epsilon = _validation.check_positive(epsilon, "epsilon")
         if dimension > LARGEST_DIMENSION:
             _validation.reject("dimension", f"at most {LARGEST_DIMENSION}", dimension)
         if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
@@ -35,7 +35,7 @@ _TILE = 256  # rows of a Gram matrix that get their noise at once
 
 
 @clear_frames_on_error
-@validate()
+@validate(projection=one_of(GRAM_PROJECTIONS), denoise=one_of(DENOISERS))
 def release_gram(
     embeddings: ArrayLike,
     *,
@@ -71,8 +71,6 @@ def release_gram(
     """
     contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.many_move("a Gram matrix")
-    projection = _validation.check_option(projection, "projection", GRAM_PROJECTIONS)
-    denoise = _validation.check_option(denoise, "denoise", DENOISERS)
     if projection == "none" and denoise not in ("projection", "none"):
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:

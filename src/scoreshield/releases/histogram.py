@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import check_delta, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -36,7 +36,9 @@ _ROWS = 1024
 
 
 @clear_frames_on_error
-@validate()
+@validate(
+    epsilon=check_epsilon, delta=check_delta, mechanism=one_of(HISTOGRAM_MECHANISMS), norm=one_of(_embeddings.NORMS)
+)
 def release_histogram(
     embeddings: ArrayLike,
     query: ArrayLike | None,
@@ -65,14 +67,10 @@ def release_histogram(
     HistogramRelease with ``.counts``, ``.edges``, ``.guarantee``; ``.rate(t)``, ``.threshold(target)``,
     ``.error(confidence)`` and ``.distribution()`` for plans.
     """
-    epsilon = _validation.check_epsilon(epsilon)
-    delta = _validation.check_probability(delta, "delta", zero=True)
-    mechanism = _validation.check_option(mechanism, "mechanism", HISTOGRAM_MECHANISMS)
     if (mechanism == "gaussian") != (delta > 0):
         _validation.reject("delta", "above 0 for Gaussian noise and 0 for geometric", delta)
     low, high = check_score_range(score_range)
     edges = _edges(bins, low, high)
-    norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
     source = Collection.check(embeddings, adjacency, least=1 if query is not None else 2)
     if source.adjacency.of(Released("scores", source.size)).moved > 1:
         raise InvalidInput("A histogram protects single records, or identities with centroids=True.")

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import validate, whole_from
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import needs_memory, project_elliptope
@@ -222,14 +222,13 @@ def prepare_index(
     return Prepared(guarantee, source.adjacency, rng, checked_rows, draw)
 
 
-@validate()
+@validate(dimension=whole_from(2))
 def pair_components(epsilon: float, dimension: int) -> int:
     """How many components of a random subspace serve pairwise scores best, from public facts alone.
 
     A score of two private vectors should tell equal records from unrelated ones: of mean 1 or 0, with variances that
     are public. This is the number of components r that makes the sum of the two least; docs/index-release.md.
     """
-    dimension = _validation.check_count(dimension, "dimension", least=2)
     best, least = 2, math.inf
     for r in range(2, dimension + 1):
         maker = PrivUnit.calibrated(r, epsilon)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
@@ -153,7 +153,7 @@ def prepare_matches(
 
 
 @clear_frames_on_error
-@validate()
+@validate(k=check_count, epsilon=check_epsilon, mechanism=one_of(SELECTIONS))
 def release_top_k(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -176,11 +176,8 @@ def release_top_k(
         Gumbel noise, which is that of k rounds of the exponential mechanism).
     score_range : public; its width over a selection's budget is the scale of the noise.
     """
-    epsilon = _validation.check_epsilon(epsilon)
-    mechanism = _validation.check_option(mechanism, "mechanism", SELECTIONS)
     low, high = check_score_range(score_range)
     source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng)
-    k = _validation.check_count(k, "k")
     if k > source.size:
         _validation.reject("k", f"at most the number of records, {source.size:,}", k)
     each = epsilon / k

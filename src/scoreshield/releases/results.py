@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
 from scoreshield import _files, _loading, _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, check_inside_unit, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.lowrank import unit_factor, unit_gram
 from scoreshield.privacy.guarantee import Guarantee
@@ -105,14 +105,13 @@ class ScoreRelease(Release):
         """The nearest feasible scores: the noisy ones clipped to the public range. For showing, not for ranking."""
         return np.clip(self.noisy, *self.guarantee.score_range)
 
-    @validate()
+    @validate(k=check_count)
     def top_k(self, k: int, threshold: float | None = None) -> NDArray[np.intp]:
         """Indices of the ``k`` largest noisy scores, best first, of those at or above ``threshold`` if one is given.
 
         Fewer than k are returned where fewer pass. A batch gives one row a query, padded with -1. Ties are broken
         by a random order that belongs to the release, so that asking twice answers the same.
         """
-        k = _validation.check_count(k, "k")
         if threshold is not None:
             threshold = _validation.check_real(threshold, "threshold")
         if self.noisy.ndim == 1:
@@ -273,10 +272,9 @@ class MatchRelease(Release):
         """An unbiased estimate of how many records pass; it may lie below 0 or above n."""
         return (len(self.candidates) - self.expected_false) / (2 * self.keep - 1)
 
-    @validate()
+    @validate(confidence=check_inside_unit)
     def count_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """An interval that covers the true count with at least this probability (Bernstein's inequality)."""
-        confidence = _validation.check_probability(confidence, "confidence", zero=False)
         n, level = self.guarantee.shape[0], math.log(2 / (1 - confidence))
         reach = math.sqrt(2 * n * self.keep * (1 - self.keep) * level) + level / 3
         half = reach / (2 * self.keep - 1)
@@ -351,14 +349,13 @@ class HistogramRelease(Release):
         found = np.interp(t, self.edges, self.rates)
         return float(found) if found.ndim == 0 else found
 
-    @validate()
+    @validate(confidence=check_inside_unit)
     def error(self, confidence: float = 0.95) -> float:
         """What noise adds to every rate at an edge at once, at most, with this probability.
 
         Sums of symmetric noise have their maximum below x with twice the tail of the last sum (Levy's inequality), and
         that has Chernoff's bound. Averaging the two ways of counting and the monotone fit only help.
         """
-        confidence = _validation.check_probability(confidence, "confidence", zero=False)
         level = math.log(4 / (1 - confidence))
         bins, scale = len(self.counts), self.guarantee.scale
         if self.guarantee.mechanism == "gaussian":
@@ -367,10 +364,9 @@ class HistogramRelease(Release):
         s = np.linspace(1e-4, 0.9999, 20_000) / scale
         return float(np.min((level - bins * np.log1p(-((s * scale) ** 2))) / s)) / self.total
 
-    @validate()
+    @validate(target=check_inside_unit)
     def threshold(self, target: float) -> float:
         """The least threshold at which the private rate is at most ``target``."""
-        target = _validation.check_probability(target, "target", zero=False)
         rates = self.rates
         place = int(np.argmax(rates <= target))
         if place == 0 or rates[place] == rates[place - 1]:

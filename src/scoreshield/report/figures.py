@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _validation, decisions
-from scoreshield._validation import validate
+from scoreshield import decisions
+from scoreshield._validation import validate, whole_from
 from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
 from scoreshield.errors import FileError
 from scoreshield.geometry.arrays import Progress
@@ -59,7 +59,7 @@ _RULE_COLOUR = {"analytic": RED, "conservative": AMBER, "classical": VIOLET}
 _CLAMPED = "Δ = 1.5 holds because scores are clamped to the public range [−0.5, 1] before noise (the paper assumes it)."
 
 
-@validate()
+@validate(scores_per_side=whole_from(1000))
 def make_figures(
     out: Path, *, scores_per_side: int = 200_000, seed: int = 0, progress: Progress | None = None
 ) -> list[Path]:
@@ -72,7 +72,6 @@ def make_figures(
     seed : of the synthetic scores.
     progress : told how many figures are done, and how many there are.
     """
-    scores_per_side = _validation.check_count(scores_per_side, "scores_per_side", least=1000)
     sets = [score_set(name, scores_per_side, seed) for name in FAMILIES]
     figures: dict[str, Callable[[], Figure]] = {
         "score-histograms.png": lambda: score_histograms(sets),

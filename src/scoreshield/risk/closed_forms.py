@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainc, ndtr
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate, whole_from
 from scoreshield.privacy.adjacency import FULL_RANGE, REGIMES, check_score_range
 
 Float = NDArray[np.float64]
@@ -108,7 +108,7 @@ class Bounds:
         return as_table(f"{self.regime}, n = {self.n:,}, sigma = {self.sigma:g}", rows, self.conditional)
 
 
-@validate()
+@validate(active=whole_from(0))
 def bounds(
     regime: str,
     n: int,
@@ -139,7 +139,6 @@ def bounds(
     low, high = check_range(regime, score_range)
     if not isinstance(diagonal_noise, bool | np.bool_) or (diagonal_noise and regime == "scores"):
         _validation.reject("diagonal_noise", "False for scores, True or False for row and gram", diagonal_noise)
-    active = _validation.check_count(active, "active", least=0)
     free = n if regime == "scores" else n - 1
     if active > (0 if regime == "gram" else free):
         must = "0 for a Gram matrix" if regime == "gram" else f"at most {free}, the number of free scores"
@@ -201,7 +200,7 @@ def _rank_dimension(name: str, n: int, r: int) -> float:
     return n * (r - 1) - r * (r - 1) / 2 if name == "rank-aware" else float(n * r)
 
 
-@validate()
+@validate(name=one_of(RANK_BOUNDS))
 def crossover_rank(n: int, sigma: float, *, name: str = "rank-aware") -> int:
     """The largest rank at which the named rank bound is at most the best one that knows no rank; 0 where none is.
 
@@ -209,7 +208,6 @@ def crossover_rank(n: int, sigma: float, *, name: str = "rank-aware") -> int:
     """
     _, n = _regime_and_size("gram", n)
     sigma = check_sigma(sigma)
-    name = _validation.check_option(name, "name", RANK_BOUNDS)
     best = bounds("gram", n, sigma).best.value
     # Each grows with r, or is above n (n - 1) / 2 and so above the best; hence bisection.
     return bisect_right(range(1, n + 1), 0, key=lambda r: int(sigma**2 * _rank_dimension(name, n, r) > best))
@@ -245,7 +243,7 @@ def statistical_dimension_box(
     return float(_dimensions(x, score_range, multipliers, tol, None).sum())
 
 
-@validate()
+@validate(index=whole_from(0))
 def statistical_dimension_row(
     x: ArrayLike,
     index: int,
@@ -254,7 +252,6 @@ def statistical_dimension_row(
     tol: float = 0.0,
 ) -> float:
     """The same for the row of record ``index``: its own entry is fixed at 1 and counts 0."""
-    index = _validation.check_count(index, "index", least=0)
     return float(_dimensions(x, score_range, multipliers, tol, index).sum())
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_inside_unit, validate, whole_from
 from scoreshield.geometry import denoise as denoisers
 from scoreshield.geometry.elliptope import project_elliptope
 from scoreshield.privacy.adjacency import FULL_RANGE, REGIMES
@@ -83,7 +83,7 @@ class Comparison:
         return as_table(head, rows, self.bounds.conditional)
 
 
-@validate()
+@validate(trials=whole_from(2), confidence=check_inside_unit)
 def simulate(
     regime: str,
     clean: ArrayLike,
@@ -113,8 +113,6 @@ def simulate(
     """
     truth = _truth(regime, clean, index, score_range)
     sigma = check_sigma(sigma)
-    trials = _validation.check_count(trials, "trials", least=2)
-    confidence = _validation.check_probability(confidence, "confidence", zero=False)
     generator = _generator(rng)
     options = denoisers.METHODS if truth.regime == "gram" else ("projection", "none")
     estimator = _validation.check_option(estimator, "estimator", options)

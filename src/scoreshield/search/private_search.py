@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scoreshield import _validation
 from scoreshield._frames import clear_frames, clear_frames_on_error
 from scoreshield._locks import ThreadLock
-from scoreshield._validation import validate
+from scoreshield._validation import check_delta, check_epsilon, validate
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -107,7 +107,7 @@ class PrivateSearch:
     """
 
     @clear_frames_on_error
-    @validate()
+    @validate(epsilon=check_epsilon, delta=check_delta)
     def __init__(
         self,
         store: Store | Pinned | ArrayLike,
@@ -132,8 +132,6 @@ class PrivateSearch:
         progress: Progress | None = None,
     ) -> None:
         self.mode = _validation.check_option(mode, "mode", MODES)
-        epsilon = _validation.check_epsilon(epsilon)
-        delta = _validation.check_probability(delta, "delta", zero=True)
         sampler_name(rng)
         self._ledger = check_ledger(ledger, self.mode, rng)
         limit = check_limit(max_epsilon, epsilon, self.mode, ledger)

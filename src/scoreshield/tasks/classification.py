@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate, whole_from
 from scoreshield.releases.results import Release, RowRelease, ScoreRelease
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
 
 
-@validate()
+@validate(k=check_count, seed=whole_from(0))
 def knn_accuracy(
     released: Release | ArrayLike,
     labels: ArrayLike,
@@ -43,8 +43,6 @@ def knn_accuracy(
     seed : fixes the order of equal similarities at the k-th place.
     view : which matrix of a Gram release: "feasible" or "noisy".
     """
-    k = _validation.check_count(k, "k")
-    seed = _validation.check_count(seed, "seed", least=0)
     if query_labels is None:
         if isinstance(released, ScoreRelease):
             _validation.reject("query_labels", "given where scores of queries are released", query_labels)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import validate, whole_from
 from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, Whole
@@ -75,7 +75,7 @@ class Recommendation:
     fallbacks: int
 
 
-@validate()
+@validate(seed=whole_from(0))
 def collaborative_filtering(
     released: Release | ArrayLike,
     train: RatingTable,
@@ -103,7 +103,6 @@ def collaborative_filtering(
         if not isinstance(table, RatingTable) or table.users.max() >= len(matrix):
             _validation.reject(name, f"a RatingTable of users below {len(matrix)}", table)
     low, high = _scale(scale)
-    seed = _validation.check_count(seed, "seed", least=0)
     means = _means(train, len(matrix))
     centred = train.ratings - means[train.users]
     if neighbours is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate, whole_from
 from scoreshield.errors import InvalidInput
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
@@ -72,7 +72,7 @@ class SearchMetrics:
     per_query: Mapping[str, Float] = field(repr=False)
 
 
-@validate()
+@validate(seed=whole_from(0))
 def instance_retrieval(
     released: Release | ArrayLike,
     labels: ArrayLike,
@@ -96,7 +96,6 @@ def instance_retrieval(
     view : which matrix of a Gram release: "feasible" or "noisy".
     """
     matrix = _reading.similarities(released, view)
-    seed = _validation.check_count(seed, "seed", least=0)
     if isinstance(ks, str) or not isinstance(ks, Iterable):
         _validation.reject("ks", "a list of whole numbers, each at least 1", ks)
     wanted = [_validation.check_count(k, "ks") for k in ks]
@@ -116,7 +115,7 @@ def instance_retrieval(
     )
 
 
-@validate()
+@validate(k=check_count, seed=whole_from(0))
 def ranked(
     released: Release | ArrayLike,
     k: int,
@@ -137,8 +136,6 @@ def ranked(
 
     Several queries give one row each, padded with -1. A row release ranks its own record too, whose score is 1.
     """
-    k = _validation.check_count(k, "k")
-    seed = _validation.check_count(seed, "seed", least=0)
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
     if (query is None) == isinstance(released, IndexRelease):
@@ -156,7 +153,7 @@ def ranked(
     return _cut(_reading.descending(values, seed), values, k, threshold)
 
 
-@validate()
+@validate(k=check_count)
 def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
     """The paper's rule, for reproducing its tables: rank *clipped* scores, ties by smaller index.
 
@@ -169,7 +166,6 @@ def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None =
     released : a score or row release, or an array of scores, which is clipped to [-1, 1].
     threshold : only records whose clipped score is at least this.
     """
-    k = _validation.check_count(k, "k")
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
     scores = released.scores if isinstance(released, ScoreRelease) else _reading.scores(released)
@@ -189,7 +185,7 @@ def _cut(order: Whole, scores: Float, k: int, threshold: float | None) -> Whole:
     return np.where(np.arange(width) < passing[:, None], first[:, :width], -1)
 
 
-@validate()
+@validate(k=check_count)
 def search_metrics(
     rankings: Sequence[ArrayLike] | NDArray[Any],
     relevant: Sequence[Iterable[int]] | NDArray[Any],
@@ -206,7 +202,6 @@ def search_metrics(
     k : how many of each ranking count.
     reference : other rankings of the same queries, such as those without noise, for ``overlap``.
     """
-    k = _validation.check_count(k, "k")
     found = _rankings(rankings, "rankings", k)
     wanted = _relevant(relevant, len(found))
     gains = np.zeros((len(found), k))

@@ -23,7 +23,7 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def tokens_of(text: str) -> list[str]:
-    return [text[start:end] for start, end in token_offsets(text, None, "test")]
+    return [text[start:end] for start, end in token_offsets(text, None)]
 
 
 def test_by_hand() -> None:
@@ -56,7 +56,7 @@ def test_defaults_are_the_papers() -> None:
 def test_properties(text: str, size: int, data: st.DataObject, pattern: bool) -> None:
     overlap = data.draw(st.integers(0, size - 1))
     tokenizer = None if pattern else words
-    spans = token_offsets(text, tokenizer, "test")
+    spans = token_offsets(text, tokenizer)
     found = chunk(text, size=size, overlap=overlap, tokenizer=tokenizer)
     held = [[i for i, (a, b) in enumerate(spans) if c.start <= a and b <= c.end] for c in found]
     for c, inside in zip(found, held, strict=True):
@@ -72,7 +72,7 @@ def test_properties(text: str, size: int, data: st.DataObject, pattern: bool) ->
 
 @given(st.text(max_size=200))
 def test_default_tokens_hold_every_character_but_blanks_once(text: str) -> None:
-    spans = token_offsets(text, None, "test")
+    spans = token_offsets(text, None)
     covered = [i for a, b in spans for i in range(a, b)]
     assert covered == [i for i, character in enumerate(text) if not character.isspace()]
     assert all(b - a <= 20 for a, b in spans)

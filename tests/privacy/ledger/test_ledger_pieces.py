@@ -371,7 +371,7 @@ class TestCharging:
             use(promise, dataset=name, adjacency=ss.Identity([0, 0, 1]), same_people=True)
             use(promise, dataset=name, same_people=True)
         key, unit = ledger._key, ledger.entries()[0].unit
-        assert unit == module.charge_of(promise, adjacency, key, "f", same_people=False)[1]
+        assert unit == module.charge_of(promise, adjacency, key, same_people=False)[1]
 
     def test_what_a_batch_is_told(self) -> None:
         """What was spent before it, what its charge asks for, and how many there are."""

@@ -64,7 +64,7 @@ def test_promises() -> None:
 
 
 def charge(item: Any, adjacency: Any = None, same_people: bool = False) -> tuple[Profile, str, str]:
-    return charge_of(item, adjacency, KEY, "f", same_people=same_people)
+    return charge_of(item, adjacency, KEY, same_people=same_people)
 
 
 class TestCharges:
@@ -153,7 +153,7 @@ class TestIdentities:
 
     def test_another_adjacency(self) -> None:
         for other in (ss.Replacement(), ss.Identity([0, 1, 2]), ss.Identity([0, 0, 1], centroids=True)):
-            with pytest.raises(ss.InvalidInput, match="'adjacency' parameter of f must be the one of the release"):
+            with pytest.raises(ss.InvalidInput, match="'adjacency' parameter must be the one of the release"):
                 charge(self.promise, other, same_people=True)
 
 

@@ -344,25 +344,25 @@ def test_bins_may_be_narrow_but_not_too_narrow() -> None:
 @pytest.mark.parametrize("values", [[], [[1.0]], ["a"], [1.0, 1.0], [2.0, 1.0], [math.nan], [0.0, math.inf], [True, 2]])
 def test_what_does_not_grow_is_an_error(values: Any) -> None:
     if values == [True, 2]:
-        assert increasing(values, "x", "f").tolist() == [1.0, 2.0]
+        assert increasing(values, "x").tolist() == [1.0, 2.0]
         return
     with pytest.raises(ss.InvalidInput):
-        increasing(values, "x", "f")
+        increasing(values, "x")
 
 
 def test_ranges() -> None:
-    assert check_range([0, 0.001], "f") == (0.0, 0.001)
-    assert check_range((-1, 1), "f") == (-1.0, 1.0)
+    assert check_range([0, 0.001]) == (0.0, 0.001)
+    assert check_range((-1, 1)) == (-1.0, 1.0)
     for wrong in ((0.0, 0.0009), (-1.1, 0.0), (0.0, 1.1), (0.5, 0.0), (0.0,), (0.0, 0.5, 1.0), {0.0, 1.0}, None):
         with pytest.raises(ss.InvalidInput):
-            check_range(wrong, "f")
+            check_range(wrong)
 
 
 def test_tails_of_public_scores() -> None:
-    assert tail([0.1, 0.2, 0.2, 0.3], np.array([0.0, 0.1, 0.2, 0.3]), "x", "f").tolist() == [1.0, 0.75, 0.25, 0.0]
+    assert tail([0.1, 0.2, 0.2, 0.3], np.array([0.0, 0.1, 0.2, 0.3]), "x").tolist() == [1.0, 0.75, 0.25, 0.0]
     for wrong in ([], [[0.1]], ["a"], [math.nan]):
         with pytest.raises(ss.InvalidInput):
-            tail(wrong, np.array([0.0]), "x", "f")
+            tail(wrong, np.array([0.0]), "x")
 
 
 def test_recall_by_hand() -> None:
@@ -419,7 +419,7 @@ class Tail:
 
 
 def test_public_scores_that_know_their_tail() -> None:
-    found = tail(Tail(), np.array([-0.5, 0.5]), "x", "f")
+    found = tail(Tail(), np.array([-0.5, 0.5]), "x")
     assert found.dtype == np.float64
     assert found.tolist() == [1.0, 0.0]
     cuts = np.array([-0.5, 0.5])
@@ -429,9 +429,9 @@ def test_public_scores_that_know_their_tail() -> None:
             assert not inclusive
             return (1 - np.asarray(thresholds)) / 2
 
-    assert program.masses_of(Even(), [-1.0, 0.0, 1.0], cuts, "f") == pytest.approx([0.25, 0.5, 0.25])
+    assert program.masses_of(Even(), [-1.0, 0.0, 1.0], cuts) == pytest.approx([0.25, 0.5, 0.25])
     with pytest.raises(ss.InvalidInput):
-        program.masses_of(Tail(), [-1.0, 0.0, 1.0], cuts, "f")  # no mass at the ends
+        program.masses_of(Tail(), [-1.0, 0.0, 1.0], cuts)  # no mass at the ends
 
 
 def test_the_mass_of_each_level() -> None:
@@ -445,7 +445,7 @@ def test_the_mass_of_each_level() -> None:
             return np.array([1.0, 0.5, 0.25, 1e-20])
 
     levels = [-1.0, -0.5, 0.0, 0.5, 1.0]
-    found = program.masses_of(Far(), levels, [-0.7, -0.2, 0.2, 0.7], "f")
+    found = program.masses_of(Far(), levels, [-0.7, -0.2, 0.2, 0.7])
     raw = np.array([1e-20, 0.4, 0.35, 0.25, 1e-20])
     assert found == pytest.approx(raw / raw.sum(), rel=1e-12, abs=0)
 
@@ -458,24 +458,24 @@ def test_the_mass_of_each_level() -> None:
         def __call__(self, x: float) -> float:
             return 2 + x
 
-    assert program.masses_of(Half(), [-1.0, 0.0, 1.0], [-0.5, 0.5], "f") == pytest.approx([1 / 6, 2 / 6, 3 / 6])
-    assert program.masses_of([1, 1, 2], [-1.0, 0.0, 1.0], [-0.5, 0.5], "f").tolist() == [0.25, 0.25, 0.5]
-    assert program.masses_of(None, [-1.0, 1.0], [0.0], "f").tolist() == [0.5, 0.5]
+    assert program.masses_of(Half(), [-1.0, 0.0, 1.0], [-0.5, 0.5]) == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    assert program.masses_of([1, 1, 2], [-1.0, 0.0, 1.0], [-0.5, 0.5]).tolist() == [0.25, 0.25, 0.5]
+    assert program.masses_of(None, [-1.0, 1.0], [0.0]).tolist() == [0.5, 0.5]
 
 
 def test_costs_by_hand() -> None:
     levels, outputs = [0.0, 1.0, 2.0], [0.0, 1.0, 3.0]
-    assert program.costs_of("squared", levels, outputs, None, "f").tolist() == [[0, 1, 9], [1, 0, 4], [4, 1, 1]]
-    assert program.costs_of("absolute", levels, outputs, None, "f").tolist() == [[0, 1, 3], [1, 0, 2], [2, 1, 1]]
+    assert program.costs_of("squared", levels, outputs, None).tolist() == [[0, 1, 9], [1, 0, 4], [4, 1, 1]]
+    assert program.costs_of("absolute", levels, outputs, None).tolist() == [[0, 1, 3], [1, 0, 2], [2, 1, 1]]
     # Accepted is what lies above the threshold, not what equals it.
-    assert program.costs_of("threshold", levels, outputs, 1.0, "f").tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
-    assert program.costs_of("threshold", levels, outputs, 0.0, "f").tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert program.costs_of("threshold", levels, outputs, 1.0).tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
+    assert program.costs_of("threshold", levels, outputs, 0.0).tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     own = np.array([[1e100, -1e100, 0], [1, 2, 3], [4, 5, 6]])
-    assert np.array_equal(program.costs_of(own, levels, outputs, None, "f"), own)
-    assert program.costs_of(own[1:].astype(np.int8), [0.0, 1.0], outputs, None, "f").dtype == np.float64
+    assert np.array_equal(program.costs_of(own, levels, outputs, None), own)
+    assert program.costs_of(own[1:].astype(np.int8), [0.0, 1.0], outputs, None).dtype == np.float64
     for wrong in (own.T[:2], own.astype(str), own * 1.1, own.tolist()[0]):
         with pytest.raises(ss.InvalidInput):
-            program.costs_of(wrong, levels, outputs, None, "f")
+            program.costs_of(wrong, levels, outputs, None)
 
 
 def test_the_dual_bound_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,10 +594,10 @@ def test_the_best_output_is_told_openly() -> None:
 )
 def test_how_large_a_program_may_be(count: int, outputs: int, delta: float, fits: bool) -> None:
     if fits:
-        tables._check_size(count, outputs, delta, "f")
+        tables._check_size(count, outputs, delta)
         return
-    with pytest.raises(ss.InvalidInput, match="The 'levels' parameter of f must be"):
-        tables._check_size(count, outputs, delta, "f")
+    with pytest.raises(ss.InvalidInput, match="The 'levels' parameter must be"):
+        tables._check_size(count, outputs, delta)
 
 
 def test_as_many_levels_as_asked_for() -> None:
@@ -614,12 +614,12 @@ def test_the_grid_of_a_table() -> None:
     found = tables._on_grid(np.array([-1.0, -0.9, -0.2, 0.3, 0.7, 9.0]), -0.9, 0.7, 0.5)
     assert found.tolist() == [-0.5, -0.5, 0.0, 0.5, 0.5, 0.5]
     assert not np.signbit(found[2])
-    assert tables._outputs([-1.0, 0.0, 1.0], -1.0, 1.0, 0.25, "f").tolist() == [-1.0, 0.0, 1.0]
-    assert len(tables._outputs(np.linspace(-1, 1, 10_000), -1.0, 1.0, 2.0**-29, "f")) == 10_000
+    assert tables._outputs([-1.0, 0.0, 1.0], -1.0, 1.0, 0.25).tolist() == [-1.0, 0.0, 1.0]
+    assert len(tables._outputs(np.linspace(-1, 1, 10_000), -1.0, 1.0, 2.0**-29)) == 10_000
     for wrong in (np.linspace(-1, 1, 10_001), [0.0, 0.1], [-1.01, 0.0], [0.0, 1.01]):
         step = 2.0**-29 if len(wrong) > 2 else 0.25
-        with pytest.raises(ss.InvalidInput, match="The 'outputs' parameter of f must be"):
-            tables._outputs(wrong, -1.0, 1.0, step, "f")
+        with pytest.raises(ss.InvalidInput, match="The 'outputs' parameter must be"):
+            tables._outputs(wrong, -1.0, 1.0, step)
 
 
 def test_a_threshold_beside_another_utility_is_a_cut() -> None:

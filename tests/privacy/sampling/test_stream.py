@@ -259,7 +259,7 @@ def test_research_words_are_those_of_the_generator() -> None:
     same = np.random.default_rng(5).integers(0, 2**64, 1000, dtype=np.uint64)
     assert np.array_equal(words.view(np.uint64), same ^ np.uint64(2**63))
     for seed in (5, np.int64(5), np.random.default_rng(5)):
-        assert np.array_equal(streams.stream_from(seed, "f").words(1000), words)
+        assert np.array_equal(streams.stream_from(seed).words(1000), words)
 
 
 def test_errors_name_the_seed_and_the_function() -> None:

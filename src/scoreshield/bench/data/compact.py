@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _loading, _validation
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate
 from scoreshield.bench.data import _fields, _files, archives
 from scoreshield.bench.data.sets import (
     FacePairs,
@@ -147,10 +147,9 @@ def cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet]:
     return parts[0], parts[1]
 
 
-@validate()
+@validate(set_name=one_of(LFW_SCORE_SETS))
 def lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
     """Cosine scores of the 6,000 pairs of the official LFW protocol, by one of ``LFW_SCORE_SETS``."""
-    set_name = _validation.check_option(set_name, "set_name", LFW_SCORE_SETS)
     names = (f"{set_name}_genuine", f"{set_name}_impostor", "fold_genuine", "fold_impostor")
     genuine, impostor, genuine_fold, impostor_fold = _arrays(data_dir, "lfw_scores.npz", names).values()
     return ScorePairs(

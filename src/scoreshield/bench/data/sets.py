@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import validate, whole_from
 from scoreshield.bench.data import _fields
 from scoreshield.bench.data._fields import Float, Float32, Items, Whole
 from scoreshield.errors import InvalidInput
@@ -205,10 +205,9 @@ class Ratings:
     def __len__(self) -> int:
         return len(self.ratings)
 
-    @validate()
+    @validate(fold=whole_from(0))
     def split(self, fold: int) -> tuple[Self, Self]:
         """The ratings to learn from and those to test on: all other folds, and this one."""
-        fold = _validation.check_count(fold, "fold", least=0)
         tested = self.fold == fold
         if not tested.any() or tested.all():
             there = ", ".join(str(number) for number in np.unique(self.fold))

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from scoreshield import _files, _loading, _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
 
@@ -132,7 +132,7 @@ class ChatModel:
         return self._answer(_checked_messages(messages), allow_empty)
 
     @clear_frames_on_error
-    @validate()
+    @validate(workers=check_count)
     def complete_all(
         self,
         conversations: Sequence[Messages],
@@ -147,7 +147,6 @@ class ChatModel:
         many answers are in and whether they were kept. An interrupt ends it at once. ``progress`` is called with
         (answers in, answers in all).
         """
-        workers = _validation.check_count(workers, "workers")
         if not isinstance(conversations, Sequence) or isinstance(conversations, str):
             _validation.reject("conversations", "a list of conversations", conversations)
         checked = [_checked_messages(messages) for messages in conversations]

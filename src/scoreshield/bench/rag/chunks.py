@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import validate, whole_from
 from scoreshield.errors import InvalidInput
 
 Offsets: TypeAlias = list[tuple[int, int]]
@@ -88,11 +88,10 @@ def chunk_documents(
     ]
 
 
-@validate()
+@validate(limit=whole_from(0))
 def first_tokens(text: str, limit: int, tokenizer: Tokenizer = None) -> tuple[str, int]:
     """The beginning of a text, up to and with its token number ``limit``, and how many tokens that is."""
     spans = token_offsets(_text(text, "text"), tokenizer)
-    limit = _validation.check_count(limit, "limit", least=0)
     if len(spans) <= limit:
         return text, len(spans)
     return (text[: spans[limit - 1][1]] if limit else ""), limit

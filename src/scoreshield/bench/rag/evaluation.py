@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_count, validate
 from scoreshield.bench.rag import prompts
 from scoreshield.bench.rag.chat import ChatModel
 from scoreshield.bench.rag.chunks import Tokenizer, first_tokens
@@ -136,7 +136,7 @@ class AnswerResult:
         return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
 
 
-@validate()
+@validate(oracle_tokens=check_count, workers=check_count)
 def evaluate_answers(
     corpus: Corpus,
     questions: Sequence[Question],
@@ -170,8 +170,6 @@ def evaluate_answers(
             _validation.reject(name, "a ChatModel", type(model).__name__)
     names = _conditions(conditions)
     found = {name: _retrieved(name, retrieval, corpus, questions) for name in names}
-    oracle_tokens = _validation.check_count(oracle_tokens, "oracle_tokens")
-    workers = _validation.check_count(workers, "workers")
 
     records: list[AnswerRecord] = []
     steps = _Steps(progress, 2 * len(names) * len(questions))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import one_of, validate
 from scoreshield.bench.rag.corpus import Corpus, Question, check_questions
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -167,7 +167,7 @@ class RetrievalResult:
         return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
 
 
-@validate()
+@validate(condition=one_of(RETRIEVING))
 def retrieve(
     corpus: Corpus,
     query: ArrayLike,
@@ -185,7 +185,6 @@ def retrieve(
     release : for "private", a callable from the query's embedding to a release over ``corpus.embeddings``.
     paper_rule : rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
     """
-    condition = _validation.check_option(condition, "condition", RETRIEVING)
     rule = _setting(setting)
     queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1])
     if not single:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_epsilon, validate, whole_from
 
 Float = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class RetrievalCuts:
     recall: float
 
 
-@validate()
+@validate(epsilon=check_epsilon, bins=whole_from(2))
 def retrieval_cuts(
     epsilon: float,
     records: int,
@@ -66,9 +66,7 @@ def retrieval_cuts(
     irrelevant, relevant : *public* scores: arrays, or a ``Sample`` or ``Distribution``.
     bins : how many bins, 2 to 64; the cuts are one fewer.
     """
-    epsilon = _validation.check_epsilon(epsilon)
     records, k = _sizes(records, k)
-    bins = _validation.check_count(bins, "bins", least=2)
     if bins > 64:
         _validation.reject("bins", "at most 64", bins)
     low, high = check_range(score_range)
@@ -80,12 +78,11 @@ def retrieval_cuts(
     return RetrievalCuts(tuple(float(places[i]) for i in cuts), best)
 
 
-@validate()
+@validate(epsilon=check_epsilon)
 def predicted_recall(
     epsilon: float, records: int, k: int, irrelevant: object, relevant: object, cuts: ArrayLike
 ) -> float:
     """Recall at k of randomised response on these bins, by the formula of this module."""
-    epsilon = _validation.check_epsilon(epsilon)
     records, k = _sizes(records, k)
     edges = increasing(cuts, "cuts")
     far, near = tail(irrelevant, edges, "irrelevant"), tail(relevant, edges, "relevant")

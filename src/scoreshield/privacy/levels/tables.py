@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import check_delta, check_epsilon, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.cuts import (
@@ -243,7 +243,7 @@ def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None
         )
 
 
-@validate()
+@validate(epsilon=check_epsilon, delta=check_delta)
 def optimal_channel(
     epsilon: float,
     delta: float = 0.0,
@@ -268,10 +268,8 @@ def optimal_channel(
         ``threshold``; accepted is score > threshold), or a matrix of costs, levels x outputs.
     outputs : what may be released, in the range; the levels unless given.
     """
-    epsilon = _validation.check_epsilon(epsilon)
     if epsilon < 1e-6:
         _validation.reject("epsilon", "at least 1e-6", epsilon)
-    delta = _validation.check_probability(delta, "delta", zero=True)
     if 0 < delta < 1e-12:
         _validation.reject("delta", "0, or at least 1e-12, below which whole 2^-62nds cannot keep it", delta)
     low, high = check_range(score_range)
@@ -304,7 +302,7 @@ def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
     return mixture if general is None or program.expected(general, costs) >= limit else general
 
 
-@validate()
+@validate(epsilon=check_epsilon)
 def randomised_response(
     epsilon: float, cuts: ArrayLike, *, score_range: tuple[float, float] = (-1.0, 1.0)
 ) -> LevelChannel:
@@ -313,7 +311,6 @@ def randomised_response(
     The true bin is told with probability e^epsilon / (e^epsilon + k - 1), rounded down to a 2^-62nd or so, and every
     other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
     """
-    epsilon = _validation.check_epsilon(epsilon)
     low, high = check_range(score_range)
     edges = np.concatenate([[low], increasing(cuts, "cuts"), [high]])
     width = float(np.diff(edges).min())
