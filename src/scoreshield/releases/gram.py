@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
@@ -49,8 +50,8 @@ def release_gram(
     denoise: str = "projection",
     max_iterations: int | None = None,
     device: str = "cpu",
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
     unsafe_reproduce_paper: bool = False,
     progress: Progress | None = None,
 ) -> GramRelease:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_delta, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -50,8 +51,8 @@ def release_histogram(
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
 ) -> HistogramRelease:
     """Release how many scores lie in each public bin.
 

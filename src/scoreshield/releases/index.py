@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import validate, whole_from
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -142,8 +143,8 @@ def release_index(
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
     progress: Progress | None = None,
 ) -> IndexRelease:
     """Release private vectors that answer every later query, and all pairwise scores, at no further cost.
@@ -193,7 +194,7 @@ def prepare_index(
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
     adjacency: Adjacency = Replacement(),  # noqa: B008
-    rng: Any = None,
+    rng: Rng = None,
     progress: Progress | None = None,
 ) -> Prepared[_embeddings.Rows, IndexRelease]:
     """An index that nothing was charged for yet; the parameters are those of :func:`release_index`."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -55,8 +56,8 @@ def release_matches(
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
 ) -> MatchRelease:
     """Release which records score above a public threshold, under pure epsilon.
 
@@ -98,7 +99,7 @@ def prepare_matches(
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
-    rng: Any = None,
+    rng: Rng = None,
 ) -> Prepared[Float, MatchRelease]:
     """A screening that nothing was charged for yet; the parameters are those of :func:`release_matches`."""
     epsilon = _validation.check_epsilon(epsilon)
@@ -164,8 +165,8 @@ def release_top_k(
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
 ) -> TopKRelease:
     """Release the indices of the k best records, best first, under pure epsilon and without their scores.
 
@@ -220,7 +221,7 @@ def release_top_k(
 
 
 def _inputs(
-    embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Any
+    embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Rng
 ) -> tuple[Collection, Float, str, str]:
     """The checked collection and query, the name of the sampler, and the norm."""
     norm = _validation.check_option(norm, "norm", _embeddings.NORMS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
+from scoreshield._types import AccountLike, Reservation, Rng
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -222,12 +223,12 @@ class Prepared(Generic[Clean, R]):
 
     guarantee: Guarantee
     adjacency: Adjacency
-    rng: Any
+    rng: Rng
     score: Callable[[], Clean]
     draw: Callable[[Clean, Stream], R]
     process: tuple[int, int] = field(default_factory=this_process)
 
-    def release(self, ledger: Any) -> R:
+    def release(self, ledger: AccountLike | None) -> R:
         """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
         pending = reserve(ledger, [self.guarantee], self.adjacency)
         clean = self.score()
@@ -248,25 +249,19 @@ class Prepared(Generic[Clean, R]):
             check_process(self.process)
 
 
-class Pending(Protocol):
-    """A charge that was found to fit and is not yet written."""
-
-    def commit(self) -> Sequence[Any]: ...
-
-
-class _NothingToPay:
+class _NoCharge:
     def commit(self) -> Sequence[Any]:
         return ()
 
 
 def reserve(
-    ledger: Any, guarantees: Sequence[Guarantee], adjacency: Adjacency, *, same_people: bool = False
-) -> Pending:
+    ledger: AccountLike | None, guarantees: Sequence[Guarantee], adjacency: Adjacency, *, same_people: bool = False
+) -> Reservation:
     """Ask an account whether these guarantees fit; ``commit()`` of the result charges them, all or none."""
     if ledger is None:
-        return _NothingToPay()
+        return _NoCharge()
     check_account(ledger)
-    pending: Pending = ledger.reserve(guarantees, adjacency=adjacency, same_people=same_people)
+    pending: Reservation = ledger.reserve(guarantees, adjacency=adjacency, same_people=same_people)
     return pending
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import validate
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import (
@@ -37,8 +38,8 @@ def release_row(
     calibration: str = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
     unsafe_reproduce_paper: bool = False,
 ) -> RowRelease:
     """Release the similarities of the record at a public index with every record (regime iii).

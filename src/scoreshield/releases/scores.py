@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -46,8 +47,8 @@ def release_scores(
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
-    rng: Any = None,
-    ledger: Any = None,
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
     unsafe_reproduce_paper: bool = False,
 ) -> ScoreRelease:
     """Release the cosine similarities of a public query, or a batch of them, with every record (regime i).
@@ -106,7 +107,7 @@ def prepare_scores(
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
-    rng: Any = None,
+    rng: Rng = None,
     unsafe_reproduce_paper: bool = False,
 ) -> Prepared[Float, ScoreRelease]:
     """A score release that nothing was charged for yet; the parameters are those of :func:`release_scores`."""
@@ -181,7 +182,7 @@ def _prepare_levels(
     adjacency: Adjacency,
     score_range: tuple[float, float],
     norm: str,
-    rng: Any,
+    rng: Rng,
 ) -> Prepared[Float, ScoreRelease]:
     """Scores drawn from a table of levels: one record moves one score, and the others' draws cancel."""
     epsilon = _validation.check_epsilon(epsilon)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from scoreshield import _validation
+from scoreshield._types import Rng
 from scoreshield.errors import InvalidInput
 
 Words = NDArray[np.int64]
@@ -101,8 +102,9 @@ def sampler_name(rng: Any) -> str:
     return ResearchStream.name
 
 
-def stream_from(rng: Any) -> Stream:
-    """The stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
-    if sampler_name(rng) == SecureStream.name:
+def stream_from(rng: Rng) -> Stream:
+    """Make the stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
+    sampler_name(rng)
+    if rng is None:
         return SecureStream()
     return ResearchStream(rng if isinstance(rng, np.random.Generator) else np.random.default_rng(int(rng)))

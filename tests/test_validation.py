@@ -1,0 +1,118 @@
+"""Declared constraints: one form of message, which names the parameter and the function that was called."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scoreshield import _validation
+from scoreshield._validation import check_count, check_epsilon, one_of, optional, reject, validate, whole_from
+from scoreshield.errors import InvalidInput, InvalidParameter
+
+
+@validate(epsilon=check_epsilon, k=optional(check_count), mode=one_of(("fast", "exact")))
+def sample(rows: Any, epsilon: float, k: int | None = None, *, mode: str = "fast") -> tuple[Any, ...]:
+    """Example."""
+    if rows == "deep":
+        reject("rows", "a matrix", rows)
+    return rows, epsilon, k, mode
+
+
+class Counter:
+    @validate(start=whole_from(0))
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    @validate(by=check_count)
+    def add(self, by: int) -> int:
+        return self.start + by
+
+
+def test_values_pass_in_their_final_type() -> None:
+    """Given values are converted; defaults and undeclared values pass as they are."""
+    assert sample(1, np.float32(0.5), np.int64(3)) == (1, 0.5, 3, "fast")
+    assert [type(value) for value in sample(1, np.float32(0.5), k=np.int64(3))] == [int, float, int, str]
+    assert sample(rows=None, epsilon=1, mode="exact") == (None, 1.0, None, "exact")
+
+
+@pytest.mark.parametrize(
+    ("call", "parameter", "message"),
+    [
+        (lambda: sample(1, -1), "epsilon", "The 'epsilon' parameter of sample must be a positive finite number. Got -1"),
+        (lambda: sample(1, epsilon=True), "epsilon", "of sample must be a positive finite number. Got True instead."),
+        (lambda: sample(1, 1, 0), "k", "of sample must be a whole number, at least 1 and below 2^53. Got 0 instead."),
+        (lambda: sample(1, 1, mode="slow"), "mode", "of sample must be one of 'fast', 'exact'. Got 'slow' instead."),
+        (lambda: sample("deep", 1), "rows", "The 'rows' parameter of sample must be a matrix. Got 'deep' instead."),
+        (lambda: Counter(-1), "start", "The 'start' parameter of Counter must be a whole number, at least 0"),
+        (lambda: Counter(1).add("1"), "by", "The 'by' parameter of Counter.add must be a whole number"),
+    ],
+)
+def test_message_names_parameter_and_function(call: Any, parameter: str, message: str) -> None:
+    """The error says it in one sentence, and carries it as attributes."""
+    with pytest.raises(InvalidParameter) as caught:
+        call()
+    assert message in str(caught.value)
+    assert caught.value.parameter == parameter
+    assert caught.value.function is not None
+    assert f"of {caught.value.function} " in str(caught.value)
+
+
+def test_innermost_public_function_is_named() -> None:
+    """A parameter belongs to the function that declares it, not to a caller further out."""
+
+    @validate()
+    def outer() -> Any:
+        return sample(1, -1)
+
+    with pytest.raises(InvalidParameter, match="parameter of sample must"):
+        outer()
+
+
+def test_without_a_public_function() -> None:
+    """A check that no public function called names the parameter alone."""
+    with pytest.raises(InvalidInput, match=r"^The 'x' parameter must be a finite number\. Got nan instead\.$"):
+        _validation.check_real(float("nan"), "x")
+
+
+def test_coroutines() -> None:
+    """A coroutine function is checked when it is awaited."""
+
+    @validate(k=check_count)
+    async def count(k: int) -> int:
+        return k
+
+    assert asyncio.run(count(np.int8(2))) == 2
+    with pytest.raises(InvalidParameter, match="of count must be a whole number"):
+        asyncio.run(count(0))
+
+
+def test_signature_and_docstring_stay() -> None:
+    """A decorated function shows its own signature, name and docstring."""
+    assert list(inspect.signature(sample).parameters) == ["rows", "epsilon", "k", "mode"]
+    assert (sample.__name__, sample.__doc__) == ("sample", "Example.")
+
+
+def test_unknown_parameter_is_found_at_import() -> None:
+    """A constraint on a parameter that does not exist raises when the function is defined."""
+    with pytest.raises(ValueError, match="'missing' is not in list"):
+        validate(missing=check_count)(lambda k: k)
+
+
+def test_error_survives_pickling() -> None:
+    """Worker processes send errors back with their attributes."""
+    error = pickle.loads(pickle.dumps(InvalidParameter("k", "must be 1.", "f")))
+    assert (error.parameter, error.problem, error.function) == ("k", "must be 1.", "f")
+    assert str(error) == "The 'k' parameter of f must be 1."
+
+
+def test_no_array_content_in_messages() -> None:
+    """A message shows the shape of an array and nothing of its content."""
+    with pytest.raises(InvalidParameter) as caught:
+        reject("rows", "a vector", np.full((2, 3), 0.123456))
+    assert "0.123" not in str(caught.value)
+    assert "an array of shape (2, 3) and type float64" in str(caught.value)
