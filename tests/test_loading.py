@@ -21,7 +21,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import _loading
-from scoreshield._files import read_array
+from scoreshield._files import read_array, read_json_lines
 from scoreshield.audit import journal, lines
 from scoreshield.bench.data.embedders import HashingEmbedder, embed_cached
 from scoreshield.bench.experiments import table
@@ -271,7 +271,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "parquet": ("x.parquet", read_array),
     "grid": ("x.yaml", read_yaml),
     "table": ("x.csv", table.read),
-    "cells": ("x.jsonl", table.read_lines),
+    "cells": ("x.jsonl", read_json_lines),
     "journal": ("x.jsonl", journal._read),
     "frames": ("x.tsv", read_questions),
 }

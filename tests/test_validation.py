@@ -43,7 +43,11 @@ def test_values_pass_in_their_final_type() -> None:
 @pytest.mark.parametrize(
     ("call", "parameter", "message"),
     [
-        (lambda: sample(1, -1), "epsilon", "The 'epsilon' parameter of sample must be a positive finite number. Got -1"),
+        (
+            lambda: sample(1, -1),
+            "epsilon",
+            "The 'epsilon' parameter of sample must be a positive finite number. Got -1",
+        ),
         (lambda: sample(1, epsilon=True), "epsilon", "of sample must be a positive finite number. Got True instead."),
         (lambda: sample(1, 1, 0), "k", "of sample must be a whole number, at least 1 and below 2^53. Got 0 instead."),
         (lambda: sample(1, 1, mode="slow"), "mode", "of sample must be one of 'fast', 'exact'. Got 'slow' instead."),

@@ -7,9 +7,9 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,31 +240,219 @@ def _is_number(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-@contextlib.contextmanager
-def lock_folder(path: Path) -> Iterator[None]:
-    """Keep a second run out of a folder while this one writes into it.
+# ---- Folders of jobs that can be resumed.
+
+
+class RunFolder:
+    """The folder of one job that can be stopped and resumed.
+
+    It holds ``settings.json`` (what the job does), ``.lock`` (which keeps a second run out) and the files of the job.
+    :meth:`write` writes files whole or not at all, and :meth:`append_line` adds whole lines to a file. Only
+    :meth:`lock` creates the folder, and a folder of another job is left as it is.
 
     Args:
-        path: The lock's file in that folder. It is never renamed: a lock belongs to a file and not to a name.
+        path: The folder.
+        job: What runs there, for error messages, such as "run" or "audit".
+        extra: The extra that installs filelock, for the error message where it is missing.
+        is_private: Whether only the owner may read what is written.
+        leftovers: How names begin that do not count as files of somebody else, beside those of interrupted writes.
+
+    Example:
+        ::
+
+            with RunFolder(path).lock() as folder:
+                folder.start_or_resume({"epsilon": 1.0})
+                done = folder.read_lines("cells.jsonl")
+                folder.append_line("cells.jsonl", {"cell": 1})
+                folder.write({"results.json": b"{}"})
+    """
+
+    SETTINGS, LOCK = "settings.json", ".lock"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        job: str = "run",
+        extra: str = "bench",
+        is_private: bool = False,
+        leftovers: tuple[str, ...] = (),
+    ) -> None:
+        self.path = path
+        self._job, self._extra, self._is_private, self._leftovers = job, extra, is_private, leftovers
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[Self]:
+        """Create the folder where there is none, and keep a second run out of it within the block.
+
+        Raises:
+            InvalidInput: Another run holds the lock, the folder holds other files and no settings, or filelock is not
+                installed.
+            FileError: The folder cannot be made or read.
+        """
+        try:
+            self.path.mkdir(mode=0o700 if self._is_private else 0o777, parents=True, exist_ok=True)
+            if not (self.path / self.LOCK).exists():
+                self._reject_other_files()  # before the lock adds a file to them
+        except OSError as error:
+            raise self._unusable(error) from None
+        with lock_file(self.path / self.LOCK, extra=self._extra, is_private=self._is_private):
+            try:
+                self._reject_other_files()
+            except OSError as error:
+                raise self._unusable(error) from None
+            yield self
+
+    def start_or_resume(self, settings: Mapping[str, Any], *, compatible: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write the settings of a new job, or check that the job in the folder has these settings.
+
+        Args:
+            settings: Values that JSON can hold.
+            compatible: Other settings that the job in the folder may have; they are replaced by ``settings``.
+
+        Raises:
+            InvalidInput: The job in the folder has other settings. The message names the first that differs.
+        """
+        plain = json.loads(json.dumps(settings))
+        before = self.read_settings()
+        if before is not None and before not in [plain, *(json.loads(json.dumps(other)) for other in compatible)]:
+            raise self.settings_error(describe_difference(before, plain))
+        if before != plain:
+            self.write_settings(plain)
+
+    def read_settings(self) -> dict[str, Any] | None:
+        """Read the settings of the job in the folder.
+
+        Returns:
+            None where there are none, and an empty dictionary where the file is damaged.
+        """
+        try:
+            content = _loading.read_bytes(self.path / self.SETTINGS)
+        except _loading.MissingFile:
+            return None
+        try:
+            settings = _loading.parse_json(content)
+        except ValueError:
+            return {}
+        return settings if isinstance(settings, dict) else {}
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write the settings without a comparison."""
+        self.write({self.SETTINGS: json.dumps(settings, indent=2).encode()})
+
+    def settings_error(self, difference: str) -> InvalidInput:
+        """Make the error for a folder whose job has other settings."""
+        return InvalidInput(
+            f"The {self._job} in {self.path} was begun with other settings ({difference}); name another folder, or "
+            "move that one away."
+        )
+
+    def write(self, files: Mapping[str, bytes | Callable[[BinaryIO], object]]) -> None:
+        """Write files so that they appear together, complete, or not at all; see :func:`write_whole`.
+
+        Args:
+            files: The content of each file, or what writes it, by the name in the folder.
+        """
+
+        def make_writer(content: bytes | Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:
+            return content if callable(content) else lambda file: file.write(content)
+
+        write_whole(
+            {self.path / name: make_writer(content) for name, content in files.items()}, private=self._is_private
+        )
+
+    def read_lines(self, name: str) -> list[Any]:
+        """Read the whole lines of a file of JSON lines; see :func:`read_json_lines`."""
+        return read_json_lines(self.path / name)
+
+    def append_line(self, name: str, line: object) -> None:
+        """Add one JSON line to a file and bring it to disk, after any line that a kill cut short was removed."""
+        path, mode = self.path / name, 0o600 if self._is_private else 0o666
+        try:
+            with open(path, "ab+", opener=lambda path, flags: os.open(path, flags, mode)) as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        file.seek(0)
+                        file.truncate(file.read().rfind(b"\n") + 1)
+                file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FileError(f"Cannot write {path}: {error.strerror}; the lines before are kept.") from None
+
+    def _reject_other_files(self) -> None:
+        names = {path.name for path in self.path.iterdir()}
+        if self.SETTINGS not in names and not all(self._is_leftover(name) for name in names):
+            raise InvalidInput(
+                f"The folder {self.path} holds other files and no {self._job}; name an empty or new one."
+            )
+
+    def _is_leftover(self, name: str) -> bool:
+        is_part = name.startswith(".") and name.endswith(".part")
+        return name == self.LOCK or is_part or name.startswith(self._leftovers)
+
+    def _unusable(self, error: OSError) -> FileError:
+        return FileError(f"Cannot use the folder {self.path}: {error.strerror}.")
+
+
+@contextlib.contextmanager
+def lock_file(path: Path, *, extra: str = "bench", is_private: bool = False) -> Iterator[None]:
+    """Keep a second run out of the folder of this file within the block.
+
+    Args:
+        path: The file of the lock. Nothing may rename or remove it, since a lock belongs to a file and not to a name.
+        extra: The extra that installs filelock.
+        is_private: Whether only the owner may open the file.
 
     Raises:
-        InvalidInput: Another run holds the lock.
+        InvalidInput: Another run holds the lock, or filelock is not installed.
         FileError: The file cannot be opened.
     """
     try:
-        file = path.open("ab")
+        import filelock
+    except ImportError:
+        raise InvalidInput(f"Run folders need the {extra!r} extra: pip install 'scoreshield[{extra}]'.") from None
+    lock = filelock.FileLock(path, mode=0o600) if is_private else filelock.FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        raise InvalidInput(f"Another run is writing into {path.parent}; wait for it or name another folder.") from None
     except OSError as error:
         raise FileError(f"Cannot write {path}: {error.strerror}.") from None
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: without the lock
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInput(
-                f"Another run is writing into {path.parent}; wait for it or name another folder."
-            ) from None
+    try:
         yield
+    finally:
+        lock.release()
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """Read the whole lines of a file of JSON lines; a last line that a kill cut short is left out.
+
+    Returns:
+        The value of each line, and nothing where there is no file.
+
+    Raises:
+        InvalidInput: A whole line is not JSON.
+    """
+    try:
+        lines = _loading.read_bytes(path).split(b"\n")
+    except _loading.MissingFile:
+        return []
+    try:
+        return [_loading.parse_json(line) for line in lines[:-1] if line]
+    except ValueError:
+        raise InvalidInput(f"{path} is damaged before its end; move the folder away and start again.") from None
+
+
+def describe_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Name the first setting that differs, with dots where one is within another."""
+    if not before:
+        return f"its {RunFolder.SETTINGS} cannot be read"
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and old != value:
+            return f"{name}.{describe_difference(old, value)}" if old else name
+        if name not in before or old != value:
+            return f"version {old or 'unknown'}, not {value}" if name == "version" else name
+    return "more settings than this version knows"

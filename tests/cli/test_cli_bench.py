@@ -110,7 +110,7 @@ def test_other_settings_are_refused_and_the_run_is_left_alone(folder: Path) -> N
     before = (folder / "runs" / "noise" / "results.csv").read_bytes()
     done = bench(folder, "bench", "noise", "--quick")
     assert done.returncode == 2
-    assert "was made with other settings (epsilon)" in done.stderr
+    assert "was begun with other settings (grid.epsilon)" in done.stderr
     assert (folder / "runs" / "noise" / "results.csv").read_bytes() == before
 
 

@@ -283,7 +283,7 @@ def test_another_run_is_refused_and_left_alone(folder: Path, server: ChatServer,
     assert run(*command)[0] == 0
     before, asked = contents(folder / "run"), len(server.requests)
     for change, named in CHANGES:
-        refused(run(*command, *change), f"was made with other settings ({named})")
+        refused(run(*command, *change), f"was begun with other settings ({named})")
     assert contents(folder / "run") == before
     assert len(server.requests) == asked
 
@@ -461,7 +461,7 @@ def test_whole_numbers_as_identifiers(tmp_path: Path) -> None:
         ([*NEARLY_CLEAN, "--corpus", "."], "Cannot read .: Is a directory."),
         ([*NEARLY_CLEAN, "--size", "5", "--overlap", "5"], "smaller than the size"),
         ([*NEARLY_CLEAN, "--k", "0"], "--k"),
-        ([*NEARLY_CLEAN, "--out", "pages.jsonl"], "Cannot use the run folder pages.jsonl"),
+        ([*NEARLY_CLEAN, "--out", "pages.jsonl"], "Cannot use the folder pages.jsonl"),
         ([*NEARLY_CLEAN, "--out", "."], "holds other files and no run"),
         ([*NEARLY_CLEAN, "--generator", "m"], "--generator needs --generator-url"),
         ([*NEARLY_CLEAN, "--judge", "m"], "--judge needs --generator"),
@@ -514,7 +514,7 @@ def test_a_damaged_retrieval_is_not_made_again(folder: Path, run: Any, content: 
     refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
     assert (folder / "run/retrieval.json").read_bytes() == content
     (folder / "run/settings.json").write_bytes(content)
-    refused(run(*BASE, *NEARLY_CLEAN), "was made with other settings")
+    refused(run(*BASE, *NEARLY_CLEAN), "was begun with other settings")
 
 
 #: Where in a kept retrieval, and what is put there.

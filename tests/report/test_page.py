@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from scipy.stats import norm
 import scoreshield as ss
 from scoreshield.decisions.scores import Sample
 from scoreshield.privacy import calibration
-from scoreshield.report import charts, page, text
+from scoreshield.report import charts, page
 
 RNG = np.random.default_rng(11)
 IMPOSTOR, GENUINE = np.clip(RNG.normal(0.0, 0.1, 4000), -1, 1), np.clip(RNG.normal(0.55, 0.12, 2000), -1, 1)
@@ -122,51 +121,6 @@ def test_missing_numbers_are_words(pages: dict[str, tuple[ss.plan.Plan, str]]) -
     assert pages["little noise"][0].contract.attack_advantage == 1.0
     assert "advantage over 99.9 %" in texts["little noise"], "no attack is ever certain, though a double says so"
     assert "From private scores" in texts["no genuine"]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.3672, "0.3672"),
-        (-0.25, "\N{MINUS SIGN}0.25"),
-        (12345.6, "12,350"),
-        (1_234_567.0, "1,235,000"),
-        (2.5e-7, "2.5 × 10⁻⁷"),
-        (0.0, "0"),
-        (math.nan, "out of reach"),
-        (math.inf, "out of reach"),
-    ],
-)
-def test_numbers_for_people(value: float, shown: str) -> None:
-    assert text.number(value).replace("\N{NO-BREAK SPACE}", " ") == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.0, "0 %"),
-        (1.0, "100 %"),
-        (0.9999999, "over 99.9 %"),
-        (0.99949, "99.9 %"),
-        (0.2393, "23.9 %"),
-        (1e-3, "0.1 %"),
-        (1e-6, "1 in 1,000,000"),
-        (math.nan, "out of reach"),
-    ],
-)
-def test_rates_for_people(value: float, shown: str) -> None:
-    assert text.percent(value).replace("\N{NO-BREAK SPACE}", " ") == shown
-
-
-def test_columns_align() -> None:
-    assert [text.number(value, 3, aligned=True) for value in (0.67, 49.0, 366.3, 0.5)] == [
-        "0.670",
-        "49.0",
-        "366",
-        "0.500",
-    ]
-    assert text.percent(0.57, aligned=True).startswith("57.0")
-    assert text.power(1e-6) == "10⁻⁶"
 
 
 def line(chart: object, label: str) -> tuple[np.ndarray, np.ndarray]:

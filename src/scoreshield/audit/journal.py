@@ -141,7 +141,7 @@ def opened(
         raise FileError(f"Cannot use the folder {folder}: {error.strerror}.") from None
     if SETTINGS not in names and any(not _is_ours(name) for name in names):
         raise InvalidInput(f"The folder {folder} holds other files and no audit; name an empty or a new one.")
-    with _files.lock_folder(folder / LOCK):
+    with _files.lock_file(folder / LOCK, extra="audit", is_private=True):
         fresh = again or not (folder / SETTINGS).exists()
         journal = None
         try:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import scoreshield as ss
 from scoreshield import _files
-from scoreshield._formatting import rate_text
+from scoreshield._formatting import format_rate
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
 from scoreshield.cli.output import check_not_input
 from scoreshield.cli.text import printable
@@ -274,7 +274,8 @@ def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
         console.print(printable(f"Warning: {warning}"), style="yellow", markup=False)
     console.print(
         f"The best membership test has an advantage of {made.contract.attack_advantage:.4f} (AUC "
-        f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds {rate_text(float(made.contract.tpr_at(0.01)))}."
+        f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds "
+        f"{format_rate(float(made.contract.tpr_at(0.01)))}."
     )
     table, notes = _verification_table(made) if isinstance(made, VerificationPlan) else _retrieval_table(made)
     console.print(table)
@@ -294,8 +295,8 @@ def _verification_table(made: VerificationPlan) -> tuple[Table, list[str]]:
             escape(row.change) + " *" * bool(row.note),
             f"{row.scale:.4g}",
             _number(row.threshold),
-            rate_text(row.rate_kept),
-            "" if math.isnan(row.tar) else rate_text(row.tar),
+            format_rate(row.rate_kept),
+            "" if math.isnan(row.tar) else format_rate(row.tar),
             _epsilon(row.least_epsilon),
             style=None if row.private else "dim",
             end_section=place == 0,
@@ -307,7 +308,7 @@ def _retrieval_table(made: RetrievalPlan) -> tuple[Table, list[str]]:
     table = _table("The plan, and other public score ranges", "noise sd", "recall")
     for place, (chosen, scale, recall, least) in enumerate(made.alternatives):
         label = "this plan" if place == 0 else f"range [{chosen[0]:g}, {chosen[1]:g}]"
-        table.add_row(escape(label), f"{scale:.4g}", rate_text(recall), _epsilon(least), end_section=place == 0)
+        table.add_row(escape(label), f"{scale:.4g}", format_rate(recall), _epsilon(least), end_section=place == 0)
     return table, []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scoreshield import decisions
-from scoreshield._formatting import advantage_text, number_text, rate_text, rates_text
+from scoreshield._formatting import format_advantage, format_number, format_rate, format_rate_pair
 from scoreshield.decisions.roots import first_crossing
 from scoreshield.decisions.scores import Law, Scores
 from scoreshield.errors import InvalidCalibration
@@ -134,13 +134,16 @@ class MatchNeed:
         """Why no epsilon serves."""
         best = self.clean_tar(score_range)
         if self.target_tar is not None and best < self.target_tar:
-            found, asked = rates_text(best, self.target_tar)
+            found, asked = format_rate_pair(best, self.target_tar)
             return (
-                f"without any noise the true-match rate at a false-match rate of {rate_text(self.target)} is {found}, "
+                f"without any noise the true-match rate at a false-match rate of {format_rate(self.target)} is "
+                f"{found}, "
                 f"below the {asked} asked for"
             )
         if rule.clipped and self.largest_scale(score_range, rule) == 0:
-            return f"more than {rate_text(self.target)} of the clean impostor scores already lie at {score_range[1]:g}"
+            return (
+                f"more than {format_rate(self.target)} of the clean impostor scores already lie at {score_range[1]:g}"
+            )
         return f"it takes scores with noise below {SMALLEST:g} of their spread, which is no noise at all"
 
 
@@ -188,11 +191,10 @@ def _pure_outcome(
     moved = decisions.recalibrate(
         impostor, need.target, law, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
     )
-    note = (
-        f"pure epsilon {number_text(epsilon)}, best attack's advantage {advantage_text(law.profile(width).advantage)}"
-    )
+    most = format_advantage(law.profile(width).advantage)
+    note = f"pure epsilon {format_number(epsilon)}, best attack's advantage {most}"
     if not moved.feasible:
-        note += f"; out of reach: a threshold {end_of_range(rule, score_range)} still passes {rate_text(moved.limit)}"
+        note += f"; out of reach: a threshold {end_of_range(rule, score_range)} still passes {format_rate(moved.limit)}"
     return Outcome(
         change=f"{mechanism} noise",
         calibration="pure",
@@ -225,7 +227,7 @@ def _outcome(
         scale = sensitivity / mu
         if gaussian.exceeds(promise.epsilon, mu, math.log(promise.delta)) > 0:
             private = False
-            note = f"not private: its true epsilon is {number_text(gaussian.epsilon_of(promise.delta, mu))}"
+            note = f"not private: its true epsilon is {format_number(gaussian.epsilon_of(promise.delta, mu))}"
     impostor, genuine = need.clamped(score_range)
     moved = decisions.recalibrate(
         impostor, need.target, scale, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
@@ -233,7 +235,8 @@ def _outcome(
     tar = need.tar(genuine, moved.threshold, scale, rule)
     if not moved.feasible:
         note = (
-            note or f"out of reach: a threshold {end_of_range(rule, score_range)} still passes {rate_text(moved.limit)}"
+            note
+            or f"out of reach: a threshold {end_of_range(rule, score_range)} still passes {format_rate(moved.limit)}"
         )
     elif moved.clean_threshold >= score_range[1]:
         note = (

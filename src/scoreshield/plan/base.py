@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from scoreshield import _validation
-from scoreshield._formatting import advantage_text, number_text
+from scoreshield._formatting import format_advantage, format_number
 from scoreshield.decisions.curves import Roc, roc
 from scoreshield.decisions.scores import Sample, Scores
 from scoreshield.errors import InvalidInput, InvalidParameter
@@ -119,12 +119,13 @@ def warnings_for(source: str, impostor: Scores, share: float, promise: Contract)
         )
     if promise.epsilon > 20:
         found.append(
-            f"At epsilon {number_text(promise.epsilon)} the promise is weak: the best membership test may have an "
-            f"advantage of {advantage_text(promise.attack_advantage)}, where 100 % is certainty."
+            f"At epsilon {format_number(promise.epsilon)} the promise is weak: the best membership test may have an "
+            f"advantage of {format_advantage(promise.attack_advantage)}, where 100 % is certainty."
         )
     if promise.delta > 1e-3:
         found.append(
-            f"A delta of {number_text(promise.delta)} is large; it should be well below one over the number of records."
+            f"A delta of {format_number(promise.delta)} is large; it should be well below one over the number of "
+            "records."
         )
     return tuple(found)
 
@@ -145,8 +146,8 @@ def least_epsilon_sentence(plan: Plan) -> str:
     if not math.isfinite(plan.least_epsilon):
         return ""
     return (
-        f" The least epsilon that meets the need is {number_text(plan.least_epsilon)} "
-        f"(delta {number_text(plan.contract.delta)})."
+        f" The least epsilon that meets the need is {format_number(plan.least_epsilon)} "
+        f"(delta {format_number(plan.contract.delta)})."
     )
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from scoreshield import _validation, decisions
-from scoreshield._formatting import advantage_text, number_text, rate_text
+from scoreshield._formatting import format_advantage, format_number, format_rate
 from scoreshield._validation import one_of, validate
 from scoreshield.decisions.scores import Scores, check_target
 from scoreshield.errors import InvalidInput
@@ -138,7 +138,9 @@ class Choice:
     def answer(self) -> str:
         best = self.chosen
         value = (
-            number_text(best.utility) if self.need in ("scores", "many queries", "gram") else rate_text(best.utility)
+            format_number(best.utility)
+            if self.need in ("scores", "many queries", "gram")
+            else format_rate(best.utility)
         )
         sentence = f"With {self.promise.stated}, {best.mechanism} is predicted to do best: {self.metric} {value}."
         if self.floor > 0:
@@ -148,7 +150,7 @@ class Choice:
                 else sentence
             )
         return (
-            f"{sentence} The best membership test still has an advantage of {advantage_text(best.advantage)} against "
+            f"{sentence} The best membership test still has an advantage of {format_advantage(best.advantage)} against "
             "one release of it (0 % is guessing)."
         )
 
@@ -220,7 +222,7 @@ def choose(
                 raise InvalidInput("Verification needs irrelevant (impostor) and relevant scores, and target_fmr.")
             target = check_target(target_fmr, "target_fmr")
             far.clean_threshold(target)
-            metric, larger = f"true matches at a false-match rate of {rate_text(target)}", True
+            metric, larger = f"true matches at a false-match rate of {format_rate(target)}", True
             found = list(_verification(promise, far, near, target, within))
         case "retrieval" | "matches" | "top-k":
             if benchmark is not None:
@@ -269,7 +271,7 @@ def _promise(epsilon: Any, delta: Any, max_advantage: Any, max_tpr: Any, at_fpr:
         raise InvalidInput("Give one contract: epsilon, or max_advantage, or max_tpr with at_fpr.")
     if epsilon is not None:
         epsilon = _validation.check_epsilon(epsilon)
-        words = f"epsilon {number_text(epsilon)}" + (f", delta {number_text(delta)}" if delta else "")
+        words = f"epsilon {format_number(epsilon)}" + (f", delta {format_number(delta)}" if delta else "")
         return Promise(words, delta, epsilon=epsilon)
     if max_advantage is not None:
         advantage = _validation.check_probability(max_advantage, "max_advantage", zero=False)

@@ -13,7 +13,7 @@ from typing import Any
 from scipy.special import erfinv, ndtr, ndtri
 
 from scoreshield import _validation
-from scoreshield._formatting import number_text
+from scoreshield._formatting import format_number
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 
@@ -94,7 +94,9 @@ def contract(
     if epsilon is not None:
         epsilon = _validation.check_epsilon(epsilon)
         mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration)
-        return Contract(mu, epsilon, delta, f"epsilon {number_text(epsilon)}, delta {number_text(delta)}", calibration)
+        return Contract(
+            mu, epsilon, delta, f"epsilon {format_number(epsilon)}, delta {format_number(delta)}", calibration
+        )
     if given and calibration != "analytic":
         raise InvalidInput(f"An attack bound sets the noise by itself: leave the {calibration} calibration out.")
     if max_advantage is not None:

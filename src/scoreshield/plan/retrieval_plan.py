@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scoreshield import _validation, decisions
-from scoreshield._formatting import number_text, rate_text, rates_text
+from scoreshield._formatting import format_number, format_rate, format_rate_pair
 from scoreshield._validation import check_count, validate, whole_from
 from scoreshield.decisions.curves import recall_at_k
 from scoreshield.decisions.roots import first_crossing
@@ -165,7 +165,7 @@ def retrieval(
             raise InvalidInput(
                 "Give a contract (epsilon, or an attack bound), or a target_recall to find the least epsilon for."
             )
-        found, asked = rates_text(recall(0.0, chosen), target_recall)
+        found, asked = format_rate_pair(recall(0.0, chosen), target_recall)
         check_least(
             least_epsilon,
             f"without any noise the relevant record is among the best {k:,} of {records:,} in {found} of the queries, "
@@ -219,18 +219,18 @@ def _retrieval_answer(plan: RetrievalPlan, searched: bool) -> str:
     if plan.floor > 0:
         answer = (
             f"No mechanism at all returns the relevant record among {plan.k:,} of {plan.records:,} in "
-            f"{rate_text(aimed)} of the queries below epsilon {plan.floor:.3g}, since every record must be able to "
+            f"{format_rate(aimed)} of the queries below epsilon {plan.floor:.3g}, since every record must be able to "
             "become the relevant one. "
         )
     answer += (
-        f"The least epsilon that meets the need with Gaussian noise is {number_text(promise.epsilon)} "
-        f"(delta {number_text(promise.delta)}): "
+        f"The least epsilon that meets the need with Gaussian noise is {format_number(promise.epsilon)} "
+        f"(delta {format_number(promise.delta)}): "
         if searched
         else f"With {promise.stated}, "
     )
     answer += (
-        f"noise of standard deviation {number_text(plan.scale)} leaves it there in {rate_text(plan.recall)} of the "
-        f"queries (clean: {rate_text(plan.clean_recall)})."
+        f"noise of standard deviation {format_number(plan.scale)} leaves it there in {format_rate(plan.recall)} of the "
+        f"queries (clean: {format_rate(plan.clean_recall)})."
     )
     if plan.target_recall is None or plan.met:
         return answer
@@ -238,5 +238,5 @@ def _retrieval_answer(plan: RetrievalPlan, searched: bool) -> str:
         return answer + " Where it would meet the need this calibration is not private; use the analytic one."
     if math.isinf(plan.least_epsilon):
         return answer + " Gaussian noise meets the need at no epsilon."
-    answer += f" Gaussian noise needs epsilon {number_text(plan.least_epsilon)}."
+    answer += f" Gaussian noise needs epsilon {format_number(plan.least_epsilon)}."
     return answer

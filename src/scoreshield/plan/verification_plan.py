@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scoreshield import _validation, decisions
-from scoreshield._formatting import number_text, rate_text, rates_text
+from scoreshield._formatting import format_number, format_rate, format_rate_pair
 from scoreshield._validation import validate
 from scoreshield.decisions.scores import Float, Sample, check_target
 from scoreshield.errors import InvalidInput
@@ -216,36 +216,38 @@ def _verified(
 
 def _verification_answer(plan: VerificationPlan, need: MatchNeed, searched: bool) -> str:
     moved, promise = plan.recalibration, plan.contract
-    fmr = rate_text(need.target)
+    fmr = format_rate(need.target)
     opening = (
-        f"The least epsilon that meets the need is {number_text(promise.epsilon)} (delta "
-        f"{number_text(promise.delta)}): "
+        f"The least epsilon that meets the need is {format_number(promise.epsilon)} (delta "
+        f"{format_number(promise.delta)}): "
         if searched
         else f"With {promise.stated}: "
     )
-    noise = f"Gaussian noise of standard deviation {number_text(plan.scale)}"
+    noise = f"Gaussian noise of standard deviation {format_number(plan.scale)}"
     if not moved.feasible:
         answer = (
             f"{opening}a false-match rate of {fmr} is not reachable on {plan.rule}, because under {noise} a "
-            f"threshold {end_of_range(plan.rule, plan.score_range)} still passes {rate_text(moved.limit)}; on noisy "
-            f"scores the threshold {number_text(moved.unclipped_threshold)} reaches it."
+            f"threshold {end_of_range(plan.rule, plan.score_range)} still passes {format_rate(moved.limit)}; on noisy "
+            f"scores the threshold {format_number(moved.unclipped_threshold)} reaches it."
         )
         return answer + least_epsilon_sentence(plan)
     answer = (
         f"{opening}add {noise} and accept when the {'clipped' if plan.rule.clipped else 'noisy'} score "
-        f"{'reaches' if plan.rule.endpoint == 'nonstrict' else 'exceeds'} {number_text(moved.threshold)} (clean: "
-        f"{number_text(moved.clean_threshold)}): false matches stay at {fmr}"
+        f"{'reaches' if plan.rule.endpoint == 'nonstrict' else 'exceeds'} {format_number(moved.threshold)} (clean: "
+        f"{format_number(moved.clean_threshold)}): false matches stay at {fmr}"
     )
     if plan.genuine is not None:
-        answer += f", and true matches go from {rate_text(plan.clean_tar)} to {rate_text(plan.tar)}"
+        answer += f", and true matches go from {format_rate(plan.clean_tar)} to {format_rate(plan.tar)}"
     answer += "."
     if need.target_tar is None:
         return answer
     if plan.met:
         return answer + (
-            "" if searched else f" That meets the {rate_text(need.target_tar)} asked for.{least_epsilon_sentence(plan)}"
+            ""
+            if searched
+            else f" That meets the {format_rate(need.target_tar)} asked for.{least_epsilon_sentence(plan)}"
         )
-    missing = f" That misses the {rates_text(plan.tar, need.target_tar)[1]} true matches asked for"
+    missing = f" That misses the {format_rate_pair(plan.tar, need.target_tar)[1]} true matches asked for"
     if math.isnan(plan.least_epsilon):
         return f"{answer}{missing}, and where it would meet them this calibration is not private; use the analytic one."
     if math.isinf(plan.least_epsilon):

@@ -11,9 +11,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield._formatting import (
+    typeset_attack_rate,
+    typeset_exact,
+    typeset_lower_bound,
+    typeset_number,
+    typeset_percent,
+    typeset_percent_tick,
+)
 from scoreshield.audit.result import AuditResult
-from scoreshield.report.svg import Axis, Chart, plain
-from scoreshield.report.text import attack_rate, number, percent, percent_tick
+from scoreshield.report.svg import Axis, Chart
 
 Float = NDArray[np.float64]
 
@@ -37,11 +44,6 @@ def statistic_words(result: AuditResult) -> str:
     return _STATISTICS.get(result.statistic, result.statistic)
 
 
-def at_least(value: float) -> str:
-    """A lower bound in three decimals, never above the value."""
-    return plain(math.floor(value * 1000) / 1000) if value < 1e7 else number(value)
-
-
 def tradeoff_chart(result: AuditResult) -> Chart:
     """True positives against false positives, measured and claimed, with the region that the claim forbids."""
     allowed = float(result.claim.tpr_at(0.01))
@@ -51,10 +53,18 @@ def tradeoff_chart(result: AuditResult) -> Chart:
     found = result.tpr_at_1_percent[0]
     chart = Chart(
         "What the test finds, against what the claim allows",
-        Axis("false alarms: without the record, called with", low if log else 0.0, 1.0, log=log, text=percent_tick),
-        Axis("found: with the record, called with", 0.0, 1.0, text=percent_tick),
-        f"At 1 % false alarms the test recognised {percent(found)} of the outputs that were made with the record; the "
-        f"claim allows up to {attack_rate(allowed)}. A measured line well inside the hatching would break the claim; "
+        Axis(
+            "false alarms: without the record, called with",
+            low if log else 0.0,
+            1.0,
+            log=log,
+            text=typeset_percent_tick,
+        ),
+        Axis("found: with the record, called with", 0.0, 1.0, text=typeset_percent_tick),
+        f"At 1 % false alarms the test recognised {typeset_percent(found)} of the outputs that were made with the "
+        "record; the "
+        f"claim allows up to {typeset_attack_rate(allowed)}. A measured line well inside the hatching would break the "
+        "claim; "
         "near its edge it may stray by chance.",
     )
     ceiling = np.asarray(result.claim.tpr_at(rates), dtype=np.float64)
@@ -62,7 +72,7 @@ def tradeoff_chart(result: AuditResult) -> Chart:
     chart.line(rates, ceiling, "the most that the claim allows", "clean")
     chart.line(*_climbing(result, log), "measured", "private")
     chart.line(rates, rates, "guessing", "aux dashed")
-    chart.point(0.01, found, f"{percent(found)} at {percent(0.01)}", "private")
+    chart.point(0.01, found, f"{typeset_percent(found)} at {typeset_percent(0.01)}", "private")
     return chart
 
 
@@ -91,8 +101,9 @@ def histogram_chart(result: AuditResult) -> Chart:
     chart = Chart(
         "The outputs, seen by the test",
         Axis(f"test statistic: {statistic_words(result)}", *_ends(edges)),
-        Axis("share of the outputs", 0.0, 1.08 * top or 1.0, text=percent_tick),
-        f"Each output becomes one number. The two histograms share {percent(overlap)} of their area: the more they "
+        Axis("share of the outputs", 0.0, 1.08 * top or 1.0, text=typeset_percent_tick),
+        f"Each output becomes one number. The two histograms share {typeset_percent(overlap)} of their area: the more "
+        "they "
         "share, the less an output says about whose data it was made from.",
     )
     x = np.repeat(edges, 2)[1:-1]
@@ -118,7 +129,7 @@ def bound_chart(result: AuditResult) -> Chart:
     releases = [float(count) for count, _ in result.trajectory]
     bounds = [float(bound) for _, bound in result.trajectory]
     claimed, last = result.claim.epsilon, result.epsilon_lower
-    confidence = percent(result.confidence)
+    confidence = typeset_percent(result.confidence)
     top = 1.15 * max([claimed, last, *bounds])
     log = len(releases) > 1 and releases[0] > 0 and releases[-1] / releases[0] > 20
     first = releases[0] if releases and log else 0.0
@@ -126,14 +137,15 @@ def bound_chart(result: AuditResult) -> Chart:
         "The bound, release by release",
         Axis("releases on each side", first, max([*releases, first + 1.0]), log=log),
         Axis("epsilon, at least", 0.0, top or 1.0),
-        f"With confidence {confidence} the true epsilon is at least what the line says at its end, {at_least(last)}. "
-        f"The claim is {number(claimed)}. More releases let the bound rise towards the truth.",
+        f"With confidence {confidence} the true epsilon is at least what the line says at its end, "
+        f"{typeset_lower_bound(last)}. "
+        f"The claim is {typeset_number(claimed)}. More releases let the bound rise towards the truth.",
     )
     chart.area([chart.x.low, chart.x.high], claimed, chart.y.high, "would break the claim", "aux hatched")
     if releases and not log and releases[0] > result.releases / 4:
         chart.band(0.0, releases[0], "taught the test", "aux")
     chart.line(releases, bounds, f"lower bound ({confidence})", "private")
-    chart.horizontal(claimed, f"claimed ε = {plain(float(f'{claimed:.4g}'))}", "clean")
+    chart.horizontal(claimed, f"claimed ε = {typeset_exact(float(f'{claimed:.4g}'))}", "clean")
     if releases:
-        chart.point(releases[-1], bounds[-1], f"at least {at_least(bounds[-1])}", "private")
+        chart.point(releases[-1], bounds[-1], f"at least {typeset_lower_bound(bounds[-1])}", "private")
     return chart

@@ -18,12 +18,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scoreshield import _files, _validation
+from scoreshield._formatting import (
+    typeset_attack_rate,
+    typeset_duration,
+    typeset_lower_bound,
+    typeset_number,
+    typeset_percent,
+    typeset_power,
+    typeset_upper_bound,
+)
 from scoreshield._validation import validate
 from scoreshield.audit.result import POWER, AuditResult
-from scoreshield.report.audit_charts import at_least, bound_chart, histogram_chart, statistic_words, tradeoff_chart
-from scoreshield.report.page import KeyFigure, key_figures, picture_grid, section, table_html
-from scoreshield.report.svg import plain
-from scoreshield.report.text import attack_rate, number, percent, power, prose
+from scoreshield.report.audit_charts import bound_chart, histogram_chart, statistic_words, tradeoff_chart
+from scoreshield.report.page import KeyFigure, key_figures, picture_grid, prose, section, table_html
 
 PAGE, DATA = "report.html", "report.json"
 #: The fact that says how many releases an audit that went on found there, and how old they are.
@@ -177,34 +184,38 @@ def _meaning(result: AuditResult) -> str:
 
 
 def _bound(result: AuditResult) -> str:
-    return at_least(result.epsilon_lower)
+    return typeset_lower_bound(result.epsilon_lower)
 
 
 def _least_found(result: AuditResult) -> str:
-    """In three decimals, never below the value."""
-    return plain(math.ceil(result.detectable * 1000) / 1000)
+    return typeset_upper_bound(result.detectable)
 
 
 def _key_figures(result: AuditResult) -> list[KeyFigure]:
-    claim, confidence = result.claim, percent(result.confidence)
-    stated = f"δ = {power(claim.delta)}" if claim.delta else "δ = 0 (pure)"
+    claim, confidence = result.claim, typeset_percent(result.confidence)
+    stated = f"δ = {typeset_power(claim.delta)}" if claim.delta else "δ = 0 (pure)"
     area, low, high = result.auc
     found, found_low, found_high = result.tpr_at_1_percent
     style = "private" if result.epsilon_lower > claim.epsilon else "clean"
     return [
-        KeyFigure("Claimed", f"ε = {number(claim.epsilon)}", f"{stated}; neighbours: {claim.adjacency}"),
+        KeyFigure("Claimed", f"ε = {typeset_number(claim.epsilon)}", f"{stated}; neighbours: {claim.adjacency}"),
         KeyFigure(
             "Measured, at least", f'<span class="{style}">ε ≥ {_bound(result)}</span>', f"with confidence {confidence}"
         ),
         KeyFigure("Would have been found", *_found(result)),
-        KeyFigure("Canaries", f"{result.canaries:,}", f"in one release, in {_duration(result.seconds)}")
+        KeyFigure("Canaries", f"{result.canaries:,}", f"in one release, in {typeset_duration(result.seconds)}")
         if result.canaries
-        else KeyFigure("Releases", f"{result.releases:,}", f"on each side, in {_duration(result.seconds)}"),
-        KeyFigure("Area under the curve", number(area, 3), f"{number(low, 3)} to {number(high, 3)}; 0.5 is guessing"),
+        else KeyFigure("Releases", f"{result.releases:,}", f"on each side, in {typeset_duration(result.seconds)}"),
+        KeyFigure(
+            "Area under the curve",
+            typeset_number(area, 3),
+            f"{typeset_number(low, 3)} to {typeset_number(high, 3)}; 0.5 is guessing",
+        ),
         KeyFigure(
             "Found at 1 % false alarms",
-            percent(found),
-            f"{percent(found_low)} to {percent(found_high)}; the claim allows {attack_rate(float(claim.tpr_at(0.01)))}",
+            typeset_percent(found),
+            f"{typeset_percent(found_low)} to {typeset_percent(found_high)}; the claim allows "
+            f"{typeset_attack_rate(float(claim.tpr_at(0.01)))}",
         ),
     ]
 
@@ -212,13 +223,7 @@ def _key_figures(result: AuditResult) -> list[KeyFigure]:
 def _found(result: AuditResult) -> tuple[str, str]:
     if math.isinf(result.detectable):
         return "nothing", "by the bound alone: too few releases to contradict this ε, whatever leaks"
-    return f"ε ≥ {_least_found(result)}", f"a true ε of this or more, with probability {percent(POWER)}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{number(seconds, 2)} seconds"
-    return f"{number(seconds / 60, 2)} minutes" if seconds < 7200 else f"{number(seconds / 3600, 2)} hours"
+    return f"ε ≥ {_least_found(result)}", f"a true ε of this or more, with probability {typeset_percent(POWER)}"
 
 
 def _checks_table(result: AuditResult) -> str:
@@ -227,7 +232,7 @@ def _checks_table(result: AuditResult) -> str:
         (
             "The bound stays within the claim",
             bound,
-            f"ε is at least {_bound(result)}, the claim is {number(result.claim.epsilon)}",
+            f"ε is at least {_bound(result)}, the claim is {typeset_number(result.claim.epsilon)}",
         ),
         *((check.name, check.passed, check.detail) for check in result.checks),
     ]
@@ -271,7 +276,7 @@ def _reach(result: AuditResult) -> str:
         return f"An audit of this size ({_effort(result)}) cannot contradict an ε as large as the claimed one."
     return (
         f"With {_effort(result)}, a true ε of {_least_found(result)} or more would have been found with "
-        f"probability {percent(POWER)}, if {result.assuming}."
+        f"probability {typeset_percent(POWER)}, if {result.assuming}."
     )
 
 
@@ -299,7 +304,7 @@ def _made(result: AuditResult, facts: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def _method(result: AuditResult) -> str:
-    confidence = percent(result.confidence)
+    confidence = typeset_percent(result.confidence)
     if result.canaries:
         return (
             f"Guesses of fair coins, one a canary, and how many of them an ε-private release lets be right; confidence "

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scoreshield import _validation
+from scoreshield._formatting import typeset_power
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidParameter
 from scoreshield.report.sheet import INK, NOT_PRIVATE, SHADE, finish, legend_key, sheet
 from scoreshield.report.styles import METHOD_STYLE, method_style
-from scoreshield.report.text import power
 from scoreshield.report.tidy import (
     Row,
     checked,
@@ -373,7 +373,7 @@ def _place_name(name: str, value: Any) -> str:
     if value is None:
         return f"no {name}"
     if name == "delta":
-        return f"δ = {power(value) if value else 0}"
+        return f"δ = {typeset_power(value) if value else 0}"
     if isinstance(value, numbers.Real):
         return f"{'ε' if name == 'epsilon' else name} = {float(value):,.10g}"
     return str(value)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation, risk
+from scoreshield._formatting import typeset_power
 from scoreshield._validation import validate
 from scoreshield.privacy import calibration
 from scoreshield.report.sheet import (
@@ -23,7 +24,6 @@ from scoreshield.report.sheet import (
     calibrated,
     finish,
     legend_key,
-    power_of_ten,
     sheet,
 )
 
@@ -96,7 +96,7 @@ def mse_bounds(
     finish(
         figure,
         "Bounds on the squared error of a projected release" + ", divided by c = 2 ln(2/δ)/ε²" * divided,
-        f"σ² = c Δ² with the paper's c = 2 ln(2/δ)/ε² = {c:.3f} at ε = {epsilon:g}, δ = {power_of_ten(delta)}, where "
+        f"σ² = c Δ² with the paper's c = 2 ln(2/δ)/ε² = {c:.3f} at ε = {epsilon:g}, δ = {typeset_power(delta)}, where "
         f"that rule is private; Gram matrices of rank {rank}; a radius protects less than a record. Grey area: from "
         "the naive risk to the least valid bound, over all that risk.bounds knows. Dashed: conditional on "
         "Gram-smoothness, which fails at every rank below n, so it never enters the minimum (in the paper it does). "

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import decisions
+from scoreshield._formatting import typeset_power
 from scoreshield._validation import validate, whole_from
 from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
 from scoreshield.errors import FileError
@@ -41,7 +42,6 @@ from scoreshield.report.sheet import (
     calibrated,
     finish,
     legend_key,
-    power_of_ten,
     sheet,
 )
 
@@ -151,7 +151,8 @@ def fmr_overlays(
     finish(
         figure,
         "False-match rate against threshold, before and after noise",
-        f"δ = {power_of_ten(delta)}; dotted line: target α = {power_of_ten(target)}; strict rule (score > t). Shaded: "
+        f"δ = {typeset_power(delta)}; dotted line: target α = {typeset_power(target)}; strict rule (score > t). "
+        "Shaded: "
         "thresholds from 1 on, where clipped scores accept nothing and the curves are those of the noisy, unclipped "
         f"scores; each column has its own range. {_CLAMPED} The paper draws the conservative rule as private at every "
         "ε; where "
@@ -202,7 +203,7 @@ def fmr_thresholds(
     finish(
         figure,
         title,
-        f"Analytic calibration, δ = {power_of_ten(delta)}, target α = {power_of_ten(target)} (grey band: ±20 %), "
+        f"Analytic calibration, δ = {typeset_power(delta)}, target α = {typeset_power(target)} (grey band: ±20 %), "
         "strict rule, as in the paper; numbers are shifts. Where clipped scores cannot reach α the title says so (L is "
         "the rate that thresholds just below 1 still have), and the line is the threshold of the noisy, unclipped "
         "scores, which "
@@ -256,7 +257,7 @@ def shift_against_scale(
     for row, target in zip(panels, targets, strict=True):
         tops = [_shift_panel(axes, sample, target, grid) for axes, sample in zip(row, samples, strict=True)]
         row[0].set(xlim=(0, grid[-1]), ylim=(0, 1.12 * max(tops)))
-        row[0].set_ylabel(f"α = {power_of_ten(target)}\nshift of the threshold")
+        row[0].set_ylabel(f"α = {typeset_power(target)}\nshift of the threshold")
     for column, scores in zip(panels.T, sets, strict=True):
         for axes in column:
             _epsilon_axis(axes, float(grid[-1]), delta, sensitivity)
@@ -265,7 +266,7 @@ def shift_against_scale(
     finish(
         figure,
         "How far the threshold must move to keep the false-match rate",
-        f"Strict rule. Upper axis: the ε of each σ by the analytic calibration, δ = {power_of_ten(delta)}, Δ = "
+        f"Strict rule. Upper axis: the ε of each σ by the analytic calibration, δ = {typeset_power(delta)}, Δ = "
         f"{sensitivity:g}. Shaded: σ above its critical value, where no threshold below 1 reaches α on clipped scores; "
         "the thin line goes on for the noisy, unclipped scores, which reach every α (not in the paper). Small-noise "
         "law: −(σ²/2) f′/f at the clean threshold, with the density estimated from the scores.",
@@ -336,7 +337,8 @@ def shift_against_epsilon(
     finish(
         figure,
         "How far the threshold must move, against the privacy budget",
-        f"δ = {power_of_ten(delta)}, α = {power_of_ten(target)}, strict rule. Infeasible: no threshold below 1 reaches "
+        f"δ = {typeset_power(delta)}, α = {typeset_power(target)}, strict rule. Infeasible: no threshold below 1 "
+        "reaches "
         f"α on clipped scores; the triangle is at the shift of the noisy, unclipped ones. {_CLAMPED} Hollow grey: "
         "there the rule takes less noise than (ε, δ) needs; the true ε of the conservative one is written beside. The "
         "paper "

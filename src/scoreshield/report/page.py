@@ -17,6 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scoreshield import _files, _validation
+from scoreshield._formatting import (
+    typeset_attack_rate,
+    typeset_delta,
+    typeset_interval,
+    typeset_number,
+    typeset_percent,
+    typeset_text,
+)
 from scoreshield._validation import validate
 from scoreshield.decisions.scores import Sample, Scores
 from scoreshield.plan.alternatives import Outcome
@@ -26,7 +34,6 @@ from scoreshield.plan.retrieval_plan import RetrievalPlan
 from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.report.charts import at_the_end, attack_chart, fmr_chart, recall_chart, roc_chart, shift_chart
 from scoreshield.report.svg import Chart
-from scoreshield.report.text import attack_rate, delta_text, interval, number, percent, prose
 
 
 @validate()
@@ -74,7 +81,12 @@ def save(plan: Plan, path: str | Path) -> None:
     _files.write_whole({Path(path): lambda file: file.write(page)}, private=True)
 
 
-# ---- Numbers for people.
+# ---- Parts of a page.
+
+
+def prose(text: str) -> str:
+    """Escape a text and keep its percent signs with their numbers."""
+    return typeset_text(escape(text))
 
 
 def section(ident: str, title: str, body: str) -> str:
@@ -182,8 +194,9 @@ def _rests_on(plan: Plan) -> str:
     text = f"It was made from {_SOURCES.get(plan.source, plan.source)}. It used {' and '.join(sizes)}."
     if isinstance(plan, VerificationPlan) and plan.rate_error > 0:
         text += (
-            f" As an estimate from so many impostor scores, the private false-match rate of {percent(plan.target_fmr)} "
-            f"has a standard error of {number(100 * plan.rate_error, 2)} percentage points."
+            " As an estimate from so many impostor scores, the private false-match rate of "
+            f"{typeset_percent(plan.target_fmr)} "
+            f"has a standard error of {typeset_number(100 * plan.rate_error, 2)} percentage points."
         )
     if search:
         text += " It assumes one relevant record a query, and other records that score independently."
@@ -264,17 +277,20 @@ _SEARCH_WORDS = (
 def _promise(plan: Plan) -> KeyFigure:
     promise = plan.contract
     stated = f"; stated as {promise.stated}" if promise.calibration == "attack" else ""
-    return KeyFigure("Privacy promise", f"ε = {number(promise.epsilon)}", delta_text(promise.delta) + stated)
+    return KeyFigure("Privacy promise", f"ε = {typeset_number(promise.epsilon)}", typeset_delta(promise.delta) + stated)
 
 
 def _noise(plan: Plan) -> KeyFigure:
-    reach = f"one record moves a score by up to {number(plan.sensitivity)}, within {interval(plan.score_range)}"
-    return KeyFigure("Noise on each score", f"sd {number(plan.scale)}", f"Gaussian; {reach}")
+    reach = f"one record moves a score by up to {typeset_number(plan.sensitivity)}, within "
+    f"{typeset_interval(plan.score_range)}"
+    return KeyFigure("Noise on each score", f"sd {typeset_number(plan.scale)}", f"Gaussian; {reach}")
 
 
 def _attack(promise: Contract) -> KeyFigure:
-    found = f"finds {attack_rate(float(promise.tpr_at(0.01)))} of members at {percent(0.01)} false alarms"
-    return KeyFigure("Best attack, advantage", attack_rate(promise.attack_advantage), found)
+    found = (
+        f"finds {typeset_attack_rate(float(promise.tpr_at(0.01)))} of members at {typeset_percent(0.01)} false alarms"
+    )
+    return KeyFigure("Best attack, advantage", typeset_attack_rate(promise.attack_advantage), found)
 
 
 def _least(plan: Plan) -> tuple[str, str]:
@@ -287,36 +303,40 @@ def _least(plan: Plan) -> tuple[str, str]:
     if math.isinf(value):
         return "none", "not even scores without noise meet the need"
     return (
-        (number(value), f"meets the need, at {delta_text(plan.contract.delta)}") if value else ("any", "meets the need")
+        (typeset_number(value), f"meets the need, at {typeset_delta(plan.contract.delta)}")
+        if value
+        else ("any", "meets the need")
     )
 
 
 def _match_figures(plan: VerificationPlan) -> list[KeyFigure]:
-    moved, target = plan.recalibration, percent(plan.target_fmr)
-    where = f"on noisy scores: {number(moved.unclipped_threshold, 3)}"
+    moved, target = plan.recalibration, typeset_percent(plan.target_fmr)
+    where = f"on noisy scores: {typeset_number(moved.unclipped_threshold, 3)}"
     # Where noise hides the sample's own randomness, its standard error is not worth a line here.
-    error = f"; standard error {number(100 * plan.rate_error, 2)} points"
+    error = f"; standard error {typeset_number(100 * plan.rate_error, 2)} points"
     reached = f"target {target}" + (error if plan.rate_error > 0.005 * plan.target_fmr else "")
-    asked = "no rate was asked for" if plan.target_tar is None else f"asked for: {percent(plan.target_tar)}"
-    matches = KeyFigure("True matches", _moves(percent(plan.clean_tar), percent(plan.tar)), f"{asked}, at the target")
+    asked = "no rate was asked for" if plan.target_tar is None else f"asked for: {typeset_percent(plan.target_tar)}"
+    matches = KeyFigure(
+        "True matches", _moves(typeset_percent(plan.clean_tar), typeset_percent(plan.tar)), f"{asked}, at the target"
+    )
     return [
         _promise(plan),
         _noise(plan),
         KeyFigure(
             "Threshold",
-            _moves(number(moved.clean_threshold, 3), number(moved.threshold, 3)),
+            _moves(typeset_number(moved.clean_threshold, 3), typeset_number(moved.threshold, 3)),
             f"clean to private, on {plan.rule}; "
-            + (f"a shift of {number(moved.shift, 3)}" if moved.feasible else where),
+            + (f"a shift of {typeset_number(moved.shift, 3)}" if moved.feasible else where),
         ),
         KeyFigure(
             "False matches, threshold kept",
-            f'<span class="private">{percent(moved.rate_before)}</span>',
-            f"{number(moved.rate_before / plan.target_fmr, 2)} times the target, if nobody moves it",
+            f'<span class="private">{typeset_percent(moved.rate_before)}</span>',
+            f"{typeset_number(moved.rate_before / plan.target_fmr, 2)} times the target, if nobody moves it",
         ),
         KeyFigure(
             "False matches, threshold moved",
-            percent(moved.rate),
-            reached if moved.feasible else f"{percent(moved.limit)} pass {at_the_end(plan)}",
+            typeset_percent(moved.rate),
+            reached if moved.feasible else f"{typeset_percent(moved.limit)} pass {at_the_end(plan)}",
         ),
         matches if plan.genuine is not None else KeyFigure("True matches", "unknown", "needs scores of genuine pairs"),
         _attack(plan.contract),
@@ -326,19 +346,19 @@ def _match_figures(plan: VerificationPlan) -> list[KeyFigure]:
 
 def _search_figures(plan: RetrievalPlan) -> list[KeyFigure]:
     aim = plan.recall if plan.target_recall is None else plan.target_recall
-    asked = "" if plan.target_recall is None else f"; asked for: {percent(plan.target_recall)}"
+    asked = "" if plan.target_recall is None else f"; asked for: {typeset_percent(plan.target_recall)}"
     return [
         _promise(plan),
         _noise(plan),
         KeyFigure(
             "Recall",
-            _moves(percent(plan.clean_recall), percent(plan.recall)),
+            _moves(typeset_percent(plan.clean_recall), typeset_percent(plan.recall)),
             f"relevant record among the best {plan.k:,} of {plan.records:,}{asked}",
         ),
         KeyFigure(
             "Floor for every mechanism",
-            f"ε ≥ {number(plan.floor, 3)}" if plan.floor > 0 else "none",
-            f"ln(n (p − δ) / k), for a recall of {percent(aim)}",
+            f"ε ≥ {typeset_number(plan.floor, 3)}" if plan.floor > 0 else "none",
+            f"ln(n (p − δ) / k), for a recall of {typeset_percent(aim)}",
         ),
         KeyFigure("Least ε with this noise", *_least(plan)),
         _attack(plan.contract),
@@ -358,16 +378,16 @@ def _match_table(plan: VerificationPlan) -> str:
 
 
 def _match_row(plan: VerificationPlan, item: Outcome) -> list[str]:
-    threshold = number(item.threshold, 3, aligned=True)
+    threshold = typeset_number(item.threshold, 3, aligned=True)
     if math.isfinite(item.shift):
-        threshold += f"<small>{'+' if item.shift >= 0 else ''}{number(item.shift, 3, aligned=True)}</small>"
+        threshold += f"<small>{'+' if item.shift >= 0 else ''}{typeset_number(item.shift, 3, aligned=True)}</small>"
     meets = plan.target_tar is not None and item.private and item.tar >= plan.target_tar * (1 - 1e-9)
     note = item.note[:1].upper() + item.note[1:]
     return [
         _choice(plan.alternatives[0], item),
-        number(item.scale, 3, aligned=True),
+        typeset_number(item.scale, 3, aligned=True),
         threshold,
-        percent(item.rate_kept, aligned=True),
+        typeset_percent(item.rate_kept, aligned=True),
         "unknown" if plan.genuine is None else _bar(item.tar),
         _least_cell(item.least_epsilon),
         f"{_MEETS if meets else ''} {prose(note)}".strip(),
@@ -378,24 +398,32 @@ def _choice(first: Outcome, item: Outcome) -> str:
     """What a row changes, and from what."""
     name, detail = str(item.rule).capitalize(), f"instead of {first.rule}"
     if item is first:
-        name, detail = "This plan", f"{item.calibration} calibration, {item.rule}, range {interval(item.score_range)}"
+        name, detail = (
+            "This plan",
+            f"{item.calibration} calibration, {item.rule}, range {typeset_interval(item.score_range)}",
+        )
     elif item.mechanism != first.mechanism:
         name, detail = f"{item.mechanism.capitalize()} noise", f"instead of {first.mechanism}"
     elif item.calibration != first.calibration:
         name, detail = f"{item.calibration.capitalize()} calibration", f"instead of {first.calibration}"
     elif item.score_range != first.score_range:
-        name, detail = f"Scores clamped to {interval(item.score_range)}", f"sensitivity {number(item.sensitivity)}"
+        name, detail = (
+            f"Scores clamped to {typeset_interval(item.score_range)}",
+            f"sensitivity {typeset_number(item.sensitivity)}",
+        )
     return f"{escape(name)}<small>{escape(detail)}</small>"
 
 
 def _search_table(plan: RetrievalPlan) -> str:
     rows = []
     for place, (within, scale, recall, least) in enumerate(plan.alternatives):
-        name = f"Scores clamped to {interval(within)}" if place else f"This plan, range {interval(within)}"
+        name = (
+            f"Scores clamped to {typeset_interval(within)}" if place else f"This plan, range {typeset_interval(within)}"
+        )
         meets = plan.target_recall is not None and recall >= plan.target_recall * (1 - 1e-9)
-        choice = f"{name}<small>sensitivity {number(within[1] - within[0])}</small>"
+        choice = f"{name}<small>sensitivity {typeset_number(within[1] - within[0])}</small>"
         needed = "not asked" if plan.target_recall is None else _least_cell(least)
-        cells = [choice, number(scale, 3, aligned=True), _bar(recall), needed, _MEETS if meets else ""]
+        cells = [choice, typeset_number(scale, 3, aligned=True), _bar(recall), needed, _MEETS if meets else ""]
         rows.append(("" if place else "plan", cells))
     return table_html(("Public score range", "Noise sd", "Recall", "Least ε", "Note"), rows)
 
@@ -403,11 +431,12 @@ def _search_table(plan: RetrievalPlan) -> str:
 def _least_cell(value: float) -> str:
     if not math.isfinite(value):
         return "none"
-    return number(value, 3, aligned=True) if value else "any"
+    return typeset_number(value, 3, aligned=True) if value else "any"
 
 
 def _bar(value: float) -> str:
     """A rate with a bar under it."""
     if not math.isfinite(value):
-        return percent(value)
-    return f'{percent(value, aligned=True)}<i class="bar" style="--share:{100 * value:.1f}%" aria-hidden="true"></i>'
+        return typeset_percent(value)
+    text = typeset_percent(value, aligned=True)
+    return f'{text}<i class="bar" style="--share:{100 * value:.1f}%" aria-hidden="true"></i>'

@@ -47,13 +47,6 @@ def calibrated(method: str, epsilon: float, delta: float, sensitivity: float) ->
         return Calibrated(method, scale, epsilon, error.true_epsilon)
 
 
-def power_of_ten(number: float) -> str:
-    """A small probability as people write it: 10⁻⁶."""
-    mantissa, exponent = f"{number:.0e}".split("e")
-    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return ("" if mantissa == "1" else f"{mantissa}·") + f"10{raised}"
-
-
 def legend_key(**style: Any) -> Line2D:
     """An entry of the legend."""
     from matplotlib.lines import Line2D

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
+from scoreshield._files import read_json_lines
 from scoreshield.bench.experiments import EXPERIMENTS, run, runner, table
 from scoreshield.bench.experiments.cells import COLUMNS, Cell
 
@@ -86,7 +87,7 @@ def test_damage_before_the_end_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "name"),
-    [({"epsilon": [1, 11]}, "epsilon"), ({"seed": 2}, "seed"), ({"options": {"draws": 201}}, "options")],
+    [({"epsilon": [1, 11]}, "epsilon"), ({"seed": 2}, "seed"), ({"options": {"draws": 201}}, "options.draws")],
 )
 def test_a_folder_of_other_settings_is_refused_and_left_alone(
     tmp_path: Path, changes: dict[str, Any], name: str
@@ -94,7 +95,7 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(
     folder = tmp_path / "run"
     run(NOISE, small(), folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ss.InvalidInput, match=rf"other settings \({name}\)"):
+    with pytest.raises(ss.InvalidInput, match=rf"other settings \(grid\.{name}\)"):
         run(NOISE, small(**changes), folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -132,7 +133,7 @@ def test_only_what_a_seed_makes_again_has_one(tmp_path: Path) -> None:
     assert table.read(tmp_path / "run" / "results.csv") == rows
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'{"grid": 3}', b"3", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b"3", b"[" * 100_000])
 def test_damaged_settings_are_named(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / "run"
     run(NOISE, small(), folder)
@@ -200,7 +201,7 @@ def test_other_data_in_the_same_place_is_refused(tmp_path: Path, shared_data: Pa
     run(experiment, grid, tmp_path / "run", data_dir=data, workers=1)
     with (data / "lfw_scores.npz").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(ss.InvalidInput, match="the data files"):
+    with pytest.raises(ss.InvalidInput, match=r"other settings \(data\.lfw_scores\.npz\)"):
         run(experiment, grid, tmp_path / "run", data_dir=data, workers=1)
 
 
@@ -237,11 +238,11 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     script.write_text(driver)
     process = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and len(table.read_lines(folder / "cells.jsonl")) < 3:
+    while time.monotonic() < deadline and len(read_json_lines(folder / "cells.jsonl")) < 3:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    done = table.read_lines(folder / "cells.jsonl")
+    done = read_json_lines(folder / "cells.jsonl")
     grid = NOISE.grid({"repeats": 40, "mechanism": ["gaussian"], "options": {"draws": 20000}})
     assert 3 <= len(done) < len(NOISE.cells(grid))
     assert not (folder / "results.csv").exists()

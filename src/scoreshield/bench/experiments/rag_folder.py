@@ -11,19 +11,20 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from scoreshield import _files, _loading
+from scoreshield import _loading
+from scoreshield._files import RunFolder
 from scoreshield.bench.rag.corpus import Question
 from scoreshield.bench.rag.retrieval import AUDIENCE, RETRIEVING, SCOPE, RetrievalRecord, records_from
-from scoreshield.errors import FileError, InvalidInput
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy.guarantee import Guarantee
 
-SETTINGS, RETRIEVAL, LOCK = "settings.json", "retrieval.json", ".lock"
+RETRIEVAL = "retrieval.json"
 #: What a run writes into its folder, embeddings and answers apart.
-FILES = (SETTINGS, RETRIEVAL, LOCK, "results.json", "results.csv")
+FILES = (RunFolder.SETTINGS, RETRIEVAL, RunFolder.LOCK, "results.json", "results.csv")
 #: The settings of a run without a generator, which may be added to it.
 NOT_ANSWERING: dict[str, Any] = dict.fromkeys(("generator", "judge", "conditions", "max_tokens", "leave_out"))
 
@@ -37,43 +38,32 @@ def digest(items: Iterable[object]) -> str:
 
 
 @contextlib.contextmanager
-def opened(out: Path, settings: dict[str, Any]) -> Iterator[None]:
-    """The folder for this run alone, made, or found to be made with these settings or with these and no generator."""
-    try:
-        out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (out / LOCK).exists():
-            _refuse_strangers(out)  # before the lock leaves a file with them
-    except OSError as error:
-        raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    with _files.lock_folder(out / LOCK):
-        _check_settings(out, settings)
-        (out / "embeddings").mkdir(mode=0o700, exist_ok=True)
-        yield
-
-
-def write(files: dict[Path, bytes]) -> None:
-    def writer(content: bytes) -> Callable[[BinaryIO], object]:
-        return lambda file: file.write(content)
-
-    _files.write_whole({path: writer(content) for path, content in files.items()}, private=True)
+def lock_rag_folder(path: Path, settings: dict[str, Any]) -> Iterator[RunFolder]:
+    """Hold the folder of this run, which may be that of a run with these settings and no generator."""
+    with RunFolder(path, extra="rag", is_private=True).lock() as folder:
+        folder.start_or_resume(settings, compatible=[settings | NOT_ANSWERING])
+        (path / "embeddings").mkdir(mode=0o700, exist_ok=True)
+        yield folder
 
 
 def as_json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode()
 
 
-def keep_retrieval(out: Path, records: Sequence[RetrievalRecord], guarantee: Guarantee, facts: dict[str, Any]) -> None:
+def keep_retrieval(
+    folder: RunFolder, records: Sequence[RetrievalRecord], guarantee: Guarantee, facts: dict[str, Any]
+) -> None:
     """Bring what was retrieved to disk, whole, and never over what is there."""
-    path, part = out / RETRIEVAL, out / f".{RETRIEVAL}.{secrets.token_hex(8)}.part"
+    path, part = folder.path / RETRIEVAL, folder.path / f".{RETRIEVAL}.{secrets.token_hex(8)}.part"
     told = [{"question": r.question, "condition": r.condition, "indices": list(r.indices)} for r in records]
     content = {"scope": SCOPE, "audience": AUDIENCE, **facts, "records": told, "guarantee": guarantee.to_dict()}
-    write({part: as_json(content)})
+    folder.write({part.name: as_json(content)})
     try:
         os.link(part, path)
     except FileExistsError:
         raise InvalidInput(f"{path} was written by another run meanwhile, and is left as it is.") from None
     except OSError:  # a disk that knows no links: the lock must do
-        _files.write_whole({path: lambda file: file.write(part.read_bytes())}, private=True)
+        folder.write({RETRIEVAL: part.read_bytes()})
     finally:
         part.unlink(missing_ok=True)
 
@@ -111,32 +101,3 @@ def kept_retrieval(
 
 def _is_ranking(indices: tuple[int, ...], chunks: int, k: int) -> bool:
     return len(indices) <= k and len(set(indices)) == len(indices) and all(index < chunks for index in indices)
-
-
-def _refuse_strangers(out: Path) -> None:
-    names = [path.name for path in out.iterdir()]
-    if SETTINGS not in names and any(name != LOCK and not name.endswith(".part") for name in names):
-        raise InvalidInput(f"The folder {out} holds other files and no run; name an empty or a new one.")
-
-
-def _check_settings(out: Path, settings: dict[str, Any]) -> None:
-    path = out / SETTINGS
-    try:
-        _refuse_strangers(out)
-        content = _loading.read_bytes(path) if path.exists() else None
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    try:
-        before = None if content is None else _loading.parse_json(content)
-    except ValueError:
-        before = {}
-    if before is not None and before not in (settings, settings | NOT_ANSWERING):
-        made = before if isinstance(before, dict) else {}
-        changed = next((name for name, value in settings.items() if made.get(name) != value), "another version's")
-        raise InvalidInput(
-            f"The run folder {out} was made with other settings ({changed}); name another, or move it away."
-        )
-    if before != settings:
-        write({path: as_json(settings)})

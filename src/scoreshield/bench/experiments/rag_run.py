@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 import scoreshield as ss
 from scoreshield import _files, _validation
+from scoreshield._files import RunFolder
 from scoreshield.bench.data.embedders import Embedder, embed_cached
 from scoreshield.bench.data.embedders import embedder as embedder_named
 from scoreshield.bench.experiments import rag_folder
@@ -234,13 +235,13 @@ def run(
     settings: dict[str, Any] = {"corpus": rag_folder.digest(map(asdict, documents))}
     settings |= {"questions": rag_folder.digest(map(asdict, every)), "embedder": maker.name}
     settings |= {"size": size, "overlap": overlap, "limit": limit, **asdict(releasing)}
-    with rag_folder.opened(out, settings | later):
+    with rag_folder.lock_rag_folder(out, settings | later) as folder:
         with bar("embedding") as progress:
             rows = _embedded(maker, [chunk.titled for chunk in chunks], out, progress)
             queries = _embedded(maker, [question.text for question in asked], out)
         source = evaluation.Corpus(documents, chunks, rows)
         with bar("retrieving") as progress:
-            retrieval, guarantee = _retrieved(out, source, asked, queries, releasing, ledger, progress)
+            retrieval, guarantee = _retrieved(folder, source, asked, queries, releasing, ledger, progress)
         answers = None
         if answering is not None:
             with bar("answering") as progress:
@@ -248,7 +249,7 @@ def run(
         facts = {"documents": len(documents), "chunks": len(chunks), "questions": len(asked)}
         facts |= {"answerable": len(known), "left_out": len(every) - len(known)}
         done = RagRun(facts, guarantee, retrieval, answers)
-        rag_folder.write({out / "results.json": rag_folder.as_json(done.to_dict()), out / "results.csv": done.table()})
+        folder.write({"results.json": rag_folder.as_json(done.to_dict()), "results.csv": done.table()})
     return done
 
 
@@ -272,7 +273,7 @@ def _embedded(embedder: Embedder, texts: list[str], out: Path, progress: Progres
 
 
 def _retrieved(
-    out: Path,
+    folder: RunFolder,
     corpus: evaluation.Corpus,
     questions: tuple[evaluation.Question, ...],
     queries: NDArray[np.float32],
@@ -287,7 +288,7 @@ def _retrieved(
     facts |= {"releases": releases}
     sampler = "exact" if releasing.research_seed is None else "research"
     promise = (releasing.epsilon, releasing.delta, sampler)
-    kept = rag_folder.kept_retrieval(out, questions, len(corpus.chunks), facts, promise)
+    kept = rag_folder.kept_retrieval(folder.path, questions, len(corpus.chunks), facts, promise)
     if kept is None:
         release = releasing.on(corpus.embeddings, releasing.research_seed, ledger)
         records, made = retrieve_all(
@@ -300,7 +301,7 @@ def _retrieved(
             progress=progress,
         )
         kept = records, made[0]  # all of them promise the same
-        rag_folder.keep_retrieval(out, *kept, facts)
+        rag_folder.keep_retrieval(folder, *kept, facts)
     records, guarantee = kept
     return measured(corpus, questions, records, setting=rule, made=[guarantee] * releases), guarantee
 

@@ -2,8 +2,7 @@
 
 A run folder holds ``settings.json`` (the version, the grid, and the checksums of the data), ``cells.jsonl`` (one line a
 finished cell, appended and brought to disk), and, at the end, ``results.csv``, ``results.parquet`` and
-``environment.json``, which says where the cells were run. A folder that was made with other settings is refused, and
-left as it is. ``.lock`` keeps a second run out; it is never renamed, since a lock belongs to a file and not to a name.
+``environment.json``, which says where the cells were run.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from scoreshield import _files, _loading
+from scoreshield import _loading
+from scoreshield._files import RunFolder
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.cells import Cell, Experiment, rows
 from scoreshield.bench.experiments.grid import Grid
-from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
+from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
 
-SETTINGS, CELLS, ENVIRONMENT, LOCK = "settings.json", "cells.jsonl", "environment.json", ".lock"
+SETTINGS, CELLS, ENVIRONMENT = RunFolder.SETTINGS, "cells.jsonl", "environment.json"
 #: What a run writes into its folder, pictures apart.
-FILES = (SETTINGS, CELLS, ENVIRONMENT, LOCK, "results.csv", "results.parquet")
+FILES = (SETTINGS, CELLS, ENVIRONMENT, RunFolder.LOCK, "results.csv", "results.parquet")
 #: Libraries of linear algebra start as many threads as there are cores; here each process, timed ones too, gets one.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -62,21 +62,19 @@ def run(
     settings["data"] = _checksums(experiment, data_dir)
     if not (out / SETTINGS).exists():
         experiment.load(grid, data_dir)  # missing data is one sentence, before anything is written
-    _make(out)
-    with _files.lock_folder(out / LOCK):
-        _settle(out / SETTINGS, settings)
-        done = {line["cell"]: line["rows"] for line in _finished(out / CELLS)}
+    with RunFolder(out).lock() as folder:
+        folder.start_or_resume(settings)
+        done = {line["cell"]: line["rows"] for line in _finished(folder)}
         todo = [cell for cell in cells if cell.key not in done]
         if progress is not None:
             progress(len(cells) - len(todo), len(cells))
         for cell, found in _each(experiment, grid, data_dir, todo, workers):
-            _append(out / CELLS, {"cell": cell.key, "rows": found})
+            folder.append_line(CELLS, {"cell": cell.key, "rows": found})
             done[cell.key] = found
             if progress is not None:
                 progress(len(done), len(cells))
         results = [row for cell in cells for row in done[cell.key]]
-        facts = json.dumps(_environments(results), indent=2).encode()
-        _files.write_whole({out / ENVIRONMENT: lambda file: file.write(facts)})
+        folder.write({ENVIRONMENT: json.dumps(_environments(results), indent=2).encode()})
         table.write(out, results)
     return results
 
@@ -119,59 +117,13 @@ def _checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
     return found
 
 
-def _make(out: Path) -> None:
-    """Make the run folder, or check that it is one; what a killed write left there is no reason to refuse it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in out.iterdir()}
-    except OSError as error:
-        raise FileError(f"Cannot use the run folder {out}: {error.strerror}.") from None
-    others = [name for name in names if name != LOCK and not (name.startswith(".") and name.endswith(".part"))]
-    if others and SETTINGS not in names:
-        raise InvalidInput(f"The folder {out} holds other files and no run; name an empty or a new one with --out.")
-
-
-def _settle(path: Path, settings: dict[str, Any]) -> None:
-    """Write the settings of a new run, or check that these are those of the run that is there."""
-    if not path.exists():
-        content = json.dumps(settings, indent=2).encode()
-        _files.write_whole({path: lambda file: file.write(content)})
-        return
-    content = _loading.read_bytes(path)
-    try:
-        before = _loading.parse_json(content)
-    except ValueError:
-        before = None
-    if before != json.loads(json.dumps(settings)):
-        raise InvalidInput(
-            f"The run folder {path.parent} was made with other settings ({_difference(before, settings)}); name "
-            "another with --out, or move it away."
-        )
-
-
-def _difference(before: Any, settings: dict[str, Any]) -> str:
-    """The first thing that differs, by name."""
-    if not isinstance(before, dict) or not isinstance(before.get("grid"), dict):
-        return f"its {SETTINGS} cannot be read"
-    if before.get("version") != settings["version"]:
-        return f"version {before.get('version', 'unknown')}, not {settings['version']}"
-    for name, value in json.loads(json.dumps(settings["grid"])).items():
-        if before["grid"].get(name) != value:
-            return str(name)
-    return "the data files" if before.get("data") != settings["data"] else "more settings than this version knows"
-
-
-def _finished(path: Path) -> list[dict[str, Any]]:
-    """What was recorded; a last line that was cut short is taken off, so that the next one starts clean."""
-    lines = table.read_lines(path)
+def _finished(folder: RunFolder) -> list[dict[str, Any]]:
+    """Read the cells that were recorded."""
+    lines = folder.read_lines(CELLS)
     if not all(_is_line(line) for line in lines):
-        raise InvalidInput(f"{path} is damaged: a line holds no rows of a table; move the run folder away.")
-    try:
-        with path.open("ab+") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-    except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror}.") from None
+        raise InvalidInput(
+            f"{folder.path / CELLS} is damaged: a line holds no rows of a table; move the run folder away."
+        )
     return lines
 
 
@@ -182,16 +134,6 @@ def _is_line(line: Any) -> bool:
         and isinstance(line.get("rows"), list)
         and all(table.is_row(row) for row in line["rows"])
     )
-
-
-def _append(path: Path, line: Mapping[str, Any]) -> None:
-    try:
-        with path.open("ab") as file:
-            file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror}; the cells before it are kept.") from None
 
 
 # ---- The processes.

@@ -112,14 +112,3 @@ def _parquet(rows: Sequence[Row], columns: Sequence[str]) -> Callable[[BinaryIO]
     }
     table = pa.table({name: pa.array([row.get(name) for row in rows], kinds[name]) for name in columns})
     return lambda file: parquet.write_table(table, file)
-
-
-def read_lines(path: Path) -> list[Any]:
-    """The whole lines of a file of JSON lines; a last one that an end cut short is left out."""
-    if not path.exists():
-        return []
-    lines = _loading.read_bytes(path).split(b"\n")
-    try:
-        return [_loading.parse_json(line) for line in lines[:-1] if line]
-    except ValueError:
-        raise InvalidInput(f"{path} is damaged before its end; move the run folder away and start again.") from None

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scoreshield._formatting import typeset_power
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.report import plots
 from scoreshield.report.bands import advantage_chart, band_grid, bars
-from scoreshield.report.sheet import AMBER, BLUE, INK, RED, VIOLET, finish, legend_key, power_of_ten, sheet
+from scoreshield.report.sheet import AMBER, BLUE, INK, RED, VIOLET, finish, legend_key, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +77,7 @@ def _score_pictures(name: str, rows: list[Row]) -> Iterator[_Picture]:
     delta = min((row["delta"] for row in rows if row["setting"] == "paper"), default=0.0)
     budget = [row for row in rows if row["setting"] != "advantage" and row["delta"] in (None, 0.0, delta)]
     attack = [row for row in rows if row["setting"] in ("clean", "advantage")]
-    words = f"Gaussian noise at δ = {power_of_ten(delta)}, the others pure." if delta else "Pure mechanisms."
+    words = f"Gaussian noise at δ = {typeset_power(delta)}, the others pure." if delta else "Pure mechanisms."
     for metric in _metrics(rows):
         stem = f"{name}-{slug(metric)}"
         if _present(budget, metric, _SCORES):
@@ -161,7 +162,7 @@ def _noise_pictures(rows: list[Row]) -> Iterator[_Picture]:
     known = [row for row in rows if row["method"] != "float gaussian" and row["metric"] == metric]
     deltas = sorted({row["delta"] for row in known if row["delta"]})
     several = len(deltas) > 1
-    at = f"Gaussian noise at δ = {power_of_ten(deltas[0])}; " if len(deltas) == 1 else ""
+    at = f"Gaussian noise at δ = {typeset_power(deltas[0])}; " if len(deltas) == 1 else ""
     if known:
         yield "noise-std", lambda: band_grid(
             _in_every_column(known) if several else known, metric=metric, rows_by=None,
@@ -189,7 +190,7 @@ def claimed_and_true(rows: Sequence[Row]) -> Figure:
     keys = []
     for place, ((what, delta), points) in enumerate(sorted(curves.items())):
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "linewidth": 1.4}
-        label = f"{what}, δ = {power_of_ten(delta)}"
+        label = f"{what}, δ = {typeset_power(delta)}"
         axes.plot(*zip(*sorted(points.items()), strict=True), **look, markersize=4.5, label=label)
         keys.append(legend_key(**look, label=label))
     low, high = min(row["epsilon"] for row in rows), max(row["epsilon"] for row in rows)

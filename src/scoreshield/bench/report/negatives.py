@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scoreshield._formatting import typeset_power
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.gram import EQUAL
 from scoreshield.bench.report.matrices import AS_PUBLISHED
 from scoreshield.bench.report.runs import Row, Run, best_method, sentence
 from scoreshield.bench.report.tables import clears, measured, spread_text, without_similarities
-from scoreshield.report.sheet import power_of_ten
 
 Finding = tuple[str, str]
 
@@ -168,7 +168,7 @@ def _equal_attack(run: Run) -> Finding | None:
         part = (
             f" Part of the gain at equal ε is that pure mechanisms spend more of their allowance: at ε = {ten:g} the "
             f"best attacker has an advantage of {pure[0]:.4g} to {pure[-1]:.4g} against them, of {max(gaussian):.2g} "
-            f"against Gaussian noise at δ = {power_of_ten(run.delta or 0.0)}."
+            f"against Gaussian noise at δ = {typeset_power(run.delta or 0.0)}."
         )
     return (
         "Where the attacker gains little, so does the user, for the mechanisms here",

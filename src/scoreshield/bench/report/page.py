@@ -21,9 +21,10 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from scoreshield import _files, _validation
+from scoreshield._formatting import NO_BREAK_SPACE
 from scoreshield._validation import validate
 from scoreshield.errors import FileError, InvalidInput
-from scoreshield.report.text import GAP, prose
+from scoreshield.report.page import prose
 
 Best = Literal["max", "min"] | None
 
@@ -304,7 +305,9 @@ class _Writer:
 
 
 _HTML = _Writer(
-    plain=lambda text: re.sub(r" ([=≤≥]) ", rf"{GAP}\1{GAP}", prose(text)),  # a formula stays on its line
+    plain=lambda text: re.sub(
+        r" ([=≤≥]) ", rf"{NO_BREAK_SPACE}\1{NO_BREAK_SPACE}", prose(text)
+    ),  # a formula stays on its line
     code=lambda text: f"<code>{escape(text)}</code>",
     link=lambda label, url: f'<a href="{escape(url)}">{label}</a>',
     bold=lambda text: f"<strong>{text}</strong>",

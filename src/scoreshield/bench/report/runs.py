@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scoreshield import _loading
+from scoreshield._formatting import typeset_power
 from scoreshield._loading import printable
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.runner import SETTINGS
@@ -19,7 +20,6 @@ from scoreshield.bench.report import experiments as pictures
 from scoreshield.bench.report.page import Picture
 from scoreshield.bench.report.tables import mean, spread_text
 from scoreshield.errors import InvalidInput
-from scoreshield.report.sheet import power_of_ten
 
 Row = dict[str, Any]
 
@@ -56,7 +56,7 @@ class Run:
     @property
     def promise(self) -> str:
         """For captions: at which delta."""
-        return "δ = 0" if self.delta is None else f"δ = {power_of_ten(self.delta)} or 0"
+        return "δ = 0" if self.delta is None else f"δ = {typeset_power(self.delta)} or 0"
 
     def where(self, **wanted: Any) -> list[Row]:
         """The rows at the one delta that agree with every given value."""

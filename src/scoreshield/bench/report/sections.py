@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scoreshield._formatting import typeset_power
 from scoreshield.bench.data import compact
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
@@ -20,7 +21,6 @@ from scoreshield.bench.report.runs import Run, best_method, sentence
 from scoreshield.bench.report.tables import attack_table, mean, score_table, spread_text
 from scoreshield.decisions.synthetic import ScoreSet
 from scoreshield.report import figures, plots
-from scoreshield.report.sheet import power_of_ten
 
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ def truths(runs: dict[str, Run]) -> Section | None:
     lines = []
     for (what, delta), at in sorted(found.items()):
         texts = [f"{at[e]['true_epsilon']:,.3g}" if e in at else "·" for e in columns]
-        lines.append([what, power_of_ten(delta), *texts])
+        lines.append([what, typeset_power(delta), *texts])
     return Section(
         "What the paper promises, and what is true",
         "The paper's rule, σ = Δ √(2 ln(2/δ))/ε, is stated for every ε and holds up to ε = 8 to 10, depending on δ. "
@@ -82,7 +82,7 @@ def _worst_claims(rows: list[Row]) -> str:
         if strict:
             row = min(strict, key=lambda row: (sign * row["epsilon"], -row["true_epsilon"]))
             words.append(
-                f"Claimed ({row['epsilon']:g}, {power_of_ten(row['delta'])}) for {'the' if sign < 0 else 'a'} "
+                f"Claimed ({row['epsilon']:g}, {typeset_power(row['delta'])}) for {'the' if sign < 0 else 'a'} "
                 f"{pictures.released(row)}: the true ε at that δ is {row['true_epsilon']:,.3g} when one "
                 "record is replaced."
             )

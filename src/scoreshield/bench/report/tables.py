@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from scoreshield._formatting import format_compact, format_measurement, typeset_power
 from scoreshield._validation import validate
 from scoreshield.bench.experiments.gram import EQUAL, NOTHING
 from scoreshield.bench.report.page import Best, ResultTable
-from scoreshield.report.sheet import power_of_ten
 from scoreshield.report.tidy import summary
 
 Row = dict[str, Any]
@@ -44,7 +44,7 @@ def spread_text(rows: Iterable[Row]) -> str:
     found = measured(rows)
     if not found["count"]:
         return ""
-    return _rounded(found["mean"]) + (f" ± {_rounded(found['sd'])}" if found["count"] > 1 else "")
+    return format_measurement(found["mean"]) + (f" ± {format_measurement(found['sd'])}" if found["count"] > 1 else "")
 
 
 def without_similarities(rows: Iterable[Row]) -> Callable[[Row], float]:
@@ -153,7 +153,7 @@ def attack_table(
 
 def _promise(rows: Sequence[Row]) -> str:
     """What stands behind a method's name: its delta, or that it has none."""
-    return f", δ = {power_of_ten(rows[0]['delta'])}" if rows[0]["delta"] else ", pure"
+    return f", δ = {typeset_power(rows[0]['delta'])}" if rows[0]["delta"] else ", pure"
 
 
 def _constants(rows: Sequence[Row], columns: Sequence[float]) -> list[Line]:
@@ -175,14 +175,10 @@ def _text(rows: Sequence[Row]) -> str:
     return (spread_text(rows) or _OUT_OF_REACH) if rows else _NOT_RUN
 
 
-def _rounded(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
-
-
 def _fact(name: str, rows: Sequence[Row], column: str, columns: Sequence[float], key: str = "epsilon") -> Line:
     """A fact of the promise rather than a measurement; where samples differ in size, the worst of them."""
     found = [[row[column] for row in rows if row[key] == at and row[column] is not None] for at in columns]
-    return Line(name, [_short(max(values)) if values else _NOT_RUN for values in found])
+    return Line(name, [format_compact(max(values)) if values else _NOT_RUN for values in found])
 
 
 def _facts(
@@ -196,12 +192,6 @@ def _facts(
         if any(text != _NOT_RUN for text in texts):
             same.setdefault(texts, []).append(method)
     return [Line(f"{name} {' / '.join(named)}", list(texts)) for texts, named in same.items()]
-
-
-def _short(value: float) -> str:
-    if value and abs(value) < 1e-3:
-        return f"{value:.1e}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
 def _table(

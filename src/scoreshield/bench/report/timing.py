@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from scoreshield._formatting import format_timing, typeset_power
 from scoreshield.bench.experiments import table
 from scoreshield.bench.report import experiments as pictures
 from scoreshield.bench.report.page import Picture, ResultTable, Section
 from scoreshield.bench.report.runs import Run, sentence
 from scoreshield.bench.report.tables import mean
-from scoreshield.report.sheet import power_of_ten
 
 _MEASURES = ("seconds", "eigendecompositions", "excess distance", "converged")
 
@@ -23,7 +23,7 @@ def runtime(run: Run) -> Section:
     keys = dict.fromkeys((row["n"], row["radius"], row["epsilon"], row["method"]) for row in run.where())
     for n, at, epsilon, method in sorted(keys, key=lambda key: (key[0], str(key[1]), key[2], str(key[3]))):
         here = run.where(n=n, radius=at, epsilon=epsilon, method=method)
-        texts = [_short(mean(table.where(here, metric=name))) for name in _MEASURES]
+        texts = [format_timing(mean(table.where(here, metric=name))) for name in _MEASURES]
         lines.append([f"{n:,}", _who(at), f"{epsilon:g}", str(method), *texts])
     return Section(
         "Time of the projections",
@@ -67,7 +67,7 @@ def _seconds(run: Run, radius: float | None) -> str:
         end = "" if math.isnan(done) else "; converged" if done == 1 else "; stopped before it converged"
         extra = (times + end).lstrip(",; ")
         pieces.append((f"{method} {{}} s" + (f" ({extra})" if extra else ""), f"{value:.2g}"))
-    delta = "" if run.delta is None else f", δ = {power_of_ten(run.delta)}"
+    delta = "" if run.delta is None else f", δ = {typeset_power(run.delta)}"
     words = sentence(f"Noise for {_who(radius)} at ε = {run.nearest(10.0):g}{delta}, n = {largest:,}: ", pieces)
     budgets = {(row["epsilon"], row["delta"]) for row in run.rows if row["radius"] == radius}
     return words + (" The bars are means over all budgets of the run." if len(budgets) > 1 else "")
@@ -79,7 +79,7 @@ def noise(run: Run) -> Section:
     for method in dict.fromkeys(row["method"] for row in run.where()):
         for metric in ("standard deviation", "low-bit leak", "seconds per million"):
             values = [run.value(method=method, metric=metric, epsilon=epsilon) for epsilon in epsilons]
-            lines.append([str(method), metric, *map(_short, values)])
+            lines.append([str(method), metric, *map(format_timing, values)])
 
     def at(method: str, metric: str, epsilon: float) -> str:
         value = run.value(method=method, metric=metric, epsilon=epsilon)
@@ -119,7 +119,3 @@ def noise(run: Run) -> Section:
             f"attacker's advantage. {leaks}".strip()
         ],
     )  # fmt: skip
-
-
-def _short(value: float) -> str:
-    return "—" if math.isnan(value) else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
