@@ -81,7 +81,9 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _public_name(function: Callable[..., Any]) -> str:
     """Name a function as its caller wrote it: ``Class`` for a constructor, ``Class.method`` for a method."""
     name = function.__qualname__.rpartition("<locals>.")[2]
-    return name.removesuffix(".__init__").removesuffix(".__post_init__")
+    for method in (".__init__", ".__post_init__", ".__call__"):
+        name = name.removesuffix(method)
+    return name
 
 
 def reject(name: str, must: str, got: object) -> NoReturn:

@@ -304,7 +304,7 @@ def test_a_reconstruction_is_frozen_and_measures_itself(scores: list, rows: Arra
     with pytest.raises(ValueError, match="read-only"):
         result.estimate[0] = 0
     for bad in (np.zeros(3), "clean", np.full(N, "x"), [[1], [2, 3]]):
-        with pytest.raises(ss.InvalidInput, match="'clean' parameter of mse"):
+        with pytest.raises(ss.InvalidInput, match=r"'clean' parameter of Reconstruction\.mse"):
             result.mse(bad)
 
 

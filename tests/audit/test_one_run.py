@@ -247,8 +247,8 @@ def raises(_: np.ndarray) -> Any:
     ("changes", "message"),
     [
         ({"release": 3}, "'release'"),
-        ({"release": raises}, "release given to audit_one_run failed with RuntimeError: no room"),
-        ({"guess": lambda *_: raises(np.zeros(1))}, "guess given to audit_one_run failed"),
+        ({"release": raises}, "given release failed with RuntimeError: no room"),
+        ({"guess": lambda *_: raises(np.zeros(1))}, "given guess failed"),
         ({"claim": (1.0, 0.0)}, "'claim'"),
         ({"guess": 3}, "'guess'"),
         ({"guess": lambda *_: np.zeros(3)}, "returns 40 finite scores"),

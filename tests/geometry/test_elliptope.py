@@ -115,7 +115,7 @@ def test_too_little_memory_is_said_before_starting(monkeypatch: pytest.MonkeyPat
         raise AssertionError("noise was drawn for a release that cannot be finished")
 
     monkeypatch.setattr(gram, "_add_symmetric_noise", never)
-    with pytest.raises(ss.InvalidInput, match="release_gram needs about"):
+    with pytest.raises(ss.InvalidInput, match="needs about"):
         ss.release_gram(np.eye(50), epsilon=1, delta=1e-6)
     monkeypatch.setattr(elliptope, "_available_memory", lambda: None)
     assert ss.project_elliptope(np.eye(50)).converged

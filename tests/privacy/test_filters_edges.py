@@ -488,10 +488,10 @@ def test_book_1_adds_up_each_kind_by_itself() -> None:
 def test_a_budget_is_given_whole() -> None:
     assert check_budget(1, 0) == (1.0, 0.0)
     for epsilon, delta in ((None, 0.0), (1.0, None), (None, None)):
-        with pytest.raises(ss.InvalidInput, match="f needs both epsilon and delta"):
+        with pytest.raises(ss.InvalidInput, match="Give both epsilon and delta"):
             check_budget(epsilon, delta)
     for epsilon, delta, name in ((0.0, 0.1, "epsilon"), (1.0, 1.0, "delta"), (1.0, -0.1, "delta")):
-        with pytest.raises(ss.InvalidInput, match=f"'{name}' parameter of f"):
+        with pytest.raises(ss.InvalidInput, match=f"'{name}' parameter must"):
             check_budget(epsilon, delta)
 
 

@@ -416,14 +416,10 @@ def test_errors_name_what_is_wrong() -> None:
         "sensitivity' parameter of StaircaseNoise": lambda: StaircaseNoise(1.0, 0.0, 0.5),
         "epsilon' parameter of StepProfile": lambda: StepProfile(0.0, 0.5),
         "mass' parameter of StepProfile": lambda: StepProfile(1.0, 0.0),
-        "mu' parameter of a privacy profile": lambda: profile_from_dict({"kind": "gaussian", "mu": 0}),
-        "epsilon' parameter of a privacy profile": lambda: profile_from_dict({"kind": "laplace", "epsilon": 0}),
-        "losses' parameter of a privacy profile": lambda: profile_from_dict(
-            {"kind": "curve", "losses": ["a"], "deltas": [1]}
-        ),
-        "deltas' parameter of a privacy profile": lambda: profile_from_dict(
-            {"kind": "curve", "losses": [0], "deltas": ["a"]}
-        ),
+        "mu' parameter": lambda: profile_from_dict({"kind": "gaussian", "mu": 0}),
+        "epsilon' parameter": lambda: profile_from_dict({"kind": "laplace", "epsilon": 0}),
+        "losses' parameter": lambda: profile_from_dict({"kind": "curve", "losses": ["a"], "deltas": [1]}),
+        "deltas' parameter": lambda: profile_from_dict({"kind": "curve", "losses": [0], "deltas": ["a"]}),
     }.items():
         with pytest.raises(ss.InvalidInput, match=f"^The '{place} must be"):
             make()

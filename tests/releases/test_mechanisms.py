@@ -330,7 +330,7 @@ def test_refined_matches_are_ordered_by_noisy_score(collection: np.ndarray, quer
         ({"epsilon": 0}, "'epsilon'"),
         ({"refine": 1.0}, "'refine'"),
         ({"refine": -0.1}, "'refine'"),
-        ({"query": np.ones((2, 8))}, "answers one query"),
+        ({"query": np.ones((2, 8))}, "Give one query"),
         ({"score_range": (0.5, 0.2)}, "'score_range'"),
     ],
 )

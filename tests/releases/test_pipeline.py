@@ -29,7 +29,6 @@ from scoreshield.releases.pipeline import (
 )
 
 GIVEN: dict[str, Any] = {
-    "function": "f",
     "epsilon": 1,
     "delta": 1e-6,
     "mechanism": "gaussian",
@@ -49,10 +48,10 @@ def pure(mechanism: str, **changes: Any) -> Contract:
 
 class TestContract:
     def test_fields(self) -> None:
-        assert contract() == Contract("f", 1.0, 1e-6, "gaussian", "analytic", (-1.0, 1.0), False)
-        assert pure("laplace") == Contract("f", 1.0, 0.0, "laplace", "analytic", (-1.0, 1.0), False)
+        assert contract() == Contract(1.0, 1e-6, "gaussian", "analytic", (-1.0, 1.0), False)
+        assert pure("laplace") == Contract(1.0, 0.0, "laplace", "analytic", (-1.0, 1.0), False)
         unsafe = contract(calibration="classical", unsafe=True, score_range=(0, 0.5), epsilon=3)
-        assert unsafe == Contract("f", 3.0, 1e-6, "gaussian", "classical", (0.0, 0.5), True)
+        assert unsafe == Contract(3.0, 1e-6, "gaussian", "classical", (0.0, 0.5), True)
         assert contract(mechanism="other", mechanisms=("other",)).mechanism == "other"
         assert contract(mechanism="other", mechanisms=("other",), delta=0).delta == 0.0
         assert unsafe.width == 0.5
@@ -60,18 +59,18 @@ class TestContract:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"epsilon": 0}, "'epsilon' parameter of f"),
-            ({"delta": -1e-9}, "'delta' parameter of f"),
+            ({"epsilon": 0}, "'epsilon' parameter must"),
+            ({"delta": -1e-9}, "'delta' parameter must"),
             ({"delta": 0}, "above 0 for Gaussian noise"),
-            ({"mechanism": "other"}, "'mechanism' parameter of f"),
-            ({"mechanism": "laplace", "mechanisms": ("gaussian",)}, "'mechanism' parameter of f"),
-            ({"calibration": "other"}, "'calibration' parameter of f"),
+            ({"mechanism": "other"}, "'mechanism' parameter must"),
+            ({"mechanism": "laplace", "mechanisms": ("gaussian",)}, "'mechanism' parameter must"),
+            ({"calibration": "other"}, "'calibration' parameter must"),
             ({"mechanism": "laplace"}, "private without it"),
             ({"mechanism": "staircase"}, "private without it"),
             ({"mechanism": "laplace", "delta": 0, "calibration": "classical"}, "rules are for Gaussian noise"),
             ({"mechanism": "staircase", "delta": 0, "unsafe": True}, "rules are for Gaussian noise"),
-            ({"unsafe": 1}, "'unsafe_reproduce_paper' parameter of f"),
-            ({"score_range": (1, -1)}, "'score_range' parameter of f"),
+            ({"unsafe": 1}, "'unsafe_reproduce_paper' parameter must"),
+            ({"score_range": (1, -1)}, "'score_range' parameter must"),
         ],
     )
     def test_errors(self, changes: dict[str, Any], words: str) -> None:
@@ -183,7 +182,7 @@ class TestCollection:
     def test_records(self) -> None:
         for adjacency in (ss.Replacement(), ss.Identity([0, 0, 1, 2])):
             found = Collection.check(ROWS, adjacency)
-            assert (found.function, found.adjacency, found.size, found.labels) == ("f", adjacency, 4, None)
+            assert (found.adjacency, found.size, found.labels) == (adjacency, 4, None)
             assert found.dimension == 2
             assert found.rows() is found.records
             np.testing.assert_array_equal(found.records, ROWS)
@@ -194,7 +193,7 @@ class TestCollection:
         assert (found.size, found.labels) == (3, adjacency.labels)
         np.testing.assert_array_equal(found.rows(), _embeddings.centroids(found.records, adjacency.labels))  # type: ignore[arg-type]
         bad = Collection.check(np.array([[np.nan, 0.0]] * 4), adjacency)
-        with pytest.raises(ss.InvalidInput, match="; f takes finite"):
+        with pytest.raises(ss.InvalidInput, match="; give finite"):
             bad.rows()
 
     def test_rounding(self) -> None:
@@ -210,15 +209,15 @@ class TestCollection:
         assert Collection.check(ROWS[:1], ss.Replacement()).size == 1
         assert Collection.check(ROWS[:2], ss.Replacement(), least=2).size == 2
         for rows, adjacency in ((ROWS[:1], ss.Replacement()), (ROWS[:2], ss.Identity([0, 0], centroids=True))):
-            with pytest.raises(ss.InvalidInput, match="f needs at least two records"):
+            with pytest.raises(ss.InvalidInput, match="Give at least two records"):
                 Collection.check(rows, adjacency, least=2)
 
     @pytest.mark.parametrize(
         ("rows", "adjacency", "words"),
         [
-            (ROWS, "replacement", "'adjacency' parameter of f"),
-            (ROWS[0], ss.Replacement(), "'embeddings' parameter of f"),
-            (ROWS, ss.Identity([0, 0, 1, 2]).public(), "given to f was read from a guarantee"),
+            (ROWS, "replacement", "'adjacency' parameter must"),
+            (ROWS[0], ss.Replacement(), "'embeddings' parameter must"),
+            (ROWS, ss.Identity([0, 0, 1, 2]).public(), "Identity was read from a guarantee"),
             (ROWS, ss.Identity([0, 0, 1]), "one per record, 4 of them"),
             (ROWS, ss.Identity([0, 0, 1, 2, 3]), "one per record, 4 of them"),
         ],
@@ -252,7 +251,7 @@ class TestPayment:
             order.append("score")
             return "clean"
 
-        return Prepared("f", "guarantee", "adjacency", rng, score, draw, **more)  # type: ignore[arg-type]
+        return Prepared("guarantee", "adjacency", rng, score, draw, **more)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("rng", "stream"), [(None, SecureStream), (3, ResearchStream)])
     def test_order(self, rng: Any, stream: type) -> None:
@@ -285,13 +284,13 @@ class TestPayment:
         release = self.prepared(order)
         moved = lambda *_: monkeypatch.setattr("scoreshield.privacy.sampling.stream._forks", 99)  # noqa: E731
         with pytest.raises(ss.InvalidInput, match="another process"):
-            Prepared("f", release.guarantee, release.adjacency, None, release.score, moved).noisy("clean")
+            Prepared(release.guarantee, release.adjacency, None, release.score, moved).noisy("clean")
 
     def test_errors(self) -> None:
         order: list[Any] = []
-        with pytest.raises(ss.InvalidInput, match="'ledger' parameter of f"):
+        with pytest.raises(ss.InvalidInput, match="'ledger' parameter must"):
             self.prepared(order).release("a ledger")
-        with pytest.raises(ss.InvalidInput, match="'rng' parameter of f"):
+        with pytest.raises(ss.InvalidInput, match="'rng' parameter must"):
             self.prepared(order, "seed").release(None)
 
     @pytest.mark.parametrize("same_people", [True, False])
@@ -316,7 +315,7 @@ class TestPayment:
             SimpleNamespace(reserve=print),
             "a",
         ):
-            with pytest.raises(ss.InvalidInput, match="'ledger' parameter of f"):
+            with pytest.raises(ss.InvalidInput, match="'ledger' parameter must"):
                 check_account(bad)
 
 

@@ -553,7 +553,7 @@ class TestPostProcessing:
 
     @pytest.mark.parametrize("ids", ["doc-1", 5, None, [[1]], b"x"])
     def test_hide_takes_a_list(self, ids: Any) -> None:
-        with pytest.raises(InvalidInput, match="'ids' parameter of hide must be a list of ids"):
+        with pytest.raises(InvalidInput, match=r"'ids' parameter of PrivateSearch\.hide must be a list of ids"):
             searching("query").hide(ids)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
@@ -717,8 +717,8 @@ BAD_OPTIONS = [
     ({"mode": "screening", "threshold": 0.1, "mechanism": "gaussian"}, "leave 'mechanism' out"),
     ({"mode": "screening", "threshold": 0.1, "delta": 1e-6}, "'delta' parameter of PrivateSearch must be 0"),
     ({"refine": 0.5}, "'refine' is for mode='screening'"),
-    ({"mechanism": "gaussian"}, "'delta' parameter of release_scores must be above 0"),
-    ({"mechanism": "staircase", "delta": 1e-6}, "'delta' parameter of release_scores must be 0"),
+    ({"mechanism": "gaussian"}, "'delta' parameter of PrivateSearch must be above 0"),
+    ({"mechanism": "staircase", "delta": 1e-6}, "'delta' parameter of PrivateSearch must be 0"),
     ({"mechanism": "privunit"}, "'mechanism' parameter"),
     ({"mechanism": 3}, "'mechanism' parameter"),
     ({"mode": "index", "mechanism": "staircase"}, "'mechanism' parameter"),

@@ -141,7 +141,7 @@ def test_pairs_belong_to_a_matrix(collection: Array, query: Array) -> None:
 
 @pytest.mark.parametrize("fpr", [0, -0.1, 1.1, np.nan, "0.1", None])
 def test_bad_rates(fpr: Any) -> None:
-    with pytest.raises(ss.InvalidInput, match="'fpr' parameter of tar_at"):
+    with pytest.raises(ss.InvalidInput, match=r"'fpr' parameter of Verification\.tar_at"):
         tasks.verification([0.1, 0.5], [False, True]).tar_at(fpr)
 
 

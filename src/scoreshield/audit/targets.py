@@ -217,6 +217,7 @@ class Endpoint:
         self._connection: http.client.HTTPConnection | None = None
         self.retried = 0
 
+    @validate()
     def __call__(self, embeddings: ArrayLike) -> NDArray[np.float64]:
         """One release of a collection: the numbers that the service answers with."""
         body = self._body(embeddings)

@@ -15,14 +15,13 @@ from langchain_core.documents import Document
 from numpy.typing import NDArray
 
 from scoreshield import _validation
-from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
+from scoreshield.errors import InvalidInput, InvalidParameter, ScoreShieldError, StoreError
 from scoreshield.integrations._common import (
     Fields,
     annotated,
     growing_pages,
     not_charged,
     not_read,
-    refuse,
     scrub,
     take_unread,
 )
@@ -267,4 +266,4 @@ class Answers:
 
 def refuse_unknown(given: Mapping[str, Any], known: AbstractSet[str], why: str) -> None:
     for name in sorted(set(given) - known):
-        refuse(f"The {name!r} parameter", why)
+        raise InvalidParameter(name, f"is refused: {why}.")

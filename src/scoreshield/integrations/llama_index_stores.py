@@ -15,7 +15,7 @@ from llama_index.core.vector_stores import SimpleVectorStore
 from numpy.typing import NDArray
 
 from scoreshield import _validation, stores
-from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.errors import InvalidInput, InvalidParameter, StoreError
 from scoreshield.integrations._common import Fields, annotated, look_every, not_charged, not_read, refuse, take_unread
 from scoreshield.integrations.llama_index_nodes import (
     Fetch,
@@ -196,7 +196,7 @@ def _private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any],
         _validation.reject("index", "a VectorStoreIndex", type(index))
     for name in options:
         if name not in _PARAMETERS:
-            raise InvalidInput(f"There is no option {name!r}.")
+            raise InvalidParameter(name, "is unknown.")
     if options.get("centroids"):
         refuse("'centroids' for a retriever", "it answers with nodes, and a centroid is of several")
     pays = options.get("mode", "index") == "index"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.integrations._common import refuse
@@ -225,7 +225,7 @@ def _names(ids: Any, count: int) -> list[Any]:
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name in sorted(options.keys() - _OPTIONS):
-        raise InvalidInput(f"There is no parameter {name!r}, and PrivateSearch has no such option.")
+        raise InvalidParameter(name, "is unknown, also to PrivateSearch.")
     if options.get("centroids"):
         refuse("'centroids' here", "answers name records, and a centroid is of several")
     return options

@@ -56,7 +56,7 @@ def test_making_and_opening_are_two_acts(url: str, tmp_path: Path) -> None:
 
 
 def test_the_constructor_does_either_and_warns_when_it_makes_one(url: str, tmp_path: Path) -> None:
-    with pytest.raises(ss.InvalidInput, match="needs both epsilon and delta"):
+    with pytest.raises(ss.InvalidInput, match="Give both epsilon and delta"):
         Ledger(url, epsilon=1.0)
     with pytest.warns(
         ss.LedgerWarning, match=r"There was no ledger at sqlite:///.*ledger\.db, so one was made"
@@ -294,7 +294,7 @@ def test_equal_labels_have_one_hash_whatever_holds_them(ledger: Ledger) -> None:
 def test_an_identity_without_its_labels_is_charged_only_on_the_callers_word(ledger: Ledger) -> None:
     labels = np.arange(6) // 2
     promise = grouped(labels)
-    with pytest.raises(ss.InvalidInput, match=r"needs the labels of an identity release.*or same_people=True"):
+    with pytest.raises(ss.InvalidInput, match=r"needs its labels.*or same_people=True"):
         ledger.spend(promise, dataset="a")
     for wrong in (ss.Identity(np.arange(6)), ss.Identity(labels, centroids=True), ss.Replacement()):
         with pytest.raises(ss.InvalidInput, match="must be the one of the release"):

@@ -194,8 +194,8 @@ class TestOpening:
         [
             ({"epsilon": 0.0, "delta": 1e-5}, "'epsilon' parameter of {} "),
             ({"epsilon": 1.0, "delta": 1.0}, "'delta' parameter of {} "),
-            ({"epsilon": None, "delta": 1e-5}, "{} needs both"),
-            ({"epsilon": 1.0, "delta": None}, "{} needs both"),
+            ({"epsilon": None, "delta": 1e-5}, "Give both"),
+            ({"epsilon": 1.0, "delta": None}, "Give both"),
         ],
     )
     def test_bad_limits(self, stores: dict[str, MemoryStore], limits: dict[str, Any], words: str) -> None:
@@ -363,7 +363,7 @@ class TestCharging:
         adjacency = ss.Identity([0, 1, 1])
         promise = pure(0.5, adjacency=adjacency.public())
         for name, use in (("a", ledger.spend), ("b", lambda item, **o: ledger.reserve([item], **o).commit())):
-            with pytest.raises(ss.InvalidInput, match="needs the labels"):
+            with pytest.raises(ss.InvalidInput, match="needs its labels"):
                 use(promise, dataset=name)
             use(promise, dataset=name, adjacency=adjacency)
             with pytest.raises(ss.InvalidInput, match="in another way"):
@@ -412,7 +412,7 @@ class TestCharging:
     def test_old_names(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         """A name that earlier versions wrote is found by its exact spelling; a new one gets its one spelling."""
         with monkeypatch.context() as patch:
-            patch.setattr(module, "canonical_name", lambda name, _: name)
+            patch.setattr(module, "canonical_name", lambda name: name)
             ledger.spend(pure(1.0), dataset=name)
         assert ledger.account(name).dataset == name
         assert ledger.spent_on(name) == 1.0

@@ -78,7 +78,7 @@ class TestCharges:
 
     @pytest.mark.parametrize("item", [5, None, "text", PureProfile(0.5), SimpleNamespace(guarantee=PureProfile(0.5))])
     def test_no_guarantee(self, item: Any) -> None:
-        with pytest.raises(ss.InvalidInput, match="'item' parameter of f"):
+        with pytest.raises(ss.InvalidInput, match="'item' parameter must"):
             charge(item)
 
     def test_a_profile_with_a_sampler(self) -> None:
@@ -88,7 +88,7 @@ class TestCharges:
         class Odd(PureProfile):
             sampler: str = "exact"
 
-        with pytest.raises(ss.InvalidInput, match="'item' parameter of f"):
+        with pytest.raises(ss.InvalidInput, match="'item' parameter must"):
             charge(Odd(0.5))
 
     def test_seeds(self) -> None:
@@ -96,7 +96,7 @@ class TestCharges:
             charge(pure(0.5, sampler="research"))
 
     def test_no_profile(self) -> None:
-        with pytest.raises(ss.InvalidInput, match="'item' parameter of f"):
+        with pytest.raises(ss.InvalidInput, match="'item' parameter must"):
             charge(Promise("profile"))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("mechanism", ["x", "x" * 500])
@@ -148,7 +148,7 @@ class TestIdentities:
         assert charge(self.promise, same_people=True)[1] == self.plain
         assert charge(self.promise, self.adjacency.public(), same_people=True)[1] == self.plain
         for adjacency in (None, self.adjacency.public()):
-            with pytest.raises(ss.InvalidInput, match="f needs the labels"):
+            with pytest.raises(ss.InvalidInput, match="needs its labels"):
                 charge(self.promise, adjacency)
 
     def test_another_adjacency(self) -> None:

@@ -532,7 +532,7 @@ def test_bad_input_elsewhere() -> None:
     with pytest.raises(InvalidInput, match="'relevant' parameter of retrieval_cuts"):
         retrieval_cuts(1.0, 10, 1, [0.0, 0.1], [math.nan, 0.6], 2)
     channel = optimal_channel(3.0, levels=3)
-    with pytest.raises(InvalidInput, match="'clean_scores' parameter of release"):
+    with pytest.raises(InvalidInput, match=r"'clean_scores' parameter of LevelChannel\.release"):
         channel.release(SecureStream(), [0.0, math.nan])
     data = channel.to_dict()
     for broken in (

@@ -131,7 +131,7 @@ class Ledger:
                     f"There was no ledger at {store.name}, so one was made with nothing spent; Ledger.create makes one "
                     "without this warning, and Ledger.open never makes one.",
                     LedgerWarning,
-                    stacklevel=4,  # past the two frames of the guard
+                    stacklevel=5,  # past the frames of the two decorators
                 )
         self._read(store)
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
