@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
+import inspect
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -28,7 +32,9 @@ from scoreshield.bench.data.embedders import HashingEmbedder
 from scoreshield.bench.experiments import rag_run
 from scoreshield.bench.rag import evaluation
 from scoreshield.bench.rag import files as rag_files
+from scoreshield.bench.rag.chunks import OVERLAP, SIZE
 from scoreshield.bench.rag.prompts import SYSTEM
+from scoreshield.cli.rag import rag as rag_command
 
 KEY = "a-key-that-nobody-may-see"
 THRESHOLD, K = 0.2, 2
@@ -94,8 +100,21 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def contents(folder: Path) -> dict[str, Any]:
+    """Every file's bytes; of the answers, which SQLite may arrange anew, the rows."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    found: dict[str, Any] = {name: path.read_bytes() for name, path in files.items() if "cache.db" not in name}
+    return found | {"answers": answers(folder / "answers")}
+
+
+def answers(folder: Path) -> list[Any]:
+    """The rows of an answer cache, copied so that the cache stays as it is."""
+    if not (folder / "cache.db").exists():
+        return []
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
+        with contextlib.closing(sqlite3.connect(f"{copy}/cache.db")) as database:
+            return database.execute("SELECT key, store_time, value FROM Cache ORDER BY key").fetchall()
 
 
 def clean_by_hand() -> list[list[int]]:
@@ -205,7 +224,7 @@ def test_a_generator_that_goes_away(folder: Path, server: ChatServer, run: Any) 
     server.script = ["I do not know.", "I do not know.", *[(503, {})] * 9]
     refused(run(*command), "answered with status 503")
     retrieval = (folder / "run/retrieval.json").read_bytes()
-    assert len(list((folder / "run/answers").iterdir())) == 2
+    assert len(answers(folder / "run/answers")) == 2
     assert not (folder / "run/results.json").exists()
     server.script.clear()
     server.requests.clear()
@@ -793,3 +812,15 @@ def test_a_proxy_is_used_where_it_is_asked_for_and_never_written_down(
     answering = rag_run.Answering(("a", "https://host.example"), ("a", "https://host.example"), proxy=address)
     assert "pass-of-proxy" not in repr(answering)
     refused(run(*BASE, *NEARLY_CLEAN, *models(server), "--proxy", "socks9://pass-of-proxy"), "'proxy' parameter")
+
+
+def test_command_defaults() -> None:
+    """The command, which loads nothing of the benchmarks until it runs, has the defaults and names of the library."""
+    parameters = inspect.signature(rag_command).parameters
+    rule = evaluation.SETTINGS[0]
+    found = [parameters[name].default for name in ("threshold", "k", "size", "overlap")]
+    assert found == [rule.threshold, rule.k, SIZE, OVERLAP]
+    mechanism = get_type_hints(rag_command)["mechanism"]
+    assert get_args(mechanism) == get_args(rag_run.Mechanism)
+    code = "import sys, scoreshield.cli.rag; print([name for name in sys.modules if 'scoreshield.bench' in name])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

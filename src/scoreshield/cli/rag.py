@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from scoreshield.bench.experiments.rag_folder import FILES
-from scoreshield.bench.experiments.rag_run import LEAVABLE, Answering, Mechanism, Releasing, run
-from scoreshield.bench.rag.chunks import OVERLAP, SIZE
-from scoreshield.bench.rag.evaluation import CONDITIONS, SETTINGS
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import Dataset, LedgerUrl, check_not_input, ledger_file, ledger_of
 from scoreshield.cli.text import printable, say
@@ -49,10 +45,11 @@ def rag(
     ],
     delta: Annotated[float, typer.Option(help="Of one release: Gaussian noise needs it, the others take none.")] = 0.0,
     mechanism: Annotated[
-        Mechanism, typer.Option(help="What is released: noisy scores, screened chunks, or an index for all questions.")
+        Literal["gaussian", "laplace", "staircase", "optimal", "screening", "index"],
+        typer.Option(help="What is released: noisy scores, screened chunks, or an index for all questions."),
     ] = "gaussian",
-    threshold: Annotated[float, typer.Option(help="The least score of a retrieved chunk.")] = SETTINGS[0].threshold,
-    k: Annotated[int, typer.Option("--k", help="The most chunks a question gets.", min=1)] = SETTINGS[0].k,
+    threshold: Annotated[float, typer.Option(help="The least score of a retrieved chunk.")] = 0.35,
+    k: Annotated[int, typer.Option("--k", help="The most chunks a question gets.", min=1)] = 20,
     paper_rule: Annotated[
         bool, typer.Option("--paper-rule", help="Rank clipped scores, ties by index, as the paper does.")
     ] = False,
@@ -84,8 +81,8 @@ def rag(
     leave_out: Annotated[
         str | None, typer.Option(help="What the servers do not know: some of temperature,max_tokens,seed.")
     ] = None,
-    size: Annotated[int, typer.Option(help="Tokens of a chunk.", min=1)] = SIZE,
-    overlap: Annotated[int, typer.Option(help="Tokens that it shares with the chunk before.", min=0)] = OVERLAP,
+    size: Annotated[int, typer.Option(help="Tokens of a chunk.", min=1)] = 2000,
+    overlap: Annotated[int, typer.Option(help="Tokens that it shares with the chunk before.", min=0)] = 200,
     limit: Annotated[int | None, typer.Option(help="Only so many questions, the first ones.", min=1)] = None,
     workers: Annotated[int, typer.Option(help="Requests under way at once.", min=1)] = 4,
     ledger: LedgerUrl = None,
@@ -99,6 +96,10 @@ def rag(
 
     The key of the servers, where they want one, is read from $SCORESHIELD_API_KEY.
     """
+    from scoreshield.bench.experiments.rag_folder import FILES
+    from scoreshield.bench.experiments.rag_run import LEAVABLE, Answering, Releasing, run
+    from scoreshield.bench.rag.evaluation import CONDITIONS
+
     check_not_input((out / name for name in FILES), (corpus, questions, ledger_file(ledger)))
     answering = None
     if (models := _models(generator, generator_url, judge, judge_url, conditions)) is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
+import pickle
 import re
 import socket
 import socketserver
+import sqlite3
 import sys
 import threading
 import time
@@ -205,19 +206,80 @@ def test_equal_conversations_are_asked_once(server: ChatServer, connect: Callabl
     assert len(server.requests) == 2
 
 
-def test_cache_answers_without_the_server(
-    server: ChatServer, connect: Callable[..., ChatModel], tmp_path: Path
-) -> None:
+def rows(folder: Path) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as database:
+        return database.execute("SELECT mode, filename, value FROM Cache").fetchall()
+
+
+def change_rows(folder: Path, change: str, *values: Any) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as database, database:
+        database.execute(f"UPDATE Cache SET {change}", values)
+
+
+def test_cache_answers_again(server: ChatServer, connect: Callable[..., ChatModel], tmp_path: Path) -> None:
+    """The same request is answered from the folder, whatever the key and the time-out; the folder holds no prompt."""
     folder = tmp_path / "new" / "folder"
-    server.script = ["first", "second"]
+    server.script = ["first"]
     assert connect(cache=folder).complete(ASKED) == "first"
     assert connect(cache=folder, api_key="another-key", timeout=9.0, retries=1).complete(ASKED) == "first"
     assert len(server.requests) == 1
-    (file,) = folder.iterdir()
-    assert json.loads(file.read_text()) == {"answer": "first"}  # and no prompt
-    file.write_text('{"answer": ')  # damaged: asked again, and mended
+    assert rows(folder) == [(1, None, "first")]
+    assert not any(SECRET.encode() in file.read_bytes() for file in folder.iterdir())
+
+
+class Trap:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("damage", ["null", "blob", "pickle", "file"])
+def test_cache_reads_texts_alone(
+    server: ChatServer, connect: Callable[..., ChatModel], tmp_path: Path, damage: str
+) -> None:
+    """A value that is not a text is asked for again: nothing is unpickled, and no file is read or removed."""
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    folder = tmp_path / "answers"
+    server.script = ["first", "second"]
+    assert connect(cache=folder).complete(ASKED) == "first"
+    changes = {
+        "null": ("value = ?", None),
+        "blob": ("value = ?", b"\xff"),
+        "pickle": ("mode = 4, value = ?", pickle.dumps(Trap(tmp_path / "trap"))),
+        "file": ("mode = 3, value = NULL, filename = ?", "../mine.txt"),
+    }
+    change_rows(folder, *changes[damage])
     assert connect(cache=folder).complete(ASKED) == "second"
-    assert json.loads(file.read_text()) == {"answer": "second"}
+    assert connect(cache=folder).complete(ASKED) == "second"
+    assert rows(folder) == [(1, None, "second")]
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "trap").exists()
+
+
+def test_cache_of_earlier_versions(server: ChatServer, connect: Callable[..., ChatModel], tmp_path: Path) -> None:
+    """The JSON files of version 0.1 are read, and a damaged one is asked for again."""
+    server.script = ["second"]
+    model = connect(cache=tmp_path)
+    name = model._name(ASKED)
+    (tmp_path / f"{name}.json").write_text('{"answer": "first"}')
+    assert model.complete(ASKED) == "first"
+    assert not server.requests
+    (tmp_path / f"{name}.json").write_text('{"answer": ')
+    assert model.complete(ASKED) == "second"
+    assert connect(cache=tmp_path).complete(ASKED) == "second"
+    assert len(server.requests) == 1
+
+
+def test_cache_file_damaged(connect: Callable[..., ChatModel], tmp_path: Path) -> None:
+    """A damaged file is one sentence."""
+    (tmp_path / "cache.db").write_bytes(b"not a database" * 999)
+    with pytest.raises(FileError, match=r"Cannot use the folder of answers .*: its cache\.db is damaged\."):
+        connect(cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +366,10 @@ def test_addresses_that_are_safe_or_allowed(url: str, options: dict[str, Any]) -
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
 def test_kept_answers_are_their_owners_alone(connect: Callable[..., ChatModel], tmp_path: Path) -> None:
-    connect(cache=tmp_path / "answers").complete(ASKED)
-    (file,) = (tmp_path / "answers").iterdir()
-    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o700, 0o600]
+    connect(cache=tmp_path / "answers").complete_all([ASKED])
+    folder = tmp_path / "answers"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
 def test_an_interrupt_does_not_wait_for_the_server(server: ChatServer, connect: Callable[..., ChatModel]) -> None:

@@ -6,26 +6,28 @@ server names a delay in Retry-After, up to two minutes, it waits that long; wher
 Prompts go to the named server alone: redirections are not followed, proxies that the environment names ($HTTP_PROXY and
 the like) are not used, and plain http leaves this machine only on demand.
 
-Answers can be kept in a folder, one file each, named by a hash of everything that went into the request: a run that was
-stopped then goes on where it was. No message of this module holds a prompt, an answer or a key.
+Answers can be kept in a folder, each under a hash of everything that went into the request: a run that was stopped then
+goes on where it was. No message of this module holds a prompt, an answer or a key.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import ipaddress
 import json
 import os
+import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from scoreshield import _files, _loading, _validation
+from scoreshield import _loading, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import check_count, validate
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
@@ -111,6 +113,7 @@ class ChatModel:
             self.base_url, _checked_key(secret), _checked_proxy(route), _checked_timeout(timeout), self.retries
         )
         self.cache = None if cache is None else _checked_folder(cache)
+        self._answers = None if self.cache is None else AnswerCache(self.cache)
 
     def __repr__(self) -> str:
         return f"<ChatModel {self.model} at {self.base_url}>"
@@ -124,6 +127,8 @@ class ChatModel:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+        if self._answers is not None:
+            self._answers.close()
 
     @clear_frames_on_error  # prompts hold texts of the collection
     @validate()
@@ -153,7 +158,8 @@ class ChatModel:
         names = [self._name(messages) for messages in checked]
         distinct = dict(zip(names, checked, strict=True))
         jobs = [lambda messages=messages: self._answer(messages, allow_empty) for messages in distinct.values()]
-        futures = dict(zip(distinct, _in_threads(jobs, workers), strict=True))
+        close = None if self._answers is None else self._answers.close
+        futures = dict(zip(distinct, _in_threads(jobs, workers, close), strict=True))
         try:
             for done, future in enumerate(as_completed(futures.values()), start=1):
                 if future.exception() is not None:
@@ -186,13 +192,12 @@ class ChatModel:
         raise ChatError(message, status=first.status)
 
     def _answer(self, messages: list[dict[str, str]], allow_empty: bool) -> str:
-        path = None if self.cache is None else self.cache / f"{self._name(messages)}.json"
-        answer = None if path is None else _read(path)
+        name = self._name(messages)
+        answer = None if self._answers is None else self._answers.read(name)
         if answer is None:
             answer = self._ask(messages)
-            if path is not None and (answer or allow_empty):
-                data = json.dumps({"answer": answer}).encode()
-                _files.write_whole({path: lambda file: file.write(data)}, private=True)
+            if self._answers is not None and (answer or allow_empty):
+                self._answers.write(name, answer)
         if not answer and not allow_empty:
             raise ChatError(f"{self._server()} gave an empty answer; a larger max_tokens may help.")
         return answer
@@ -243,8 +248,11 @@ class ChatModel:
         return "1 try" if self.retries == 0 else f"up to {self.retries + 1} tries"
 
 
-def _in_threads(jobs: Sequence[Callable[[], str]], workers: int) -> list[Future[str]]:
-    """The answers to come. An executor's threads would keep an interrupted program waiting for them; these do not."""
+def _in_threads(jobs: Sequence[Callable[[], str]], workers: int, close: Callable[[], None] | None) -> list[Future[str]]:
+    """Start the jobs in threads that call ``close`` at their end, and return their answers to come.
+
+    An executor's threads would keep an interrupted program waiting for them; these do not.
+    """
     futures: list[Future[str]] = [Future() for _ in jobs]
     waiting: SimpleQueue[tuple[Future[str], Callable[[], str]]] = SimpleQueue()
     for pair in zip(futures, jobs, strict=True):
@@ -255,13 +263,17 @@ def _in_threads(jobs: Sequence[Callable[[], str]], workers: int) -> list[Future[
             try:
                 future, job = waiting.get_nowait()
             except Empty:
-                return
+                break
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(job())
-            except BaseException as error:  # whoever waits for the answer raises it
+                result = job()
+            except BaseException as error:  # the caller raises it when it reads the answer
                 future.set_exception(error)
+            else:
+                future.set_result(result)
+        if close is not None:
+            close()
 
     for _ in range(min(workers, len(jobs))):
         threading.Thread(target=work, daemon=True).start()
@@ -286,7 +298,7 @@ def _client(base_url: str, key: _Secret, proxy: _Secret, timeout: float, retries
         import httpx  # which the openai package brings
         import openai
     except ImportError:
-        raise InvalidInput("Chat models need the 'rag' extra: pip install 'scoreshield[rag]'.") from None
+        raise _missing_extra() from None
     if tuple(int(part) for part in openai.__version__.split(".")[:2]) < _OLDEST:
         raise InvalidInput(
             f"Chat models need the openai package, version 3.10 or newer. Got {openai.__version__}: "
@@ -328,13 +340,82 @@ def _content(reply: Any) -> str | None:
     return content.strip() if isinstance(content, str) else None
 
 
-def _read(path: Path) -> str | None:
-    """A kept answer; None where there is none, or a damaged one, which is then asked for again."""
+class AnswerCache:
+    """Answers in a folder, by the hash of their request, in one SQLite file that its owner alone may read.
+
+    Versions up to 0.1 kept one JSON file per answer; those files are still read. A damaged answer counts as none.
+
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        InvalidInput: diskcache is not installed.
+        FileError: The file in the folder cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import diskcache
+        except ImportError:
+            raise _missing_extra() from None
+
+        class TextDisk(diskcache.Disk):  # type: ignore[misc]
+            """Keeps plain texts within the database, and reads nothing else.
+
+            The base class unpickles values and opens and removes files by the names in the database. A run folder from
+            somebody else could so run code.
+            """
+
+            def fetch(self, mode: int, filename: object, value: object, read: bool) -> str:  # noqa: ARG002
+                if filename is not None or not isinstance(value, str):
+                    raise OSError(errno.EIO, "the answer is not a text")  # which counts as no answer
+                return value
+
+            def remove(self, file_path: object) -> None:
+                """Remove nothing: no answer has a file of its own."""
+
+        self.folder = folder
+        with self._failing():
+            (folder / "cache.db").touch(mode=0o600)  # before SQLite makes it for everybody to read
+            self._cache = diskcache.Cache(
+                str(folder), disk=TextDisk, disk_min_file_size=2**31, eviction_policy="none", cull_limit=0
+            )
+
+    def read(self, name: str) -> str | None:
+        """Read one answer; None where there is none, or a damaged one."""
+        with self._failing():
+            answer = self._cache.get(name, retry=True)
+        return _read_old_answer(self.folder / f"{name}.json") if answer is None else str(answer)
+
+    def write(self, name: str, answer: str) -> None:
+        """Write one answer and bring it to disk."""
+        with self._failing():
+            self._cache.set(name, answer, retry=True)
+
+    def close(self) -> None:
+        """Close the connection of this thread; the next call opens another."""
+        with contextlib.suppress(sqlite3.Error):
+            self._cache.close()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, ValueError, TypeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "its cache.db is damaged"
+            raise FileError(f"Cannot use the folder of answers {self.folder}: {reason}.") from None
+
+
+def _read_old_answer(path: Path) -> str | None:
     try:
         answer = _loading.parse_json(_loading.read_bytes(path))["answer"]
     except (_loading.MissingFile, ValueError, KeyError, TypeError):
         return None
     return answer if isinstance(answer, str) else None
+
+
+def _missing_extra() -> InvalidInput:
+    return InvalidInput("Chat models need the 'rag' extra: pip install 'scoreshield[rag]'.")
 
 
 def _checked_name(model: object) -> str:
