@@ -100,11 +100,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
-def contents(folder: Path) -> dict[str, Any]:
+def contents(folder: Path) -> dict[str, bytes]:
     """Every file's bytes; of the answers, which SQLite may arrange anew, the rows."""
     files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    found: dict[str, Any] = {name: path.read_bytes() for name, path in files.items() if "cache.db" not in name}
-    return found | {"answers": answers(folder / "answers")}
+    found = {name: path.read_bytes() for name, path in files.items() if "cache.db" not in name}
+    return found | {"answers": repr(answers(folder / "answers")).encode()}
 
 
 def answers(folder: Path) -> list[Any]:

@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 
 def test_a_set_takes_an_embedder() -> None:
     pairs = SentencePairs(name="x", sentences=TEXTS, first=[0, 0], second=[1, 2], human=[5, 0])
-    rows = pairs.embedded(HashingEmbedder(128)).embeddings
+    rows = pairs.embed(HashingEmbedder(128)).embeddings
     assert rows[0] @ rows[1] > rows[0] @ rows[2]
 
 

@@ -15,7 +15,7 @@ from scoreshield.bench.data.sets import (
     RetrievalSet,
     ScorePairs,
     SentencePairs,
-    grouped,
+    group_by_query,
 )
 from scoreshield.errors import InvalidInput
 
@@ -97,20 +97,20 @@ def scores(**changes: Any) -> ScorePairs:
 
 
 def test_a_set_is_embedded_by_what_it_holds() -> None:
-    done = labelled().embedded(Lengths())
+    done = labelled().embed(Lengths())
     assert np.array_equal(done.embeddings, [[1, 1], [2, 1], [3, 1]])
     assert done.embeddings.dtype == np.float32
-    assert np.array_equal(sentences().embedded(Lengths()).embeddings[:, 0], [3, 5, 4])
-    both = retrieval().embedded(Lengths())
+    assert np.array_equal(sentences().embed(Lengths()).embeddings[:, 0], [3, 5, 4])
+    both = retrieval().embed(Lengths())
     assert np.array_equal(both.document_embeddings[:, 0], [1, 2, 3])
     assert np.array_equal(both.query_embeddings[:, 0], [1, 2])
-    assert np.array_equal(faces(items=("a", "bb", "c")).embedded(Lengths()).embeddings[:, 0], [1, 2, 1])
+    assert np.array_equal(faces(items=("a", "bb", "c")).embed(Lengths()).embeddings[:, 0], [1, 2, 1])
     assert labelled().embeddings is None  # the first one is as it was
 
 
 def test_a_set_without_items_says_that_it_cannot_be_embedded() -> None:
     with pytest.raises(InvalidInput, match=r"^The set tiny holds no items to embed"):
-        labelled(items=None).embedded(Lengths())
+        labelled(items=None).embed(Lengths())
 
 
 def test_arrays_are_copies_that_nobody_can_change() -> None:
@@ -145,7 +145,7 @@ def test_a_rating_is_tested_in_its_fold_and_learnt_from_in_the_others() -> None:
     assert train.user_count == 3  # users without a rating left still count
     with pytest.raises(InvalidInput, match=r"^Fold 3 of tiny cannot be split off: the folds are 1, 2\.$"):
         ratings().split(3)
-    with pytest.raises(InvalidInput, match="'fold' parameter of split"):
+    with pytest.raises(InvalidInput, match=r"'fold' parameter of Ratings\.split"):
         ratings().split("1")
 
 
@@ -160,12 +160,12 @@ def test_pairs_are_given_in_the_order_of_the_truth() -> None:
 
 
 def test_judgements_are_grouped_by_query_each_document_once() -> None:
-    parts = grouped([[1, 5], [0, 3], [1, 2], [1, 5]], 3)
+    parts = group_by_query([[1, 5], [0, 3], [1, 2], [1, 5]], 3)
     assert [part.tolist() for part in parts] == [[3], [2, 5], []]
     with pytest.raises(InvalidInput, match=r"queries lie in 0\.\.1"):
-        grouped([[2, 0]], 2)
+        group_by_query([[2, 0]], 2)
     with pytest.raises(InvalidInput, match="pairs"):
-        grouped([[0.5, 1]], 2)
+        group_by_query([[0.5, 1]], 2)
 
 
 @pytest.mark.parametrize(

@@ -471,10 +471,10 @@ def test_refused_folder(tmp_path: Path) -> None:
 )
 def test_refused_messages(server: ChatServer, connect: Callable[..., ChatModel], messages: Any) -> None:
     model = connect()
-    with pytest.raises(InvalidInput, match="'messages' parameter of complete must be") as caught:
+    with pytest.raises(InvalidInput, match=r"'messages' parameter of ChatModel\.complete must be") as caught:
         model.complete(messages)
     assert_discreet(caught.value)
-    with pytest.raises(InvalidInput, match="'messages' parameter of complete_all must be"):
+    with pytest.raises(InvalidInput, match=r"'messages' parameter of ChatModel\.complete_all must be"):
         model.complete_all([ASKED, messages])
     assert not server.requests
 
@@ -482,7 +482,7 @@ def test_refused_messages(server: ChatServer, connect: Callable[..., ChatModel],
 def test_refused_batches(connect: Callable[..., ChatModel]) -> None:
     model = connect()
     for conversations, workers in (("text", 1), (None, 1), ([ASKED], 0), ([ASKED], 1.5)):
-        with pytest.raises(InvalidInput, match="parameter of complete_all must be"):
+        with pytest.raises(InvalidInput, match=r"parameter of ChatModel\.complete_all must be"):
             model.complete_all(conversations, workers=workers)
 
 

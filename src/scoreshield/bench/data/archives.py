@@ -17,6 +17,9 @@ from scoreshield.errors import InvalidInput
 
 LIMIT = 256 << 20  # bytes of one member; the largest here, the training images of CIFAR-100, has 154 MB
 
+#: The largest number of a user or item that is plausible; MovieLens 100K has 943 and 1,682.
+MOST_RATED = 1_000_000
+
 _NAME_LIMIT = 1 << 20  # bytes of a header that holds long names and the like; real ones have a few hundred
 _NAME_HEADERS = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
@@ -60,6 +63,13 @@ def lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
             raise InvalidInput(f"{where}, line {number}: the text is not UTF-8.") from None
         if line.strip():
             yield number, line
+
+
+def parse_number(text: str, most: int) -> int | None:
+    """Read a number of plain digits 0 to 9; None where the text is something else or the number is above ``most``."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:  # int() raises an error for thousands of digits
+        return None
+    return int(text) if int(text) <= most else None
 
 
 def _tar(path: Path, names: set[str], limit: int) -> Iterator[tuple[str, bytes]]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from scoreshield import _loading, _validation
 from scoreshield._validation import validate
-from scoreshield.bench.data import _fields, _files
+from scoreshield.bench.data import _files, archives
 from scoreshield.bench.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
 
@@ -147,7 +147,7 @@ def _stream(file: RemoteFile, out: BinaryIO, progress: Progress | None, timeout:
     response = _receive(lambda: _open(file.address, timeout, local_http))
     with response:
         length = response.headers.get("Content-Length")
-        total = None if length is None else _fields.numeral(length, 10**18)
+        total = None if length is None else archives.parse_number(length, 10**18)
         if total is not None and total > most:
             raise _Failed(f"the server offers {total} bytes, more than the {most} that it should have")
         while block := _receive(lambda: response.read(_BLOCK)):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _loading, _validation
 from scoreshield._validation import one_of, validate
-from scoreshield.bench.data import _fields, _files, archives
+from scoreshield.bench.data import _files, archives
 from scoreshield.bench.data.sets import (
     FacePairs,
     LabelledSet,
@@ -24,7 +24,7 @@ from scoreshield.bench.data.sets import (
     RetrievalSet,
     ScorePairs,
     SentencePairs,
-    grouped,
+    group_by_query,
 )
 from scoreshield.errors import FileError, InvalidInput
 
@@ -85,7 +85,7 @@ def scifact(data_dir: str | Path) -> RetrievalSet:
         name="SciFact",
         documents=titles,
         queries=tuple(row["claim"] for row in claims),
-        relevant=grouped(arrays["qrels"], len(claims)),
+        relevant=group_by_query(arrays["qrels"], len(claims)),
         titles=titles,
         document_embeddings=_matching(arrays, "doc_emb", len(titles), file, about),
         query_embeddings=_matching(arrays, "query_emb", len(claims), file, asked),
@@ -106,7 +106,7 @@ def frames(data_dir: str | Path) -> RetrievalSet:
         name="FRAMES",
         documents=titles,
         queries=tuple(row["question"] for row in questions),
-        relevant=grouped(arrays["qrels"], len(questions)),
+        relevant=group_by_query(arrays["qrels"], len(questions)),
         titles=titles,
         answers=tuple(row["answer"] for row in questions),
         document_embeddings=_matching(arrays, "title_emb", len(titles), file, about),
@@ -220,12 +220,12 @@ def _table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict
 
 
 def _numbers(data_dir: str | Path, file: str, rows: list[dict[str, str]], column: str) -> NDArray[np.int64]:
-    numbers = [_fields.numeral(row[column], _fields.MOST_RATED) for row in rows]
+    numbers = [archives.parse_number(row[column], archives.MOST_RATED) for row in rows]
     for line, number in enumerate(numbers, 2):
         if not number:
             where = f"{Path(data_dir, file)}, line {line}"
             raise InvalidInput(
-                f"{where}: the column '{column}' must hold whole numbers from 1 to {_fields.MOST_RATED}."
+                f"{where}: the column '{column}' must hold whole numbers from 1 to {archives.MOST_RATED}."
             )
     return np.array(numbers, dtype=np.int64)
 

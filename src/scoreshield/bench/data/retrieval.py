@@ -14,8 +14,8 @@ import numpy as np
 from scoreshield import _loading, _validation
 from scoreshield._validation import validate
 from scoreshield.bench.data import _files, archives, cache
-from scoreshield.bench.data._fields import numeral
-from scoreshield.bench.data.sets import RetrievalSet, grouped
+from scoreshield.bench.data.archives import parse_number
+from scoreshield.bench.data.sets import RetrievalSet, group_by_query
 from scoreshield.errors import InvalidInput
 
 _LINK = re.compile(r"wikipedia_link_\d+\+?")
@@ -62,7 +62,7 @@ def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: 
         name=name,
         documents=tuple(f"{title} {text}".strip() for title, text in corpus.values()),
         queries=tuple(queries[key][1] for key in kept),
-        relevant=grouped(pairs, len(kept)),
+        relevant=group_by_query(pairs, len(kept)),
         titles=tuple(title for title, _ in corpus.values()),
     )
 
@@ -96,7 +96,7 @@ def _judgements(
     judged: dict[str, list[str]] = {}
     for number, line in rows:
         parts = line.split("\t")
-        grade = numeral(parts[2].strip(), _MOST) if len(parts) == 3 else None
+        grade = parse_number(parts[2].strip(), _MOST) if len(parts) == 3 else None
         if grade is None:
             raise InvalidInput(f"{where}, line {number}: a line must hold a query, a document and a whole score.")
         if parts[0] not in queries or parts[1] not in corpus:
