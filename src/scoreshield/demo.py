@@ -153,13 +153,13 @@ def run(output: Path, progress: Progress | None = None) -> Summary:
 
 def _plan(collection: NDArray[np.float32], labels: NDArray[np.int64], page: Path) -> str:
     """What the same budget is worth to someone who asks whether two images show the same digit."""
-    from scoreshield.report.page import save
+    from scoreshield.report.plan_page import save_plan_page
 
     impostor, genuine = ss.plan.scores_of_collection(collection, labels, research=True)
     plan = ss.plan.verification(
         impostor, genuine, target_fmr=0.01, target_tar=0.3, epsilon=EPSILON, delta=DELTA, source="public"
     )
-    save(plan, page)
+    save_plan_page(plan, page)
     return plan.answer
 
 

@@ -108,7 +108,7 @@ class Page(Document):
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_whole_document_that_needs_nothing_else(name: str) -> None:
     found = RESULTS[name]()
-    text = audit_page.render(found, now=NOW)
+    text = audit_page.render_audit_page(found, now=NOW)
     document = Page(text)
     assert text.startswith("<!DOCTYPE html>")
     assert not re.search(r"https?:|\bsrc=|\bhref=|@import|<script|<link|url\((?!#)", text)
@@ -124,7 +124,7 @@ def test_a_whole_document_that_needs_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", STATUS)
 def test_the_verdict_comes_first_and_in_plain_words(name: str) -> None:
     found = RESULTS[name]()
-    said = Page(audit_page.render(found)).text
+    said = Page(audit_page.render_audit_page(found)).text
     places = [
         said.index(words) for words in (STATUS[name], found.verdict, "In plain words:", "Key figures", "pictures")
     ]
@@ -135,7 +135,7 @@ def test_the_verdict_comes_first_and_in_plain_words(name: str) -> None:
 
 def test_the_figures_are_those_of_the_result_and_bounds_are_rounded_to_the_safe_side() -> None:
     found = result(epsilon_lower=0.98765, detectable=1.23410)
-    said = Page(audit_page.render(found)).text
+    said = Page(audit_page.render_audit_page(found)).text
     assert "ε ≥ 0.987" in said  # a lower bound is never rounded up
     assert "0.988" not in said
     assert "ε ≥ 1.235" in said  # nor what would have been found rounded down
@@ -146,30 +146,30 @@ def test_the_figures_are_those_of_the_result_and_bounds_are_rounded_to_the_safe_
 
 
 def test_checks_are_listed_with_their_outcome_the_bound_first() -> None:
-    said = Page(audit_page.render(RESULTS["failed check"]())).text
+    said = Page(audit_page.render_audit_page(RESULTS["failed check"]())).text
     assert re.search(r"The bound stays within the claim\s*✓ passed", said)
     assert re.search(r"Outputs are random\s*✓ passed\s*400 different outputs of 400", said)
     assert re.search(r"Two fresh calls differ\s*✗ failed\s*both gave <the same> output", said)
-    broken = Page(audit_page.render(RESULTS["broken"]())).text
+    broken = Page(audit_page.render_audit_page(RESULTS["broken"]())).text
     assert re.search(r"The bound stays within the claim\s*✗ failed", broken)
 
 
 def test_the_control_is_named_with_version_and_number_and_what_it_leaves_open() -> None:
-    said = Page(audit_page.render(result())).text
+    said = Page(audit_page.render_audit_page(result())).text
     assert "v1.0-C11.2.5" in said
     assert "does no better than guessing" in said
     assert "The requirement speaks of training data" in said
 
 
 def test_an_audit_of_one_release_speaks_of_canaries() -> None:
-    said = Page(audit_page.render(RESULTS["one run"]())).text
+    said = Page(audit_page.render_audit_page(RESULTS["one run"]())).text
     assert "one release with 400 canaries" in said
     assert "Steinke, Nasr & Jagielski 2023" in said
     assert "on each side" not in said.replace("releases on each side 0", "").split("Key figures")[0]
 
 
 def test_names_and_facts_are_text_not_markup() -> None:
-    text = audit_page.render(result(name="<b>x</b>"), facts={"Target <i>": "<script>alert(1)</script>"})
+    text = audit_page.render_audit_page(result(name="<b>x</b>"), facts={"Target <i>": "<script>alert(1)</script>"})
     assert "<script>" not in text
     assert "<b>" not in text
     said = Page(text).text
@@ -182,13 +182,13 @@ def test_names_and_facts_are_text_not_markup() -> None:
 
 def test_the_measured_curve_and_the_forbidden_region_are_the_ones_of_result_and_claim() -> None:
     found = result()
-    chart = audit_charts.tradeoff_chart(found)
+    chart = audit_charts.build_tradeoff_chart(found)
     claimed, measured, guessing = chart.lines
     forbidden = chart.areas[0]
     np.testing.assert_allclose(claimed.y, found.claim.tpr_at(claimed.x))
-    assert np.array_equal(forbidden.y, claimed.y)
-    assert forbidden.upper is not None
-    assert np.all(forbidden.upper == 1)
+    assert np.array_equal(forbidden.low, claimed.y)
+    assert forbidden.high is not None
+    assert np.all(forbidden.high == 1)
     assert set(zip(measured.x.tolist(), measured.y.tolist(), strict=True)) == set(
         zip(found.fpr.tolist(), found.tpr.tolist(), strict=True)
     )
@@ -198,7 +198,7 @@ def test_the_measured_curve_and_the_forbidden_region_are_the_ones_of_result_and_
 
 def test_a_large_claim_is_drawn_down_to_where_it_forbids_something_and_measured_only_where_it_was() -> None:
     found = RESULTS["too few"]()
-    chart = audit_charts.tradeoff_chart(found)
+    chart = audit_charts.build_tradeoff_chart(found)
     assert chart.x.log
     assert float(found.claim.tpr_at(chart.x.low)) < 0.5
     assert chart.lines[1].x.min() == found.fpr[found.fpr > 0].min() > 1 / 500  # below one in 400 nothing is known
@@ -207,7 +207,7 @@ def test_a_large_claim_is_drawn_down_to_where_it_forbids_something_and_measured_
 
 def test_histograms_are_shares_and_their_overlap_is_told() -> None:
     found = result(edges=[0.0, 1.0, 2.0], counts_in=[100, 300], counts_out=[300, 100])
-    chart = audit_charts.histogram_chart(found)
+    chart = audit_charts.build_histogram_chart(found)
     assert chart.lines[0].x.tolist() == [0, 1, 1, 2]
     assert chart.lines[0].y.tolist() == [0.25, 0.25, 0.75, 0.75]
     assert chart.lines[1].y.tolist() == [0.75, 0.75, 0.25, 0.25]
@@ -217,18 +217,18 @@ def test_histograms_are_shares_and_their_overlap_is_told() -> None:
 
 def test_the_bound_is_drawn_against_the_claimed_epsilon() -> None:
     found = result(epsilon=2.0, trajectory=((50, 0.0), (100, 0.5), (400, 1.25)), epsilon_lower=1.25)
-    chart = audit_charts.bound_chart(found)
+    chart = audit_charts.build_bound_chart(found)
     assert chart.lines[0].x.tolist() == [50, 100, 400]
     assert chart.lines[0].y.tolist() == [0.0, 0.5, 1.25]
     assert chart.marks[0].y == 2.0
     assert chart.marks[0].label == "claimed ε = 2"
-    assert chart.areas[0].y.tolist() == [2.0, 2.0]
+    assert chart.areas[0].low.tolist() == [2.0, 2.0]
     assert chart.y.high > 2.0
     assert [area.label for area in chart.areas] == ["would break the claim"]
 
 
 def test_the_releases_that_taught_the_test_are_marked_as_such() -> None:
-    chart = audit_charts.bound_chart(result(trajectory=((210, 0.0), (400, 0.5)), epsilon_lower=0.5))
+    chart = audit_charts.build_bound_chart(result(trajectory=((210, 0.0), (400, 0.5)), epsilon_lower=0.5))
     taught = chart.areas[1]
     assert taught.label == "taught the test"
     assert taught.x.tolist() == [0, 210]
@@ -236,9 +236,11 @@ def test_the_releases_that_taught_the_test_are_marked_as_such() -> None:
 
 def test_statistics_are_told_in_words() -> None:
     found = result(statistic="table")
-    assert audit_charts.histogram_chart(found).x.label == "test statistic: log ratio of histograms"
-    assert "Log ratio of histograms; chosen on one part of the releases" in Page(audit_page.render(found)).text
-    assert "My own; chosen on one part" in Page(audit_page.render(result(statistic="my own"))).text
+    assert audit_charts.build_histogram_chart(found).x.label == "test statistic: log ratio of histograms"
+    assert (
+        "Log ratio of histograms; chosen on one part of the releases" in Page(audit_page.render_audit_page(found)).text
+    )
+    assert "My own; chosen on one part" in Page(audit_page.render_audit_page(result(statistic="my own"))).text
 
 
 # ---- Files.
@@ -246,8 +248,8 @@ def test_statistics_are_told_in_words() -> None:
 
 def test_both_files_are_written_and_the_result_comes_back(tmp_path: Path) -> None:
     found = RESULTS["broken"]()
-    page, data = audit_page.save(found, tmp_path, facts={"Target": "service:release"}, now=NOW)
-    assert page.read_text("utf-8") == audit_page.render(found, facts={"Target": "service:release"}, now=NOW)
+    page, data = audit_page.save_audit_page(found, tmp_path, facts={"Target": "service:release"}, now=NOW)
+    assert page.read_text("utf-8") == audit_page.render_audit_page(found, facts={"Target": "service:release"}, now=NOW)
     told = json.loads(data.read_text())
     assert told["broken"] is True
     assert told["verdict"] == found.verdict
@@ -259,20 +261,22 @@ def test_both_files_are_written_and_the_result_comes_back(tmp_path: Path) -> Non
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"The 'result' parameter of render must be the result of an audit\. Got 3"):
-        audit_page.render(3)  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidInput, match=r"The 'result' parameter of render_audit_page must be the result of an audit\. Got 3"
+    ):
+        audit_page.render_audit_page(3)  # type: ignore[arg-type]
     with pytest.raises(FileError, match="Cannot write"):
-        audit_page.save(result(), tmp_path / "nowhere")
+        audit_page.save_audit_page(result(), tmp_path / "nowhere")
 
 
 def test_a_resumed_audit_says_so_in_its_verdict(tmp_path: Path) -> None:
     outcome = result()
     told = "7 releases were there before; the audit was begun at 2026-11-12 09:00 UTC, 3 days ago"
-    assert audit_page.verdict(outcome) == audit_page.verdict(outcome, {"Target": "x"}) == outcome.verdict
-    assert audit_page.verdict(outcome, {"Resumed": told}) == f"{outcome.verdict} Resumed: {told}."
-    page, data = audit_page.save(outcome, tmp_path, facts={"Resumed": told})
+    assert audit_page.write_verdict(outcome) == audit_page.write_verdict(outcome, {"Target": "x"}) == outcome.verdict
+    assert audit_page.write_verdict(outcome, {"Resumed": told}) == f"{outcome.verdict} Resumed: {told}."
+    page, data = audit_page.save_audit_page(outcome, tmp_path, facts={"Resumed": told})
     answer = re.search(r'<div class="answer.*?</div>', page.read_text(), re.DOTALL)
     assert answer is not None
     assert f"Resumed: {told}." in answer.group()
     assert json.loads(data.read_text())["verdict"].endswith(f"Resumed: {told}.")
-    assert "Resumed" not in audit_page.render(outcome)
+    assert "Resumed" not in audit_page.render_audit_page(outcome)

@@ -35,6 +35,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import audit_page
+from scoreshield.report.pages import check_report_extra
 
 RELEASES, MOST = 2000, 1_000_000
 #: What an audit writes into its folder.
@@ -179,13 +180,16 @@ class Folder:
         if self.path is None:
             yield None, plan()
             return
+        check_report_extra()  # before an hour of releases, not after it
         stated = {"version": version("scoreshield"), **asked}
         with journal.opened(self.path, stated, plan, secret=secret, again=self.again) as opened:
             yield opened
 
     def save(self, result: AuditResult, facts: dict[str, str]) -> list[str]:
         """Write the reports, and say where they are."""
-        return [] if self.path is None else [str(path) for path in audit_page.save(result, self.path, facts=facts)]
+        if self.path is None:
+            return []
+        return [str(path) for path in audit_page.save_audit_page(result, self.path, facts=facts)]
 
 
 def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, folder: Folder) -> Outcome:
@@ -259,7 +263,7 @@ class Outcome:
     def tell(self, as_json: bool) -> None:
         """Print it, and end with exit code 1 where the claim is broken."""
         if as_json:
-            told = self.result.to_dict() | {"verdict": audit_page.verdict(self.result, self.facts)}
+            told = self.result.to_dict() | {"verdict": audit_page.write_verdict(self.result, self.facts)}
             typer.echo(json.dumps({"files": self.files, "facts": self.facts, **told}))
         else:
             lines = str(self.result).splitlines()

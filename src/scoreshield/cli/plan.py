@@ -187,9 +187,9 @@ def plan(
             *scores, target_fmr=target_fmr, target_tar=target_tar, endpoint=endpoint, clipped=clipped, **shared
         )
     if html is not None:
-        from scoreshield.report import page
+        from scoreshield.report.plan_page import save_plan_page
 
-        page.save(made, html)
+        save_plan_page(made, html)
     if as_json:
         typer.echo(json.dumps(made.to_dict()))
     else:

@@ -1,8 +1,7 @@
 """An audit as a page: one HTML file of evidence that a data-protection officer and an engineer can both read.
 
-The verdict comes first, in plain words; then three pictures, the checks, what no audit can show, and the published
-control that the evidence speaks to. Nothing is fetched and nothing is run, as in :mod:`scoreshield.report.page`, whose
-style sheet and building blocks these are. Every figure is the audit's own.
+The verdict comes first, in plain words. Then come three charts, the checks, what no audit can show, and the published
+control that the evidence is for. The page fetches nothing and runs nothing. Every figure is the audit's own.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from html import escape
+from datetime import datetime
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scoreshield import _files, _validation
+from scoreshield import _files
 from scoreshield._formatting import (
     typeset_attack_rate,
     typeset_duration,
@@ -27,18 +24,23 @@ from scoreshield._formatting import (
     typeset_power,
     typeset_upper_bound,
 )
-from scoreshield._validation import validate
+from scoreshield._validation import reject, validate
 from scoreshield.audit.result import POWER, AuditResult
-from scoreshield.report.audit_charts import bound_chart, histogram_chart, statistic_words, tradeoff_chart
-from scoreshield.report.page import KeyFigure, key_figures, picture_grid, prose, section, table_html
+from scoreshield.report.audit_charts import (
+    build_bound_chart,
+    build_histogram_chart,
+    build_tradeoff_chart,
+    describe_statistic,
+)
+from scoreshield.report.pages import Cell, KeyFigure, TableRow, Verdict, get_moment, render_template
 
 PAGE, DATA = "report.html", "report.json"
-#: The fact that says how many releases an audit that went on found there, and how old they are.
+#: The fact that says how many releases a resumed audit found in its folder, and how old they are.
 RESUMED = "Resumed"
 
 
 class Control(NamedTuple):
-    """A requirement of a published standard, in what way an audit speaks to it, and what it leaves open."""
+    """A requirement of a published standard, what an audit contributes to it, and what it leaves open."""
 
     standard: str
     identifier: str
@@ -48,8 +50,8 @@ class Control(NamedTuple):
     drafts: str
 
 
-#: Identifiers in the form that the standard itself asks for ("How to Reference AISVS Requirements", in its README). Its
-#: folder of version 1.0 is frozen, so they do not move.
+#: The identifier has the form that the standard asks for ("How to Reference AISVS Requirements", in its README). The
+#: standard's folder of version 1.0 is frozen, so identifiers do not move.
 CONTROL = Control(
     "OWASP Artificial Intelligence Security Verification Standard (AISVS) 1.0, June 2026",
     "v1.0-C11.2.5, level 3 (section C11.2, Membership-Inference and Model-Inversion Mitigation)",
@@ -58,8 +60,8 @@ CONTROL = Control(
     "This page is such a simulation: one record in or out, the strongest test that was found, its success beside that "
     "of guessing, and a command that fails the pipeline when the bound passes the claim.",
     "The requirement speaks of training data, and the audit is of a collection of embeddings. Any finite ε lets the "
-    "best attack do somewhat better than guessing: the page says how much better was measured and how much is allowed, "
-    "and whoever applies the standard decides whether that will do.",
+    "best attack do somewhat better than guessing. The page says how much better was measured and how much is allowed. "
+    "The reader who applies the standard decides whether that is enough.",
     "Two requirements in drafts were closer: leakage targets for embeddings that every change is tested against "
     "(8.4.1), and black-box audits with a lower bound on ε at a stated confidence (12.3.2). The published version has "
     "neither.",
@@ -67,61 +69,60 @@ CONTROL = Control(
 
 
 @validate()
-def render(result: AuditResult, *, facts: Mapping[str, Any] | None = None, now: datetime | None = None) -> str:
-    """An audit as a whole HTML document.
+def render_audit_page(
+    result: AuditResult, *, facts: Mapping[str, Any] | None = None, now: datetime | None = None
+) -> str:
+    """Render an audit as a whole HTML document.
 
-    Parameters
-    ----------
-    facts : more about how the audit was made, as names with short values; shown in the order given.
-    now : the time in the footer; the present unless told otherwise.
+    Args:
+        result: what an audit found.
+        facts: more about how the audit was made, as names with short values, in the order in which they are shown.
+        now: the time in the footer; the present by default.
+
+    Raises:
+        InvalidInput: the argument is not the result of an audit, or the 'report' extra is not installed.
     """
     if not isinstance(result, AuditResult):
-        _validation.reject("result", "the result of an audit", result)
-    style = files("scoreshield.report").joinpath("page.css").read_text("utf-8")
-    charts = [tradeoff_chart(result), histogram_chart(result), bound_chart(result)]
-    return "\n".join(
-        (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>ScoreShield: audit of {escape(result.name)}</title>\n<style>\n{style}</style>\n</head>\n<body>",
-            f'<header><p class="brand">ScoreShield</p><h1>Privacy audit: {escape(result.name)}</h1>'
-            f'<p class="source">{escape(_effort(result))}</p></header>',
-            "<main>",
-            _answer(result, facts or {}),
-            section("key", "Key figures", key_figures(_key_figures(result))),
-            section("pictures", "The evidence in pictures", picture_grid(charts)),
-            section("checks", "Checks", _checks_table(result)),
-            section("limits", "What this audit cannot show", _words(_limits(result))),
-            section("control", "The published control", _words(_control())),
-            section("made", "How it was made", _words(_made(result, facts or {}))),
-            "</main>",
-            _footer(now or datetime.now(UTC)),
-            "</body>\n</html>\n",
-        )
+        reject("result", "the result of an audit", result)
+    return render_template(
+        "audit.html",
+        name=result.name,
+        effort=_describe_effort(result),
+        verdict=judge_claim(result),
+        says=write_verdict(result, facts),
+        more=_explain_verdict(result),
+        figures=_list_figures(result),
+        charts=[build_tradeoff_chart(result), build_histogram_chart(result), build_bound_chart(result)],
+        heads=("Check", "Outcome", "What was seen"),
+        rows=_list_checks(result),
+        limits=_list_limits(result),
+        control=_CONTROL_TERMS,
+        method=_describe_method(result, facts or {}),
+        moment=get_moment(now),
+        sources="Method and its limits: docs/audit.md.",
     )
 
 
-def save(
+def save_audit_page(
     result: AuditResult, folder: str | Path, *, facts: Mapping[str, Any] | None = None, now: datetime | None = None
 ) -> tuple[Path, Path]:
-    """Write ``report.html`` and ``report.json`` into a folder, both or neither, for their owner alone.
+    """Write ``report.html`` and ``report.json`` into a folder, both or neither. Only their owner may read them.
 
     Returns:
-        where they are.
+        The paths of the page and of the data.
     """
-    moment = now or datetime.now(UTC)
-    page = render(result, facts=facts, now=moment).encode()
-    told = {
+    moment = get_moment(now)
+    page = render_audit_page(result, facts=facts, now=moment).encode()
+    content = {
         "scoreshield": version("scoreshield"),
-        "time": moment.astimezone(UTC).isoformat(timespec="seconds"),
-        "verdict": verdict(result, facts),
+        "time": moment.isoformat(timespec="seconds"),
+        "verdict": write_verdict(result, facts),
         "broken": result.broken,
         "control": CONTROL._asdict(),
         "facts": dict(facts or {}),
         "result": result.to_dict(),
     }
-    data = json.dumps(told, indent=2, allow_nan=False).encode()
+    data = json.dumps(content, indent=2, allow_nan=False).encode()
     paths = Path(folder) / PAGE, Path(folder) / DATA
     _files.write_whole({paths[0]: lambda file: file.write(page), paths[1]: lambda file: file.write(data)}, private=True)
     return paths
@@ -130,138 +131,126 @@ def save(
 # ---- The verdict, and the figures under it.
 
 
-def verdict(result: AuditResult, facts: Mapping[str, Any] | None = None) -> str:
-    """The outcome in one sentence; where an audit went on after a stop, a second one says what it found there."""
+def write_verdict(result: AuditResult, facts: Mapping[str, Any] | None = None) -> str:
+    """Write the outcome in one sentence; for a resumed audit, a second sentence says what it found in its folder."""
     resumed = (facts or {}).get(RESUMED)
     return result.verdict if resumed is None else f"{result.verdict} {RESUMED}: {resumed}."
 
 
-def _effort(result: AuditResult) -> str:
+def judge_claim(result: AuditResult) -> Verdict:
+    """Say whether the audit broke the claim."""
+    if result.broken:
+        return Verdict("missed", "✗", "Claim broken")
+    if math.isinf(result.detectable):
+        return Verdict("open", "–", "Too few releases to tell")
+    return Verdict("met", "✓", "No violation found")
+
+
+def _describe_effort(result: AuditResult) -> str:
     if result.canaries:
         return f"one release with {result.canaries:,} canaries"
     return f"{result.releases:,} releases on each side"
 
 
-def status(result: AuditResult) -> tuple[str, str, str]:
-    """How the claim stands: a class, a sign and words, so that colour is never alone."""
-    if result.broken:
-        return "missed", "✗", "Claim broken"
-    if math.isinf(result.detectable):
-        return "open", "–", "Too few releases to tell"
-    return "met", "✓", "No violation found"
-
-
-def _answer(result: AuditResult, facts: Mapping[str, Any]) -> str:
-    kind, sign, words = status(result)
-    says, more = prose(verdict(result, facts)), prose(_meaning(result))
-    return (
-        f'<div class="answer {kind}"><p class="status"><span class="sign" aria-hidden="true">{sign}</span>'
-        f'{words}</p>\n<p class="says">{says} <span class="more">{more}</span></p></div>'
-    )
-
-
-def _meaning(result: AuditResult) -> str:
-    """What the verdict means to someone who is responsible for the people in the collection."""
-    if result.broken:
-        failed = [check.name for check in result.checks if not check.passed]
-        if result.epsilon_lower > result.claim.epsilon:
-            return (
-                "In plain words: whoever sees the outputs can tell better than promised whether one person's record "
-                "is in the collection. Do not rely on the promise, and release nothing more until it is mended."
-            )
+def _explain_verdict(result: AuditResult) -> str:
+    """Explain the verdict to a reader who is responsible for the people in the collection."""
+    if result.broken and result.epsilon_lower > result.claim.epsilon:
         return (
-            f"In plain words: a check failed that every sound mechanism passes ({', '.join(failed)}). The bound on its "
-            "own stays within the promise, but the promise cannot be relied upon until the check passes."
+            "In plain words: a person who sees the outputs can tell better than promised whether one record is in the "
+            "collection. Do not rely on the promise, and release nothing more until the mechanism is fixed."
         )
-    if result.epsilon_lower <= 0:
-        seen = "The test could not tell the two collections apart at all"
-    else:
-        seen = f"The test could tell the two collections apart, as any finite ε allows (ε is at least {_bound(result)})"
+    if result.broken:
+        failures = ", ".join(check.name for check in result.checks if not check.passed)
+        return (
+            f"In plain words: a check failed that every sound mechanism passes ({failures}). The bound on its own "
+            "stays "
+            "within the promise, but do not rely on the promise until the check passes."
+        )
+    outcome = "The test could not tell the two collections apart at all"
+    if result.epsilon_lower > 0:
+        bound = typeset_lower_bound(result.epsilon_lower)
+        outcome = f"The test could tell the two collections apart, as any finite ε allows (ε is at least {bound})"
     return (
-        f"In plain words: two collections that differ in one record were put through the mechanism and its outputs "
-        f"compared. {seen}, and nothing it saw contradicts the promise."
+        "In plain words: two collections that differ in one record were put through the mechanism and its outputs "
+        f"compared. {outcome}, and nothing it saw contradicts the promise."
     )
 
 
-def _bound(result: AuditResult) -> str:
-    return typeset_lower_bound(result.epsilon_lower)
-
-
-def _least_found(result: AuditResult) -> str:
-    return typeset_upper_bound(result.detectable)
-
-
-def _key_figures(result: AuditResult) -> list[KeyFigure]:
-    claim, confidence = result.claim, typeset_percent(result.confidence)
-    stated = f"δ = {typeset_power(claim.delta)}" if claim.delta else "δ = 0 (pure)"
-    area, low, high = result.auc
-    found, found_low, found_high = result.tpr_at_1_percent
-    style = "private" if result.epsilon_lower > claim.epsilon else "clean"
+def _list_figures(result: AuditResult) -> list[KeyFigure]:
+    claim = result.claim
+    delta = f"δ = {typeset_power(claim.delta)}" if claim.delta else "δ = 0 (pure)"
+    area, area_low, area_high = (typeset_number(value, 3) for value in result.auc)
+    found, found_low, found_high = (typeset_percent(value) for value in result.tpr_at_1_percent)
+    duration = f"in {typeset_duration(result.seconds)}"
+    effort = KeyFigure("Releases", f"{result.releases:,}", f"on each side, {duration}")
+    if result.canaries:
+        effort = KeyFigure("Canaries", f"{result.canaries:,}", f"in one release, {duration}")
+    allowed = typeset_attack_rate(float(claim.tpr_at(0.01)))
     return [
-        KeyFigure("Claimed", f"ε = {typeset_number(claim.epsilon)}", f"{stated}; neighbours: {claim.adjacency}"),
+        KeyFigure("Claimed", f"ε = {typeset_number(claim.epsilon)}", f"{delta}; neighbours: {claim.adjacency}"),
         KeyFigure(
-            "Measured, at least", f'<span class="{style}">ε ≥ {_bound(result)}</span>', f"with confidence {confidence}"
+            "Measured, at least",
+            f"ε ≥ {typeset_lower_bound(result.epsilon_lower)}",
+            f"with confidence {typeset_percent(result.confidence)}",
+            role="private" if result.epsilon_lower > claim.epsilon else "clean",
         ),
-        KeyFigure("Would have been found", *_found(result)),
-        KeyFigure("Canaries", f"{result.canaries:,}", f"in one release, in {typeset_duration(result.seconds)}")
-        if result.canaries
-        else KeyFigure("Releases", f"{result.releases:,}", f"on each side, in {typeset_duration(result.seconds)}"),
-        KeyFigure(
-            "Area under the curve",
-            typeset_number(area, 3),
-            f"{typeset_number(low, 3)} to {typeset_number(high, 3)}; 0.5 is guessing",
-        ),
-        KeyFigure(
-            "Found at 1 % false alarms",
-            typeset_percent(found),
-            f"{typeset_percent(found_low)} to {typeset_percent(found_high)}; the claim allows "
-            f"{typeset_attack_rate(float(claim.tpr_at(0.01)))}",
-        ),
+        _state_detectable(result),
+        effort,
+        KeyFigure("Area under the curve", area, f"{area_low} to {area_high}; 0.5 is guessing"),
+        KeyFigure("Found at 1 % false alarms", found, f"{found_low} to {found_high}; the claim allows {allowed}"),
     ]
 
 
-def _found(result: AuditResult) -> tuple[str, str]:
+def _state_detectable(result: AuditResult) -> KeyFigure:
+    name = "Would have been found"
     if math.isinf(result.detectable):
-        return "nothing", "by the bound alone: too few releases to contradict this ε, whatever leaks"
-    return f"ε ≥ {_least_found(result)}", f"a true ε of this or more, with probability {typeset_percent(POWER)}"
+        return KeyFigure(name, "nothing", "by the bound alone: too few releases to contradict this ε, whatever leaks")
+    detail = f"a true ε of this or more, with probability {typeset_percent(POWER)}"
+    return KeyFigure(name, f"ε ≥ {typeset_upper_bound(result.detectable)}", detail)
 
 
-def _checks_table(result: AuditResult) -> str:
-    bound = result.epsilon_lower <= result.claim.epsilon
-    rows = [
+def _list_checks(result: AuditResult) -> list[TableRow]:
+    bound, claimed = typeset_lower_bound(result.epsilon_lower), typeset_number(result.claim.epsilon)
+    checks = [
         (
             "The bound stays within the claim",
-            bound,
-            f"ε is at least {_bound(result)}, the claim is {typeset_number(result.claim.epsilon)}",
+            result.epsilon_lower <= result.claim.epsilon,
+            f"ε is at least {bound}, the claim is {claimed}",
         ),
         *((check.name, check.passed, check.detail) for check in result.checks),
     ]
-    good, bad = '<span class="good">✓ passed</span>', "<strong>✗ failed</strong>"
-    cells = [
-        ("" if passed else "plan", [prose(name[:1].upper() + name[1:]), good if passed else bad, prose(detail)])
-        for name, passed, detail in rows
+    return [
+        TableRow(
+            "" if passed else "plan",
+            [
+                Cell(name[:1].upper() + name[1:]),
+                Cell("", mark="✓ passed" if passed else "✗ failed", is_good=passed),
+                Cell(detail),
+            ],
+        )
+        for name, passed, detail in checks
     ]
-    return table_html(("Check", "Outcome", "What was seen"), cells)
 
 
-# ---- Words.
+# ---- Explanations.
 
 
-def _limits(result: AuditResult) -> list[tuple[str, str]]:
+def _list_limits(result: AuditResult) -> list[tuple[str, str]]:
     return [
         (
             "It is no proof",
-            "An audit gives a lower bound on the leak. A claim that it breaks is false, with the stated confidence; "
-            "a claim that it does not break may still be false, for other records, other queries or a better test.",
+            "An audit gives a lower bound on the leak. A claim that it breaks is false, with the stated confidence. "
+            "A claim that it does not break may still be false, for other records, other queries or a better test.",
         ),
         (
             "It sees what the releases show",
-            f"{_reach(result)} Smaller violations, and a leak that shows once in many more releases, stay unseen.",
+            f"{_describe_reach(result)} It does not see smaller violations, or a leak that shows once in many more "
+            "releases.",
         ),
         (
             "It asks one question",
-            f"Two collections were compared: {result.neighbours}. What several releases tell together, what logs, "
-            "timing or error messages tell, and who can read the outputs are other questions.",
+            f"Two collections were compared: {result.neighbours}. The audit does not ask what several releases say "
+            "together, what logs, timing or error messages say, or who can read the outputs.",
         ),
         (
             "It is of this day and this code",
@@ -271,59 +260,46 @@ def _limits(result: AuditResult) -> list[tuple[str, str]]:
     ]
 
 
-def _reach(result: AuditResult) -> str:
+def _describe_reach(result: AuditResult) -> str:
+    effort = _describe_effort(result)
     if math.isinf(result.detectable):
-        return f"An audit of this size ({_effort(result)}) cannot contradict an ε as large as the claimed one."
+        return f"An audit of this size ({effort}) cannot contradict an ε as large as the claimed one."
     return (
-        f"With {_effort(result)}, a true ε of {_least_found(result)} or more would have been found with "
+        f"With {effort}, a true ε of {typeset_upper_bound(result.detectable)} or more would have been found with "
         f"probability {typeset_percent(POWER)}, if {result.assuming}."
     )
 
 
-def _control() -> list[tuple[str, str]]:
-    return [
-        ("Standard", f"{CONTROL.standard}: requirement {CONTROL.identifier}."),
-        ("What it asks for", CONTROL.asks),
-        ("How this audit speaks to it", CONTROL.speaks),
-        ("What that leaves open", CONTROL.leaves),
-        ("Drafts before 1.0", CONTROL.drafts),
-    ]
+_CONTROL_TERMS = (
+    ("Standard", f"{CONTROL.standard}: requirement {CONTROL.identifier}."),
+    ("What it asks for", CONTROL.asks),
+    ("What this audit contributes", CONTROL.speaks),
+    ("What that leaves open", CONTROL.leaves),
+    ("Drafts before 1.0", CONTROL.drafts),
+)
 
 
-def _made(result: AuditResult, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    words, pair = statistic_words(result), result.neighbours
+def _describe_method(result: AuditResult, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    statistic, pair = describe_statistic(result), result.neighbours
     return [
         (
             "Test statistic",
-            f"{words[:1].upper()}{words[1:]}; chosen on one part of the releases and judged on the other.",
+            f"{statistic[:1].upper()}{statistic[1:]}; chosen on one part of the releases and judged on the other.",
         ),
         ("Neighbouring collections", f"{pair[:1].upper()}{pair[1:]}; adjacency: {result.claim.adjacency}."),
-        ("Bounds", _method(result)),
+        ("Bounds", _describe_bounds(result)),
         *((str(name), str(value)) for name, value in facts.items()),
     ]
 
 
-def _method(result: AuditResult) -> str:
+def _describe_bounds(result: AuditResult) -> str:
     confidence = typeset_percent(result.confidence)
     if result.canaries:
         return (
-            f"Guesses of fair coins, one a canary, and how many of them an ε-private release lets be right; confidence "
-            f"{confidence} (Steinke, Nasr & Jagielski 2023)."
+            "Guesses of fair coins, one per canary, and how many of them an ε-private release lets be right; "
+            f"confidence {confidence} (Steinke, Nasr & Jagielski 2023)."
         )
     return (
         f"Clopper–Pearson intervals at confidence {confidence} for the test's rates, and ε ≥ ln((rate with − δ) / rate "
         "without), each for its share of the confidence (Jagielski, Ullman & Oprea 2020; Nasr et al. 2021)."
-    )
-
-
-def _words(terms: list[tuple[str, str]]) -> str:
-    entries = "".join(f"<div><dt>{escape(term)}</dt><dd>{prose(text)}</dd></div>\n" for term, text in terms)
-    return f'<dl class="words">\n{entries}</dl>'
-
-
-def _footer(now: datetime) -> str:
-    moment = now.astimezone(UTC)
-    return (
-        f'<footer><p>ScoreShield {escape(version("scoreshield"))}, <time datetime="{moment:%Y-%m-%dT%H:%MZ}">'
-        f"{moment.day} {moment:%B %Y, %H:%M} UTC</time>.</p>\n<p>Method and its limits: docs/audit.md.</p></footer>"
     )

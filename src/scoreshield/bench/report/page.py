@@ -21,10 +21,9 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from scoreshield import _files, _validation
-from scoreshield._formatting import NO_BREAK_SPACE
+from scoreshield._formatting import NO_BREAK_SPACE, typeset_text
 from scoreshield._validation import validate
 from scoreshield.errors import FileError, InvalidInput
-from scoreshield.report.page import prose
 
 Best = Literal["max", "min"] | None
 
@@ -213,8 +212,8 @@ def to_html(page: ResultsPage) -> str:
 def _css() -> str:
     """The colours of the plan's page, which stand first in its style, and this page's own rules."""
     folder = files("scoreshield.report")
-    colours = folder.joinpath("page.css").read_text("utf-8").split("\n\n", 1)[0]
-    return colours + "\n\n" + folder.joinpath("results.css").read_text("utf-8")
+    colours = folder.joinpath("templates", "colours.css").read_text("utf-8")
+    return colours + "\n" + folder.joinpath("results.css").read_text("utf-8")
 
 
 def _heading(title: str, anchor: str) -> str:
@@ -306,7 +305,7 @@ class _Writer:
 
 _HTML = _Writer(
     plain=lambda text: re.sub(
-        r" ([=≤≥]) ", rf"{NO_BREAK_SPACE}\1{NO_BREAK_SPACE}", prose(text)
+        r" ([=≤≥]) ", rf"{NO_BREAK_SPACE}\1{NO_BREAK_SPACE}", typeset_text(escape(text))
     ),  # a formula stays on its line
     code=lambda text: f"<code>{escape(text)}</code>",
     link=lambda label, url: f'<a href="{escape(url)}">{label}</a>',

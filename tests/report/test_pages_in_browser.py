@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.report import page
+from scoreshield.report import plan_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -87,7 +87,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ss.plan.P
     folder = tmp_path_factory.mktemp("pages")
     plans = {name: (make(), folder / f"{name}.html") for name, make in PLANS.items()}
     for plan, path in plans.values():
-        page.save(plan, path)
+        plan_page.save_plan_page(plan, path)
     return plans
 
 

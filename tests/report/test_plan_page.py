@@ -16,7 +16,7 @@ from scipy.stats import norm
 import scoreshield as ss
 from scoreshield.decisions.scores import Sample
 from scoreshield.privacy import calibration
-from scoreshield.report import charts, page
+from scoreshield.report import plan_charts, plan_page
 
 RNG = np.random.default_rng(11)
 IMPOSTOR, GENUINE = np.clip(RNG.normal(0.0, 0.1, 4000), -1, 1), np.clip(RNG.normal(0.55, 0.12, 2000), -1, 1)
@@ -65,7 +65,7 @@ STATUS = {
 @pytest.fixture(scope="module")
 def pages() -> dict[str, tuple[ss.plan.Plan, str]]:
     plans = {name: make() for name, make in PLANS.items()}
-    return {name: (plan, page.render(plan)) for name, plan in plans.items()}
+    return {name: (plan, plan_page.render_plan_page(plan)) for name, plan in plans.items()}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -130,8 +130,8 @@ def line(chart: object, label: str) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_false_match_curves_are_the_rates(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["missed"]
-    chart = charts.fmr_chart(plan)
-    assert chart.render("chart-1") in text
+    chart = plan_charts.build_fmr_chart(plan)
+    assert chart.render_svg("chart-1") in text
     x, clean = line(chart, "clean")
     noisy = line(chart, "private")[1]
     for place in (0, 80, 200, 320):
@@ -147,7 +147,7 @@ def test_the_false_match_curves_are_the_rates(pages: dict[str, tuple[ss.plan.Pla
 
 def test_a_clipped_rule_has_no_solid_curve_beyond_the_range(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["infeasible"]
-    chart = charts.fmr_chart(plan)
+    chart = plan_charts.build_fmr_chart(plan)
     x, rates = line(chart, "private")
     assert np.array_equal(np.isnan(rates), x > 1)
     assert any(mark.x == plan.recalibration.unclipped_threshold for mark in chart.marks)
@@ -156,8 +156,8 @@ def test_a_clipped_rule_has_no_solid_curve_beyond_the_range(pages: dict[str, tup
 
 def test_the_shift_curve_and_its_epsilons(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["missed"]
-    chart = charts.shift_chart(plan)
-    assert chart.render("chart-2") in text
+    chart = plan_charts.build_shift_chart(plan)
+    assert chart.render_svg("chart-2") in text
     x, shifts = line(chart, "exact")
     for place in (0, 30, 59):
         moved = ss.decisions.recalibrate(IMPOSTOR, 1e-2, float(x[place]), clipped=False)
@@ -174,8 +174,8 @@ def test_the_shift_curve_and_its_epsilons(pages: dict[str, tuple[ss.plan.Plan, s
 
 def test_the_operating_curves(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["missed"]
-    chart = charts.roc_chart(plan)
-    assert chart.render("chart-3") in text
+    chart = plan_charts.build_roc_chart(plan)
+    assert chart.render_svg("chart-3") in text
     for name, noise in (("clean", 0), ("private", plan.noise)):
         fpr, tpr = line(chart, name)
         assert np.all(fpr > 0)
@@ -190,7 +190,7 @@ def test_the_operating_curves(pages: dict[str, tuple[ss.plan.Plan, str]]) -> Non
 @pytest.mark.parametrize("epsilon", [0.1, 5.0, 40.0])
 def test_the_attack_curve(epsilon: float) -> None:
     promise = ss.plan.contract(epsilon=epsilon, delta=1e-6)
-    chart = charts.attack_chart(promise)
+    chart = plan_charts.build_attack_chart(promise)
     fpr, tpr = line(chart, "best membership test")
     np.testing.assert_allclose(tpr[1:-1], ndtr(norm.ppf(fpr[1:-1]) + promise.mu))
     assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
@@ -202,16 +202,16 @@ def test_the_attack_curve(epsilon: float) -> None:
 
 def test_the_recall_curve_and_what_is_impossible(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["search"]
-    chart = charts.recall_chart(plan)
-    assert chart.render("chart-1") in text
+    chart = plan_charts.build_recall_chart(plan)
+    assert chart.render_svg("chart-1") in text
     epsilons, recalls = line(chart, "Gaussian noise")
     for place in (5, 20, 39):
         scale = ss.calibrate(float(epsilons[place]), 1e-4, 2.0)
         expected = ss.decisions.recall_at_k(GENUINE, IMPOSTOR, scale, records=5183, k=10)
         assert recalls[place] == pytest.approx(expected, abs=1e-9)
     (area,) = chart.areas
-    assert np.interp(plan.floor, area.x, area.y) == pytest.approx(plan.target_recall, abs=5e-3)
-    assert np.all(np.interp(epsilons, area.x, area.y) >= recalls), "no mechanism passes the bound, ours included"
+    assert np.interp(plan.floor, area.x, area.low) == pytest.approx(plan.target_recall, abs=5e-3)
+    assert np.all(np.interp(epsilons, area.x, area.low) >= recalls), "no mechanism passes the bound, ours included"
     assert any(mark.x == plan.floor for mark in chart.marks)
     assert any((mark.x, mark.y) == (plan.contract.epsilon, plan.recall) for mark in chart.marks)
 
@@ -226,7 +226,7 @@ def test_hostile_text_stays_text(name: str) -> None:
         changes["alternatives"] = tuple(
             dataclasses.replace(outcome, note=evil, calibration=evil) for outcome in plan.alternatives
         )
-    text = page.render(dataclasses.replace(plan, **changes))
+    text = plan_page.render_plan_page(dataclasses.replace(plan, **changes))
     document = Document(text)
     assert not {"script", "img"} & {tag for tag, _ in document.tags}
     assert not any("onerror" in attrs for _, attrs in document.tags)
@@ -234,7 +234,7 @@ def test_hostile_text_stays_text(name: str) -> None:
 
 
 def test_the_footer_says_when_and_what(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
-    text = page.render(pages["met"][0], now=datetime(2031, 2, 3, 4, 5, tzinfo=UTC))
+    text = plan_page.render_plan_page(pages["met"][0], now=datetime(2031, 2, 3, 4, 5, tzinfo=UTC))
     assert f"ScoreShield {ss.__version__}" in Document(text).text
     assert "3 February 2031, 04:05 UTC" in Document(text).text
     for name in set(re.findall(r"docs/\w+\.md", text)):
@@ -252,14 +252,14 @@ def test_it_says_what_the_plan_rests_on(pages: dict[str, tuple[ss.plan.Plan, str
 
 def test_saving_is_whole_or_not_at_all(tmp_path: Path, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     plan, text = pages["search"]
-    page.save(plan, tmp_path / "plan.html")
+    plan_page.save_plan_page(plan, tmp_path / "plan.html")
     saved = (tmp_path / "plan.html").read_text("utf-8")
     assert re.sub("<footer>.*", "", saved, flags=re.S) == re.sub("<footer>.*", "", text, flags=re.S)
     with pytest.raises(ss.FileError, match="nothing was changed"):
-        page.save(plan, tmp_path / "missing" / "plan.html")
+        plan_page.save_plan_page(plan, tmp_path / "missing" / "plan.html")
     assert [item.name for item in tmp_path.iterdir()] == ["plan.html"]
 
 
 def test_only_plans_are_pages() -> None:
-    with pytest.raises(ss.InvalidInput, match="'plan' parameter of render"):
-        page.render("a plan")
+    with pytest.raises(ss.InvalidInput, match="'plan' parameter of render_plan_page"):
+        plan_page.render_plan_page("a plan")

@@ -1,0 +1,384 @@
+"""A plan as a page: one HTML file that a data-protection officer and an engineer can both read.
+
+The page fetches nothing and runs nothing: its styles are inside and its charts are SVG. Every figure is the plan's own,
+or :mod:`scoreshield.decisions` computes it from the plan's scores.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from scoreshield import _files
+from scoreshield._formatting import (
+    typeset_attack_rate,
+    typeset_delta,
+    typeset_interval,
+    typeset_number,
+    typeset_percent,
+)
+from scoreshield._validation import reject, validate
+from scoreshield.decisions.scores import Sample, Scores
+from scoreshield.plan.alternatives import Outcome
+from scoreshield.plan.base import Plan
+from scoreshield.plan.contracts import Contract
+from scoreshield.plan.retrieval_plan import RetrievalPlan
+from scoreshield.plan.verification_plan import VerificationPlan
+from scoreshield.report.pages import Cell, KeyFigure, TableRow, Verdict, get_moment, render_template
+from scoreshield.report.plan_charts import (
+    build_attack_chart,
+    build_fmr_chart,
+    build_recall_chart,
+    build_roc_chart,
+    build_shift_chart,
+    describe_range_end,
+)
+
+
+@validate()
+def render_plan_page(plan: Plan, *, now: datetime | None = None) -> str:
+    """Render a plan as a whole HTML document.
+
+    Args:
+        plan: what :func:`scoreshield.plan.verification` or :func:`scoreshield.plan.retrieval` returns.
+        now: the time in the footer; the present by default.
+
+    Raises:
+        InvalidInput: the argument is not a plan, or the 'report' extra is not installed.
+    """
+    if isinstance(plan, VerificationPlan):
+        parts = _describe_verification(plan)
+    elif isinstance(plan, RetrievalPlan):
+        parts = _describe_retrieval(plan)
+    else:
+        reject("plan", "a verification or a retrieval plan", plan)
+    says, *more = re.split(r"(?<=\.) (?=[A-Z])", plan.answer)
+    return render_template(
+        "plan.html",
+        origin=f"From {'assumed parameters' if plan.source == 'parameters' else f'{plan.source} scores'}",
+        source=plan.source,
+        verdict=judge_plan(plan),
+        says=says,
+        more=" ".join(more),
+        warnings=plan.warnings,
+        moment=get_moment(now),
+        sources=_SOURCES,
+        **parts,
+    )
+
+
+def save_plan_page(plan: Plan, path: str | Path) -> None:
+    """Write the page of a plan, whole or not at all.
+
+    Only its owner may read the file, because its curves may show private scores.
+    """
+    page = render_plan_page(plan).encode()
+    _files.write_whole({Path(path): lambda file: file.write(page)}, private=True)
+
+
+def judge_plan(plan: Plan) -> Verdict:
+    """Say whether the plan meets the need, and if not, why."""
+    if isinstance(plan, VerificationPlan) and not plan.recalibration.feasible:
+        return Verdict("unreachable", "✗", "Not reachable on clipped scores")
+    if isinstance(plan, RetrievalPlan) and plan.target_recall is None:
+        return Verdict("open", "–", "No target stated")
+    if plan.met:
+        return Verdict("met", "✓", "Need met")
+    if math.isinf(plan.least_epsilon):
+        return Verdict("unreachable", "✗", "Not reachable at any ε")
+    if isinstance(plan, RetrievalPlan) and plan.contract.epsilon < plan.floor:
+        return Verdict("unreachable", "✗", "Not reachable at this ε by any mechanism")
+    return Verdict("missed", "✗", "Need not met at this ε")
+
+
+def _describe_verification(plan: VerificationPlan) -> dict[str, Any]:
+    roc = build_roc_chart(plan)
+    return {
+        "title": "Verification plan",
+        "figures": _list_verification_figures(plan),
+        "charts": [
+            build_fmr_chart(plan),
+            build_shift_chart(plan),
+            *([] if roc is None else [roc]),
+            build_attack_chart(plan.contract),
+        ],
+        "heads": ("Choice", "Noise sd", "Threshold", "False matches if kept", "True matches", "Least ε", "Note"),
+        "rows": [
+            TableRow(
+                " ".join(["plan"] * (place == 0) + ["refused"] * (not outcome.private)),
+                _list_verification_cells(plan, outcome),
+            )
+            for place, outcome in enumerate(plan.alternatives)
+        ],
+        "terms": (*_VERIFICATION_TERMS, *_COMMON_TERMS, ("What this plan rests on", _describe_data(plan))),
+    }
+
+
+def _describe_retrieval(plan: RetrievalPlan) -> dict[str, Any]:
+    roc = build_roc_chart(plan)
+    return {
+        "title": "Retrieval plan",
+        "figures": _list_retrieval_figures(plan),
+        "charts": [
+            build_recall_chart(plan),
+            *([] if roc is None else [roc]),
+            build_attack_chart(plan.contract),
+        ],
+        "heads": ("Public score range", "Noise sd", "Recall", "Least ε", "Note"),
+        "rows": _list_retrieval_rows(plan),
+        "terms": (*_RETRIEVAL_TERMS, *_COMMON_TERMS, ("What this plan rests on", _describe_data(plan))),
+    }
+
+
+# ---- Key figures.
+
+
+def _state_promise(plan: Plan) -> KeyFigure:
+    contract = plan.contract
+    stated = f"; stated as {contract.stated}" if contract.calibration == "attack" else ""
+    return KeyFigure(
+        "Privacy promise", f"ε = {typeset_number(contract.epsilon)}", typeset_delta(contract.delta) + stated
+    )
+
+
+def _state_noise(plan: Plan) -> KeyFigure:
+    reach, within = typeset_number(plan.sensitivity), typeset_interval(plan.score_range)
+    return KeyFigure(
+        "Noise on each score",
+        f"sd {typeset_number(plan.scale)}",
+        f"Gaussian; one record moves a score by up to {reach}, within {within}",
+    )
+
+
+def _state_attack(contract: Contract) -> KeyFigure:
+    members = typeset_attack_rate(float(contract.tpr_at(0.01)))
+    return KeyFigure(
+        "Best attack, advantage",
+        typeset_attack_rate(contract.attack_advantage),
+        f"finds {members} of members at {typeset_percent(0.01)} false alarms",
+    )
+
+
+def _state_least_epsilon(plan: Plan, name: str) -> KeyFigure:
+    """State the least epsilon as a word or number, and what it means."""
+    value = plan.least_epsilon
+    if isinstance(plan, RetrievalPlan) and plan.target_recall is None:
+        return KeyFigure(name, "not asked", "the plan states no recall to reach")
+    if math.isnan(value):
+        return KeyFigure(name, "none", "with this calibration, which is not private there; the analytic one has one")
+    if math.isinf(value):
+        return KeyFigure(name, "none", "not even scores without noise meet the need")
+    if not value:
+        return KeyFigure(name, "any", "meets the need")
+    return KeyFigure(name, typeset_number(value), f"meets the need, at {typeset_delta(plan.contract.delta)}")
+
+
+def _list_verification_figures(plan: VerificationPlan) -> list[KeyFigure]:
+    recalibration, target = plan.recalibration, typeset_percent(plan.target_fmr)
+    threshold = f"on noisy scores: {typeset_number(recalibration.unclipped_threshold, 3)}"
+    if recalibration.feasible:
+        threshold = f"a shift of {typeset_number(recalibration.shift, 3)}"
+    moved = f"{typeset_percent(recalibration.limit)} pass {describe_range_end(plan)}"
+    if recalibration.feasible:
+        moved = f"target {target}"
+        # Where noise hides the sample's own randomness, its standard error is not worth a line here.
+        if plan.rate_error > 0.005 * plan.target_fmr:
+            moved += f"; standard error {typeset_number(100 * plan.rate_error, 2)} points"
+    matches = KeyFigure("True matches", "unknown", "needs scores of genuine pairs")
+    if plan.genuine is not None:
+        need = "no rate was asked for" if plan.target_tar is None else f"asked for: {typeset_percent(plan.target_tar)}"
+        clean = typeset_percent(plan.clean_tar)
+        matches = KeyFigure("True matches", typeset_percent(plan.tar), f"{need}, at the target", before=clean)
+    return [
+        _state_promise(plan),
+        _state_noise(plan),
+        KeyFigure(
+            "Threshold",
+            typeset_number(recalibration.threshold, 3),
+            f"clean to private, on {plan.rule}; {threshold}",
+            before=typeset_number(recalibration.clean_threshold, 3),
+        ),
+        KeyFigure(
+            "False matches, threshold kept",
+            typeset_percent(recalibration.rate_before),
+            f"{typeset_number(recalibration.rate_before / plan.target_fmr, 2)} times the target, if nobody moves it",
+            role="private",
+        ),
+        KeyFigure("False matches, threshold moved", typeset_percent(recalibration.rate), moved),
+        matches,
+        _state_attack(plan.contract),
+        _state_least_epsilon(plan, "Least ε for the need"),
+    ]
+
+
+def _list_retrieval_figures(plan: RetrievalPlan) -> list[KeyFigure]:
+    aim = plan.recall if plan.target_recall is None else plan.target_recall
+    need = "" if plan.target_recall is None else f"; asked for: {typeset_percent(plan.target_recall)}"
+    return [
+        _state_promise(plan),
+        _state_noise(plan),
+        KeyFigure(
+            "Recall",
+            typeset_percent(plan.recall),
+            f"relevant record among the best {plan.k:,} of {plan.records:,}{need}",
+            before=typeset_percent(plan.clean_recall),
+        ),
+        KeyFigure(
+            "Floor for every mechanism",
+            f"ε ≥ {typeset_number(plan.floor, 3)}" if plan.floor > 0 else "none",
+            f"ln(n (p − δ) / k), for a recall of {typeset_percent(aim)}",
+        ),
+        _state_least_epsilon(plan, "Least ε with this noise"),
+        _state_attack(plan.contract),
+    ]
+
+
+# ---- The table of choices.
+
+_MEETS = "✓ meets the need"
+
+
+def _list_verification_cells(plan: VerificationPlan, outcome: Outcome) -> list[Cell]:
+    shift = ""
+    if math.isfinite(outcome.shift):
+        shift = ("+" if outcome.shift >= 0 else "") + typeset_number(outcome.shift, 3, aligned=True)
+    meets = plan.target_tar is not None and outcome.private and outcome.tar >= plan.target_tar * (1 - 1e-9)
+    return [
+        _describe_choice(plan.alternatives[0], outcome),
+        Cell(typeset_number(outcome.scale, 3, aligned=True)),
+        Cell(typeset_number(outcome.threshold, 3, aligned=True), shift),
+        Cell(typeset_percent(outcome.rate_kept, aligned=True)),
+        Cell("unknown") if plan.genuine is None else _show_share(outcome.tar),
+        _show_least_epsilon(outcome.least_epsilon),
+        Cell(outcome.note[:1].upper() + outcome.note[1:], mark=_MEETS if meets else ""),
+    ]
+
+
+def _describe_choice(first: Outcome, outcome: Outcome) -> Cell:
+    """Say what a row changes, and from what."""
+    if outcome is first:
+        within = typeset_interval(outcome.score_range)
+        return Cell("This plan", f"{outcome.calibration} calibration, {outcome.rule}, range {within}")
+    if outcome.mechanism != first.mechanism:
+        return Cell(f"{outcome.mechanism.capitalize()} noise", f"instead of {first.mechanism}")
+    if outcome.calibration != first.calibration:
+        return Cell(f"{outcome.calibration.capitalize()} calibration", f"instead of {first.calibration}")
+    if outcome.score_range != first.score_range:
+        within = typeset_interval(outcome.score_range)
+        return Cell(f"Scores clamped to {within}", f"sensitivity {typeset_number(outcome.sensitivity)}")
+    return Cell(str(outcome.rule).capitalize(), f"instead of {first.rule}")
+
+
+def _list_retrieval_rows(plan: RetrievalPlan) -> list[TableRow]:
+    rows = []
+    for place, (within, scale, recall, least) in enumerate(plan.alternatives):
+        name = (
+            f"Scores clamped to {typeset_interval(within)}" if place else f"This plan, range {typeset_interval(within)}"
+        )
+        meets = plan.target_recall is not None and recall >= plan.target_recall * (1 - 1e-9)
+        cells = [
+            Cell(name, f"sensitivity {typeset_number(within[1] - within[0])}"),
+            Cell(typeset_number(scale, 3, aligned=True)),
+            _show_share(recall),
+            Cell("not asked") if plan.target_recall is None else _show_least_epsilon(least),
+            Cell("", mark=_MEETS if meets else ""),
+        ]
+        rows.append(TableRow("" if place else "plan", cells))
+    return rows
+
+
+def _show_least_epsilon(value: float) -> Cell:
+    if not math.isfinite(value):
+        return Cell("none")
+    return Cell(typeset_number(value, 3, aligned=True) if value else "any")
+
+
+def _show_share(value: float) -> Cell:
+    """Show a rate with a bar under it."""
+    if not math.isfinite(value):
+        return Cell(typeset_percent(value))
+    return Cell(typeset_percent(value, aligned=True), share=value)
+
+
+# ---- Explanations.
+
+
+def _describe_data(plan: Plan) -> str:
+    """Say which scores the plan was computed from."""
+    is_search = isinstance(plan, RetrievalPlan)
+    sizes = [_describe_scores(plan.impostor, "irrelevant" if is_search else "impostor")]
+    if plan.genuine is not None:
+        sizes.append(_describe_scores(plan.genuine, "relevant" if is_search else "genuine"))
+    text = f"It was made from {_ORIGINS.get(plan.source, plan.source)}. It used {' and '.join(sizes)}."
+    if isinstance(plan, VerificationPlan) and plan.rate_error > 0:
+        text += (
+            f" As an estimate from so many impostor scores, the private false-match rate of "
+            f"{typeset_percent(plan.target_fmr)} has a standard error of {typeset_number(100 * plan.rate_error, 2)} "
+            "percentage points."
+        )
+    if is_search:
+        text += " It assumes one relevant record per query, and other records that score independently."
+    return text + " Rates after noise are computed from these scores, not simulated."
+
+
+def _describe_scores(scores: Scores, name: str) -> str:
+    return f"{len(scores):,} {name} scores" if isinstance(scores, Sample) else f"a distribution of {name} scores"
+
+
+_SOURCES = (
+    "Formulae: the noise for (ε, δ) and the attack curve, docs/calibration.md (Balle & Wang 2018, Theorem 8); what one "
+    "record can move, docs/sensitivity.md; rates, thresholds and limits after noise, scoreshield.decisions; "
+    "what is not covered, docs/limitations.md."
+)
+_ORIGINS = {
+    "public": "public scores: the plan reveals nothing about private records",
+    "released": "scores that were released under a guarantee: the plan reveals no more than they do",
+    "parameters": "assumed distributions, not measured scores: the plan is as good as the assumption",
+    "private": "private scores that no ledger was charged for: this page reveals them, so only the curator may see it",
+}
+_COMMON_TERMS = (
+    (
+        "Epsilon and delta (ε, δ)",
+        "The promise to every person in the collection: replacing their record changes the probability of anything "
+        "that can be seen by a factor of at most e to the power ε, up to a small allowance δ. Smaller is safer: 1 is "
+        "strong. Above 10 the formula says little by itself, and the attack figures say more.",
+    ),
+    (
+        "Best attack, advantage",
+        "An attacker who knows everything but one record looks at the release and tests whether a given record is in "
+        "it. The advantage is how often such a test finds a member, less how often it accuses a non-member: 0 % is "
+        "guessing, 100 % is certainty. No attack does better, known or unknown.",
+    ),
+    (
+        "One release",
+        "All of this is about a single release. Several releases of the same records add up: an attacker may combine "
+        "them, and the promise weakens with each.",
+    ),
+)
+_VERIFICATION_TERMS = (
+    (
+        "False-match rate (FMR)",
+        "The share of pairs that do not belong together and are accepted. Noise pushes some of them over any "
+        "threshold, so the threshold must rise to keep the rate.",
+    ),
+    (
+        "True-match rate (TAR)",
+        "The share of pairs that do belong together and are accepted. At the same false-match rate, more noise means "
+        "fewer true matches.",
+    ),
+)
+_RETRIEVAL_TERMS = (
+    (
+        "Recall",
+        "The share of queries whose relevant record is among those returned. Noise lifts some of the many irrelevant "
+        "records above it.",
+    ),
+    (
+        "The floor",
+        "Any record might be the relevant one, so each must be returned sometimes. From that alone follows the least "
+        "ε for a recall p among k of n records, ln(n (p − δ) / k). It holds for every mechanism.",
+    ),
+)
