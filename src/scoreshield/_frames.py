@@ -1,10 +1,9 @@
 """Clear the frames of an exception, because their variables hold clean scores and error trackers collect them.
 
 A Python exception keeps every frame that it passed through, and a frame keeps its variables: embeddings, clean scores,
-a release that no ledger has charged. Each public function that makes a release, or reads a store for one, is wrapped by
-:func:`clear_frames_on_error`. Functions that answer the curator about clean scores (decisions, plans) are not. The
-exception that leaves is the same object with the same message and the same lines of code, and the frames inside the
-library are empty.
+a release that no ledger has charged. `clear_frames_on_error` wraps each public function that makes a release, or reads
+a store for one. It does not wrap functions that analyse clean scores for the curator (decisions, plans). The exception
+stays the same object with the same message and the same lines of code. Only the frames inside the library are empty.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ R = TypeVar("R")
 def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function so that no exception which leaves it, not even an interrupt, keeps its variables.
 
-    It holds for every exception of the chain (causes, contexts, the members of a group). A constructor that fails
-    also leaves an empty object behind. The caller's own frames are the caller's and stay as they are. Python offers no
-    way to guard the very instant of the call: an interrupt there, before anything is computed, keeps the arguments, as
-    the caller's frame does.
+    This holds for every exception of the chain (causes, contexts, the members of a group). A constructor that fails
+    also leaves an empty object behind. The caller's own frames are not cleared. Python cannot protect the very start of
+    the call: an interrupt there, before anything is computed, keeps the arguments, as the caller's frame does.
 
     Args:
         function: A function, a method or a coroutine function.
@@ -70,7 +68,7 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    """Call the function one frame deeper than needed: a stack that is full there has room to clear frames here."""
+    """Call the function one frame deeper than needed: if the stack is full there, the caller can still clear frames."""
     return function(*args, **kwargs)
 
 
@@ -81,12 +79,12 @@ async def _call_coroutine(function: Callable[..., Any], args: tuple[Any, ...], k
 def clear_frames(error: BaseException, callers: BaseException | None = None) -> None:
     """Clear the variables of every finished frame that an exception, its causes and its contexts passed through.
 
-    This function calls no other Python function, because a RecursionError may leave room for one frame alone.
+    This function calls no other Python function, because a RecursionError may leave room for only one frame.
 
     Args:
         error: The exception.
-        callers: The exception that the caller was handling before the call, if any. It is left as it is, with
-            whatever led to it.
+        callers: The exception that the caller was handling before the call, if any. It is not changed, and neither are
+            its causes.
     """
     found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]

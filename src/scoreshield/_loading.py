@@ -1,9 +1,9 @@
-"""Files that a stranger may have written: regular ones, within limits, and one sentence where something is wrong.
+"""Read files from untrusted sources: regular files only, within limits, with one-sentence errors.
 
-A compressed file of a few megabytes can become gigabytes. What a file says about its own size is compared with
-:func:`allowed` before anything is read, and no more is read than was said. The limit is :data:`LARGEST` bytes, or
-:data:`TIMES` times the size on disk where that is more, so that an uncompressed file of any size passes. For real files
-that compress better, the environment variable :data:`VARIABLE` sets another limit.
+A compressed file of a few megabytes can become gigabytes. The size that a file states is compared with `allowed` before
+anything is read, and no more than that is read. The limit is `LARGEST` bytes, or `TIMES` times the size on disk if that
+is more, so that an uncompressed file of any size passes. For real files that compress better, the environment variable
+`VARIABLE` sets another limit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MissingFile(FileError):
 
 
 def allowed(on_disk: int) -> int:
-    """How many bytes a file of this size may become in memory."""
+    """Return how many bytes a file of this size may take in memory."""
     given = os.environ.get(VARIABLE)
     if given is None:
         return max(LARGEST, TIMES * on_disk)
@@ -48,7 +48,7 @@ def allowed(on_disk: int) -> int:
 
 
 def check_size(needed: int, on_disk: int, path: str | Path) -> None:
-    """Raise InvalidInput where a file would take more memory than :func:`allowed`."""
+    """Raise InvalidInput if a file would take more memory than `allowed`."""
     most = allowed(on_disk)
     if needed > most:
         raise InvalidInput(
@@ -59,11 +59,11 @@ def check_size(needed: int, on_disk: int, path: str | Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[BinaryIO]:
-    """A regular file, open for reading; what goes wrong within the block is one sentence.
+    """Open a regular file for reading; a problem within the block becomes a one-sentence error.
 
     Raises:
-        FileError: the file is missing, forbidden, or fails while it is read.
-        InvalidInput: it is a folder, a pipe or a device, or its content is damaged.
+        FileError: The file is missing, forbidden, or fails while it is read.
+        InvalidInput: It is a folder, a pipe or a device, or its content is damaged.
     """
     with reading(path), open(os.fspath(path), "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -77,7 +77,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def reading(path: str | Path) -> Iterator[None]:
-    """Turn what can go wrong while reading into one sentence."""
+    """Turn every error of the block into a one-sentence error about the file."""
     try:
         yield
     except (FileError, InvalidInput):
@@ -95,7 +95,7 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The content of a regular file."""
+    """Read a regular file."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size + 1)
@@ -105,7 +105,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def read_stream(path: str | Path) -> bytes:
-    """The content of a regular file, or what a pipe gives until it ends, up to :data:`LARGEST` bytes."""
+    """Read a regular file, or a pipe until it ends, up to `LARGEST` bytes."""
     with reading(path), open(path, "rb") as file:  # noqa: PTH123
         status = os.fstat(file.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else allowed(0)
@@ -116,10 +116,10 @@ def read_stream(path: str | Path) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds NaN, an infinity or a number of thousands of digits.
+        ValueError: It is not JSON, is nested too deeply, or holds NaN, an infinity or a number of thousands of digits.
     """
     try:
         return json.loads(text, parse_constant=_reject_number, parse_float=_finite)
@@ -139,7 +139,7 @@ def _finite(text: str) -> float:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one printable line, whatever its class does when it is asked."""
+    """Return the message of an error as one printable line, even if its class raises in `__str__`."""
     try:
         lines = str(error).splitlines()
     except BaseException:  # a stranger's class may raise anything here
@@ -148,7 +148,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(line: str) -> str:
-    """A line without control characters: a stranger's could move the cursor and rewrite what was said."""
+    """Replace control characters: those of an untrusted text could move the cursor and overwrite earlier output."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
@@ -168,11 +168,11 @@ class Header(NamedTuple):
 
 
 def read_header(stream: IO[bytes]) -> Header:
-    """The form of the array that a stream in the .npy format holds.
+    """Read the form of the array in a stream of the .npy format.
 
     Raises:
-        ValueError: it is no such stream, or an array that is never read: of Python objects, of compound values, or of
-            values without size.
+        ValueError: It is no such stream, or its array type is not allowed: Python objects, compound values, or values
+            without size.
     """
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -190,7 +190,7 @@ def read_header(stream: IO[bytes]) -> Header:
 
 
 def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
-    """The array of this form that follows in a stream."""
+    """Read the array of this form that follows in a stream."""
     flat = np.empty(math.prod(header.shape), header.dtype)
     target = memoryview(flat.view(np.uint8))  # type: ignore[arg-type]
     done = 0
@@ -204,11 +204,11 @@ def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
 
 
 class Archive:
-    """The arrays of an .npz file by name, each read when it is asked for.
+    """The arrays of an .npz file by name. Each is read at its first use.
 
     Args:
-        file: an open file.
-        path: its name, for messages.
+        file: An open file.
+        path: Its name, for messages.
     """
 
     def __init__(self, file: BinaryIO, path: str | Path) -> None:
@@ -229,7 +229,7 @@ class Archive:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each array, by the file's own account."""
+        """The bytes of each array, as the file states them."""
         return {name: entry.file_size for name, entry in self._entries.items()}
 
     def __getitem__(self, name: str) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What can go wrong, as types: one sentence that says what is wrong, what was got and what would be right."""
+"""The errors of ScoreShield. Each message says in one sentence what is wrong, what was given and what is expected."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class ScoreShieldError(Exception):
-    """Base of every error that ScoreShield raises on purpose."""
+    """Base class of all errors that ScoreShield raises on purpose."""
 
 
 class InvalidInput(ScoreShieldError, ValueError):
-    """An argument, an array or a file is not what the function takes."""
+    """An argument, an array or a file has the wrong form."""
 
 
 class InvalidParameter(InvalidInput):
@@ -19,7 +19,7 @@ class InvalidParameter(InvalidInput):
     Attributes:
         parameter: The name of the parameter.
         problem: What is wrong with it, such as "must be a positive number. Got -1 instead."
-        function: The public function or class that was called, where it is known.
+        function: The public function or class that was called, if it is known.
     """
 
     def __init__(self, parameter: str, problem: str, function: str | None = None) -> None:
@@ -28,7 +28,7 @@ class InvalidParameter(InvalidInput):
         self.parameter, self.problem, self.function = parameter, problem, function
 
     def name_function(self, function: str) -> None:
-        """Add the name of the function that was called, unless the error has one already."""
+        """Add the name of the public function, unless the error already has one."""
         if self.function is None:
             InvalidParameter.__init__(self, self.parameter, self.problem, function)
 
@@ -37,13 +37,12 @@ class InvalidParameter(InvalidInput):
 
 
 class InvalidCalibration(ScoreShieldError, ValueError):
-    """A closed-form rule was asked for where it does not give the privacy it names.
+    """A closed-form rule does not give the privacy that it claims.
 
-    Attributes
-    ----------
-    true_delta : the delta that the refused scale really has at the asked epsilon.
-    true_epsilon : the epsilon that the refused scale really has at the asked delta.
-    analytic_scale : the least scale that does meet the asked pair.
+    Attributes:
+        true_delta: The true delta of the rule's scale at the requested epsilon.
+        true_epsilon: The true epsilon of the rule's scale at the requested delta.
+        analytic_scale: The least scale that meets the requested pair.
     """
 
     def __init__(self, message: str, *, true_delta: float, true_epsilon: float, analytic_scale: float) -> None:
@@ -54,16 +53,18 @@ class InvalidCalibration(ScoreShieldError, ValueError):
 
 
 class FileError(ScoreShieldError, OSError):
-    """A file could not be read or written; nothing was left half-written."""
+    """A file could not be read or written. No partial file was left behind."""
 
 
 class BudgetExceeded(ScoreShieldError):
-    """A charge would pass the limit; nothing was charged.
+    """A charge would pass the limit. Nothing was charged.
 
-    Attributes
-    ----------
-    spent, asked, limit : epsilons at the budget's delta: what is charged already, what this charge costs by itself, and
-        the most that may be spent.
+    All three attributes are epsilons at the budget's delta.
+
+    Attributes:
+        spent: The total of earlier charges.
+        asked: The cost of this charge by itself.
+        limit: The limit of the budget.
     """
 
     def __init__(self, message: str, *, spent: float, asked: float, limit: float) -> None:
@@ -81,27 +82,26 @@ def _rebuild(message: str, spent: float, asked: float, limit: float) -> BudgetEx
 
 
 class LedgerError(ScoreShieldError):
-    """A ledger cannot be read or written, or is not what it was; nothing was released on its account."""
+    """A ledger cannot be read or written, or was changed from outside. Nothing was released on its account."""
 
 
 class LedgerWarning(UserWarning):
-    """A ledger was made where one may have been expected, or everyone on this computer may read its file."""
+    """A ledger was created where the caller may have expected one, or every user of this computer may read its file."""
 
 
 class StoreError(ScoreShieldError):
-    """A store of embeddings is empty, changed under way, cannot be reached or is not what it was said to be.
+    """A store of embeddings is empty, changed during a call, cannot be reached or is not of the stated kind.
 
     Nothing was released or charged. The message holds no score, no vector and no text of the store's own errors.
     """
 
 
 class DocumentsNotRead(StoreError):
-    """A query was charged, and the documents of the records that it released could not be read.
+    """A query was charged, but the documents of its released records could not be read.
 
-    Attributes
-    ----------
-    ids : the released records of each query, best first. They are released values: whoever may see the answer may read
-        these documents by other means. The same query, asked again, is answered without another charge.
+    Attributes:
+        ids: The released records of each query, best first. They are released values, so everyone who may see the
+            answer may read these documents by other means. Repeating the same query costs nothing.
     """
 
     def __init__(self, message: str, *, ids: tuple[tuple[Any, ...], ...]) -> None:

@@ -1,4 +1,4 @@
-"""What an attacker can do: estimators of what was released, score-guided attacks on a matcher, membership tests."""
+"""Attacks on releases: reconstruction of clean scores, score-guided attacks on a matcher, membership tests."""
 
 from scoreshield.attack import hillclimb, membership, reconstruction
 

@@ -1,9 +1,9 @@
-r"""How well a statistic tells two samples apart, with intervals, beside the ceiling that a guarantee sets.
+"""Measure how well a statistic distinguishes two samples, with intervals and the ceiling that a guarantee sets.
 
 Nothing is resampled. The area under the curve is a Mann-Whitney statistic, an average of means of min(m, n)
-independent values in [0, 1], so that Chernoff's bound holds for it (Hoeffding 1963, section 5): the interval is every
-:math:`\theta` with :math:`\min(m, n) KL(auc \| \theta) \le \ln(2/\alpha)`, whatever the two laws. For the
-true-positive rate, order statistics bracket the threshold, and Clopper & Pearson (1934) the hits beyond it.
+independent values in [0, 1]. So Chernoff's bound holds for it (Hoeffding 1963, section 5), for any two laws: the
+interval is every θ with min(m, n) KL(auc ‖ θ) ≤ ln(2/α). For the true-positive rate, order statistics bracket the
+threshold, and Clopper & Pearson (1934) bracket the hits beyond it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ _TIES = 7  # the seed that breaks ties: a randomised test, the same on every run
 
 @dataclass(frozen=True)
 class MembershipResult:
-    """How well a statistic tells members from non-members, beside what the guarantee allows at most.
+    """How well a statistic distinguishes members from non-members, and the upper bound that the guarantee sets.
 
-    Attributes
-    ----------
-    trials : how many members and how many non-members were tried.
-    auc, auc_interval : the chance that a member's statistic is above a non-member's, ties by half.
-    tpr_at_1_percent, tpr_interval : the share of members found where one non-member in a hundred is taken for one.
-    ceiling_auc, ceiling_tpr : what no attack can exceed; 1 where nothing is promised.
-    confidence : of each interval; where the promise is kept, ``violation`` has a chance of 1 - confidence at most.
+    Attributes:
+        trials: The numbers of members and non-members that were tested.
+        auc: The probability that a member's statistic is above a non-member's; ties count half.
+        auc_interval: The confidence interval of `auc`.
+        tpr_at_1_percent: The share of members found at a false-positive rate of 1 %.
+        tpr_interval: The confidence interval of `tpr_at_1_percent`.
+        ceiling_auc: The largest AUC that the guarantee allows; 1 without a guarantee.
+        ceiling_tpr: The largest true-positive rate at 1 % that the guarantee allows; 1 without a guarantee.
+        confidence: The confidence of each interval. If the promise is kept, `violation` is true with a probability of
+            at most 1 - confidence.
     """
 
     statistic: str
@@ -75,7 +78,7 @@ def judge(
     confidence: float = 0.95,
     statistic: str = "statistic",
 ) -> MembershipResult:
-    """The curve of one statistic, by its area and its height at 1 % false positives, with intervals and the ceiling."""
+    """Compute the area of one statistic and its height at 1 % false positives, with intervals and the ceiling."""
     inside = finite(members, "members", "a vector of finite numbers", 1)
     outside = finite(non_members, "non_members", "a vector of finite numbers", 1)
     profile = None if ceiling is None else profile_of(ceiling)
@@ -97,7 +100,7 @@ def judge(
 
 
 def _chernoff(value: float, pairs: int, alpha: float) -> tuple[float, float]:
-    """All theta with ``pairs`` KL(value || theta) <= ln(2 / alpha), by bisection on either side."""
+    """Find all theta with pairs · KL(value || theta) <= ln(2 / alpha), by bisection on either side."""
     bound = math.log(2 / alpha) / pairs
     entropy = float(xlogy(value, value) + xlogy(1 - value, 1 - value))
 
@@ -112,10 +115,10 @@ def _chernoff(value: float, pairs: int, alpha: float) -> tuple[float, float]:
 
 
 def _true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float, tuple[float, float]]:
-    """The share of members above the threshold with 1 % of non-members above it; four errors of alpha / 4 each.
+    """Compute the share of members above the threshold that 1 % of non-members pass; four errors of alpha / 4 each.
 
-    The chance that a fresh non-member exceeds the k-th largest of n is Beta(k, n - k + 1), so that one k is surely low
-    enough and another surely high enough. Ties are broken at random.
+    A fresh non-member exceeds the k-th largest of n with a probability that follows Beta(k, n - k + 1). So one k is
+    surely low enough and another surely high enough. Ties are broken at random.
     """
     m, n = len(inside), len(outside)
     pooled = np.concatenate([inside, outside])
@@ -134,7 +137,7 @@ def _true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float,
 
 
 def finite(values: Any, name: str, must: str, dimensions: int, length: int | None = None) -> Float:
-    """A float64 array of this many dimensions, not empty and without NaN or infinities, or a refusal."""
+    """Return a float64 array of this many dimensions. Raise an error if it is empty or holds NaN or infinities."""
     array = _validation.check_array(values, name, must)
     fits = array.ndim == dimensions and array.size and array.dtype.kind in "fiu" and length in (None, len(array))
     if not fits or not np.isfinite(array).all():

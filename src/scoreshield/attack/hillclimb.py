@@ -1,19 +1,19 @@
-r"""Score-guided attacks on a matcher, and the privacy budget at which noise stops them.
+"""Score-guided attacks on a matcher, and the privacy budget at which noise stops them.
 
 A matcher holds a secret unit template t of length d and answers a unit probe p with p . t plus Gaussian noise of
-standard deviation sigma. The attacker sees answers alone and wants a probe whose cosine with t passes a threshold.
+standard deviation sigma. The attacker sees only answers and wants a probe whose cosine with t passes a threshold.
 
 After m answers the expected cosine is at most
 
-.. math:: c = \sqrt{\frac{r/d}{1 + r (d-1) \sigma^2 / m}}, \quad r = \min(m, d), \qquad
-          c = \frac{1}{\sqrt{1 + d (d-1) \sigma^2 / m}} \ \text{ for } m \ge d.
+    c = √((r/d) / (1 + r (d-1) σ²/m)),  r = min(m, d),
+    c = 1/√(1 + d (d-1) σ²/m)  for m ≥ d.
 
-That holds for *every* attack, however adaptive, on a Gaussian template N(0, I/d) (with the inner product for the
-cosine), and for whole passes of the linear attack on any unit template, which comes within about 1/d of it: probing an
-orthonormal basis over and over and averaging is as good as it gets. Both proofs are in docs/attacks.md.
+This holds for *every* attack, however adaptive, on a Gaussian template N(0, I/d) (with the inner product for the
+cosine). It also holds for whole passes of the linear attack on any unit template, which comes within about 1/d of it.
+So probing an orthonormal basis repeatedly and averaging is optimal. Both proofs are in docs/attacks.md.
 
-Gaussian answers compose exactly: m of them are mu-GDP with :math:`\mu = 2 \sqrt m / \sigma`. So for m >= d the bound is
-:math:`1/\sqrt{1 + 4 d (d-1)/\mu^2}`: the *total* budget decides, and neither m nor sigma alone.
+Gaussian answers compose exactly: m of them are mu-GDP with μ = 2 √m / σ. So for m >= d the bound is
+1/√(1 + 4 d (d-1)/μ²). The *total* budget decides, and neither m nor sigma alone.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ SENSITIVITY = 2.0
 
 
 class Matcher:
-    """A simulated matcher: one secret template, noisy cosines for probes, and a count of the answers given.
+    """A simulated matcher: one secret template, noisy cosines for probes, and a count of the answers.
 
-    For experiments on public or synthetic templates only. The noise is a float Gaussian from a predictable generator,
-    which is why ``rng`` is required: this protects nobody, it measures what such noise would do.
+    Use it only for experiments on public or synthetic templates. The noise is a float Gaussian from a predictable
+    generator, so `rng` is required. The noise protects nobody; the class measures what such noise would do.
 
-    Parameters
-    ----------
-    template : the enrolled vector, normalised; at least two entries.
-    sigma : the standard deviation of the noise on each answer; 0 for an unprotected matcher.
-    threshold : a probe is accepted if its true cosine is at least this.
-    rng : a seed or a numpy Generator.
+    Args:
+        template: The enrolled vector, normalised; at least two entries.
+        sigma: The standard deviation of the noise on each answer; 0 for an unprotected matcher.
+        threshold: A probe is accepted if its true cosine is at least this.
+        rng: A seed or a numpy Generator.
     """
 
     @validate()
@@ -73,7 +72,7 @@ class Matcher:
         rng: int | np.random.Generator,
         queries: int = 1,
     ) -> Matcher:
-        """A matcher whose noise gives (epsilon, delta) to ``queries`` answers together: with 1, to each."""
+        """Make a matcher whose noise gives (epsilon, delta) to `queries` answers together: with 1, to each answer."""
         sigma = gaussian.calibrate(epsilon, delta, SENSITIVITY * math.sqrt(queries))
         return cls(template, sigma=sigma, threshold=threshold, rng=rng)
 
@@ -83,7 +82,7 @@ class Matcher:
 
     @validate()
     def scores(self, probes: ArrayLike) -> Float:
-        """One noisy score for each probe (a row of length d, normalised here); every row counts as one query."""
+        """Answer each probe (a row of length d, normalised here) with one noisy score; each row counts as a query."""
         unit = self._unit(probes)
         self.queries += len(unit)
         answers: Float = unit @ self._template
@@ -93,7 +92,7 @@ class Matcher:
 
     @validate()
     def cosine(self, probe: ArrayLike) -> float:
-        """The referee's view, which no attacker has: the true cosine of one probe. Not counted as a query."""
+        """Return the true cosine of one probe, which no attacker knows. It is not counted as a query."""
         return float(self._unit(probe)[0] @ self._template)
 
     def _unit(self, probes: ArrayLike) -> Float:
@@ -106,16 +105,17 @@ class Matcher:
 
 @dataclass(frozen=True, eq=False)
 class Climb:
-    """How an attack on a matcher went.
+    """The outcome of an attack on a matcher.
 
-    Attributes
-    ----------
-    attack : "hill climbing" or "linear".
-    probe : the attacker's last and best guess, of unit length.
-    cosine, accepted : its true cosine with the template, and whether that passes the matcher's threshold.
-    queries : how many answers the attack took.
-    epsilon, delta : what all answers that the matcher has given so far spent together; infinite without noise.
-    history : (queries, true cosine) at doubling numbers of queries, and at the end.
+    Attributes:
+        attack: "hill climbing" or "linear".
+        probe: The attacker's last and best guess, of unit length.
+        cosine: The true cosine of the probe with the template.
+        accepted: Whether the cosine passes the matcher's threshold.
+        queries: The number of answers that the attack used.
+        epsilon: The total epsilon of all answers that the matcher has given so far; infinite without noise.
+        delta: The delta of that total.
+        history: (queries, true cosine) at doubling numbers of queries, and at the end.
     """
 
     attack: str
@@ -138,18 +138,20 @@ def hill_climb(
     pairs: int | None = None,
     width: float = 1.0,
 ) -> Climb:
-    """An evolution strategy with antithetic pairs: probe around the current guess, step along the measured slopes.
+    """Attack a matcher by an evolution strategy with antithetic pairs.
 
-    Each generation draws random directions u orthogonal to the guess x, asks for x + width u and x - width u, and adds
-    slope times u to an accumulated path, whose direction is the next guess. The path grows as noise piles up, so the
-    steps shrink by themselves.
+    Each generation draws random directions u orthogonal to the guess x, and probes x + width u and x - width u. It adds
+    slope times u to an accumulated path, whose direction is the next guess. The path grows with the accumulated noise,
+    so the steps become smaller.
 
-    Parameters
-    ----------
-    queries : how many answers it may ask for, at least 2; an odd one is left unasked.
-    delta : for the epsilon that the answers spent.
-    pairs : directions in a generation; None for a quarter of the dimension, at most 16.
-    width : how far from the guess it probes; a part width^2 / (1 + width^2) of each answer's signal is slope.
+    Args:
+        matcher: The matcher to attack.
+        queries: The number of answers it may use, at least 2; one of an odd number is not used.
+        delta: The delta for the total epsilon of the answers.
+        rng: A seed or a numpy Generator.
+        pairs: The number of directions per generation; None for a quarter of the dimension, at most 16.
+        width: The distance of the probes from the guess; a share width^2 / (1 + width^2) of each answer's signal is
+            slope.
     """
     _matcher(matcher)
     d = matcher.dimension
@@ -171,11 +173,11 @@ def hill_climb(
 
 @validate(queries=check_count, delta=check_inside_unit)
 def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np.random.Generator) -> Climb:
-    """No climbing at all: ask a random orthonormal basis over and over, average, and put the template together.
+    """Attack a matcher without climbing: probe a random orthonormal basis repeatedly, average, and add up the template.
 
-    With fewer queries than dimensions, the part of the template on the directions asked. The estimate is least
-    squares; for the even design it also is the direction of the posterior mean, so nothing better can be made of the
-    answers. Its cosine is :func:`linear_cosine` in the mean and passes a threshold with :func:`linear_acceptance`.
+    With fewer queries than dimensions, it estimates the part of the template on the probed directions. The estimate is
+    least squares. For the even design it is also the direction of the posterior mean, so no better estimate exists. Its
+    cosine has the mean `linear_cosine` and passes a threshold with the probability `linear_acceptance`.
     """
     _matcher(matcher)
     d = matcher.dimension
@@ -193,7 +195,7 @@ def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np
 
 @validate()
 def best_cosine(dimension: int, queries: int, sigma: float) -> float:
-    """The bound on the expected cosine after this many answers; the module's first lines say for whom it holds."""
+    """Compute the bound on the expected cosine after this many answers; the module docstring says when it holds."""
     d, m = _validation.check_count(dimension, "dimension", least=2), _validation.check_count(queries, "queries")
     r = min(m, d)
     return math.sqrt(r / d / (1 + r * (d - 1) * _at_least_zero(sigma, "sigma") ** 2 / m))
@@ -201,10 +203,12 @@ def best_cosine(dimension: int, queries: int, sigma: float) -> float:
 
 @validate()
 def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
-    r"""The expected cosine of the linear attack, exactly, for a whole number of passes over the basis.
+    """Compute the expected cosine of the linear attack, exactly, for a whole number of passes over the basis.
 
-    The estimate is t + g / k with g standard normal and k = sqrt(m/d) / sigma; the mean direction of such a vector (the
-    projected normal law) is :math:`k \sqrt{2/\pi} \int_0^1 e^{-k^2 u^2/2} (1 - u^2)^{(d-1)/2} du`.
+    The estimate is t + g / k with g standard normal and k = sqrt(m/d) / sigma. The mean direction of such a vector (the
+    projected normal law) is
+
+        k √(2/π) ∫₀¹ e^(-k²u²/2) (1 - u²)^((d-1)/2) du.
     """
     d, k = _passes(dimension, queries, sigma)
     if k > 1e8 * math.sqrt(d):  # 1 - cos is below (d - 1) / (2 k^2)
@@ -222,10 +226,10 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
 
 @validate()
 def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float) -> float:
-    """The chance that the linear attack's probe passes the threshold ``cosine``: a tail of the noncentral t law.
+    """Compute the probability that the linear attack's probe passes the threshold `cosine`.
 
-    With k as in :func:`linear_cosine` the cosine is x / sqrt(x^2 + y^2), x normal with mean k, y an independent chi
-    with d - 1 degrees of freedom, so that sqrt(d - 1) x / y is noncentral t.
+    With k as in `linear_cosine` the cosine is x / sqrt(x^2 + y^2), x normal with mean k, y an independent chi
+    with d - 1 degrees of freedom. So sqrt(d - 1) x / y is noncentral t.
     """
     d, k = _passes(dimension, queries, sigma)
     cosine = _cosine(cosine, "cosine")
@@ -236,7 +240,7 @@ def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float)
 
 @validate()
 def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
-    """The fewest answers after which :func:`best_cosine` is at least ``cosine``."""
+    """Compute the least number of answers after which `best_cosine` is at least `cosine`."""
     d = _validation.check_count(dimension, "dimension", least=2)
     variance = _at_least_zero(sigma, "sigma") ** 2
     square = _cosine(cosine, "cosine") ** 2
@@ -247,7 +251,7 @@ def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
 
 @validate()
 def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
-    """The least noise on each answer that holds :func:`best_cosine` at ``cosine``; 0 where so few queries do anyway."""
+    """Compute the least noise per answer that holds `best_cosine` at `cosine`; 0 if that needs no noise."""
     d, m = _validation.check_count(dimension, "dimension", least=2), _validation.check_count(queries, "queries")
     r = min(m, d)
     excess = r / (d * _cosine(cosine, "cosine") ** 2) - 1
@@ -256,7 +260,10 @@ def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
 
 @validate(queries=whole_from(0), delta=check_inside_unit, sensitivity=check_positive)
 def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
-    """The total epsilon of this many answers at ``delta``, by exact composition: mu = sensitivity sqrt(m) / sigma."""
+    """Compute the total epsilon of this many answers at `delta`, by exact composition.
+
+    mu = sensitivity sqrt(m) / sigma.
+    """
     sigma = _at_least_zero(sigma, "sigma")
     if queries == 0:
         return 0.0
@@ -266,10 +273,10 @@ def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SEN
 
 @validate(delta=check_inside_unit, sensitivity=check_positive)
 def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
-    """The total epsilon, over all answers together, below which :func:`best_cosine` stays under ``cosine``.
+    """Compute the total epsilon, over all answers together, below which `best_cosine` stays under `cosine`.
 
-    mu = sensitivity sqrt(d (d - 1)) c / sqrt(1 - c^2): a function of the dimension and the cosine alone, whatever the
-    number of queries and the noise of each. *At* this budget the linear attack passes about half of the time.
+    mu = sensitivity sqrt(d (d - 1)) c / sqrt(1 - c^2). It depends on the dimension and the cosine alone, not on the
+    number of queries or the noise of each. *At* this budget the linear attack passes about half of the time.
     """
     d = _validation.check_count(dimension, "dimension", least=2)
     cosine = _cosine(cosine, "cosine")
@@ -277,7 +284,7 @@ def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: f
 
 
 class _Log:
-    """What an attack has asked so far, and the referee's cosine at doubling numbers of queries."""
+    """The queries of an attack so far, and the true cosine at doubling numbers of queries."""
 
     def __init__(self, matcher: Matcher) -> None:
         self.matcher, self.asked, self.due = matcher, 0, 1
@@ -308,7 +315,7 @@ def _unit(vectors: Float) -> Float:
 
 
 def _passes(dimension: Any, queries: Any, sigma: Any) -> tuple[int, float]:
-    """The dimension, and the signal-to-noise ratio sqrt(m/d) / sigma of each coordinate of a unit template."""
+    """Return the dimension, and the signal-to-noise ratio sqrt(m/d) / sigma of each coordinate of a unit template."""
     d = _validation.check_count(dimension, "dimension", least=2)
     m = _validation.check_count(queries, "queries")
     if m % d:

@@ -1,20 +1,20 @@
-r"""Membership inference from scores: is this record in the collection? As people try it, and how far they can get.
+"""Membership inference from scores: test whether a record is in the collection, and compare with the upper bound.
 
-The attacker asks the private index about a record z: with its own embedding, or with a probe such as another picture
-of the same person. From the answer they compute a statistic, and say "member" where it is large. Published attacks,
-reduced to what scores alone allow (docs/membership.md says what each was and what is left out):
+The attacker queries the private index about a record z, with its own embedding or with a probe such as another picture
+of the same person. The attacker computes a statistic of the answer, and says "member" if it is large. These are
+published attacks, reduced to what scores alone allow (docs/membership.md names each source and what is left out):
 
-* ``best``, ``gap``, ``total``: the largest score, its lead on the next one, and the sum of all;
-* ``calibrated``: the largest score less the largest with public records, so that a common topic is no sign (offline
+* ``best``, ``gap``, ``total``: the largest score, its difference to the next one, and the sum of all;
+* ``calibrated``: the largest score less the largest with public records, so that a common topic is no evidence (offline
   calibration, Watson et al. 2022; Carlini et al. 2022);
-* ``position``, ``rank``: the score at the place where z would stand, and how few scores lie above that;
+* ``position``, ``rank``: the score at the position where z would be, and how few scores lie above that;
 * ``likelihood at position``, ``likelihood``: the likelihood-ratio test (Neyman & Pearson) with public reference scores
-  for the two populations and the public noise law, with the place known, or unknown and averaged over. Only for scores
-  with additive noise: of screening and of a PrivUnit index there is no likelihood attack here, so that with the place
-  unknown the simpler statistics are all that was tried on them.
+  for the two populations and the public noise law, for a known position, or averaged over unknown positions. It exists
+  only for scores with additive noise. For screening and for a PrivUnit index with an unknown position, only the simpler
+  statistics are available.
 
-The ceiling is the guarantee's own trade-off curve f. In :func:`game` the in and out worlds of each target are mixtures
-of neighbouring collections, and f is concave, so that the pooled curve of any statistic lies below it.
+The ceiling is the guarantee's own trade-off curve f. In `game` the in and out worlds of each target are mixtures
+of neighbouring collections, and f is concave. So the pooled curve of any statistic lies below it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,13 @@ _LEAST = 1e-300  # a density below this is as good as none
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Records that an attacker asks about.
+    """Records that an attacker queries about.
 
-    Attributes
-    ----------
-    queries : (m, d) what is asked, one row a target.
-    positions : (m,) where in the collection each target would stand; None if the attacker does not know.
-    own : public scores of such queries with the record they are about, (k,); [1] where the query is the record itself.
-    others : (m, r) public scores of each query with records of the same kind that it is not about.
+    Attributes:
+        queries: (m, d) The queries, one row per target.
+        positions: (m,) The position of each target in the collection; None if it is unknown to the attacker.
+        own: (k,) Public scores of such queries with their own record; [1] if the query is the record itself.
+        others: (m, r) Public scores of each query with other records of the same kind.
     """
 
     queries: Float
@@ -88,7 +87,7 @@ class Targets:
 
 
 class Game(NamedTuple):
-    """A private collection and two kinds of targets, one of which is in it."""
+    """A private collection and two kinds of targets: members and non-members."""
 
     collection: NDArray[Any]
     members: Targets
@@ -96,7 +95,7 @@ class Game(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """One value a target for each statistic, and the promise that covers a target's answers together, if any."""
+    """One value per target for each statistic, and the guarantee that covers all answers about one target, if any."""
 
     values: dict[str, Float]
     profile: Profile | None
@@ -108,13 +107,14 @@ def game(
 ) -> Game:
     """Enrol a random half of public or synthetic records; the others are the non-members.
 
-    Parameters
-    ----------
-    records : (n, d), n >= 8, not of a kind that must stay private: this is an experiment.
-    rng : a seed or a numpy Generator.
-    probes : (n, d) what is asked about each record, such as another picture; None asks with the record itself.
-    reference : the share of the records, in (0, 0.4], that is neither, but known to the attacker. They give ``own`` and
-        ``others``. Non-members claim a random position each, so that both worlds are neighbours of each other.
+    Non-members get a random position each, so that both worlds are neighbours of each other.
+
+    Args:
+        records: (n, d) Public or synthetic records, n >= 8.
+        rng: A seed or a numpy Generator.
+        probes: (n, d) The query about each record, such as another picture; None uses the record itself.
+        reference: The share of the records, in (0, 0.4], that are neither, but known to the attacker. They give `own`
+            and `others`.
     """
     rows = _embeddings.public_unit_rows(_embeddings.as_rows(records, "records"), "records")
     asked = rows
@@ -150,20 +150,21 @@ def score_attack(
     ceiling: Any = None,
     confidence: float = 0.95,
 ) -> dict[str, MembershipResult]:
-    """Ask about every target, and judge each statistic of the same answers.
+    """Query about every target, and evaluate each statistic on the same answers.
 
-    Parameters
-    ----------
-    release : from one query (d,) to a score, match or top-k release, or to an array of n scores (``index.scores``).
-    members, non_members : targets, or their queries alone.
-    statistics : of ``STATISTICS``, one or several.
-    rounds : how many times each target is asked about; scores are averaged, likelihoods multiplied.
-    ceiling : a guarantee, release or profile that covers a target's answers *together* (for an index: its guarantee).
-        None composes the answers' own guarantees, ``rounds`` times; plain arrays then have no ceiling but 1.
+    Args:
+        release: A function from one query (d,) to a score, match or top-k release, or to an array of n scores
+            (``index.scores``).
+        members: The targets in the collection, or their queries alone.
+        non_members: The targets outside of the collection, or their queries alone.
+        statistics: One or several of `STATISTICS`.
+        rounds: The number of queries per target; scores are averaged, likelihoods multiplied.
+        ceiling: A guarantee, release or profile that covers all answers about one target *together* (for an index: its
+            guarantee). None composes the answers' own guarantees, `rounds` times. Plain arrays then have the ceiling 1.
+        confidence: The confidence of each interval.
 
-    Returns
-    -------
-    One result a statistic, by name.
+    Returns:
+        One result per statistic, by name.
     """
     first = observe(release, members, statistics=statistics, rounds=rounds)
     second = observe(release, non_members, statistics=statistics, rounds=rounds)
@@ -180,7 +181,7 @@ def score_attack(
 def observe(
     release: Answer, targets: Targets | ArrayLike, *, statistics: str | Iterable[str] = "best", rounds: int = 1
 ) -> Observed:
-    """The statistics of targets that are all in, or all out; the parameters are those of :func:`score_attack`."""
+    """Compute the statistics of targets of one kind; the arguments are those of `score_attack`."""
     if not callable(release):
         _validation.reject("release", "a function from a query to a release or an array of scores", release)
     if not isinstance(targets, Targets):
@@ -201,7 +202,7 @@ def observe(
 
 
 class _Reader:
-    """What an attacker makes of the answers about one target."""
+    """The statistics that an attacker computes from the answers about one target."""
 
     def __init__(self, targets: Targets, rounds: int) -> None:
         self.targets, self.rounds = targets, rounds
@@ -251,7 +252,7 @@ class _Reader:
         return float(np.logaddexp.reduce(ratios) - math.log(len(ratios)))
 
     def _ratios(self, answers: Float) -> Float:
-        """For each column of (rounds, n) scores, the log likelihood of "it is the target" over "it is another"."""
+        """Compute, per column of (rounds, n) scores, the log likelihood of "it is the target" over "it is another"."""
         if self._density is None or self._nodes is None:
             self._density, self._nodes = self._prepare()
         own, others = self._nodes
@@ -279,7 +280,7 @@ class _Reader:
 
 
 class _Density:
-    """The log density of symmetric noise, as a table of the chances of small cells."""
+    """The log density of symmetric noise, as a table of the probabilities of small cells."""
 
     def __init__(self, law: Any) -> None:
         self._step = _REACH * float(law.std) / _CELLS
@@ -306,7 +307,7 @@ def _profile(guarantee: Any) -> Any:
 
 
 def _scores_of(answer: Any) -> Float:
-    """An answer as one number a record, larger for nearer."""
+    """Convert an answer to one number per record, larger for nearer."""
     if isinstance(answer, TopKRelease):
         scores = np.zeros(answer.guarantee.details["records"])
         scores[answer.indices] = np.arange(len(answer.indices), 0, -1)

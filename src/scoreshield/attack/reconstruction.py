@@ -1,23 +1,20 @@
-"""How well an attacker recovers the clean similarities of a release, by what the attacker knows.
+"""Estimate the clean similarities behind a release, from different knowledge of an attacker.
 
-With noise of variance s^2 on each entry (``guarantee.noise.std ** 2``; on a Gram matrix that is sigma^2 / 2) and
-P = Q Q^T the projector on a known column space of dimension r, least squares gives
+Let s^2 be the variance of the noise on each entry (``guarantee.noise.std ** 2``; on a Gram matrix that is sigma^2 / 2)
+and P = Q Q^T the projector on a known column space of dimension r. Least squares then gives
 
-======================  ========================  ====================================================
-known                   estimate                  mean squared error of entry j
-======================  ========================  ====================================================
-nothing                 y                         s^2
-column space, scores    P y                       s^2 P_jj, on average s^2 r / n
-column space, row i     P y shifted to y_i = 1    s^2 (P_jj - P_ij^2 / P_ii)
-column space, Gram      P Y P, unit diagonal      s^2 (P_jj P_kk + P_jk^2 - 2 sum_a P_ja^2 P_ka^2)
-all but record i        P_{-i} y_{-i}, and y_i    s^2 (P_{-i})_jj, and s^2 at i (0 where y_i is public)
-all but i, and query    E_{-i} q, and y_i         0, and s^2 at i
-======================  ========================  ====================================================
+    known                   estimate                  mean squared error of entry j
+    nothing                 y                         s^2
+    column space, scores    P y                       s^2 P_jj, on average s^2 r / n
+    column space, row i     P y shifted to y_i = 1    s^2 (P_jj - P_ij^2 / P_ii)
+    column space, Gram      P Y P, unit diagonal      s^2 (P_jj P_kk + P_jk^2 - 2 sum_a P_ja^2 P_ka^2)
+    all but record i        P_{-i} y_{-i}, and y_i    s^2 (P_{-i})_jj, and s^2 at i (0 if y_i is public)
+    all but i, and query    E_{-i} q, and y_i         0, and s^2 at i
 
 The source is the paper's appendix on the attacker's reconstruction error. The lines for a row and a Gram matrix on a
-known column space are ours: the public 1 carries no noise here, and Gram noise is mirrored. The formulas are those of
-linear estimators, so they hold for any noise law with independent entries. Nothing n x n is formed except where the
-answer is.
+known column space are ours: the public 1 carries no noise here, and Gram noise is symmetric. The formulas are those of
+linear estimators, so they hold for any noise law with independent entries. An n x n matrix is formed only if the
+estimate is one.
 """
 
 from __future__ import annotations
@@ -42,15 +39,14 @@ Attackable = ScoreRelease | RowRelease | GramRelease
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """An attacker's estimate of clean similarities, and how far off it is in the mean.
+    """An attacker's estimate of clean similarities, and its expected error.
 
-    Attributes
-    ----------
-    estimate : the estimated entries; for a Gram matrix with all but one record known, the unknown record's row.
-    expected_mse : the mean squared error of each entry, in closed form, of the same shape.
-    knowledge : "nothing", "column space", "all but one record" or "all but one record, and the query".
-    exact : whether ``expected_mse`` is an equality; False means an upper bound, for scores and rows on each entry, for
-        a Gram matrix on the mean alone, since a projection may move error from one entry to another.
+    Attributes:
+        estimate: The estimated entries; for a Gram matrix with all but one record known, the unknown record's row.
+        expected_mse: The mean squared error of each entry, in closed form, of the same shape.
+        knowledge: "nothing", "column space", "all but one record" or "all but one record, and the query".
+        exact: Whether `expected_mse` is an equality. False means an upper bound: on each entry for scores and rows, and
+            only on the mean for a Gram matrix, since a projection may move error from one entry to another.
     """
 
     estimate: Float
@@ -64,7 +60,7 @@ class Reconstruction:
 
     @validate()
     def mse(self, clean: ArrayLike) -> float:
-        """The mean squared error against the clean similarities: for public data, where they may be looked at."""
+        """Compute the mean squared error against the clean similarities, for public data."""
         must = f"an array of real numbers of shape {self.estimate.shape}"
         truth = _validation.check_array(clean, "clean", must)
         if truth.shape != self.estimate.shape or truth.dtype.kind not in "fiu":
@@ -74,17 +70,17 @@ class Reconstruction:
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """An attacker's estimate of a record's embedding itself, from its noisy similarities with known records.
+    """An attacker's estimate of a record's embedding, from its noisy similarities with known records.
 
-    Attributes
-    ----------
-    estimate : least squares, unbiased on the span of the known records: their pseudo-inverse times the noisy row.
-    covariance : of its error: s^2 (E^T E)^+ with E the known records.
-    expected_squared_error : the trace of that, the mean of |estimate - e|^2 on the span.
-    expected_cosine : of ``estimate`` with the embedding, 1 / sqrt(1 + expected_squared_error), to first order.
-    shrunk : the posterior mean (E^T E + d s^2 I)^-1 E^T y under a Gaussian prior N(0, I/d): the better direction.
-    attainable_cosine : what no estimator exceeds under that prior, sqrt(mean of l / (l + d s^2)) over the d
-        eigenvalues l of E^T E, as an expected inner product of a unit vector with the embedding.
+    Attributes:
+        estimate: Least squares, unbiased on the span of the known records: their pseudo-inverse times the noisy row.
+        covariance: The covariance of its error: s^2 (E^T E)^+ with E the known records.
+        expected_squared_error: The trace of that, the mean of |estimate - e|^2 on the span.
+        expected_cosine: The cosine of `estimate` with the embedding, 1 / sqrt(1 + expected_squared_error), to first
+            order.
+        shrunk: The posterior mean (E^T E + d s^2 I)^-1 E^T y under a Gaussian prior N(0, I/d): a better direction.
+        attainable_cosine: The upper limit for every estimator under that prior, sqrt(mean of l / (l + d s^2)) over the
+            d eigenvalues l of E^T E, as an expected inner product of a unit vector with the embedding.
     """
 
     estimate: Float
@@ -97,10 +93,10 @@ class Template:
 
 @validate()
 def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruction:
-    """The released values themselves: ``.noisy``, or with ``projected`` the feasible ``.scores`` or ``.gram``.
+    """Take the released values as the estimate: `.noisy`, or with `projected` the feasible `.scores` or `.gram`.
 
     Clipping is a contraction, so it can only lower the error of an entry. Exact projection of a Gram matrix lowers the
-    total; another denoiser promises neither and is refused here.
+    total. Another denoiser guarantees neither and raises an error.
     """
     _release(release)
     if not isinstance(projected, bool):
@@ -128,15 +124,18 @@ def from_column_space(
     embeddings: ArrayLike | None = None,
     tolerance: float | None = None,
 ) -> Reconstruction:
-    """Least squares on a known column space of the collection: the scores' own, not the records'.
+    """Estimate by least squares on a known column space of the collection: that of the scores, not of the records.
 
-    Parameters
-    ----------
-    basis : orthonormal columns, (n, r); or
-    embeddings : the n records it is derived from. Rows are normalised first, as releases do; for a release with
-        ``norm="ball"`` give the basis of its shortened rows instead, and for centroids the centroids.
-    tolerance : a singular value counts towards the rank if it is above this part of the largest; None for
-        max(n, d) times the unit of rounding of the embeddings' number type.
+    Give either `basis` or `embeddings`.
+
+    Args:
+        release: The release to attack.
+        basis: Orthonormal columns, (n, r).
+        embeddings: The n records that the basis is derived from. Rows are normalised first, as releases do. For a
+            release with ``norm="ball"`` give the basis of its shortened rows instead, and for centroids give the
+            centroids.
+        tolerance: A singular value counts towards the rank if it is above this share of the largest; None for max(n, d)
+            times the unit of rounding of the embeddings' number type.
     """
     _release(release)
     _full_range(release)
@@ -159,20 +158,20 @@ def from_others(
     query: ArrayLike | None = None,
     tolerance: float | None = None,
 ) -> Reconstruction:
-    """All records known but the one at ``index``: the adversary of differential privacy.
+    """Estimate with all records known but the one at `index`: the adversary of differential privacy.
 
-    Scores: the other entries are denoised on the column space of the others, entry i stays as it is. With the public
-    ``query`` given too the others are not estimated but computed, and only entry i is uncertain: that is what this
-    adversary really knows in regime (i), and the estimate to fear.
-    Row and Gram matrix: the row of record i, denoised; its own entry is the public 1. In a Gram matrix all other
-    entries are known. If a row's ``index`` is not the row's own, its record is known and acts as the query.
+    Scores: the other entries are denoised on the column space of the others, and entry i stays as it is. If the public
+    `query` is given too, the others are computed instead of estimated, and only entry i is uncertain. This adversary
+    knows exactly this in regime (i), so this is the strongest estimate. Row and Gram matrix: the row of record i,
+    denoised; its own entry is the public 1. In a Gram matrix all other entries are known. If a row's `index` is not the
+    row's own, its record is known and acts as the query.
 
-    Parameters
-    ----------
-    others : the other n - 1 records, in order; normalised as releases do.
-    index : the unknown record's place among the n; None for a row's own.
-    query : the public query or batch of a ScoreRelease; refused for other releases, which have none.
-    tolerance : of the rank, as in :func:`from_column_space`; of no use beside ``query``.
+    Args:
+        release: The release to attack.
+        others: The other n - 1 records, in order; normalised as releases do.
+        index: The position of the unknown record among the n; None for a row's own.
+        query: The public query or batch of a ScoreRelease. Other releases have none and raise an error.
+        tolerance: The tolerance of the rank, as in `from_column_space`; not used with `query`.
     """
     _release(release)
     place = _place(release, index)
@@ -203,10 +202,10 @@ def from_others(
 def template_from_others(
     release: RowRelease | GramRelease, others: ArrayLike, *, index: int | None = None, tolerance: float | None = None
 ) -> Template:
-    """The embedding of the unknown record, by least squares on its noisy similarities with all others.
+    """Estimate the embedding of the unknown record by least squares on its noisy similarities with all others.
 
-    ``index``, ``others`` and ``tolerance`` are those of :func:`from_others`; a row gives its own record alone. What
-    lies outside the span of the others cannot be seen and is estimated as zero.
+    `index`, `others` and `tolerance` are those of `from_others`; a row gives only its own record. The part
+    outside the span of the others cannot be observed and is estimated as zero.
     """
     _release(release)
     if not isinstance(release, RowRelease | GramRelease):
@@ -246,7 +245,7 @@ def _gram_on(q: Float, noisy: Float, variance: float) -> Reconstruction:
 
 
 def _row_on(q: Float, noisy: Float, index: int, variance: float) -> Reconstruction:
-    """Least squares among the vectors of the space whose entry at ``index`` is exactly 1."""
+    """Solve least squares among the vectors of the space whose entry at `index` is exactly 1."""
     own = float(q[index] @ q[index])
     if own < 1e-12:
         raise InvalidInput(
@@ -286,7 +285,7 @@ def _basis(basis: Any, embeddings: Any, tolerance: Any, n: int) -> Float:
 
 
 def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
-    """The known records as unit rows, and the tolerance of their rank that their precision allows."""
+    """Return the known records as unit rows, and the tolerance of their rank at their precision."""
     rows = _embeddings.as_rows(source, name)
     if len(rows) != n:
         _validation.reject(name, f"the {n} known records, one a row", rows)
@@ -294,7 +293,7 @@ def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
 
 
 def _column_space(rows: Float, default: float, tolerance: Any) -> Float:
-    """An orthonormal basis of the column space, of as many columns as the numerical rank."""
+    """Return an orthonormal basis of the column space, with as many columns as the numerical rank."""
     if tolerance is not None:
         default = _validation.check_probability(tolerance, "tolerance", zero=True)
     left, values, _ = np.linalg.svd(rows, full_matrices=False)

@@ -4,20 +4,20 @@ The model is Y = S + W. S is a cosine Gram matrix (positive semidefinite, unit d
 dimension of the embeddings), W is symmetric with independent N(0, std^2) entries above a diagonal of zeros, and std
 is public. Every method reads Y and public facts alone.
 
-============== ====================================================== =========================================
-method         what it does                                           what it is for
-============== ====================================================== =========================================
-``none``       Y itself, mean squared error std^2, not feasible       unbiased entries
-``projection`` the nearest valid cosine matrix, blind to rank, std    rank not small beside n, moderate noise:
-                                                                      least squared error and best ordering
-``rank``       best approximation of the public rank, rows to         an even spectrum well above the noise
-               length one
-``shrinkage``  Frobenius-optimal shrinkage of the eigenvalues         a small rank and an uneven spectrum: the
-                                                                      least squared error
-``identity``   pull towards the identity as far as std says, project  noise so strong that no eigenvalue stands
-                                                                      out
-``sure``       the one of these with the least estimated risk         not having to know which
-============== ====================================================== =========================================
+    ============== ====================================================== =========================================
+    method         what it does                                           what it is for
+    ============== ====================================================== =========================================
+    ``none``       Y itself, mean squared error std^2, not feasible       unbiased entries
+    ``projection`` the nearest valid cosine matrix, blind to rank, std    rank not small beside n, moderate noise:
+                                                                          least squared error and best ordering
+    ``rank``       best approximation of the public rank, rows to         an even spectrum well above the noise
+                   length one
+    ``shrinkage``  Frobenius-optimal shrinkage of the eigenvalues         a small rank and an uneven spectrum: the
+                                                                          least squared error
+    ``identity``   pull towards the identity as far as std says, project  noise so strong that no eigenvalue stands
+                                                                          out
+    ``sure``       the one of these with the least estimated risk         not having to know which
+    ============== ====================================================== =========================================
 
 The right-hand column is what the tests measure on Gaussian embeddings of 200 records, and no more than that. Where
 ``identity`` wins, its squared error is that of I itself, and no method orders the pairs well.
@@ -53,13 +53,12 @@ _MOST_PROBES = 16
 class Denoised:
     """A denoised Gram matrix.
 
-    Attributes
-    ----------
-    matrix : unless the method is ``"none"``, symmetric, diagonal exactly 1.0, entries in [-1, 1], positive
-        semidefinite to rounding.
-    method : the one used; for ``"sure"`` the one it chose.
-    risks : for ``"sure"``, the estimated mean squared error per entry off the diagonal of every candidate. They are
-        unbiased, so a small one may come out negative. Empty for the other methods.
+    Attributes:
+        matrix: unless the method is ``"none"``, symmetric, diagonal exactly 1.0, entries in [-1, 1], positive
+            semidefinite to rounding.
+        method: the one used; for ``"sure"`` the one it chose.
+        risks: for ``"sure"``, the estimated mean squared error per entry off the diagonal of every candidate. They are
+            unbiased, so a small one may come out negative. Empty for the other methods.
     """
 
     matrix: Float
@@ -71,19 +70,17 @@ class Denoised:
 def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Project) -> Denoised:
     """Estimate the clean Gram matrix behind a noisy one.
 
-    Parameters
-    ----------
-    noisy : Y, square, symmetric up to rounding, finite, diagonal exactly 1; never modified.
-    std : the standard deviation of the noise on each entry above the diagonal.
-    method : ``"none"``, ``"projection"``, ``"rank"``, ``"shrinkage"``, ``"identity"`` or ``"sure"``; see the module.
-    rank : a public bound on the rank of the clean matrix: the dimension of the embeddings.
-    project : maps a symmetric matrix to the nearest valid cosine matrix, which it must return feasible.
 
-    Notes
-    -----
     ``rank`` and ``shrinkage`` take one eigendecomposition between them, of the leading eigenvectors alone.
     ``projection`` and ``identity`` call ``project`` once each. ``sure`` does all of that once and then once more per
     probe.
+
+    Args:
+        noisy: Y, square, symmetric up to rounding, finite, diagonal exactly 1; never modified.
+        std: the standard deviation of the noise on each entry above the diagonal.
+        method: ``"none"``, ``"projection"``, ``"rank"``, ``"shrinkage"``, ``"identity"`` or ``"sure"``; see the module.
+        rank: a public bound on the rank of the clean matrix: the dimension of the embeddings.
+        project: maps a symmetric matrix to the nearest valid cosine matrix, which it must return feasible.
     """
     array = _noisy(noisy)
     if not 1e-100 <= std <= 1e100:

@@ -2,15 +2,15 @@
 
 Every method reads the noisy matrix alone, so all of this is post-processing and costs no privacy.
 
-========== ==================================================================== ===============================
-method     what it finds                                                        eigendecompositions
-========== ==================================================================== ===============================
-newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
-dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
-aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
-sdp        the nearest valid matrix, by CVXPY, small n                          an interior-point method's own
-pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
-========== ==================================================================== ===============================
+    ========== ==================================================================== ===============================
+    method     what it finds                                                        eigendecompositions
+    ========== ==================================================================== ===============================
+    newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
+    dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
+    aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
+    sdp        the nearest valid matrix, by CVXPY, small n                          an interior-point method's own
+    pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
+    ========== ==================================================================== ===============================
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ _MATRICES = {"newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}
 class Projection:
     """Where a projection ended.
 
-    Attributes
-    ----------
-    matrix : symmetric exactly, diagonal exactly 1.0, entries in [-1, 1], smallest eigenvalue at least -1e-10 n. (For
-        ``pnp`` the diagonal is what it is.)
-    method : what ran; "newton (low-rank start)" where the noise was heavy, and "newton (low-rank start after a stall)"
-        where a first run stopped short.
-    iterations, eigendecompositions : the work done.
-    residual : how far the method's own stopping measure still was: root mean square violation of the unit diagonal
-        for newton, the largest of the algorithm's three measures for aap; NaN for sdp.
-    gap : the duality gap, relative to half the squared distance: 0 at the nearest matrix, NaN where there is no dual.
-    distance : Frobenius distance from the input.
-    converged : whether the residual fell to the tolerance.
+    Attributes:
+        matrix: symmetric exactly, diagonal exactly 1.0, entries in [-1, 1], smallest eigenvalue at least -1e-10 n. (For
+            ``pnp`` the diagonal is what it is.)
+        method: what ran; "newton (low-rank start)" where the noise was heavy, and "newton (low-rank start after a
+            stall)" where a first run stopped short.
+        iterations: the work done.
+        eigendecompositions: See `iterations`.
+        residual: how far the method's own stopping measure still was: root mean square violation of the unit diagonal
+            for newton, the largest of the algorithm's three measures for aap; NaN for sdp.
+        gap: the duality gap, relative to half the squared distance: 0 at the nearest matrix, NaN where there is no
+            dual.
+        distance: Frobenius distance from the input.
+        converged: whether the residual fell to the tolerance.
     """
 
     matrix: Float
@@ -82,16 +83,17 @@ def project_elliptope(
 ) -> Projection:
     """The valid cosine matrix nearest to a symmetric one (or near it, for the methods kept for comparison).
 
-    Parameters
-    ----------
-    matrix : square, symmetric up to rounding, finite; never modified.
-    method : ``"newton"`` (exact), ``"dykstra"`` (exact, slow), ``"aap"`` (the paper's), ``"sdp"`` or ``"pnp"``.
-    tol : tolerance on the method's stopping measure.
-    max_iterations : give up, and say so in ``converged``, after so many; None is the method's own limit.
-    device : ``"cpu"``, ``"cuda"`` (the 'gpu' extra), or ``"torch"`` for PyTorch on the CPU.
-    frobenius_ball : for aap, also keep the positive semidefinite iterate within Frobenius norm n, the paper's option.
-    solver, time_limit : for sdp, ``"clarabel"`` or ``"scs"``, and seconds.
-    progress : called with (iterations done, most there can be).
+    Args:
+        matrix: square, symmetric up to rounding, finite; never modified.
+        method: ``"newton"`` (exact), ``"dykstra"`` (exact, slow), ``"aap"`` (the paper's), ``"sdp"`` or ``"pnp"``.
+        tol: tolerance on the method's stopping measure.
+        max_iterations: give up, and say so in ``converged``, after so many; None is the method's own limit.
+        device: ``"cpu"``, ``"cuda"`` (the 'gpu' extra), or ``"torch"`` for PyTorch on the CPU.
+        frobenius_ball: for aap, also keep the positive semidefinite iterate within Frobenius norm n, the paper's
+            option.
+        solver: for sdp, ``"clarabel"`` or ``"scs"``, and seconds.
+        time_limit: See `solver`.
+        progress: called with (iterations done, most there can be).
     """
     limit = _LIMITS[method]
     if max_iterations is not None:

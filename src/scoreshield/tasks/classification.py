@@ -31,17 +31,16 @@ def knn_accuracy(
 ) -> float:
     """The share of records, or of queries, whose nearest neighbours vote for their own label.
 
-    Parameters
-    ----------
-    released : without ``query_labels``, pairwise similarities of the labelled records (a Gram or index release, or a
-        symmetric matrix); each record is judged by the others. With ``query_labels``, the scores of m queries against
-        the n labelled records (a score release, or an (m, n) array), read from the noisy values. A plain array is read
-        as it is and carries no promise.
-    labels : the class of each of the n records.
-    k : how many neighbours vote.
-    query_labels : the class of each of the m queries.
-    seed : fixes the order of equal similarities at the k-th place.
-    view : which matrix of a Gram release: "feasible" or "noisy".
+    Args:
+        released: without ``query_labels``, pairwise similarities of the labelled records (a Gram or index release, or a
+            symmetric matrix); each record is judged by the others. With ``query_labels``, the scores of m queries
+            against the n labelled records (a score release, or an (m, n) array), read from the noisy values. A plain
+            array is read as it is and carries no promise.
+        labels: the class of each of the n records.
+        k: how many neighbours vote.
+        query_labels: the class of each of the m queries.
+        seed: fixes the order of equal similarities at the k-th place.
+        view: which matrix of a Gram release: "feasible" or "noisy".
     """
     if query_labels is None:
         if isinstance(released, ScoreRelease):

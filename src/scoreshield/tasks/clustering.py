@@ -1,9 +1,9 @@
-r"""Which records belong together? Spectral clustering of released similarities, and how well it meets public labels.
+"""Which records belong together? Spectral clustering of released similarities, and how well it meets public labels.
 
-The affinity is :math:`A = (M + 1)/2`, clipped to [0, 1], with a zero diagonal; optionally only the edges of the
+The affinity is `A = (M + 1)/2`, clipped to [0, 1], with a zero diagonal; optionally only the edges of the
 symmetric nearest-neighbour graph are kept. Clusters are found by k-means on the leading eigenvectors of the symmetric
-normalised Laplacian :math:`I - D^{-1/2} A D^{-1/2}`, scaled by :math:`D^{-1/2}` (Shi & Malik 2000; von Luxburg 2007).
-Agreement with labels is :math:`2 I / (H + H')`, the normalised mutual information.
+normalised Laplacian `I - D^(-1/2) A D^(-1/2)`, scaled by `D^(-1/2)` (Shi & Malik 2000; von Luxburg 2007).
+Agreement with labels is `2 I / (H + H')`, the normalised mutual information.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def spectral_clustering(
 ) -> Whole:
     """A cluster number for each record, from 0, by spectral clustering.
 
-    Parameters
-    ----------
-    released : pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and carries
-        no promise.
-    clusters : how many to look for; where records coincide, fewer may be found.
-    neighbours : m, to keep the pair (i, j) only if one is among the m most similar of the other; None keeps all pairs.
-    seed : fixes the starts of k-means and the order of equal similarities; below 2^32.
-    view : which matrix of a Gram release: "feasible" or "noisy".
+    Args:
+        released: pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+            carries no promise.
+        clusters: how many to look for; where records coincide, fewer may be found.
+        neighbours: m, to keep the pair (i, j) only if one is among the m most similar of the other; None keeps all
+            pairs.
+        seed: fixes the starts of k-means and the order of equal similarities; below 2^32.
+        view: which matrix of a Gram release: "feasible" or "noisy".
     """
     return _clusters(_reading.similarities(released, view), clusters, neighbours, seed)
 
@@ -58,10 +58,10 @@ def clustering_nmi(
     seed: int = 0,
     view: str = "feasible",
 ) -> float:
-    """The normalised mutual information of public labels with the clusters that :func:`spectral_clustering` finds.
+    """The normalised mutual information of public labels with the clusters that `spectral_clustering` finds.
 
     ``clusters`` None looks for as many as there are different labels. The other parameters are those of
-    :func:`spectral_clustering`. 1 is perfect agreement, 0 none.
+    `spectral_clustering`. 1 is perfect agreement, 0 none.
     """
     matrix = _reading.similarities(released, view)
     classes = _reading.classes(labels, len(matrix))

@@ -15,16 +15,16 @@ from scoreshield.tasks import _reading
 def sts_spearman(released: Release | ArrayLike, pairs: ArrayLike, human: ArrayLike, *, view: str = "feasible") -> float:
     """Spearman's correlation of the released similarities of some pairs with what people said of them.
 
-    Parameters
-    ----------
-    released : pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and carries
-        no promise.
-    pairs : (m, 2) record numbers, at least two pairs.
-    human : m scores by people, not all equal; they are public.
-    view : which matrix of a Gram release: "feasible" or "noisy".
 
     Where all released similarities are equal the correlation has no value; the answer is then 0.0, since such a release
     says nothing about the order.
+
+    Args:
+        released: pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+            carries no promise.
+        pairs: (m, 2) record numbers, at least two pairs.
+        human: m scores by people, not all equal; they are public.
+        view: which matrix of a Gram release: "feasible" or "noisy".
     """
     from scipy.stats import spearmanr  # a third of a second, for this alone
 

@@ -1,6 +1,6 @@
-r"""What will a user think of an item? Collaborative filtering by released similarities of users.
+"""What will a user think of an item? Collaborative filtering by released similarities of users.
 
-.. math:: \hat r_{ui} = \bar r_u + \frac{\sum_v s_{uv} (r_{vi} - \bar r_v)}{\sum_v |s_{uv}|}
+    r̂_ui = r̄_u + (Σ_v s_uv (r_vi - r̄_v))/(Σ_v |s_uv|)
 
 over users v who rated i (Resnick et al. 1994), all of them or those most similar to u. Only the similarities s come
 from the release. Ratings and their means are taken as known to the recommender, so the guarantee covers the similarity
@@ -61,12 +61,12 @@ class RatingTable:
 class Recommendation:
     """Predicted ratings and how far they are from the true ones.
 
-    Attributes
-    ----------
-    rmse, mae : the root mean squared and the mean absolute error.
-    predicted : one prediction for each row of the test table.
-    fallbacks : how many of them are the user's mean (or the mean of all, for a user without ratings), for want of a
-        neighbour who rated the item.
+    Attributes:
+        rmse: the root mean squared and the mean absolute error.
+        mae: See `rmse`.
+        predicted: one prediction for each row of the test table.
+        fallbacks: how many of them are the user's mean (or the mean of all, for a user without ratings), for want of a
+            neighbour who rated the item.
     """
 
     rmse: float
@@ -88,15 +88,15 @@ def collaborative_filtering(
 ) -> Recommendation:
     """Predict the test ratings from the training ratings of similar users.
 
-    Parameters
-    ----------
-    released : similarities of users, pairwise: a Gram or index release, or a symmetric matrix, which is read as it is
-        and carries no promise. User numbers in the tables are its rows.
-    train, test : what is known and what is to be predicted.
-    neighbours : how many users who rated the item count, the most similar ones; None counts all.
-    scale : the least and the largest rating; predictions are clipped to it.
-    seed : fixes the order of equally similar users.
-    view : which matrix of a Gram release: "feasible" or "noisy".
+    Args:
+        released: similarities of users, pairwise: a Gram or index release, or a symmetric matrix, which is read as it
+            is and carries no promise. User numbers in the tables are its rows.
+        train: what is known and what is to be predicted.
+        test: See `train`.
+        neighbours: how many users who rated the item count, the most similar ones; None counts all.
+        scale: the least and the largest rating; predictions are clipped to it.
+        seed: fixes the order of equally similar users.
+        view: which matrix of a Gram release: "feasible" or "noisy".
     """
     matrix = _reading.similarities(released, view)
     for name, table in (("train", train), ("test", test)):

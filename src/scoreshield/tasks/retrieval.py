@@ -1,7 +1,7 @@
 """Which records, and in which order? Rankings from any release, and how good they are.
 
 Ranking is by noisy scores, with ties at random. The paper ranks clipped scores and gives ties to the smaller index:
-:func:`paper_top_k` does so too, for its tables alone.
+`paper_top_k` does so too, for its tables alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from scoreshield.tasks._reading import Float, Whole
 class InstanceRetrieval:
     """How well each record's neighbours are of its own class.
 
-    Attributes
-    ----------
-    recall_at : for each K, the share of queries with at least one record of their class among the K best others.
-    map : the mean over queries of the average precision over all ranks.
-    queries : how many records were queries: those whose class has another record.
-    records : how many records there are.
+    Attributes:
+        recall_at: for each K, the share of queries with at least one record of their class among the K best others.
+        map: the mean over queries of the average precision over all ranks.
+        queries: how many records were queries: those whose class has another record.
+        records: how many records there are.
     """
 
     recall_at: Mapping[int, float]
@@ -44,19 +43,20 @@ class InstanceRetrieval:
 class SearchMetrics:
     """How good the first k of each ranking are; every figure is a mean over queries.
 
-    Attributes
-    ----------
-    recall : the share of the relevant records that are found.
-    precision : the share of the k places that hold a relevant record; a place left empty holds none.
-    ndcg : the sum of 1 / log2(1 + rank) over relevant records found, over the most that it could be.
-    map : average precision: the sum over relevant records found of the precision at their rank, over min(k, relevant).
-    mrr : one over the rank of the first relevant record, 0 where none is found.
-    hit_rate : the share of queries with at least one relevant record.
-    overlap : the share of the reference's first k that are among these; None without a reference. Queries for which
-        the reference names nothing do not count.
-    returned : how many records were returned, at most k.
-    k, queries : of what.
-    per_query : each of these figures for each query, by name.
+    Attributes:
+        recall: the share of the relevant records that are found.
+        precision: the share of the k places that hold a relevant record; a place left empty holds none.
+        ndcg: the sum of 1 / log2(1 + rank) over relevant records found, over the most that it could be.
+        map: average precision: the sum over relevant records found of the precision at their rank, over min(k,
+            relevant).
+        mrr: one over the rank of the first relevant record, 0 where none is found.
+        hit_rate: the share of queries with at least one relevant record.
+        overlap: the share of the reference's first k that are among these; None without a reference. Queries for which
+            the reference names nothing do not count.
+        returned: how many records were returned, at most k.
+        k: of what.
+        queries: See `k`.
+        per_query: each of these figures for each query, by name.
     """
 
     recall: float
@@ -86,14 +86,13 @@ def instance_retrieval(
     Records alone in their class have nothing to find and are no queries. (The paper divides by all n records: multiply
     by ``queries / records`` for its figures.)
 
-    Parameters
-    ----------
-    released : pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and carries
-        no promise.
-    labels : the class of each record.
-    ks : the K of each recall.
-    seed : fixes the order of equal similarities.
-    view : which matrix of a Gram release: "feasible" or "noisy".
+    Args:
+        released: pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+            carries no promise.
+        labels: the class of each record.
+        ks: the K of each recall.
+        seed: fixes the order of equal similarities.
+        view: which matrix of a Gram release: "feasible" or "noisy".
     """
     matrix = _reading.similarities(released, view)
     if isinstance(ks, str) or not isinstance(ks, Iterable):
@@ -126,15 +125,15 @@ def ranked(
 ) -> Whole:
     """The first k record numbers that a release names, best first; fewer where fewer are named or pass.
 
-    Parameters
-    ----------
-    released : scores (a score or row release, or an array, which is read as it is and carries no promise): the largest
-        noisy ones. A match or top-k release: as it names them. An index release: the best for ``query``.
-    threshold : only records whose score is at least this; for releases that have scores.
-    query : what to ask an index release: a vector, or a matrix with one row a query.
-    seed : fixes the order of equal scores in an array; a release brings its own order.
 
     Several queries give one row each, padded with -1. A row release ranks its own record too, whose score is 1.
+
+    Args:
+        released: scores (a score or row release, or an array, which is read as it is and carries no promise): the
+            largest noisy ones. A match or top-k release: as it names them. An index release: the best for ``query``.
+        threshold: only records whose score is at least this; for releases that have scores.
+        query: what to ask an index release: a vector, or a matrix with one row a query.
+        seed: fixes the order of equal scores in an array; a release brings its own order.
     """
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
@@ -157,14 +156,13 @@ def ranked(
 def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
     """The paper's rule, for reproducing its tables: rank *clipped* scores, ties by smaller index.
 
-    Use :func:`ranked` for anything else. At strong privacy about half of all clipped scores tie at the upper end, and
+    Use `ranked` for anything else. At strong privacy about half of all clipped scores tie at the upper end, and
     this rule then returns the first records of the collection, whatever the query; the noisy scores are as private and
     keep the order.
 
-    Parameters
-    ----------
-    released : a score or row release, or an array of scores, which is clipped to [-1, 1].
-    threshold : only records whose clipped score is at least this.
+    Args:
+        released: a score or row release, or an array of scores, which is clipped to [-1, 1].
+        threshold: only records whose clipped score is at least this.
     """
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
@@ -195,12 +193,11 @@ def search_metrics(
 ) -> SearchMetrics:
     """How good rankings are against public relevance judgements.
 
-    Parameters
-    ----------
-    rankings : one list of record numbers a query, best first, perhaps shorter than k; or a matrix padded with -1.
-    relevant : one collection of relevant record numbers a query, none of them empty.
-    k : how many of each ranking count.
-    reference : other rankings of the same queries, such as those without noise, for ``overlap``.
+    Args:
+        rankings: one list of record numbers a query, best first, perhaps shorter than k; or a matrix padded with -1.
+        relevant: one collection of relevant record numbers a query, none of them empty.
+        k: how many of each ranking count.
+        reference: other rankings of the same queries, such as those without noise, for ``overlap``.
     """
     found = _rankings(rankings, "rankings", k)
     wanted = _relevant(relevant, len(found))

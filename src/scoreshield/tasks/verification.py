@@ -23,15 +23,16 @@ from scoreshield.tasks._reading import Float, Whole
 class Verification:
     """How well scores tell genuine pairs from impostors.
 
-    Attributes
-    ----------
-    auc : the chance that a genuine score beats an impostor's, ties counting half.
-    eer : the error where false accepts equal false rejects, on straight lines between the points of the curve.
-    accuracy : the share of right decisions: at the best threshold, or the mean over folds where folds were given.
-    threshold : the best threshold over all scores, the largest if several are; halfway between two scores.
-    genuine, impostors : how many pairs of each there were.
-    fold_accuracy : the accuracy on each fold, in the order of their numbers; None without folds.
-    fpr, tpr : the operating points, from (0, 0) to (1, 1), one for each different score.
+    Attributes:
+        auc: the chance that a genuine score beats an impostor's, ties counting half.
+        eer: the error where false accepts equal false rejects, on straight lines between the points of the curve.
+        accuracy: the share of right decisions: at the best threshold, or the mean over folds where folds were given.
+        threshold: the best threshold over all scores, the largest if several are; halfway between two scores.
+        genuine: how many pairs of each there were.
+        impostors: See `genuine`.
+        fold_accuracy: the accuracy on each fold, in the order of their numbers; None without folds.
+        fpr: the operating points, from (0, 0) to (1, 1), one for each different score.
+        tpr: See `fpr`.
     """
 
     auc: float
@@ -70,16 +71,15 @@ def verification(
 ) -> Verification:
     """How well released scores tell same from different.
 
-    Parameters
-    ----------
-    released : scores (a score or row release, or an array shaped as ``labels``), judged one by one on their noisy
-        values; or pairwise similarities (a Gram or index release, or a symmetric matrix). A row's own public 1 is left
-        out. A plain array is read as it is and carries no promise.
-    labels : for scores, whether each is of the same person or thing. For a matrix, a class label for each record, and
-        all pairs i < j are judged; or, with ``pairs``, whether each pair is the same.
-    pairs : (m, 2) record numbers; for a matrix only.
-    folds : a public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
-    view : which matrix of a Gram release: "feasible" or "noisy".
+    Args:
+        released: scores (a score or row release, or an array shaped as ``labels``), judged one by one on their noisy
+            values; or pairwise similarities (a Gram or index release, or a symmetric matrix). A row's own public 1 is
+            left out. A plain array is read as it is and carries no promise.
+        labels: for scores, whether each is of the same person or thing. For a matrix, a class label for each record,
+            and all pairs i < j are judged; or, with ``pairs``, whether each pair is the same.
+        pairs: (m, 2) record numbers; for a matrix only.
+        folds: a public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
+        view: which matrix of a Gram release: "feasible" or "noisy".
     """
     values, same = _comparisons(released, labels, pairs, view)
     groups = None if folds is None else _groups(folds, values.shape)
