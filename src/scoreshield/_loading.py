@@ -72,7 +72,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe that nobody writes to would be waited for
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # opening a pipe without a writer would wait forever
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def reading(path: str | Path) -> Iterator[None]:
         raise FileError(f"Cannot read {printable(str(path))}: {error.strerror or first_line(error)}.") from None
     except MemoryError:
         raise
-    except Exception as error:  # a damaged file can make its reader fail in any way at all
+    except Exception as error:  # a damaged file can make its reader fail in any way
         raise InvalidInput(
             f"{printable(str(path))} is corrupt, truncated or of another kind: {first_line(error)}"
         ) from None
@@ -100,7 +100,7 @@ def read_bytes(path: str | Path) -> bytes:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size + 1)
         if len(content) > size:
-            raise InvalidInput(f"{path} grew while it was read; read it when nobody writes to it.")
+            raise InvalidInput(f"{path} grew while it was read; read it when no other process writes to it.")
         return content
 
 
@@ -142,7 +142,7 @@ def first_line(error: BaseException) -> str:
     """Return the message of an error as one printable line, even if its class raises in `__str__`."""
     try:
         lines = str(error).splitlines()
-    except BaseException:  # a stranger's class may raise anything here
+    except BaseException:  # an untrusted class may raise anything here
         lines = []
     return printable(lines[0][:200] if lines else type(error).__name__)
 
@@ -180,7 +180,7 @@ def read_header(stream: IO[bytes]) -> Header:
         raise ValueError(f"the .npy format {version[0]}.{version[1]} is unknown")
     try:
         shape, fortran, dtype = readers[version](stream)
-    except (MemoryError, RecursionError):  # Python's parser, on brackets in brackets
+    except (MemoryError, RecursionError):  # Python's parser, on deeply nested brackets
         raise ValueError("the header of the array is nested too deeply") from None
     if dtype.kind not in _KINDS or dtype.itemsize == 0 or dtype.subdtype is not None:
         raise ValueError(f"arrays of type {str(dtype)[:40]} are not read")
@@ -213,7 +213,7 @@ class Archive:
 
     def __init__(self, file: BinaryIO, path: str | Path) -> None:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
-            raise InvalidInput(f"{path} is not an .npz file, whatever its name says; it is an .npy file.")
+            raise InvalidInput(f"{path} is an .npy file in spite of its name, not an .npz file.")
         self._zip = zipfile.ZipFile(file)
         entries = self._zip.infolist()
         self._entries = {entry.filename.removesuffix(".npy"): entry for entry in entries}
@@ -234,7 +234,7 @@ class Archive:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         entry = self._entries[name]
-        with self._zip.open(entry) as member:  # which gives no more bytes than the entry says, and checks their CRC
+        with self._zip.open(entry) as member:  # zipfile returns no more bytes than the entry states, and checks their CRC
             header = read_header(member)
             if header.nbytes != entry.file_size - member.tell():
                 raise ValueError(f"the array {printable(name[:40])} is not of the size that its header says")

@@ -23,7 +23,7 @@ from scoreshield.privacy.losses import profile_of
 
 Float = NDArray[np.float64]
 
-#: The false-positive rate that ``tpr_at_1_percent`` is read at.
+#: The false-positive rate of ``tpr_at_1_percent``.
 FALSE_POSITIVES = 0.01
 _TIES = 7  # the seed that breaks ties: a randomised test, the same on every run
 

@@ -213,7 +213,7 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     d, k = _passes(dimension, queries, sigma)
     if k > 1e8 * math.sqrt(d):  # 1 - cos is below (d - 1) / (2 k^2)
         return 1.0
-    from scipy.integrate import quad  # slow to import, and of use only here
+    from scipy.integrate import quad  # slow to import, and needed only here
 
     # With u = sin(angle) the integrand is smooth, and below e^-70 beyond a few multiples of 1 / sqrt(k^2 + d).
     end = math.pi / 2 * min(1.0, 12 / math.sqrt(k * k + d))
@@ -233,7 +233,7 @@ def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float)
     """
     d, k = _passes(dimension, queries, sigma)
     cosine = _cosine(cosine, "cosine")
-    if k > 1e4 * math.sqrt(d) / math.sqrt(1 - cosine**2):  # the cosine falls short of 1 by far less than the threshold
+    if k > 1e4 * math.sqrt(d) / math.sqrt(1 - cosine**2):  # the cosine is far nearer to 1 than the threshold is
         return 1.0
     return 1 - float(nctdtr(d - 1, k, cosine * math.sqrt((d - 1) / (1 - cosine**2))))
 
@@ -246,7 +246,7 @@ def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
     square = _cosine(cosine, "cosine") ** 2
     several = d * (d - 1) * variance * square / (1 - square)
     needed = several if several >= d else square * d * (1 + (d - 1) * variance)
-    return max(1, math.ceil(needed * (1 - 1e-12)))  # a whole number stays one in spite of rounding
+    return max(1, math.ceil(needed * (1 - 1e-12)))  # rounding must not raise a whole number
 
 
 @validate()
@@ -349,5 +349,5 @@ def _generator(rng: Any, purpose: str) -> np.random.Generator:
         return rng
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
         _validation.reject("rng", "a seed (a whole number, at least 0) or a numpy Generator", rng)
-    # The purpose keeps a matcher's noise and an attacker's choices apart when both are given the same seed.
+    # The purpose separates a matcher's noise from an attacker's choices if both get the same seed.
     return np.random.default_rng([int(rng), *purpose.encode()])

@@ -38,7 +38,7 @@ from scoreshield.releases.results import MatchRelease, ScoreRelease, TopKRelease
 
 Float = NDArray[np.float64]
 Whole = NDArray[np.intp]
-#: From one public query to what the service answers: a release, or an array of n scores.
+#: A function from one public query to the answer of the service: a release, or an array of n scores.
 Answer = Callable[[Float], Any]
 
 STATISTICS = ("best", "gap", "total", "calibrated", "position", "rank", "likelihood at position", "likelihood")
@@ -46,9 +46,9 @@ STATISTICS = ("best", "gap", "total", "calibrated", "position", "rank", "likelih
 _NEEDS_POSITION = ("position", "rank", "likelihood at position")
 _NEEDS_OTHERS = ("calibrated", "likelihood at position", "likelihood")
 _RATIOS = ("likelihood at position", "likelihood")
-_NODES = 32  # quantiles that stand for a population of reference scores
+_NODES = 32  # quantiles that represent a population of reference scores
 _CELLS, _REACH = 1 << 15, 40.0  # of a tabled density, in standard deviations
-_LEAST = 1e-300  # a density below this is as good as none
+_LEAST = 1e-300  # a density below this counts as zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,7 +298,7 @@ def _ask(release: Answer, query: Float) -> Any:
         return release(query)
     except ScoreShieldError:
         raise
-    except Exception as error:  # it is the caller's function, and may fail in any way at all
+    except Exception as error:  # the caller's function may fail in any way
         raise InvalidInput(f"The release function failed on a query: {type(error).__name__}: {error}") from error
 
 

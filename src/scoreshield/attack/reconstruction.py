@@ -236,7 +236,7 @@ def _gram_on(q: Float, noisy: Float, variance: float) -> Reconstruction:
     projector = q @ q.T
     squares = projector**2
     leverage = _leverage(q)
-    # Each draw enters twice, mirrored, and the diagonal carries none.
+    # Each draw enters twice, mirrored; the diagonal has no noise.
     mse = variance * (np.outer(leverage, leverage) + squares - 2 * squares @ squares)
     estimate = (q @ (q.T @ noisy @ q)) @ q.T
     np.fill_diagonal(estimate, 1.0)
@@ -288,7 +288,7 @@ def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
     """Return the known records as unit rows, and the tolerance of their rank at their precision."""
     rows = _embeddings.as_rows(source, name)
     if len(rows) != n:
-        _validation.reject(name, f"the {n} known records, one a row", rows)
+        _validation.reject(name, f"the {n} known records, one per row", rows)
     return _embeddings.public_unit_rows(rows, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
 
 

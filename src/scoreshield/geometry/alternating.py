@@ -1,4 +1,4 @@
-"""Projections by turns: the paper's averaged projections, Dykstra's exact ones, and the earlier work's set.
+"""Alternating projections: the paper's averaged projections, Dykstra's exact ones, and the set of an earlier work.
 
 All three alternate between positive semidefinite matrices (one eigendecomposition) and bounded entries (none).
 """
@@ -13,7 +13,7 @@ from scoreshield.geometry.arrays import Array, Progress, diagonal, norm, outer_s
 
 
 def positive_part(matrix: Array) -> Array:
-    """The nearest positive semidefinite matrix, rebuilt from the smaller of the two eigenspaces."""
+    """Return the nearest positive semidefinite matrix, rebuilt from the smaller of the two eigenspaces."""
     xp = array_namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
     split = int(xp.sum(values <= 0))
@@ -23,14 +23,14 @@ def positive_part(matrix: Array) -> Array:
 
 
 def unit_box(matrix: Array) -> Array:
-    """The nearest matrix with unit diagonal and entries in [-1, 1]."""
+    """Return the nearest matrix with unit diagonal and entries in [-1, 1]."""
     boxed = array_namespace(matrix).clip(matrix, -1.0, 1.0)
     diagonal(boxed)[:] = 1.0
     return boxed
 
 
 def into_ball(matrix: Array) -> Array:
-    """Scaled, if need be, to Frobenius norm n."""
+    """Scale a matrix to Frobenius norm n if its norm is larger."""
     length, n = norm(matrix), matrix.shape[0]
     return matrix * (n / length) if length > n else matrix
 
@@ -38,7 +38,11 @@ def into_ball(matrix: Array) -> Array:
 def aap(
     matrix: Array, tol: float, limit: int, frobenius_ball: bool, progress: Progress | None
 ) -> tuple[Array, int, float]:
-    """The paper's Algorithm 3 up to its return step: the positive part of the last average, steps, stopping measure."""
+    """Run the paper's Algorithm 3 up to its return step.
+
+    Returns:
+        The positive part of the last average, the number of steps, and the stopping measure.
+    """
     current, residual, steps = matrix, math.inf, 0
     while steps < limit and residual > tol:
         positive = positive_part(current)
@@ -57,9 +61,9 @@ def aap(
 
 
 def dykstra(matrix: Array, tol: float, limit: int, progress: Progress | None) -> tuple[Array, int, float]:
-    """Dykstra's algorithm: the same two projectors, each corrected so that the limit is the nearest point.
+    """Run Dykstra's algorithm: the same two projectors, each corrected so that the limit is the nearest point.
 
-    It stops when the two sets are reached together and the last round moved little, both by ``tol`` sqrt(n) at most.
+    It stops when the two sets are reached together and the last round moved little, both by at most `tol` sqrt(n).
     """
     xp = array_namespace(matrix)
     current, residual, steps = matrix, math.inf, 0
@@ -81,9 +85,10 @@ def dykstra(matrix: Array, tol: float, limit: int, progress: Progress | None) ->
 
 
 def pnp(matrix: Array, tol: float, limit: int, progress: Progress | None) -> tuple[Array, int, float]:
-    """The set of Cohen-Addad et al. (2024), by the same averaging; kept for comparison.
+    """Project onto the set of Cohen-Addad et al. (2024) by the same averaging; kept for comparison.
 
-    Positive semidefinite matrices of Frobenius norm at most n with entries in [-1, 1], *without* a unit diagonal.
+    The set has positive semidefinite matrices of Frobenius norm at most n with entries in [-1, 1], *without* a unit
+    diagonal.
     """
     xp = array_namespace(matrix)
     current, residual, steps = matrix, math.inf, 0

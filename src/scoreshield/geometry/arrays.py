@@ -1,4 +1,4 @@
-"""One text for NumPy and PyTorch: matrices go to a device, algorithms use the array API, results come back."""
+"""The same code for NumPy and PyTorch: move matrices to a device, compute by the array API, and move results back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 
-#: An array of whichever library; the array API has no static type yet.
+#: An array of either library; the array API has no static type yet.
 Array = Any
-#: Told how many iterations are done, and how many there can be.
+#: Called with the number of iterations done, and the largest possible number.
 Progress = Callable[[int, int], None]
 
 
 def to_device(matrix: NDArray[np.float64], device: str) -> Array:
-    """The matrix on a device: "cpu" is NumPy, "torch" is PyTorch on the CPU, "cuda" or "cuda:1" a GPU."""
+    """Move the matrix to a device: "cpu" is NumPy, "torch" is PyTorch on the CPU, "cuda" or "cuda:1" a GPU."""
     if device == "cpu":
         return matrix
     if not isinstance(device, str) or device.split(":")[0] not in ("torch", "cuda"):
@@ -35,7 +35,7 @@ def to_device(matrix: NDArray[np.float64], device: str) -> Array:
 
 
 def to_numpy(array: Array) -> NDArray[np.float64]:
-    """The array back as NumPy's."""
+    """Convert the array to NumPy."""
     if isinstance(array, np.ndarray):
         return array
     result: NDArray[np.float64] = array.cpu().numpy()
@@ -43,29 +43,29 @@ def to_numpy(array: Array) -> NDArray[np.float64]:
 
 
 def like(values: NDArray[np.float64], array: Array) -> Array:
-    """A NumPy array as one of the same library, on the same device."""
+    """Convert a NumPy array to the library and the device of another array."""
     if isinstance(array, np.ndarray):
         return values
     return array_namespace(array).asarray(values, device=array.device)
 
 
 def diagonal(matrix: Array) -> Array:
-    """The diagonal of a contiguous square matrix, as a view."""
+    """Return the diagonal of a contiguous square matrix, as a view."""
     return matrix.reshape(-1)[:: matrix.shape[0] + 1]
 
 
 def norm(array: Array) -> float:
-    """Euclidean (for matrices, Frobenius) norm."""
+    """Compute the Euclidean (for matrices, Frobenius) norm."""
     return float(array_namespace(array).linalg.vector_norm(array))
 
 
 def row_dots(a: Array, b: Array) -> Array:
-    """The inner product of each row of a with the same row of b."""
+    """Compute the inner product of each row of a with the same row of b."""
     return array_namespace(a).vecdot(a, b)
 
 
 def outer_square(factor: Array) -> Array:
-    """F F^T, exactly symmetric."""
+    """Compute F F^T, exactly symmetric."""
     product = factor @ factor.T
     if not isinstance(product, np.ndarray):  # NumPy computes it as a symmetric product already
         product = product + product.T

@@ -1,26 +1,22 @@
-"""Denoisers of a noisy Gram matrix: post-processing that buys back accuracy and costs no privacy.
+"""Denoisers of a noisy Gram matrix: post-processing that improves accuracy and costs no privacy.
 
 The model is Y = S + W. S is a cosine Gram matrix (positive semidefinite, unit diagonal, rank at most the public
 dimension of the embeddings), W is symmetric with independent N(0, std^2) entries above a diagonal of zeros, and std
-is public. Every method reads Y and public facts alone.
+is public. Every method reads only Y and public facts.
 
-    ============== ====================================================== =========================================
-    method         what it does                                           what it is for
-    ============== ====================================================== =========================================
-    ``none``       Y itself, mean squared error std^2, not feasible       unbiased entries
-    ``projection`` the nearest valid cosine matrix, blind to rank, std    rank not small beside n, moderate noise:
-                                                                          least squared error and best ordering
-    ``rank``       best approximation of the public rank, rows to         an even spectrum well above the noise
-                   length one
-    ``shrinkage``  Frobenius-optimal shrinkage of the eigenvalues         a small rank and an uneven spectrum: the
-                                                                          least squared error
-    ``identity``   pull towards the identity as far as std says, project  noise so strong that no eigenvalue stands
-                                                                          out
-    ``sure``       the one of these with the least estimated risk         not having to know which
-    ============== ====================================================== =========================================
+* ``none``: Y itself, mean squared error std^2, not feasible. It has unbiased entries.
+* ``projection``: the nearest valid cosine matrix, without rank and std. Least squared error and best ordering for
+  moderate noise and a rank that is not small compared with n.
+* ``rank``: the best approximation of the public rank, rows scaled to length one. For an even spectrum well above the
+  noise.
+* ``shrinkage``: Frobenius-optimal shrinkage of the eigenvalues. Least squared error for a small rank and an uneven
+  spectrum.
+* ``identity``: moved towards the identity as far as std requires, then projected. For noise so strong that no
+  eigenvalue is visible.
+* ``sure``: the one of these with the least estimated risk, if the best method is unknown.
 
-The right-hand column is what the tests measure on Gaussian embeddings of 200 records, and no more than that. Where
-``identity`` wins, its squared error is that of I itself, and no method orders the pairs well.
+The recommendations are what the tests measure on Gaussian embeddings of 200 records, and no more than that. Where
+``identity`` is best, its squared error is that of I itself, and no method orders the pairs well.
 """
 
 from __future__ import annotations
@@ -54,11 +50,11 @@ class Denoised:
     """A denoised Gram matrix.
 
     Attributes:
-        matrix: unless the method is ``"none"``, symmetric, diagonal exactly 1.0, entries in [-1, 1], positive
+        matrix: Unless the method is ``"none"``: symmetric, diagonal exactly 1.0, entries in [-1, 1], positive
             semidefinite to rounding.
-        method: the one used; for ``"sure"`` the one it chose.
-        risks: for ``"sure"``, the estimated mean squared error per entry off the diagonal of every candidate. They are
-            unbiased, so a small one may come out negative. Empty for the other methods.
+        method: The method used; for ``"sure"`` the one it chose.
+        risks: For ``"sure"``, the estimated mean squared error per entry off the diagonal of every candidate. They are
+            unbiased, so a small one may be negative. Empty for the other methods.
     """
 
     matrix: Float
@@ -70,17 +66,16 @@ class Denoised:
 def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Project) -> Denoised:
     """Estimate the clean Gram matrix behind a noisy one.
 
-
-    ``rank`` and ``shrinkage`` take one eigendecomposition between them, of the leading eigenvectors alone.
-    ``projection`` and ``identity`` call ``project`` once each. ``sure`` does all of that once and then once more per
+    ``rank`` and ``shrinkage`` share one eigendecomposition, of the leading eigenvectors alone.
+    ``projection`` and ``identity`` call `project` once each. ``sure`` does all of that once and then once more per
     probe.
 
     Args:
         noisy: Y, square, symmetric up to rounding, finite, diagonal exactly 1; never modified.
-        std: the standard deviation of the noise on each entry above the diagonal.
+        std: The standard deviation of the noise on each entry above the diagonal.
         method: ``"none"``, ``"projection"``, ``"rank"``, ``"shrinkage"``, ``"identity"`` or ``"sure"``; see the module.
-        rank: a public bound on the rank of the clean matrix: the dimension of the embeddings.
-        project: maps a symmetric matrix to the nearest valid cosine matrix, which it must return feasible.
+        rank: A public bound on the rank of the clean matrix: the dimension of the embeddings.
+        project: A function from a symmetric matrix to the nearest valid cosine matrix.
     """
     array = _noisy(noisy)
     if not 1e-100 <= std <= 1e100:
@@ -109,7 +104,7 @@ def _estimates(noisy: Float, std: float, rank: int, project: Project, methods: C
 
 
 def _leading(matrix: Float, rank: int) -> tuple[Float, Float]:
-    """The ``rank`` largest eigenvalues that are positive, and their vectors."""
+    """Return the largest eigenvalues, at most `rank`, that are positive, and their vectors."""
     n = len(matrix)
     if 2 * rank < n:
         values, vectors = eigh(matrix, driver="evr", subset_by_index=[n - rank, n - 1], check_finite=False)
@@ -121,16 +116,16 @@ def _leading(matrix: Float, rank: int) -> tuple[Float, Float]:
 
 
 def _shrink(values: Float, std: float, n: int) -> Float:
-    """The shrinker l -> sqrt(l^2 - 4 n std^2) above the noise edge 2 std sqrt(n), 0 below it.
+    """Shrink eigenvalues: l -> sqrt(l^2 - 4 n std^2) above the noise edge 2 std sqrt(n), 0 below it.
 
-    Let e = std sqrt(n). An eigenvalue s > e of S shows in Y at l = s + e^2 / s, and the squared cosine between its
+    Let e = std sqrt(n). An eigenvalue s > e of S appears in Y at l = s + e^2 / s, and the squared cosine between its
     eigenvector in S and in Y is c^2 = 1 - e^2 / s^2, as n grows with the rank fixed (Benaych-Georges & Nadakuditi
     2011). The multiple t of v v^T nearest to s u u^T in Frobenius norm has t = s <u, v>^2 = s c^2 = s - e^2 / s, and
-    (s - e^2 / s)^2 = (s + e^2 / s)^2 - 4 e^2 = l^2 - 4 e^2. Eigenvalues of S below e leave no trace at the edge of Y.
+    (s - e^2 / s)^2 = (s + e^2 / s)^2 - 4 e^2 = l^2 - 4 e^2. Eigenvalues of S below e are not visible at the edge of Y.
     This is the symmetric case of Gavish & Donoho, "Optimal shrinkage of singular values" (2017).
 
-    It is Y that is shrunk, not Y - I. A noiseless diagonal leaves the noise's semicircle as it is, so Y is low rank
-    plus noise, whereas S - I is far from low rank. The tests measure it where eigenvalues stand out:
+    The code shrinks Y, not Y - I. A noiseless diagonal does not change the noise's semicircle, so Y is low rank
+    plus noise, whereas S - I is far from low rank. The tests measure it where eigenvalues are visible:
     Y - I then has 1.1 to 2.1 times the squared error, even with its diagonal overwritten and the result not feasible.
     """
     edge = 2 * std * math.sqrt(n)
@@ -140,9 +135,9 @@ def _shrink(values: Float, std: float, n: int) -> Float:
 
 
 def _unit_rows(factor: Float) -> Float:
-    """F F^T with the rows of F brought to length one: D^-1/2 X D^-1/2 for X = F F^T and D its diagonal.
+    """Compute F F^T with the rows of F scaled to length one: D^-1/2 X D^-1/2 for X = F F^T and D its diagonal.
 
-    A row that vanishes has no direction: it becomes a unit vector of its own, similar to no other record.
+    A zero row has no direction. It becomes a unit vector of its own, orthogonal to all other records.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", factor, factor))
     vanished = lengths <= 1e-14 * max(lengths.max(), np.finfo(float).tiny)
@@ -152,18 +147,18 @@ def _unit_rows(factor: Float) -> Float:
 
 
 def _short_rows(factor: Float) -> Float:
-    """F F^T with rows of F longer than one brought to length one, and the diagonal then filled up to one.
+    """Compute F F^T with rows of F longer than one scaled to length one, then raise the diagonal to one.
 
-    To fill up a diagonal is to add a nonnegative diagonal matrix, so the result stays positive semidefinite and the
-    shrunken entries stay as they are. Bringing short rows to length one as well would undo the shrinkage: with equal
-    eigenvalues it gives ``rank`` again, and for a record that the eigenvectors hardly touch it blows up the noise.
+    Raising a diagonal adds a nonnegative diagonal matrix, so the result stays positive semidefinite and the
+    shrunken entries do not change. Scaling short rows up to length one would undo the shrinkage: with equal
+    eigenvalues it gives ``rank`` again, and for a record with a small part in the eigenvectors it amplifies the noise.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", factor, factor))
     return _filled(factor / np.maximum(lengths, 1)[:, None])
 
 
 def _filled(factor: Float) -> Float:
-    """F F^T with unit diagonal, for rows of F no longer than one."""
+    """Compute F F^T with unit diagonal, for rows of F no longer than one."""
     matrix: Float = factor @ factor.T
     matrix += matrix.T.copy()
     matrix /= 2
@@ -173,11 +168,11 @@ def _filled(factor: Float) -> Float:
 
 
 def _towards_identity(noisy: Float, std: float) -> Float:
-    """I + a (Y - I), a = max(0, 1 - n (n - 1) std^2 / |Y - I|_F^2): positive-part James-Stein off the diagonal.
+    """Compute I + a (Y - I), a = max(0, 1 - n (n - 1) std^2 / |Y - I|_F^2): positive-part James-Stein off the diagonal.
 
     Of all multiples of Y - I, the one with a = 1 - m std^2 / |y|^2 over the m = n (n - 1) / 2 free entries y has the
     least estimated risk, up to the 2 in James and Stein's m - 2. The result is indefinite unless a (1 - l) <= 1 for
-    the smallest eigenvalue l of Y, so it is projected afterwards; an exact projection onto a convex set that holds S
+    the smallest eigenvalue l of Y, so it is projected afterwards. An exact projection onto a convex set that holds S
     only brings it nearer to S.
     """
     n = len(noisy)
@@ -191,15 +186,15 @@ def _towards_identity(noisy: Float, std: float) -> Float:
 
 
 def _least_risk(noisy: Float, std: float, rank: int, project: Project) -> Denoised:
-    """The candidate f with the least of Stein's unbiased risk estimates (Stein 1981).
+    """Return the candidate f with the least of Stein's unbiased risk estimates (Stein 1981).
 
     Over the m = n (n - 1) / 2 free entries, SURE = (|f(Y) - Y|^2 + 2 std^2 div f(Y)) / m - std^2. The divergence is
     the Monte-Carlo one of Ramani, Blu & Unser (2008), b . (f(Y + h b) - f(Y)) / h for random signs b, averaged over
-    probes. A finite h also sees the jumps of ``rank`` (rows that change sign, eigenvalues that cross), where the
-    derivative alone would miss them, at the price of a noisier estimate.
+    probes. A finite h also detects the jumps of ``rank`` (rows that change sign, eigenvalues that cross), which the
+    derivative alone would miss. The estimate is then noisier.
 
-    With 200 records the estimates are off by 1 to 2 % of std^2 (root mean square), so methods closer together than
-    that are not told apart reliably.
+    With 200 records the estimates have an error of 1 to 2 % of std^2 (root mean square), so methods closer together
+    than that cannot be distinguished reliably.
     """
     n = len(noisy)
     entries = n * (n - 1) / 2
@@ -220,10 +215,10 @@ def _least_risk(noisy: Float, std: float, rank: int, project: Project) -> Denois
 
 
 def _probes(n: int) -> list[Float]:
-    """Symmetric matrices of random signs with zero diagonal, the same ones for every matrix of this size.
+    """Return symmetric matrices of random signs with zero diagonal, the same ones for every matrix of this size.
 
-    One probe of m signs errs by at most about std^2 sqrt(8 / m) in the risk of a nonexpansive denoiser, so there are
-    ceil(10 000 / m) of them, at most 16: one from n = 142 on.
+    One probe of m signs has an error of at most about std^2 sqrt(8 / m) in the risk of a nonexpansive denoiser, so
+    there are ceil(10 000 / m) of them, at most 16: one from n = 142 on.
     """
     entries = n * (n - 1) // 2
     rng = np.random.default_rng(n)

@@ -1,16 +1,13 @@
-"""The elliptope (positive semidefinite matrices with unit diagonal) and ways to reach it from a noisy matrix.
+"""The elliptope (positive semidefinite matrices with unit diagonal) and projections onto it from a noisy matrix.
 
-Every method reads the noisy matrix alone, so all of this is post-processing and costs no privacy.
+Every method reads only the noisy matrix, so all of this is post-processing and costs no privacy.
 
-    ========== ==================================================================== ===============================
-    method     what it finds                                                        eigendecompositions
-    ========== ==================================================================== ===============================
-    newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
-    dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
-    aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
-    sdp        the nearest valid matrix, by CVXPY, small n                          an interior-point method's own
-    pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
-    ========== ==================================================================== ===============================
+    method     what it finds                                                eigendecompositions
+    newton     the nearest valid matrix                                     4 to 7 up to noise sd 1,000
+    dykstra    the nearest valid matrix, in the limit                       hundreds or thousands
+    aap        a valid matrix, the paper's Algorithm 3                      hundreds, 501 at most
+    sdp        the nearest valid matrix, by CVXPY, small n                  those of an interior-point method
+    pnp        a matrix of an earlier work's set, without a unit diagonal   hundreds, 501 at most
 """
 
 from __future__ import annotations
@@ -41,21 +38,21 @@ _MATRICES = {"newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}
 
 @dataclass(frozen=True)
 class Projection:
-    """Where a projection ended.
+    """The result of a projection.
 
     Attributes:
-        matrix: symmetric exactly, diagonal exactly 1.0, entries in [-1, 1], smallest eigenvalue at least -1e-10 n. (For
-            ``pnp`` the diagonal is what it is.)
-        method: what ran; "newton (low-rank start)" where the noise was heavy, and "newton (low-rank start after a
-            stall)" where a first run stopped short.
-        iterations: the work done.
-        eigendecompositions: See `iterations`.
-        residual: how far the method's own stopping measure still was: root mean square violation of the unit diagonal
+        matrix: Exactly symmetric, diagonal exactly 1.0, entries in [-1, 1], smallest eigenvalue at least -1e-10 n. (For
+            ``pnp`` the diagonal is free.)
+        method: The method that ran; "newton (low-rank start)" for heavy noise, and "newton (low-rank start after a
+            stall)" if a first run stopped early.
+        iterations: The number of iterations.
+        eigendecompositions: The number of eigendecompositions.
+        residual: The method's own stopping measure at the end: root mean square violation of the unit diagonal
             for newton, the largest of the algorithm's three measures for aap; NaN for sdp.
-        gap: the duality gap, relative to half the squared distance: 0 at the nearest matrix, NaN where there is no
+        gap: The duality gap, relative to half the squared distance: 0 at the nearest matrix, NaN if there is no
             dual.
         distance: Frobenius distance from the input.
-        converged: whether the residual fell to the tolerance.
+        converged: Whether the residual fell to the tolerance.
     """
 
     matrix: Float
@@ -81,19 +78,19 @@ def project_elliptope(
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Projection:
-    """The valid cosine matrix nearest to a symmetric one (or near it, for the methods kept for comparison).
+    """Project a symmetric matrix onto the nearest valid cosine matrix (for ``aap`` and ``pnp``, a near one).
 
     Args:
-        matrix: square, symmetric up to rounding, finite; never modified.
+        matrix: Square, symmetric up to rounding, finite; never modified.
         method: ``"newton"`` (exact), ``"dykstra"`` (exact, slow), ``"aap"`` (the paper's), ``"sdp"`` or ``"pnp"``.
-        tol: tolerance on the method's stopping measure.
-        max_iterations: give up, and say so in ``converged``, after so many; None is the method's own limit.
+        tol: Tolerance on the method's stopping measure.
+        max_iterations: Stop after so many, with `converged` False; None is the method's own limit.
         device: ``"cpu"``, ``"cuda"`` (the 'gpu' extra), or ``"torch"`` for PyTorch on the CPU.
-        frobenius_ball: for aap, also keep the positive semidefinite iterate within Frobenius norm n, the paper's
+        frobenius_ball: For aap, also keep the positive semidefinite iterate within Frobenius norm n, the paper's
             option.
-        solver: for sdp, ``"clarabel"`` or ``"scs"``, and seconds.
-        time_limit: See `solver`.
-        progress: called with (iterations done, most there can be).
+        solver: For sdp, ``"clarabel"`` or ``"scs"``.
+        time_limit: For sdp, the limit in seconds.
+        progress: Called with (iterations done, largest possible number).
     """
     limit = _LIMITS[method]
     if max_iterations is not None:
@@ -154,7 +151,7 @@ def _finished(
 
 
 def _symmetric(array: Array) -> Array:
-    """The symmetric part, as a new array, or a refusal of what is not finite, too large or not symmetric."""
+    """Copy the symmetric part, or raise an error for an array that is not finite, too large or not symmetric."""
     xp = array_namespace(array)
     largest = max(float(xp.max(array)), -float(xp.min(array)))
     if not math.isfinite(largest):
@@ -170,7 +167,7 @@ def _symmetric(array: Array) -> Array:
 
 
 def needs_memory(n: int, method: str, device: str) -> None:
-    """Refuse, before starting, what cannot fit into this machine's memory."""
+    """Raise an error before the start if the computation does not fit into the memory of this machine."""
     needed = 8 * n * n * (_MATRICES[method] if device == "cpu" else 2)
     there = _available_memory()
     if there is not None and needed > there:
@@ -181,7 +178,7 @@ def needs_memory(n: int, method: str, device: str) -> None:
 
 
 def _available_memory() -> int | None:
-    """Bytes that can still be had, where the system says so."""
+    """Return the bytes of free memory, if the system states them."""
     try:
         with open("/proc/meminfo") as file:  # noqa: PTH123
             for line in file:

@@ -1,12 +1,12 @@
-"""From embeddings to clean cosines: validation, normalisation, and the products, one pass over the data.
+"""Compute clean cosines from embeddings: validation, normalisation and the products, in one pass over the data.
 
 Nothing here is private. The functions return clean scores to `releases`, which clamps them, adds noise in the same
-memory and lets nothing else out. Each score is computed from its own row (or pair of rows) alone, never from the
-rest of the collection: that is what makes replacing one record move only that record's scores.
+memory and returns nothing else. Each score is computed from its own row (or pair of rows) alone, never from the
+rest of the collection. So replacing one record moves only that record's scores.
 
-Every finite row has a direction, so that no release can tell two neighbouring collections apart by an error: a zero row
-and an identity whose records cancel out are taken as the first basis vector. A NaN or an infinity raises an error that
-names the row: it speaks to the curator who holds the collection, and must not be passed to a client.
+Every finite row has a direction, so that no error of a release can distinguish two neighbouring collections: a zero row
+and an identity whose records cancel out become the first basis vector. A NaN or an infinity raises an error that
+names the row. This error is for the curator who holds the collection, and must not be forwarded to a client.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Rows = NDArray[np.floating[Any]]  # float32 or float64; see as_rows
 
 Norm = Literal["unit", "ball"]
 NORMS: tuple[str, ...] = get_args(Norm)
-# A block of rows stays in the second-level cache while its norms and its scores are taken.
+# A block of rows stays in the second-level cache while its norms and its scores are computed.
 _BLOCK_BYTES = 1 << 20
-#: What is left of unit rows after they cancel out, or after a projection, has no direction below this length: it is
-#: rounding error, which is about 1e-16 for each row and dimension.
+#: Unit rows that cancel out, or that a projection shortens below this length, have no direction: the rest is
+#: rounding error, which is about 1e-16 per row and dimension.
 _VANISHES = 1e-9
 
 
 def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
-    """The collection as a two-dimensional float32 or float64 array, without a copy where it is one already."""
+    """Return the collection as a two-dimensional float32 or float64 array, without a copy if it already is one."""
     must = "a two-dimensional array of real numbers with at least one row and one column"
     array = _validation.check_array(embeddings, name, must)
     if array.dtype.kind in "Obf" and not has_own_dtype(embeddings):
@@ -46,7 +46,7 @@ def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
 
 
 def _as_doubles(array: NDArray[Any]) -> NDArray[Any]:
-    """A sequence of real numbers of any type as doubles, so that no record decides whether the others are taken."""
+    """Convert a sequence of real numbers of any type to doubles, so that no record decides for the others."""
     if array.dtype.kind == "O" and not all(isinstance(value, numbers.Real) for value in array.flat):
         return array
     try:
@@ -57,10 +57,10 @@ def _as_doubles(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def has_own_dtype(embeddings: Any) -> bool:
-    """Whether NumPy reads this as an array of one type, rather than record by record.
+    """Return whether NumPy reads this as an array of one type, rather than record by record.
 
-    A list, a deque or any other sequence takes the widest type in it, so that one record could change the precision of
-    all the others: sequences are always taken as double.
+    A list, a deque or any other sequence takes the widest type in it, so one record could change the precision of
+    all the others. Sequences are therefore always converted to double.
     """
     if any(hasattr(embeddings, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
         return True
@@ -72,7 +72,7 @@ def has_own_dtype(embeddings: Any) -> bool:
 
 
 def as_queries(query: ArrayLike, dimension: int) -> tuple[NDArray[np.float64], bool]:
-    """The public queries as unit rows, and whether there was one (a vector) or a batch (a matrix)."""
+    """Return the public queries as unit rows, and whether there was one (a vector) or a batch (a matrix)."""
     must = f"a vector of {dimension} real numbers, as long as the embeddings are, or a matrix of such rows"
     array = _validation.check_array(query, "query", must)
     if array.ndim not in (1, 2) or array.shape[-1] != dimension or array.dtype.kind not in "fiu" or not len(array):
@@ -82,18 +82,18 @@ def as_queries(query: ArrayLike, dimension: int) -> tuple[NDArray[np.float64], b
 
 
 def rounding_error(dimension: int, dtype: Any) -> float:
-    """A bound on the float error of one cosine of two vectors of this length, in any order of summation.
+    """Bound the float error of one cosine of two vectors of this length, in any order of summation.
 
-    Three inner products of length d (two for the norms, which enter by their square roots), the rounding of the
-    query and of the quotient: with unit roundoff u, (2 d + 8) u covers them with room to spare while d u is small.
+    There are three inner products of length d (two for the norms, which enter by their square roots), and the rounding
+    of the query and of the quotient. With unit roundoff u, (2 d + 8) u covers them with a margin while d u is small.
     """
     return (2 * dimension + 8) * float(np.finfo(dtype).eps) / 2
 
 
 def scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
-    """Clean cosines of every query with every row, shape (m, n), before clamping.
+    """Compute the clean cosines of every query with every row, shape (m, n), before clamping.
 
-    ``norm`` "unit" divides by the row's length, and takes a zero row as the first basis vector; "ball" divides only
+    `norm` "unit" divides by the row's length, and replaces a zero row by the first basis vector. "ball" divides only
     rows longer than one (x / max(1, |x|)).
     """
     n, d = rows.shape
@@ -118,15 +118,18 @@ def scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.fl
 
 
 def gram(rows: Rows) -> NDArray[np.float64]:
-    """Clean cosines of every pair of rows, shape (n, n), in double precision, exactly symmetric, before clamping."""
+    """Compute the clean cosines of every pair of rows, (n, n), in double precision, before clamping.
+
+    The result is exactly symmetric.
+    """
     unit = unit_rows(rows)
     return unit @ unit.T  # one symmetric rank-k product
 
 
 def unit_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
-    """A double-precision copy of the rows, each of length one, a zero row as the first basis vector.
+    """Copy the rows in double precision, each scaled to length one; a zero row becomes the first basis vector.
 
-    ``first`` is the number of the first row, for errors.
+    `first` is the number of the first row, for errors.
     """
     out = rows.astype(np.float64)
     largest = _scale_to_one(out, first + np.arange(len(out)), name)
@@ -137,7 +140,7 @@ def unit_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[n
 
 
 def public_unit_rows(rows: Rows, name: str) -> NDArray[np.float64]:
-    """The same for rows that are no records of the collection, such as queries: a zero row raises an error."""
+    """Do the same for rows that are no records of the collection, such as queries: a zero row raises an error."""
     empty = ~rows.any(axis=1)
     if empty.any():
         raise InvalidInput(f"Row {int(np.argmax(empty))} of '{name}' is zero and has no direction; remove it.")
@@ -145,7 +148,7 @@ def public_unit_rows(rows: Rows, name: str) -> NDArray[np.float64]:
 
 
 def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums or projections of unit rows, scaled to length one in place; what vanishes becomes the first basis vector."""
+    """Scale sums or projections of unit rows to length one, in place; zero rows become the first basis vector."""
     with np.errstate(all="ignore"):
         lengths = np.sqrt(np.vecdot(rows, rows))
         vanished = lengths < _VANISHES
@@ -164,9 +167,9 @@ def check_finite(rows: Rows, name: str = "embeddings") -> None:
 
 
 def centroids(rows: Rows, labels: NDArray[Any]) -> NDArray[np.float64]:
-    """The direction of each identity's mean unit row, one row per label in sorted order.
+    """Compute the direction of each identity's mean unit row, one row per label in sorted order.
 
-    Each sum runs over its own identity's rows alone. Rows that cancel out have the first basis vector as centroid.
+    Each sum uses only its own identity's rows. Rows that cancel out have the first basis vector as centroid.
     """
     unit = unit_rows(rows)
     index = np.unique(labels, return_inverse=True)[1]
@@ -178,12 +181,12 @@ def centroids(rows: Rows, labels: NDArray[Any]) -> NDArray[np.float64]:
 def _careful_scores(
     part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str
 ) -> NDArray[np.float64]:
-    """The scores of rows with NaN, infinite, zero, huge or tiny entries: raise an error for the first two."""
+    """Compute the scores of rows with zero, huge or tiny entries; raise an error for NaN or infinite entries."""
     out = part.astype(np.float64)
     largest = _scale_to_one(out, numbers, "embeddings")
     if norm == "unit":
         out[largest == 0, 0] = 1.0
-    with np.errstate(all="ignore"):  # an underflow must not raise, whatever the caller set for NumPy
+    with np.errstate(all="ignore"):  # an underflow must not raise, even if the caller configured NumPy to raise
         lengths = np.sqrt(np.vecdot(out, out))
         if norm == "ball":
             longer = lengths * largest > 1

@@ -1,19 +1,18 @@
-"""The exact projection onto the elliptope: semismooth Newton on the dual, from a start that fits the noise.
+"""The exact projection onto the elliptope: semismooth Newton on the dual, with a start that depends on the noise.
 
-The nearest matrix with unit diagonal and no negative eigenvalue is `(A + Diag y)_+`, where y minimises
+The nearest matrix with unit diagonal and no negative eigenvalue is (A + Diag y)₊, where y minimises
 the convex function (Qi & Sun 2006; Borsdorf & Higham 2010)
 
-    θ(y) = (1/2) |(A + Diag y)_+|_F^2 - Σ_i y_i,
-    ∇θ(y) = diag (A + Diag y)_+ - 1.
+    θ(y) = ½ |(A + Diag y)₊|²_F - Σ_i y_i,   ∇θ(y) = diag (A + Diag y)₊ - 1.
 
 Each Newton step solves with the generalised Hessian by preconditioned conjugate gradients, in the smaller of the
-positive and negative eigenspaces, and is made safe by Armijo's rule. Two starts replace the textbook's y = 1 - diag(A):
+positive and negative eigenspaces. Armijo's rule limits the step. Two starts replace the textbook's y = 1 - diag(A):
 
 * *Moderate noise*: y = -c, with c such that the positive part of A - c I has trace n. It is free and saves a step.
 * *Heavy noise* (that positive part has rank below 1.2 sqrt(2n)): the solution then has low rank (about sqrt(2n),
-  Pataki 1998), and X = V V^T with unit rows is found by gradient steps of Barzilai & Borwein's length, which need
+  Pataki 1998). X = V V^T with unit rows is found by gradient steps of Barzilai & Borwein's length, which need
   products with A but no eigendecomposition (Burer & Monteiro 2003). Its multipliers are the start, and Newton only
-  confirms and polishes them.
+  confirms and refines them.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ class Point:
 
     y: Array
     values: Array
-    vectors: Array  # None once they have been let go
-    positive: int  # how many eigenvalues are
+    vectors: Array  # None once they are freed
+    positive: int  # the number of positive eigenvalues
     objective: float
     gradient: Array
 
     @classmethod
     def at(cls, matrix: Array, y: Array) -> Point:
-        """The point at y; the diagonal of the matrix is shifted for the while, which saves a copy of it."""
+        """Compute the point at y. The diagonal of the matrix is shifted temporarily, which saves a copy."""
         xp = array_namespace(matrix)
         own = xp.asarray(diagonal(matrix), copy=True)
         try:
@@ -77,18 +76,18 @@ class Point:
 
 @dataclass
 class Outcome:
-    """Where the solver ended: a positive semidefinite matrix, its dual point, and the work."""
+    """The result of the solver: a positive semidefinite matrix, its dual point, and the work."""
 
     matrix: Array
     objective: float
     residual: float
     iterations: int
     eigendecompositions: int
-    start: str  # "shifted", "low-rank", or "stalled": low-rank after the first stopped short
+    start: str  # "shifted", "low-rank", or "stalled": low-rank after the first start stalled
 
 
 def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = None) -> Outcome:
-    """Minimise the dual to a residual of ``tol``, or as far as ``limit`` Newton steps reach."""
+    """Minimise the dual to a residual of `tol`, or as far as `limit` Newton steps reach."""
     xp = array_namespace(matrix)
     n = matrix.shape[0]
     first = Point.at(matrix, xp.zeros_like(diagonal(matrix)))
@@ -108,7 +107,7 @@ def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = Non
     if stalled is not None and stalled.residual < outcome.residual:
         outcome.matrix, outcome.objective, outcome.residual = stalled.matrix, stalled.objective, stalled.residual
     if outcome.residual > tol:
-        # The factor is feasible as it stands; keep whichever lies nearer once the other is made feasible.
+        # The factor is feasible. Make the other matrix feasible too, and keep the nearer one.
         outcome.matrix = to_unit_diagonal(outcome.matrix)
         low_rank = outer_square(factor)
         if norm(low_rank - matrix) < norm(outcome.matrix - matrix):
@@ -117,7 +116,7 @@ def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = Non
 
 
 def trace_shift(values: Array) -> float:
-    """The c with sum (value - c)_+ = n, for ascending eigenvalues."""
+    """Find the c with sum (value - c)_+ = n, for ascending eigenvalues."""
     xp = array_namespace(values)
     n = len(values)
     falling = xp.flip(values)
@@ -126,7 +125,10 @@ def trace_shift(values: Array) -> float:
 
 
 def to_unit_diagonal(matrix: Array) -> Array:
-    """Scale a positive semidefinite matrix, which is used up, to unit diagonal; zeros there first get some identity."""
+    """Scale a positive semidefinite matrix to unit diagonal and overwrite it.
+
+    If a diagonal entry is zero, a small multiple of the identity is added first.
+    """
     xp = array_namespace(matrix)
     if float(xp.min(diagonal(matrix))) <= 0:
         diagonal(matrix)[:] += max(1e-8 * norm(matrix) / matrix.shape[0], 1e-300)
@@ -141,7 +143,7 @@ def to_unit_diagonal(matrix: Array) -> Array:
 
 
 def _newton(matrix: Array, point: Point, spent: int, tol: float, limit: int, progress: Progress | None) -> Outcome:
-    """Newton's steps from a point, whose eigenvectors are let go as soon as a direction is found."""
+    """Run Newton's steps from a point. Its eigenvectors are freed as soon as a direction is found."""
     steps = 0
     while point.residual > tol and steps < limit:
         accuracy = max(min(0.1, point.residual), 0.3 * tol / point.residual)
@@ -162,7 +164,7 @@ def _newton(matrix: Array, point: Point, spent: int, tol: float, limit: int, pro
                 return _ended(Point.at(matrix, point.y), steps, spent + 1)
         if trial.residual >= 0.9 * point.residual and abs(slope) <= 1e-13 * abs(point.objective):
             point = trial
-            break  # rounding has the last word
+            break  # rounding errors dominate from here on
         point = trial
         steps += 1
         if progress is not None:
@@ -178,11 +180,13 @@ def _ended(point: Point, steps: int, spent: int) -> Outcome:
 
 
 def _newton_direction(point: Point, accuracy: float) -> Array:
-    """Solve V d = -gradient to a relative accuracy, V the generalised Hessian.
+    """Solve V d = -gradient to a relative accuracy, where V is the generalised Hessian.
 
     With P the positive and N the other eigenvectors, V h is the diagonal of
-    `P P^T H P P^T + P (Ω ∘ P^T H N) N^T + N (Ω ∘ P^T H N)^T P^T`, H = Diag h and
-    `Ω_ij = λ_i / (λ_i - λ_j)`; or h less the same with P and N exchanged and 1 - Omega.
+
+        P Pᵀ H P Pᵀ + P (Ω ∘ Pᵀ H N) Nᵀ + N (Ω ∘ Pᵀ H N)ᵀ Pᵀ,   H = Diag h,   Ω_ij = λ_i / (λ_i - λ_j);
+
+    or h less the same with P and N exchanged and 1 - Ω.
     """
     xp = array_namespace(point.y)
     split = len(point.values) - point.positive
@@ -228,7 +232,7 @@ def _newton_direction(point: Point, accuracy: float) -> Array:
 
 
 def _low_rank(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
-    """Unit rows V that make <A, V V^T> - |V V^T|^2 / 2 stationary, and the multipliers y that belong to them."""
+    """Find unit rows V that make <A, V V^T> - |V V^T|^2 / 2 stationary, and their multipliers y."""
     xp = array_namespace(matrix)
     n = matrix.shape[0]
     rank = min(n, math.ceil(math.sqrt(2 * n)) + 1)
@@ -256,7 +260,7 @@ def _low_rank(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
 
 
 def _ascent(matrix: Array, factor: Array) -> tuple[Array, Array, Array]:
-    """Gradient (half of it), its component along each row, and the rest, which is tangent to the spheres."""
+    """Return half of the gradient, its component along each row, and the rest, which is tangent to the spheres."""
     gradient = matrix @ factor - factor @ (factor.T @ factor)
     along = row_dots(gradient, factor)
     return gradient, along, gradient - along[:, None] * factor

@@ -1,4 +1,4 @@
-"""The projection as a semidefinite program, through CVXPY (the 'sdp' extra): small matrices only, for comparison."""
+"""The projection as a semidefinite program, through CVXPY (the 'sdp' extra), for small matrices and comparisons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ Float = NDArray[np.float64]
 
 
 def solve(matrix: Float, tol: float, limit: int, solver: str, time_limit: float | None) -> tuple[Float, int, bool]:
-    """The solver's matrix, its iterations, and whether it calls itself done. ``solver`` is "clarabel" or "scs"."""
+    """Solve the program with `solver` "clarabel" or "scs".
+
+    Returns:
+        The solver's matrix, its iterations, and whether the solver reports success.
+    """
     try:
         import cvxpy
     except ImportError:

@@ -1,7 +1,7 @@
-"""What people do with released scores: verify, classify, retrieve, cluster, compare with people, recommend.
+"""Tasks on released scores: verification, classification, retrieval, clustering, correlation, recommendation.
 
-Every function reads a release and public labels, never the collection, so what it returns is post-processing and costs
-no privacy. A plain array is read as it is and carries no promise: that is how a non-private baseline is measured.
+Every function reads a release and public labels, never the collection. So its result is post-processing and costs
+no privacy. A plain array is read as it is and carries no promise; use it for a non-private baseline.
 """
 
 from scoreshield.tasks.classification import knn_accuracy

@@ -1,7 +1,7 @@
-"""How a task reads a release: which of its arrays, which labels and pairs fit it, and how equal values are ordered.
+"""Read a release for a task: choose its array, check labels and pairs against it, and order equal values.
 
-Score vectors are read from ``.noisy``: clipping ties many scores at the ends of the range, and ranks need the order
-that it throws away. Matrices are read in one of two views, the valid cosine matrix or the noisy one it was made of.
+Score vectors are read from `.noisy`: clipping ties many scores at the ends of the range, and ranks need the order
+that it loses. Matrices are read in one of two views: the valid cosine matrix, or the noisy one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SYMMETRY = 1e-5  # single-precision products of a matrix with itself differ by 
 
 
 def similarities(released: Any, view: str) -> Float:
-    """The pairwise similarities in a release, (n, n), n at least 2; not to be written to."""
+    """Return the pairwise similarities in a release, (n, n), n at least 2. Do not write to them."""
     _validation.check_option(view, "view", VIEWS)
     if isinstance(released, FactoredGramRelease) and view == "noisy":
         raise InvalidInput("A factored release has no noisy matrix: use view='feasible'.")
@@ -49,14 +49,14 @@ def similarities(released: Any, view: str) -> Float:
 
 
 def without_self(matrix: Float) -> Float:
-    """A copy whose diagonal is below everything, so that no record is its own neighbour."""
+    """Copy a matrix with the diagonal below all values, so that no record is its own neighbour."""
     others = matrix.copy()
     np.fill_diagonal(others, -np.inf)
     return others
 
 
 def scores(released: Any) -> Float:
-    """The scores in a release, of one query (n,) or of a batch (m, n): the noisy ones."""
+    """Return the noisy scores in a release, of one query (n,) or of a batch (m, n)."""
     if isinstance(released, ScoreRelease):
         return released.noisy
     values = _plain(released, _SCORES)
@@ -66,14 +66,14 @@ def scores(released: Any) -> Float:
 
 
 def _plain(released: Any, must: str) -> Float:
-    """An array that comes as it is, without a promise."""
+    """Return a plain array as it is, without a promise."""
     if isinstance(released, Release):
         _validation.reject("released", must, released)
     return numbers(released, "released", must)
 
 
 def numbers(values: Any, name: str, must: str) -> Float:
-    """Finite real numbers, at least one, as float64."""
+    """Return finite real numbers, at least one, as float64."""
     array = _validation.check_array(values, name, must)
     if array.dtype.kind not in "fiu" or not array.size or not np.isfinite(array).all():
         _validation.reject(name, must, values)
@@ -81,7 +81,7 @@ def numbers(values: Any, name: str, must: str) -> Float:
 
 
 def whole_numbers(values: Any, name: str, must: str) -> Whole:
-    """Whole numbers, at least one, none negative."""
+    """Return whole numbers, at least one, none negative."""
     array = _validation.check_array(values, name, must)
     if array.dtype.kind not in "iu" or not array.size or int(array.min()) < 0 or int(array.max()) >= 2**53:
         _validation.reject(name, must, values)
@@ -89,7 +89,7 @@ def whole_numbers(values: Any, name: str, must: str) -> Whole:
 
 
 def classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
-    """One public class label a record: whole or real numbers, bools or strings."""
+    """Return one public class label per record: whole or real numbers, bools or strings."""
     must = f"a list of {length} class labels, one a record: numbers, bools or strings, none missing"
     array = _validation.check_array(labels, name, must)
     if array.shape != (length,) or array.dtype.kind not in "biufU":
@@ -100,7 +100,7 @@ def classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
 
 
 def outcomes(labels: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """True or False for each score: whether the two are the same; both must occur."""
+    """Return True or False for each score: whether its pair is genuine. Both must occur."""
     must = f"True or False for each of the scores, an array of shape {shape}, with at least one of each"
     array = _validation.check_array(labels, "labels", must)
     if array.shape != shape or array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
@@ -112,7 +112,7 @@ def outcomes(labels: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 
 
 def pair_numbers(pairs: Any, records: int) -> Whole:
-    """Pairs of different records, (m, 2)."""
+    """Return pairs of different records, (m, 2)."""
     must = f"an array of shape (m, 2): pairs of different record numbers below {records}"
     array = whole_numbers(pairs, "pairs", must)
     if array.ndim != 2 or array.shape[1] != 2 or array.max() >= records or (array[:, 0] == array[:, 1]).any():
@@ -121,13 +121,13 @@ def pair_numbers(pairs: Any, records: int) -> Whole:
 
 
 def descending(values: Float, seed: int) -> Whole:
-    """Places in each row from the largest value down; equal values in a random order that the seed fixes."""
+    """Return the places in each row from the largest value down; the seed fixes a random order of equal values."""
     order = np.random.default_rng(seed).random(values.shape)
     return np.lexsort((order, -values), axis=-1)
 
 
 def largest(values: Float, k: int, seed: int) -> Whole:
-    """The places of the k largest values of each row, in no order; a tie at the k-th place is broken at random."""
+    """Return the places of the k largest values of each row, in no order, with ties at the k-th place at random."""
     if k == values.shape[1]:
         return np.broadcast_to(np.arange(k), values.shape)
     chosen = np.argpartition(-values, k - 1, axis=1)[:, :k]
@@ -139,7 +139,7 @@ def largest(values: Float, k: int, seed: int) -> Whole:
 
 
 def sklearn(part: str, what: str) -> Any:
-    """A part of scikit-learn, imported when first needed."""
+    """Import a part of scikit-learn at its first use."""
     try:
         return importlib.import_module(f"sklearn.{part}")
     except ImportError:

@@ -1,8 +1,8 @@
-"""Whose label? Nearest-neighbour classification by released similarities.
+"""Nearest-neighbour classification by released similarities.
 
-A record takes the label that most of its k most similar others have. A tie between classes goes to the class with more
-records, then to the one that comes first in sorted order, which is the paper's rule; a tie between similarities at the
-k-th place is broken at random, because "smaller index" would favour whatever the collection was sorted by.
+A record gets the most frequent label of its k most similar others. A tie between classes goes to the class with more
+records, then to the first in sorted order, which is the paper's rule. A tie between similarities at the
+k-th place is broken at random, because "smaller index" would depend on the order of the collection.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def knn_accuracy(
     seed: int = 0,
     view: str = "feasible",
 ) -> float:
-    """The share of records, or of queries, whose nearest neighbours vote for their own label.
+    """Compute the share of records, or of queries, whose nearest neighbours vote for their own label.
 
     Args:
-        released: without ``query_labels``, pairwise similarities of the labelled records (a Gram or index release, or a
-            symmetric matrix); each record is judged by the others. With ``query_labels``, the scores of m queries
+        released: Without `query_labels`, pairwise similarities of the labelled records (a Gram or index release, or a
+            symmetric matrix); the others classify each record. With `query_labels`, the scores of m queries
             against the n labelled records (a score release, or an (m, n) array), read from the noisy values. A plain
             array is read as it is and carries no promise.
-        labels: the class of each of the n records.
-        k: how many neighbours vote.
-        query_labels: the class of each of the m queries.
-        seed: fixes the order of equal similarities at the k-th place.
-        view: which matrix of a Gram release: "feasible" or "noisy".
+        labels: The class of each of the n records.
+        k: The number of neighbours that vote.
+        query_labels: The class of each of the m queries.
+        seed: Fixes the order of equal similarities at the k-th place.
+        view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     if query_labels is None:
         if isinstance(released, ScoreRelease):
@@ -68,7 +68,7 @@ def _queries(labels: Any, length: int, classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _vote(values: Float, labels: NDArray[Any], k: int, seed: int) -> NDArray[Any]:
-    """The winning label of each row."""
+    """Return the winning label of each row."""
     names, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     preferred = np.argsort(-sizes, kind="stable")  # of classes with equal votes the first here wins
     place: Whole = np.empty(len(names), dtype=np.intp)

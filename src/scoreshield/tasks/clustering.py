@@ -1,9 +1,9 @@
-"""Which records belong together? Spectral clustering of released similarities, and how well it meets public labels.
+"""Spectral clustering of released similarities, and its agreement with public labels.
 
-The affinity is `A = (M + 1)/2`, clipped to [0, 1], with a zero diagonal; optionally only the edges of the
+The affinity is A = (M + 1)/2, clipped to [0, 1], with a zero diagonal. Optionally only the edges of the
 symmetric nearest-neighbour graph are kept. Clusters are found by k-means on the leading eigenvectors of the symmetric
-normalised Laplacian `I - D^(-1/2) A D^(-1/2)`, scaled by `D^(-1/2)` (Shi & Malik 2000; von Luxburg 2007).
-Agreement with labels is `2 I / (H + H')`, the normalised mutual information.
+normalised Laplacian I - D^(-1/2) A D^(-1/2), scaled by D^(-1/2) (Shi & Malik 2000; von Luxburg 2007).
+Agreement with labels is 2 I / (H + H'), the normalised mutual information.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def spectral_clustering(
     seed: int = 0,
     view: str = "feasible",
 ) -> Whole:
-    """A cluster number for each record, from 0, by spectral clustering.
+    """Assign a cluster number, from 0, to each record by spectral clustering.
 
     Args:
-        released: pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+        released: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
             carries no promise.
-        clusters: how many to look for; where records coincide, fewer may be found.
+        clusters: The number of clusters to look for; if records coincide, fewer may be found.
         neighbours: m, to keep the pair (i, j) only if one is among the m most similar of the other; None keeps all
             pairs.
-        seed: fixes the starts of k-means and the order of equal similarities; below 2^32.
-        view: which matrix of a Gram release: "feasible" or "noisy".
+        seed: Fixes the starts of k-means and the order of equal similarities; below 2^32.
+        view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     return _clusters(_reading.similarities(released, view), clusters, neighbours, seed)
 
@@ -58,10 +58,10 @@ def clustering_nmi(
     seed: int = 0,
     view: str = "feasible",
 ) -> float:
-    """The normalised mutual information of public labels with the clusters that `spectral_clustering` finds.
+    """Compute the normalised mutual information of public labels with the clusters of `spectral_clustering`.
 
-    ``clusters`` None looks for as many as there are different labels. The other parameters are those of
-    `spectral_clustering`. 1 is perfect agreement, 0 none.
+    With `clusters` None it looks for as many clusters as there are different labels. The other arguments are those of
+    `spectral_clustering`. 1 is perfect agreement, 0 is none.
     """
     matrix = _reading.similarities(released, view)
     classes = _reading.classes(labels, len(matrix))
@@ -99,7 +99,7 @@ def _affinity(matrix: Float) -> Float:
 
 
 def _nearest(matrix: Float, neighbours: int, seed: int) -> Any:
-    """Whether one of the two is among the nearest of the other."""
+    """Return, for each pair, whether one of the two is among the nearest of the other."""
     chosen = _reading.largest(_reading.without_self(matrix), neighbours, seed)
     graph = np.zeros(matrix.shape, dtype=np.bool_)
     np.put_along_axis(graph, chosen, True, axis=1)
@@ -107,14 +107,14 @@ def _nearest(matrix: Float, neighbours: int, seed: int) -> Any:
 
 
 def _spectral(affinity: Float, clusters: int, seed: int) -> Whole:
-    """K-means on the leading eigenvectors of the random walk on the graph.
+    """Run k-means on the leading eigenvectors of the random walk on the graph.
 
-    The eigenvectors come from LAPACK. scikit-learn's SpectralClustering takes the same ones from ARPACK, which in SciPy
-    1.17 restarts from fresh draws that no seed reaches where eigenvalues coincide: a graph in pieces then gives another
-    answer each time.
+    The eigenvectors come from LAPACK. scikit-learn's SpectralClustering takes the same ones from ARPACK. If eigenvalues
+    coincide, ARPACK in SciPy 1.17 restarts from random draws that no seed controls, so a graph in several pieces gives
+    a different answer each time.
     """
     root = np.sqrt(affinity.sum(axis=1))
-    root[root == 0] = 1.0  # a record that noise has cut from all others: its row of the Laplacian is that of I
+    root[root == 0] = 1.0  # a record without neighbours: its row of the Laplacian is that of I
     n = len(affinity)
     walk = affinity / root / root[:, None]
     try:
@@ -123,7 +123,7 @@ def _spectral(affinity: Float, clusters: int, seed: int) -> Whole:
         vectors = linalg.eigh(walk, driver="evd")[1][:, n - clusters :]
     method = _reading.sklearn("cluster", _WHAT).KMeans(clusters, n_init=_STARTS, random_state=seed)
     with warnings.catch_warnings():
-        # Coinciding records may leave fewer clusters than asked for, which the docstring tells.
+        # Coinciding records may give fewer clusters than requested; the docstring says so.
         warnings.filterwarnings("ignore", message="Number of distinct clusters")
         found: Whole = method.fit_predict(vectors / root[:, None]).astype(np.intp)
     return found

@@ -1,4 +1,4 @@
-"""Does a similarity agree with people? Semantic textual similarity by Spearman's rank correlation."""
+"""Semantic textual similarity: Spearman's rank correlation of released similarities with human scores."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from scoreshield.tasks import _reading
 
 @validate()
 def sts_spearman(released: Release | ArrayLike, pairs: ArrayLike, human: ArrayLike, *, view: str = "feasible") -> float:
-    """Spearman's correlation of the released similarities of some pairs with what people said of them.
+    """Compute Spearman's correlation of the released similarities of some pairs with human scores.
 
-
-    Where all released similarities are equal the correlation has no value; the answer is then 0.0, since such a release
-    says nothing about the order.
+    If all released similarities are equal, the correlation is undefined. The result is then 0.0, since such a release
+    has no order.
 
     Args:
-        released: pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+        released: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
             carries no promise.
-        pairs: (m, 2) record numbers, at least two pairs.
+        pairs: (m, 2) Record numbers, at least two pairs.
         human: m scores by people, not all equal; they are public.
-        view: which matrix of a Gram release: "feasible" or "noisy".
+        view: Which matrix of a Gram release: "feasible" or "noisy".
     """
-    from scipy.stats import spearmanr  # a third of a second, for this alone
+    from scipy.stats import spearmanr  # takes a third of a second, and is needed only here
 
     matrix = _reading.similarities(released, view)
     chosen = _reading.pair_numbers(pairs, len(matrix))

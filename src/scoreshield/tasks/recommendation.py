@@ -1,10 +1,10 @@
-"""What will a user think of an item? Collaborative filtering by released similarities of users.
+"""Collaborative filtering by released similarities of users.
 
-    r̂_ui = r̄_u + (Σ_v s_uv (r_vi - r̄_v))/(Σ_v |s_uv|)
+    r̂_ui = r̄_u + (Σ_v s_uv (r_vi - r̄_v)) / (Σ_v |s_uv|)
 
 over users v who rated i (Resnick et al. 1994), all of them or those most similar to u. Only the similarities s come
-from the release. Ratings and their means are taken as known to the recommender, so the guarantee covers the similarity
-matrix and says nothing about what ratings themselves give away.
+from the release. Ratings and their means are taken as known to the recommender. So the guarantee covers the similarity
+matrix, and not what the ratings themselves reveal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scoreshield.tasks._reading import Float, Whole
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RatingTable:
-    """Ratings as three columns: user numbers and item numbers from 0, and what the one gave the other, once at most."""
+    """Ratings as three columns: user numbers from 0, item numbers from 0, and ratings. A pair occurs at most once."""
 
     users: Whole
     items: Whole
@@ -59,14 +59,14 @@ class RatingTable:
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """Predicted ratings and how far they are from the true ones.
+    """Predicted ratings and their error.
 
     Attributes:
-        rmse: the root mean squared and the mean absolute error.
-        mae: See `rmse`.
-        predicted: one prediction for each row of the test table.
-        fallbacks: how many of them are the user's mean (or the mean of all, for a user without ratings), for want of a
-            neighbour who rated the item.
+        rmse: The root mean squared error.
+        mae: The mean absolute error.
+        predicted: One prediction for each row of the test table.
+        fallbacks: The number of predictions without a neighbour who rated the item. They are the user's mean, or the
+            mean of all ratings for a user without ratings.
     """
 
     rmse: float
@@ -89,14 +89,14 @@ def collaborative_filtering(
     """Predict the test ratings from the training ratings of similar users.
 
     Args:
-        released: similarities of users, pairwise: a Gram or index release, or a symmetric matrix, which is read as it
+        released: Pairwise similarities of users: a Gram or index release, or a symmetric matrix, which is read as it
             is and carries no promise. User numbers in the tables are its rows.
-        train: what is known and what is to be predicted.
-        test: See `train`.
-        neighbours: how many users who rated the item count, the most similar ones; None counts all.
-        scale: the least and the largest rating; predictions are clipped to it.
-        seed: fixes the order of equally similar users.
-        view: which matrix of a Gram release: "feasible" or "noisy".
+        train: The known ratings.
+        test: The ratings to predict.
+        neighbours: The number of users who rated the item that count, the most similar ones; None counts all.
+        scale: The least and the largest rating; predictions are clipped to it.
+        seed: Fixes the order of equally similar users.
+        view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     matrix = _reading.similarities(released, view)
     for name, table in (("train", train), ("test", test)):
@@ -123,9 +123,9 @@ def collaborative_filtering(
 
 @validate()
 def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float32]:
-    """Mean-centred rating vectors, (users, items + 1), whose cosines are the similarities of users.
+    """Make mean-centred rating vectors, (users, items + 1), whose cosines are the similarities of users.
 
-    An item that a user did not rate is 0. A user who rated nothing, or gave every item the same, would have the zero
+    An item without a rating is 0. A user without ratings, or with equal ratings, would have the zero
     vector, which has no cosine. By a public rule such a user gets the last direction, which is 0 for everyone else.
     Each row depends on that user's own ratings alone, so replacing a user replaces one row.
     """
@@ -138,7 +138,7 @@ def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float
     flat = least >= most
     vectors = np.zeros((users, items + 1), dtype=np.float32)
     vectors[train.users, train.items] = train.ratings - _means(train, users)[train.users]
-    vectors[flat] = 0.0  # a mean of equal ratings may be off by a rounding
+    vectors[flat] = 0.0  # a mean of equal ratings may have a rounding error
     vectors[flat, items] = 1.0
     return vectors
 
@@ -154,14 +154,14 @@ def _scale(scale: Any) -> tuple[float, float]:
 
 
 def _means(train: RatingTable, users: int) -> Float:
-    """Each user's mean rating; the mean of all ratings for a user without any."""
+    """Compute each user's mean rating; for a user without ratings, the mean of all ratings."""
     count = np.bincount(train.users, minlength=users)
     total = np.bincount(train.users, weights=train.ratings, minlength=users)
     return np.where(count > 0, total / np.maximum(count, 1), train.ratings.mean())
 
 
 def _all_raters(matrix: Float, train: RatingTable, centred: Float, test: RatingTable) -> tuple[Float, Float]:
-    """Weighted sums over everyone else who rated the item, and the sums of absolute weights."""
+    """Compute weighted sums over all other users who rated the item, and the sums of absolute weights."""
     shape = (len(matrix), int(max(train.items.max(), test.items.max())) + 1)
     places = (train.users, train.items)
     weights = matrix.copy()
@@ -174,7 +174,7 @@ def _all_raters(matrix: Float, train: RatingTable, centred: Float, test: RatingT
 def _nearest_raters(
     matrix: Float, train: RatingTable, centred: Float, test: RatingTable, neighbours: int, seed: int
 ) -> tuple[Float, Float]:
-    """The same over the most similar of them: all (test row, rater) pairs, sorted by row and then by closeness."""
+    """Compute the same over the most similar of them: (test row, rater) pairs, sorted by row, then by similarity."""
     n = len(matrix)
     order = _reading.descending(_reading.without_self(matrix), seed)
     closeness = np.empty_like(order)
@@ -195,7 +195,7 @@ def _nearest_raters(
 
 
 def _raters(train: RatingTable, test: RatingTable) -> tuple[Whole, Whole]:
-    """For each test row, in turn, the training entries of its item: row numbers and entry numbers."""
+    """Return the training entries of each test row's item, in turn: row numbers and entry numbers."""
     by_item = np.argsort(train.items, kind="stable")
     sorted_items = train.items[by_item]
     start = np.searchsorted(sorted_items, test.items)

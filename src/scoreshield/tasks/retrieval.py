@@ -1,7 +1,7 @@
-"""Which records, and in which order? Rankings from any release, and how good they are.
+"""Rankings from any release, and their quality.
 
-Ranking is by noisy scores, with ties at random. The paper ranks clipped scores and gives ties to the smaller index:
-`paper_top_k` does so too, for its tables alone.
+Ranking is by noisy scores, with ties at random. The paper ranks clipped scores and gives ties to the smaller index.
+`paper_top_k` does so too, only to reproduce its tables.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from scoreshield.tasks._reading import Float, Whole
 
 @dataclass(frozen=True, eq=False)
 class InstanceRetrieval:
-    """How well each record's neighbours are of its own class.
+    """How often the neighbours of each record belong to its own class.
 
     Attributes:
-        recall_at: for each K, the share of queries with at least one record of their class among the K best others.
-        map: the mean over queries of the average precision over all ranks.
-        queries: how many records were queries: those whose class has another record.
-        records: how many records there are.
+        recall_at: For each K, the share of queries with at least one record of their class among the K best others.
+        map: The mean over queries of the average precision over all ranks.
+        queries: The number of records that were queries: those whose class has another record.
+        records: The number of records.
     """
 
     recall_at: Mapping[int, float]
@@ -41,22 +41,22 @@ class InstanceRetrieval:
 
 @dataclass(frozen=True, eq=False)
 class SearchMetrics:
-    """How good the first k of each ranking are; every figure is a mean over queries.
+    """The quality of the first k of each ranking; every figure is a mean over queries.
 
     Attributes:
-        recall: the share of the relevant records that are found.
-        precision: the share of the k places that hold a relevant record; a place left empty holds none.
-        ndcg: the sum of 1 / log2(1 + rank) over relevant records found, over the most that it could be.
-        map: average precision: the sum over relevant records found of the precision at their rank, over min(k,
+        recall: The share of the relevant records that are found.
+        precision: The share of the k places that hold a relevant record; an empty place holds none.
+        ndcg: The sum of 1 / log2(1 + rank) over relevant records found, divided by its largest possible value.
+        map: Average precision: the sum over relevant records found of the precision at their rank, over min(k,
             relevant).
-        mrr: one over the rank of the first relevant record, 0 where none is found.
-        hit_rate: the share of queries with at least one relevant record.
-        overlap: the share of the reference's first k that are among these; None without a reference. Queries for which
-            the reference names nothing do not count.
-        returned: how many records were returned, at most k.
-        k: of what.
-        queries: See `k`.
-        per_query: each of these figures for each query, by name.
+        mrr: One over the rank of the first relevant record, 0 if none is found.
+        hit_rate: The share of queries with at least one relevant record.
+        overlap: The share of the reference's first k that are among these; None without a reference. Queries without a
+            result in the reference do not count.
+        returned: The number of returned records, at most k.
+        k: The number of places that count.
+        queries: The number of queries.
+        per_query: Each of these figures for each query, by name.
     """
 
     recall: float
@@ -81,18 +81,18 @@ def instance_retrieval(
     seed: int = 0,
     view: str = "feasible",
 ) -> InstanceRetrieval:
-    """Rank all other records by their similarity to each one, and see where those of its class come.
+    """Rank all other records by their similarity to each one, and measure the ranks of those of its class.
 
     Records alone in their class have nothing to find and are no queries. (The paper divides by all n records: multiply
     by ``queries / records`` for its figures.)
 
     Args:
-        released: pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+        released: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
             carries no promise.
-        labels: the class of each record.
-        ks: the K of each recall.
-        seed: fixes the order of equal similarities.
-        view: which matrix of a Gram release: "feasible" or "noisy".
+        labels: The class of each record.
+        ks: The K of each recall.
+        seed: Fixes the order of equal similarities.
+        view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     matrix = _reading.similarities(released, view)
     if isinstance(ks, str) or not isinstance(ks, Iterable):
@@ -123,17 +123,17 @@ def ranked(
     query: ArrayLike | None = None,
     seed: int = 0,
 ) -> Whole:
-    """The first k record numbers that a release names, best first; fewer where fewer are named or pass.
-
+    """Return the first k record numbers that a release names, best first; fewer if fewer are named or pass.
 
     Several queries give one row each, padded with -1. A row release ranks its own record too, whose score is 1.
 
     Args:
-        released: scores (a score or row release, or an array, which is read as it is and carries no promise): the
-            largest noisy ones. A match or top-k release: as it names them. An index release: the best for ``query``.
-        threshold: only records whose score is at least this; for releases that have scores.
-        query: what to ask an index release: a vector, or a matrix with one row a query.
-        seed: fixes the order of equal scores in an array; a release brings its own order.
+        released: Scores (a score or row release, or an array, which is read as it is and carries no promise): the
+            largest noisy ones. A match or top-k release: its own order. An index release: the best for `query`.
+        k: The largest number of records.
+        threshold: Only records whose score is at least this; for releases that have scores.
+        query: The query for an index release: a vector, or a matrix with one row per query.
+        seed: Fixes the order of equal scores in an array; a release has its own order.
     """
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
@@ -154,15 +154,16 @@ def ranked(
 
 @validate(k=check_count)
 def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
-    """The paper's rule, for reproducing its tables: rank *clipped* scores, ties by smaller index.
+    """Apply the paper's rule, to reproduce its tables: rank *clipped* scores, ties by smaller index.
 
     Use `ranked` for anything else. At strong privacy about half of all clipped scores tie at the upper end, and
-    this rule then returns the first records of the collection, whatever the query; the noisy scores are as private and
+    this rule then returns the first records of the collection for every query. The noisy scores are as private and
     keep the order.
 
     Args:
-        released: a score or row release, or an array of scores, which is clipped to [-1, 1].
-        threshold: only records whose clipped score is at least this.
+        released: A score or row release, or an array of scores, which is clipped to [-1, 1].
+        k: The largest number of records.
+        threshold: Only records whose clipped score is at least this.
     """
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
@@ -172,7 +173,7 @@ def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None =
 
 
 def _cut(order: Whole, scores: Float, k: int, threshold: float | None) -> Whole:
-    """The first k of each row of an order by falling score, of those that pass; rows padded with -1."""
+    """Return the first k of each row of an order by falling score, of those that pass; rows are padded with -1."""
     first = order[..., :k]
     if threshold is None:
         return first
@@ -191,13 +192,13 @@ def search_metrics(
     k: int = 10,
     reference: Sequence[ArrayLike] | NDArray[Any] | None = None,
 ) -> SearchMetrics:
-    """How good rankings are against public relevance judgements.
+    """Measure rankings by public relevance judgements.
 
     Args:
-        rankings: one list of record numbers a query, best first, perhaps shorter than k; or a matrix padded with -1.
-        relevant: one collection of relevant record numbers a query, none of them empty.
-        k: how many of each ranking count.
-        reference: other rankings of the same queries, such as those without noise, for ``overlap``.
+        rankings: One list of record numbers per query, best first, possibly shorter than k; or a matrix padded with -1.
+        relevant: One collection of relevant record numbers per query, none of them empty.
+        k: The number of places of each ranking that count.
+        reference: Other rankings of the same queries, such as those without noise, for `overlap`.
     """
     found = _rankings(rankings, "rankings", k)
     wanted = _relevant(relevant, len(found))
@@ -216,7 +217,7 @@ def search_metrics(
 
 
 def _figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
-    """The figures of each query, from which of its k places hold a relevant record."""
+    """Compute the figures of each query from its k places: True if a place holds a relevant record."""
     k = gains.shape[1]
     ranks = np.arange(1, k + 1)
     discount = 1 / np.log2(ranks + 1)
@@ -238,7 +239,7 @@ def _overlap(found: list[Whole], reference: list[Whole]) -> Float:
 
 
 def _rankings(rankings: Any, name: str, k: int, length: int | None = None) -> list[Whole]:
-    """The first k of each ranking, without padding."""
+    """Return the first k of each ranking, without padding."""
     must = "a list with one list of different record numbers a query, best first, or a matrix padded with -1"
     if not _is_list(rankings) or not len(rankings):
         _validation.reject(name, must, rankings)

@@ -1,4 +1,4 @@
-"""Same or different? Verification on released scores: ROC-AUC, accuracy, equal error rate, true accepts at a rate.
+"""Verification on released scores: ROC-AUC, accuracy, equal error rate, true accepts at a rate.
 
 A pair is accepted when its score is strictly above the threshold. With public folds the accuracy follows the protocol
 of Labeled Faces in the Wild (Huang et al. 2007): the threshold for a fold is the best one on all other folds.
@@ -21,18 +21,18 @@ from scoreshield.tasks._reading import Float, Whole
 
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """How well scores tell genuine pairs from impostors.
+    """How well scores distinguish genuine pairs from impostors.
 
     Attributes:
-        auc: the chance that a genuine score beats an impostor's, ties counting half.
-        eer: the error where false accepts equal false rejects, on straight lines between the points of the curve.
-        accuracy: the share of right decisions: at the best threshold, or the mean over folds where folds were given.
-        threshold: the best threshold over all scores, the largest if several are; halfway between two scores.
-        genuine: how many pairs of each there were.
-        impostors: See `genuine`.
-        fold_accuracy: the accuracy on each fold, in the order of their numbers; None without folds.
-        fpr: the operating points, from (0, 0) to (1, 1), one for each different score.
-        tpr: See `fpr`.
+        auc: The probability that a genuine score is above an impostor's; ties count half.
+        eer: The error at equal false accepts and false rejects, interpolated linearly between points of the curve.
+        accuracy: The share of right decisions: at the best threshold, or the mean over folds if folds were given.
+        threshold: The best threshold over all scores, the largest if several are; halfway between two scores.
+        genuine: The number of genuine pairs.
+        impostors: The number of impostor pairs.
+        fold_accuracy: The accuracy on each fold, in the order of their numbers; None without folds.
+        fpr: The false-accept rates of the operating points, from 0 to 1, one for each different score.
+        tpr: The true-accept rates of the same points.
     """
 
     auc: float
@@ -47,9 +47,9 @@ class Verification:
 
     @validate()
     def tar_at(self, fpr: float) -> float:
-        """The largest true-accept rate whose false-accept rate is at most ``fpr``.
+        """Return the largest true-accept rate whose false-accept rate is at most `fpr`.
 
-        NaN where there are fewer than 1 / fpr impostors, since so small a rate cannot be seen on them.
+        The result is NaN with fewer than 1 / fpr impostors, since they cannot show so small a rate.
         """
         must = "a number above 0 and at most 1"
         rate = _validation.check_real(fpr, "fpr", must)
@@ -69,17 +69,17 @@ def verification(
     folds: ArrayLike | None = None,
     view: str = "feasible",
 ) -> Verification:
-    """How well released scores tell same from different.
+    """Measure how well released scores distinguish same from different.
 
     Args:
-        released: scores (a score or row release, or an array shaped as ``labels``), judged one by one on their noisy
+        released: Scores (a score or row release, or an array shaped as `labels`), evaluated one by one on their noisy
             values; or pairwise similarities (a Gram or index release, or a symmetric matrix). A row's own public 1 is
             left out. A plain array is read as it is and carries no promise.
-        labels: for scores, whether each is of the same person or thing. For a matrix, a class label for each record,
-            and all pairs i < j are judged; or, with ``pairs``, whether each pair is the same.
-        pairs: (m, 2) record numbers; for a matrix only.
-        folds: a public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
-        view: which matrix of a Gram release: "feasible" or "noisy".
+        labels: For scores, whether each is of the same person or thing. For a matrix, a class label for each record,
+            and all pairs i < j are evaluated; or, with `pairs`, whether each pair is the same.
+        pairs: (m, 2) Record numbers; for a matrix only.
+        folds: A public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
+        view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     values, same = _comparisons(released, labels, pairs, view)
     groups = None if folds is None else _groups(folds, values.shape)
@@ -105,7 +105,7 @@ def verification(
 
 
 def _comparisons(released: Any, labels: Any, pairs: Any, view: str) -> tuple[Float, NDArray[np.bool_]]:
-    """The scores to judge, and whether each is of a genuine pair."""
+    """Return the scores to evaluate, and whether each is of a genuine pair."""
     if isinstance(released, ScoreRelease):
         if pairs is not None:
             _validation.reject("pairs", "left out where scores are released one by one", pairs)
@@ -136,22 +136,22 @@ def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
 
 
 def _curve(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
-    """Rates with the threshold falling, and the thresholds of the rule "at or above"; the first accepts nothing."""
+    """Return rates with a falling threshold, and the thresholds of the rule "at or above"; the first accepts none."""
     metrics = _reading.sklearn("metrics", "Verification")
     fpr, tpr, cuts = metrics.roc_curve(same, values, drop_intermediate=False)
     return fpr, tpr, cuts
 
 
 def _best(fpr: Float, tpr: Float, cuts: Float, same: NDArray[np.bool_]) -> tuple[float, float]:
-    """The best share of right decisions, and a threshold of the rule "above" that reaches it."""
+    """Return the best share of right decisions, and a threshold of the rule "above" that reaches it."""
     genuine, impostors = int(same.sum()), int((~same).sum())
-    right = np.rint(tpr * genuine) + impostors - np.rint(fpr * impostors)  # whole, so that equals are equal
+    right = np.rint(tpr * genuine) + impostors - np.rint(fpr * impostors)  # whole numbers, so that ties are exact
     place = int(np.argmax(right))
     return float(right[place] / len(same)), _below(cuts, place)
 
 
 def _below(cuts: Float, place: int) -> float:
-    """A threshold t for which "above t" accepts what "at or above cuts[place]" does."""
+    """Return a threshold t for which "above t" accepts the same as "at or above cuts[place]"."""
     if place == 0:
         return float(cuts[1])  # the largest score: nothing is above it
     if place == len(cuts) - 1:

@@ -208,7 +208,7 @@ def test_an_array_beyond_the_limit_is_not_read(folder: Path, monkeypatch: pytest
 def test_an_npy_under_the_name_of_an_npz_is_refused(folder: Path) -> None:
     with (folder / "lfw_scores.npz").open("wb") as out:
         np.save(out, np.ones(3))
-    with pytest.raises(InvalidInput, match=r"is not an \.npz file, whatever its name says"):
+    with pytest.raises(InvalidInput, match=r"is an \.npy file in spite of its name"):
         compact.lfw_scores(folder, "dlib")
 
 
