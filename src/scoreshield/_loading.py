@@ -234,7 +234,7 @@ class Archive:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         entry = self._entries[name]
-        with self._zip.open(entry) as member:  # zipfile returns no more bytes than the entry states, and checks their CRC
+        with self._zip.open(entry) as member:  # returns at most the stated bytes and checks their CRC
             header = read_header(member)
             if header.nbytes != entry.file_size - member.tell():
                 raise ValueError(f"the array {printable(name[:40])} is not of the size that its header says")
