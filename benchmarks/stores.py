@@ -226,7 +226,7 @@ def queries(found: dict[str, Any], rows: Rows, query: Any, folder: Path, repeats
     for name, store in found.items():
         # A view is read with the pages that the store's memory has; a copy has NumPy's, which may be larger.
         for pin in ("auto", "copy") if store.zero_copy else ("auto",):
-            pinned, one = stores.Pinned(store, pin=pin), name if pin == "auto" else f"{name}, copied"
+            pinned, one = stores.PinnedStore(store, pin=pin), name if pin == "auto" else f"{name}, copied"
             pins[one] = seconds(pinned.current)[0]
             search = PrivateSearch(pinned, epsilon=1.0, mode="query", ledger=account)
             search._ledger = None

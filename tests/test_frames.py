@@ -32,7 +32,7 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.sampling.stream import SecureStream, stream_from
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import ArrayStore, Convention, Pinned, Records, Scored
+from scoreshield.stores import ArrayStore, Convention, PinnedStore, Records, StoreScores
 
 N, D = 24, 6
 ROWS = np.random.default_rng(5).standard_normal((N, D))
@@ -197,9 +197,9 @@ class Memory:
         self._work()
         return self.token
 
-    def scores(self, query: np.ndarray) -> Scored:
+    def scores(self, query: np.ndarray) -> StoreScores:
         self._work()
-        return Scored(range(N), _embeddings.scores(ROWS, query[None], "unit")[0].astype(np.float32))
+        return StoreScores(range(N), _embeddings.scores(ROWS, query[None], "unit")[0].astype(np.float32))
 
     def ids(self) -> list[int]:
         self._work()
@@ -526,7 +526,9 @@ def test_the_walker_finds_a_search_without_the_decorator() -> None:
 def test_a_constructor_that_fails_leaves_an_empty_object(
     fault: str, given: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = {"store": ArrayStore(ROWS), "pinned": Pinned(ArrayStore(ROWS))}.get(given if isinstance(given, str) else "")
+    store = {"store": ArrayStore(ROWS), "pinned": PinnedStore(ArrayStore(ROWS))}.get(
+        given if isinstance(given, str) else ""
+    )
     options: dict[str, Any] = {"epsilon": 1, "ledger": Book(fault)}
     if fault == "contract":
         options["delta"] = 0.1
@@ -561,12 +563,12 @@ def test_every_store_clears_what_it_reads() -> None:
     assert found >= 8
 
 
-@pytest.mark.parametrize("read", [Pinned.current, Pinned.listed, Pinned.stale])
+@pytest.mark.parametrize("read", [PinnedStore.take_snapshot, PinnedStore.list_ids, PinnedStore.is_stale])
 @pytest.mark.parametrize("stops", [SystemExit, Stop, ConnectionError])
 def test_a_pinned_store_that_stops(read: Any, stops: type[BaseException]) -> None:
     store = Memory()
-    pinned = Pinned(store)
-    pinned.current()
+    pinned = PinnedStore(store)
+    pinned.take_snapshot()
     store.stops = stops
     error = caught(lambda: read(pinned))
     assert isinstance(error, stops | ss.StoreError)

@@ -295,7 +295,7 @@ def test_the_state_of_a_store_in_memory(often: bool) -> None:
     store.delete_documents(["99"])
     store.write_documents([Document(id="98", content="new", embedding=QUERY)])
     seen.append(looked.state())
-    looked.changed()
+    looked.mark_changed()
     seen.append(looked.state())
     assert len(set(seen)) == len(seen)
     assert looked.state() == seen[-1]

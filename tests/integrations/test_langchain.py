@@ -30,7 +30,7 @@ from scoreshield.errors import BudgetExceeded, DocumentsNotRead, InvalidInput, S
 from scoreshield.integrations.langchain import PrivateRetriever, PrivateVectorStore
 from scoreshield.integrations.langchain_stores import InMemoryStore, adapted
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import ArrayStore, Pinned
+from scoreshield.stores import ArrayStore, PinnedStore
 
 N, D = 30, 12
 IDS = [f"id-{i}" for i in range(N)]
@@ -501,7 +501,7 @@ def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore, hold:
     states.append(store.state())
     clean.delete(["id-7-y"])
     states.append(store.state())
-    store.changed()
+    store.mark_changed()
     states.append(store.state())
     assert store.state() == states[-1]
     assert len(set(states)) == len(states)
@@ -679,7 +679,7 @@ def test_a_store_whose_ids_name_no_document_is_refused_before_it_is_paid_for(
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 2, "mode": mode, "ledger": account}
     rows = ROWS.astype(np.float32)
-    for store in (ArrayStore(rows), Pinned(ArrayStore(rows))):  # their ids are row numbers
+    for store in (ArrayStore(rows), PinnedStore(ArrayStore(rows))):  # their ids are row numbers
         with pytest.raises(InvalidInput, match=r"None of the 30 records is called as a document is \(the first is 0\)"):
             PrivateRetriever.from_vectorstore(clean, store=store, **options)  # type: ignore[arg-type]
     assert account.spent == 0

@@ -25,7 +25,7 @@ from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerEr
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.ledger import Account, Ledger, PendingCharge
 from scoreshield.search import Hits, IndexNotSaved, PrivateSearch, files
-from scoreshield.stores import ArrayStore, Convention, Pinned, Records, Scored
+from scoreshield.stores import ArrayStore, Convention, PinnedStore, Records, StoreScores
 
 N, DIMENSION = 80, 12
 RNG = np.random.default_rng(31)
@@ -50,12 +50,12 @@ class Memory:
     def state(self) -> int:
         return self.token
 
-    def scores(self, query: Any) -> Scored:
+    def scores(self, query: Any) -> StoreScores:
         self.scorings += 1
         if self.scorings == self.fails_at:
             raise ConnectionResetError(f"clean {CLEAN[:3]}")
         rows = self.rows.astype(np.float64)
-        return Scored(self.ids, (rows @ query / np.linalg.norm(rows, axis=1)).astype(np.float32))
+        return StoreScores(self.ids, (rows @ query / np.linalg.norm(rows, axis=1)).astype(np.float32))
 
     def records(self) -> Records:
         return Records(self.ids, self.rows)
@@ -166,7 +166,7 @@ class TestModes:
 
 
 def _pinned() -> Any:
-    return Pinned(ArrayStore(ROWS)).current().rows
+    return PinnedStore(ArrayStore(ROWS)).take_snapshot().rows
 
 
 class TestPins:
@@ -210,7 +210,7 @@ class TestPins:
             PrivateSearch(Memory(), epsilon=1, mode="query", rng=1, pin="scores", identity_of=str, centroids=True)
 
     def test_a_pinned_store(self, account: Account) -> None:
-        pinned = Pinned(Memory(), pin="copy")
+        pinned = PinnedStore(Memory(), pin="copy")
         search = PrivateSearch(pinned, epsilon=1, mode="query", ledger=account)
         search.search(QUERY)
         assert pinned.version == 1
@@ -495,7 +495,7 @@ class TestVersions:
         assert search.version == 2
 
     def test_a_refused_refresh_leaves_it_stale_and_lets_the_vectors_go(self, account: Account) -> None:
-        pinned = Pinned(Memory(), pin="copy")
+        pinned = PinnedStore(Memory(), pin="copy")
         search = PrivateSearch(pinned, epsilon=60, ledger=account)
         pinned.store.put("new", QUERY)  # type: ignore[attr-defined]
         with pytest.raises(BudgetExceeded):
@@ -505,7 +505,7 @@ class TestVersions:
         assert len(search.search(QUERY, 2 * N)) == N
 
     def test_another_search_of_the_same_pinned_store_does_not_make_it_fresh(self) -> None:
-        pinned = Pinned(Memory(), pin="copy")
+        pinned = PinnedStore(Memory(), pin="copy")
         index = PrivateSearch(pinned, epsilon=5)
         query = PrivateSearch(pinned, epsilon=5, mode="query", rng=1)
         assert index.stale is False
@@ -515,8 +515,8 @@ class TestVersions:
         assert query.stale is False
 
     def test_the_vectors_of_an_index_are_let_go(self) -> None:
-        pinned = Pinned(Memory(), pin="copy")
-        held = weakref.ref(pinned.current().rows)  # type: ignore[arg-type]
+        pinned = PinnedStore(Memory(), pin="copy")
+        held = weakref.ref(pinned.take_snapshot().rows)  # type: ignore[arg-type]
         assert held() is not None
         search = PrivateSearch(pinned, epsilon=5)
         gc.collect()

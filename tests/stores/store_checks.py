@@ -23,7 +23,7 @@ from scoreshield.errors import StoreError
 from scoreshield.geometry import embeddings
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import ArrayStore, Convention, Pinned, Store
+from scoreshield.stores import ArrayStore, Convention, PinnedStore, Store
 
 Float = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ class StoreChecks:
         score one, and is refused before anything is charged.
     scores_zero : whether the store gives a zero vector the cosine 0, which nobody can tell without the vectors.
     failures : the names that :meth:`failing` takes.
-    sees_updates : whether ``state`` sees a vector replaced under its id; otherwise the adapter has ``changed()``.
+    sees_updates : whether ``state`` sees a vector replaced under its id; otherwise the adapter has ``mark_changed()``.
     secrets : texts, such as passwords, that may not be in any message.
     """
 
@@ -191,11 +191,11 @@ class StoreChecks:
 
     @pytest.mark.parametrize("pin", PINS)
     def test_pinned(self, pin: str) -> None:
-        snapshot = Pinned(self.filled(), pin=pin).current()
+        snapshot = PinnedStore(self.filled(), pin=pin).take_snapshot()
         ids, rows = self.in_order()
         assert list(snapshot.ids) == ids
         query = unit(the_query())
-        given, asked = snapshot.problem(query)
+        given, asked = snapshot.make_problem(query)
         np.testing.assert_allclose(given @ asked, cosines(rows, query), atol=self.tolerance)
 
     @pytest.mark.parametrize("pin", PINS)
@@ -205,10 +205,10 @@ class StoreChecks:
         right = store.convention
         store.convention = said
         if said is right or {said, right} <= _ALIKE:
-            assert len(Pinned(store, pin=pin).current()) == N
+            assert len(PinnedStore(store, pin=pin).take_snapshot()) == N
         else:
             with pytest.raises(StoreError, match=f"is said to score by '{said.value}', and on"):
-                Pinned(store, pin=pin).current()
+                PinnedStore(store, pin=pin).take_snapshot()
 
     @pytest.mark.parametrize("pin", PINS)
     def test_empty(self, pin: str, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ class StoreChecks:
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin=pin)
         self.assert_refused(account, lambda: search.search(the_query()), "holds no records")
         with pytest.raises(StoreError, match="holds no records"):
-            Pinned(self.open(), pin=pin).current()
+            PinnedStore(self.open(), pin=pin).take_snapshot()
 
     @pytest.mark.parametrize("pin", PINS)
     @pytest.mark.parametrize("kind", ["nan", "zero", "twice", "lengths"])
@@ -235,7 +235,7 @@ class StoreChecks:
             except Exception:
                 return  # the store itself does not take it
             assert kind == "twice"  # the later one took the place of the earlier
-            assert len(Pinned(self.open(), pin=pin).current()) == N - 1
+            assert len(PinnedStore(self.open(), pin=pin).take_snapshot()) == N - 1
             return
         self.put(ids, vectors)
         if kind == "zero" and pin == "scores" and self.scores_zero:
@@ -243,8 +243,8 @@ class StoreChecks:
             assert self.open().convention.to_cosine(scored.values)[list(scored.ids).index(ids[7])] == 0
             return
         if kind == "zero" and pin in self.takes_zero:
-            snapshot = Pinned(self.open(), pin=pin).current()
-            rows, public = snapshot.problem(the_query().astype(np.float64))
+            snapshot = PinnedStore(self.open(), pin=pin).take_snapshot()
+            rows, public = snapshot.make_problem(the_query().astype(np.float64))
             cosines = embeddings.scores(rows, public[None], "unit")[0]
             assert cosines[snapshot.ids.index(ids[7])] == pytest.approx(the_query()[0], abs=self.tolerance)
             return
@@ -276,32 +276,32 @@ class StoreChecks:
     @pytest.mark.parametrize("pin", PINS)
     def test_changes_are_versions(self, pin: str) -> None:
         store = self.filled()
-        pinned = Pinned(store, pin=pin)
+        pinned = PinnedStore(store, pin=pin)
         query, fresh = unit(the_query()), unit(np.arange(1, DIMENSION + 1))
-        assert [pinned.current().version for _ in range(2)] == [1, 1]
-        assert not pinned.stale()
+        assert [pinned.take_snapshot().version for _ in range(2)] == [1, 1]
+        assert not pinned.is_stale()
 
         def cosine(one: Any) -> float:
-            snapshot = pinned.current()
-            rows, asked = snapshot.problem(query)
+            snapshot = pinned.take_snapshot()
+            rows, asked = snapshot.make_problem(query)
             return float(rows[snapshot.ids.index(one)] @ asked)
 
         self.put([self.new], [fresh])
-        assert pinned.stale()
+        assert pinned.is_stale()
         assert cosine(self.new) == pytest.approx(cosines(fresh, query), abs=self.tolerance)
-        assert (pinned.version, len(pinned.current())) == (2, N + 1)
+        assert (pinned.version, len(pinned.take_snapshot())) == (2, N + 1)
 
         self.change(self.ids[0], -fresh)
         if not self.sees_updates:
-            assert not pinned.stale()  # what the adapter's documentation says
-            store.changed()
-        assert pinned.stale()
+            assert not pinned.is_stale()  # what the adapter's documentation says
+            store.mark_changed()
+        assert pinned.is_stale()
         assert cosine(self.ids[0]) == pytest.approx(-cosines(fresh, query), abs=self.tolerance)
         assert pinned.version == 3
 
         self.remove(self.ids[1])
-        assert pinned.stale()
-        assert self.ids[1] not in pinned.current().ids
+        assert pinned.is_stale()
+        assert self.ids[1] not in pinned.take_snapshot().ids
         assert pinned.version == 4
 
     @pytest.mark.parametrize("pin", PINS)

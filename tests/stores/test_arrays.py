@@ -11,7 +11,7 @@ import pytest
 
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry import embeddings
-from scoreshield.stores import ArrayStore, Pinned
+from scoreshield.stores import ArrayStore, PinnedStore
 
 N, DIMENSION = 30, 6
 ROWS = np.random.default_rng(8).standard_normal((N, DIMENSION)) * 3
@@ -20,8 +20,8 @@ QUERY /= np.linalg.norm(QUERY)
 COSINES = np.array([row @ QUERY / np.sqrt(row @ row) for row in ROWS])
 
 
-def released(pinned: Pinned) -> Any:
-    rows, asked = pinned.current().problem(QUERY)
+def released(pinned: PinnedStore) -> Any:
+    rows, asked = pinned.take_snapshot().make_problem(QUERY)
     return rows @ asked / np.linalg.norm(rows, axis=1)
 
 
@@ -39,7 +39,7 @@ def test_ids_scores_vectors(tmp_path: Path, kind: str, dtype: str) -> None:
     assert list(records.ids) == list(scored.ids) == list(range(N))
     np.testing.assert_allclose(records.vectors, ROWS, atol=1e-2 if dtype == "f2" else 1e-5)
     np.testing.assert_allclose(scored.values, COSINES, atol=atol)
-    np.testing.assert_allclose(released(Pinned(store)), COSINES, atol=atol)
+    np.testing.assert_allclose(released(PinnedStore(store)), COSINES, atol=atol)
     assert store.zero_copy == (kind in ("npy", "mapped") and dtype in ("f4", "f8"))
     assert store.dimension == DIMENSION
 
@@ -49,7 +49,7 @@ def test_ids_alone(tmp_path: Path) -> None:
     names = [f"r{number}" for number in range(N)]
     for source in (ROWS, tmp_path / "rows.npy"):
         assert list(ArrayStore(source).ids()) == list(range(N))
-        assert Pinned(ArrayStore(source, names)).listed()[0] == tuple(names)
+        assert PinnedStore(ArrayStore(source, names)).list_ids()[0] == tuple(names)
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -57,16 +57,16 @@ def test_parquet(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     parquet.write_table(pa.table({"embedding": ROWS.tolist()}), tmp_path / "rows.parquet")
-    np.testing.assert_allclose(released(Pinned(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
+    np.testing.assert_allclose(released(PinnedStore(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
 
 
 def test_an_array_is_copied_and_a_mapped_file_is_viewed(tmp_path: Path) -> None:
     rows = ROWS.astype(np.float32)
-    snapshot = Pinned(ArrayStore(rows)).current()
+    snapshot = PinnedStore(ArrayStore(rows)).take_snapshot()
     rows[:] = 1
     np.testing.assert_allclose(np.linalg.norm(snapshot.rows, axis=1), 1, atol=1e-6)
     np.save(tmp_path / "rows.npy", ROWS)
-    snapshot = Pinned(ArrayStore(str(tmp_path / "rows.npy"))).current()
+    snapshot = PinnedStore(ArrayStore(str(tmp_path / "rows.npy"))).take_snapshot()
     assert isinstance(snapshot.rows, np.ndarray)
     assert isinstance(snapshot.rows.base, np.memmap)
 
@@ -74,19 +74,19 @@ def test_an_array_is_copied_and_a_mapped_file_is_viewed(tmp_path: Path) -> None:
 def test_an_array_that_is_written_to_in_place() -> None:
     rows = ROWS.copy()
     store = ArrayStore(rows)
-    pinned = Pinned(store)
-    pinned.current()
+    pinned = PinnedStore(store)
+    pinned.take_snapshot()
     rows *= -1
     np.testing.assert_allclose(released(pinned), COSINES, atol=1e-6)  # not seen
-    store.changed()
-    assert pinned.stale()
+    store.mark_changed()
+    assert pinned.is_stale()
     np.testing.assert_allclose(released(pinned), -COSINES, atol=1e-6)
     assert pinned.version == 2
 
 
 @pytest.mark.parametrize("ids", [[f"p{i}" for i in range(N)], tuple(range(N, 0, -1)), np.arange(N) * 2])
 def test_ids(ids: Any) -> None:
-    snapshot = Pinned(ArrayStore(ROWS, ids)).current()
+    snapshot = PinnedStore(ArrayStore(ROWS, ids)).take_snapshot()
     assert snapshot.ids == tuple(ids)
     assert type(snapshot.ids[0]) in (int, str)
 
@@ -94,16 +94,16 @@ def test_ids(ids: Any) -> None:
 def test_a_file_that_is_replaced_is_another_version(tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
     np.save(path, ROWS)
-    pinned = Pinned(ArrayStore(path))
-    assert (pinned.current().version, pinned.current().version) == (1, 1)
+    pinned = PinnedStore(ArrayStore(path))
+    assert (pinned.take_snapshot().version, pinned.take_snapshot().version) == (1, 1)
     np.save(tmp_path / "next.npy", -ROWS)
     (tmp_path / "next.npy").rename(path)
-    assert pinned.stale()
+    assert pinned.is_stale()
     np.testing.assert_allclose(released(pinned), -COSINES, atol=1e-6)
     assert pinned.version == 2
     np.save(tmp_path / "next.npy", ROWS[:5])
     (tmp_path / "next.npy").rename(path)
-    assert (len(pinned.current()), pinned.version) == (5, 3)
+    assert (len(pinned.take_snapshot()), pinned.version) == (5, 3)
 
 
 def test_a_file_of_the_same_size_and_time_is_seen_by_its_inode(tmp_path: Path) -> None:
@@ -120,15 +120,15 @@ def test_a_file_of_the_same_size_and_time_is_seen_by_its_inode(tmp_path: Path) -
 def test_a_file_that_goes(tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
     np.save(path, ROWS)
-    pinned = Pinned(ArrayStore(path))
-    pinned.current()
+    pinned = PinnedStore(ArrayStore(path))
+    pinned.take_snapshot()
     path.unlink()
     with pytest.raises(StoreError, match=r"The array in rows\.npy is gone"):
-        pinned.current()
+        pinned.take_snapshot()
 
 
 def test_one_row_is_a_collection() -> None:
-    assert len(Pinned(ArrayStore(ROWS[:1])).current()) == 1
+    assert len(PinnedStore(ArrayStore(ROWS[:1])).take_snapshot()) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_bad_rows(tmp_path: Path, bad: float, file: bool) -> None:
     rows[4] = bad
     np.save(tmp_path / "rows.npy", rows)
     with pytest.raises(StoreError, match="holds vectors that are not finite numbers; nothing was released"):
-        Pinned(ArrayStore(tmp_path / "rows.npy" if file else rows)).current()
+        PinnedStore(ArrayStore(tmp_path / "rows.npy" if file else rows)).take_snapshot()
 
 
 @pytest.mark.parametrize("pin", ["copy", "scores", "auto"])
@@ -179,13 +179,13 @@ def test_a_zero_row_is_taken_as_the_first_basis_vector(tmp_path: Path, pin: str)
     rows = ROWS.copy()
     rows[4] = 0
     np.save(tmp_path / "rows.npy", rows)
-    snapshot = Pinned(ArrayStore(tmp_path / "rows.npy"), pin=pin).current()
+    snapshot = PinnedStore(ArrayStore(tmp_path / "rows.npy"), pin=pin).take_snapshot()
     query = QUERY / np.linalg.norm(QUERY)
-    given, public = snapshot.problem(query)
+    given, public = snapshot.make_problem(query)
     assert embeddings.scores(given, public[None], "unit")[0, 4] == pytest.approx(query[0], abs=1e-6)
 
 
 @pytest.mark.parametrize(("ids", "says"), [([1] * N, "same id more than once"), ([[1]] * N, "cannot be told apart")])
 def test_bad_ids(ids: Any, says: str) -> None:
     with pytest.raises(StoreError, match=says):
-        Pinned(ArrayStore(ROWS, ids)).current()
+        PinnedStore(ArrayStore(ROWS, ids)).take_snapshot()

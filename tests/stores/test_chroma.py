@@ -19,7 +19,7 @@ from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, rais
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import ChromaStore, Convention, Pinned
+from scoreshield.stores import ChromaStore, Convention, PinnedStore
 from scoreshield.stores import chroma as adapter
 
 chromadb = pytest.importorskip("chromadb", reason="chromadb is not installed")
@@ -185,7 +185,7 @@ def test_cosines_in_every_space_of_vectors_of_any_length(space: str | None, pin:
     store, query = ChromaStore(collection), the_query()
     assert store.convention is Convention.COSINE
     np.testing.assert_allclose(store.scores(query).values, cosines(rows, query), atol=2e-6)
-    given, asked = Pinned(store, pin=pin).current().problem(unit(query))
+    given, asked = PinnedStore(store, pin=pin).take_snapshot().make_problem(unit(query))
     np.testing.assert_allclose(given @ asked, cosines(rows, query), atol=2e-6)
 
 
@@ -195,12 +195,12 @@ def test_looks_once_a_second() -> None:
     checks.filled()
     store = ChromaStore(checks.collection())
     assert store.look_every == 1.0
-    pinned, eager = Pinned(store), Pinned(store, check_every=0)
-    assert len(pinned.current()) == len(eager.current()) == N
+    pinned, eager = PinnedStore(store), PinnedStore(store, check_every=0)
+    assert len(pinned.take_snapshot()) == len(eager.take_snapshot()) == N
     checks.remove(checks.ids[0])
-    assert (len(pinned.current()), len(eager.current())) == (N, N - 1)
+    assert (len(pinned.take_snapshot()), len(eager.take_snapshot())) == (N, N - 1)
     pinned._looked -= 1.0  # a second later
-    assert len(pinned.current()) == N - 1
+    assert len(pinned.take_snapshot()) == N - 1
 
 
 @pytest.mark.parametrize("what", ["come", "go"])
@@ -258,4 +258,4 @@ def test_bad_arguments() -> None:
     store = ChromaStore(collection)
     client.delete_collection(name)
     with pytest.raises(StoreError, match=r"failed while telling its state \(NotFoundError\)"):
-        Pinned(store).current()
+        PinnedStore(store).take_snapshot()

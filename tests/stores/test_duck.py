@@ -14,7 +14,7 @@ import pytest
 from stores.store_checks import DIMENSION, N, StoreChecks, raising, the_query, unit
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores import DuckDBStore, ParquetStore, Pinned
+from scoreshield.stores import DuckDBStore, ParquetStore, PinnedStore
 
 duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
 
@@ -159,7 +159,7 @@ def test_missing_and_infinite(values: str, match: str, pin: str) -> None:
         connection.execute("CREATE TABLE t (id INT, embedding FLOAT[2])")
         connection.execute(f"INSERT INTO t VALUES {values}")
         with pytest.raises(StoreError, match=match):
-            Pinned(DuckDBStore(connection, "t"), pin=pin).current()
+            PinnedStore(DuckDBStore(connection, "t"), pin=pin).take_snapshot()
 
 
 def test_missing_numbers() -> None:
@@ -211,7 +211,7 @@ def test_state_of_a_connection(change: str, tmp_path: Path) -> None:
         connection.execute(STATES[change])
         after = store.state()
         assert after != before
-        store.changed()
+        store.mark_changed()
         assert store.state() != after
 
 
@@ -227,8 +227,8 @@ def test_the_table_that_the_name_means_on_the_connection(tmp_path: Path) -> None
         database = DuckDBStore(connection, "people")
         connection.execute("USE memory.main")
         for store, one in ((schema, 2), (database, 3), (DuckDBStore(connection, "people"), 1)):
-            assert Pinned(store).current().ids == (one,)
-        assert Pinned(DuckDBStore(connection, "people", schema="S")).current().ids == (2,)
+            assert PinnedStore(store).take_snapshot().ids == (one,)
+        assert PinnedStore(DuckDBStore(connection, "people", schema="S")).take_snapshot().ids == (2,)
         connection.execute(table.format(4).replace("TABLE", "TEMP TABLE"))
         with pytest.raises(InvalidInput, match="people is temporary: only its own connection can read it"):
             DuckDBStore(connection, "people")
@@ -247,9 +247,9 @@ def test_wide_ids_stay_what_they_are(kind: str, pin: str) -> None:
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute(f"CREATE TABLE t (id {kind}, embedding FLOAT[2])")
         connection.execute(f"INSERT INTO t VALUES ({largest}, [1, 0]), ({largest - 1}, [0, 1]), (9, [1, 1])")
-        snapshot = Pinned(DuckDBStore(connection, "t"), pin=pin).current()
+        snapshot = PinnedStore(DuckDBStore(connection, "t"), pin=pin).take_snapshot()
         assert snapshot.ids == (9, largest - 1, largest)
-        rows, asked = snapshot.problem(np.array([1.0, 0.0]))
+        rows, asked = snapshot.make_problem(np.array([1.0, 0.0]))
         np.testing.assert_allclose(rows @ asked, [0.5**0.5, 0, 1], atol=1e-6)
 
 
@@ -281,7 +281,7 @@ def test_vectors_without_numbers_and_of_any_length() -> None:
         np.testing.assert_allclose(scored.values, [0.6, 0.6], atol=1e-6)
         connection.execute("INSERT INTO t VALUES (3, [3e200, 4e200])")
         with pytest.raises(StoreError, match=r"no finite numbers|not finite"):
-            Pinned(DuckDBStore(connection, "t"), pin="scores").current()
+            PinnedStore(DuckDBStore(connection, "t"), pin="scores").take_snapshot()
 
 
 def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
     with contextlib.closing(duckdb.connect(path)) as connection:
         connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0]::FLOAT[2] AS embedding")
     store = DuckDBStore(path, "people")
-    assert Pinned(store).current().ids == (1,)
+    assert PinnedStore(store).take_snapshot().ids == (1,)
     with pytest.raises(duckdb.InvalidInputException, match="read-only"):
         store._read(lambda cursor: cursor.execute("DELETE FROM people"))
     code = f"import duckdb; c = duckdb.connect({str(path)!r}); print('open', flush=True); input()"
@@ -298,20 +298,20 @@ def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(StoreError, match=r"failed while giving its vectors \(IOException\)"):
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
     finally:
         other.communicate("\n")
-    assert Pinned(store).current().ids == (1,)
+    assert PinnedStore(store).take_snapshot().ids == (1,)
 
 
 def test_a_database_closed_under_way() -> None:
     connection = duckdb.connect()
     connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0, 0, 0, 0, 0, 0, 1]::FLOAT[8] AS embedding")
-    pinned = Pinned(DuckDBStore(connection, "people"))
-    pinned.current()
+    pinned = PinnedStore(DuckDBStore(connection, "people"))
+    pinned.take_snapshot()
     connection.close()
     with pytest.raises(StoreError, match=r"failed while telling its state \(ConnectionException\)"):
-        pinned.current()
+        pinned.take_snapshot()
 
 
 def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_parquet_written_by_pyarrow(tmp_path: Path) -> None:
     for kind in (pa.list_(pa.float64()), pa.list_(pa.float32(), DIMENSION)):
         table = pa.table({"id": [f"p{i}" for i in range(9)], "embedding": pa.array(rows.tolist(), kind)})
         pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "p.parquet", row_group_size=4)
-        snapshot = Pinned(ParquetStore(tmp_path / "p.parquet")).current()
+        snapshot = PinnedStore(ParquetStore(tmp_path / "p.parquet")).take_snapshot()
         np.testing.assert_allclose(snapshot.rows, rows, atol=1e-6)
         scored = ParquetStore(tmp_path / "p.parquet").scores(the_query())
         np.testing.assert_allclose(scored.values, rows @ the_query(), atol=1e-6)

@@ -20,7 +20,7 @@ from stores.store_checks import DIMENSION, StoreChecks, cosines, raising, the_qu
 from scoreshield.errors import InvalidInput, StoreError  # noqa: E402
 from scoreshield.privacy.ledger import Ledger  # noqa: E402
 from scoreshield.search import PrivateSearch  # noqa: E402
-from scoreshield.stores import Convention, FaissStore, Pinned  # noqa: E402
+from scoreshield.stores import Convention, FaissStore, PinnedStore  # noqa: E402
 
 RNG = np.random.default_rng(21)
 D = 16
@@ -152,18 +152,18 @@ class TestEveryIndex:
         np.testing.assert_allclose(unit(records.vectors) @ QUERY, expected, atol=atol)
         np.testing.assert_allclose(store.convention.to_cosine(scored.values), expected, atol=atol)
         assert store.zero_copy is in_place
-        snapshot = Pinned(store).current()
+        snapshot = PinnedStore(store).take_snapshot()
         assert all(type(one) is int for one in snapshot.ids)
-        rows, asked = snapshot.problem(QUERY.astype(np.float64))
+        rows, asked = snapshot.make_problem(QUERY.astype(np.float64))
         np.testing.assert_allclose(unit(rows) @ asked, expected, atol=atol)
 
     @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF8,Flat", "SQfp16"])
     def test_given_ids(self, factory: str) -> None:
         names = [f"doc {i}" for i in range(400)]
-        snapshot = Pinned(FaissStore(built(factory), ids=names)).current()
+        snapshot = PinnedStore(FaissStore(built(factory), ids=names)).take_snapshot()
         assert snapshot.ids == tuple(names)
         with pytest.raises(StoreError, match="holds 400 records, and 399 ids were given"):
-            Pinned(FaissStore(built(factory), ids=names[1:])).current()
+            PinnedStore(FaissStore(built(factory), ids=names[1:])).take_snapshot()
         with pytest.raises(InvalidInput, match="has ids of its own; leave 'ids' out"):
             FaissStore(built("IDMap,Flat"), ids=names)
 
@@ -194,7 +194,9 @@ class TestEveryIndex:
         index.add(rows)
         every = faiss.SearchParametersIVF(nprobe=200)
         assert len(index.range_search(QUERY[None], -np.inf, params=every)[2]) < 1_900
-        given, asked = Pinned(FaissStore(index), pin="scores").current().problem(QUERY.astype(np.float64))
+        given, asked = (
+            PinnedStore(FaissStore(index), pin="scores").take_snapshot().make_problem(QUERY.astype(np.float64))
+        )
         np.testing.assert_allclose(given @ asked, cosines(rows, QUERY), atol=1e-6)
 
     @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2], ids=["ip", "l2"])
@@ -220,12 +222,12 @@ class TestEveryIndex:
     def test_lists_with_any_ids(self) -> None:
         index = built("IVF8,Flat", rows=ROWS[:0])
         index.add_with_ids(ROWS[:50], np.arange(50) * 10**12)
-        assert Pinned(FaissStore(index)).current().ids == tuple(range(0, 50 * 10**12, 10**12))
+        assert PinnedStore(FaissStore(index)).take_snapshot().ids == tuple(range(0, 50 * 10**12, 10**12))
 
     def test_from_a_file_mapped(self, tmp_path: Path) -> None:
         faiss.write_index(built("Flat"), str(tmp_path / "index"))
         index = faiss.read_index(str(tmp_path / "index"), faiss.IO_FLAG_MMAP_IFC)
-        rows, asked = Pinned(FaissStore(index)).current().problem(QUERY.astype(np.float64))
+        rows, asked = PinnedStore(FaissStore(index)).take_snapshot().make_problem(QUERY.astype(np.float64))
         np.testing.assert_allclose(unit(rows) @ asked, cosines(ROWS, QUERY), atol=1e-6)
 
 
@@ -240,22 +242,22 @@ class TestGivenIds:
     def test_one_goes_and_one_comes(self, factory: str, gone: int, pin: str) -> None:
         index, names = built(factory), list(self.NAMES)
         store = FaissStore(index, ids=names)
-        pinned = Pinned(store, pin=pin)
-        pinned.current()
+        pinned = PinnedStore(store, pin=pin)
+        pinned.take_snapshot()
         index.remove_ids(np.array([gone]))
         index.add(-ROWS[:1])
         for _ in range(2):
             with pytest.raises(
-                StoreError, match=r"given ids may be of other records .* changed\(ids\), or use an IDMap"
+                StoreError, match=r"given ids may be of other records .* mark_changed\(ids\), or use an IDMap"
             ):
-                pinned.current()
-        store.changed()  # says nothing of ids
+                pinned.take_snapshot()
+        store.mark_changed()  # says nothing of ids
         with pytest.raises(StoreError, match="given ids may be of other records"):
-            pinned.current()
+            pinned.take_snapshot()
         del names[gone]
-        store.changed([*names, "new"])
-        snapshot = pinned.current()
-        rows, asked = snapshot.problem(QUERY.astype(np.float64))
+        store.mark_changed([*names, "new"])
+        snapshot = pinned.take_snapshot()
+        rows, asked = snapshot.make_problem(QUERY.astype(np.float64))
         expected = cosines(np.vstack([np.delete(ROWS, gone, axis=0), -ROWS[:1]]), QUERY)
         assert snapshot.ids == (*names, "new")
         np.testing.assert_allclose(unit(rows) @ asked, expected, atol=READ[factory][0])
@@ -270,17 +272,17 @@ class TestGivenIds:
 
     def test_a_list_grows_along_with_the_index(self) -> None:
         index, names = built("Flat"), list(self.NAMES)
-        pinned = Pinned(FaissStore(index, ids=names))
-        pinned.current()
+        pinned = PinnedStore(FaissStore(index, ids=names))
+        pinned.take_snapshot()
         index.add(ROWS[:2])
         with pytest.raises(StoreError, match="holds 402 records, and 400 ids were given"):
-            pinned.current()
+            pinned.take_snapshot()
         names += ["one", "two"]
-        assert pinned.current().ids == tuple(names)
+        assert pinned.take_snapshot().ids == tuple(names)
         index.remove_ids(np.array([400]))  # of those that came later
         index.add(-ROWS[:1])
         with pytest.raises(StoreError, match="given ids may be of other records"):
-            pinned.current()
+            pinned.take_snapshot()
 
     def test_removed_and_nothing_added(self) -> None:
         index, names = built("Flat"), list(self.NAMES)
@@ -292,11 +294,11 @@ class TestGivenIds:
 
     def test_lists_keep_their_numbers(self) -> None:
         index = built("IVF8,Flat")
-        pinned = Pinned(FaissStore(index, ids=self.NAMES))
-        pinned.current()
+        pinned = PinnedStore(FaissStore(index, ids=self.NAMES))
+        pinned.take_snapshot()
         index.remove_ids(np.array([3]))
         index.add_with_ids(-ROWS[3:4], np.array([3]))
-        rows, asked = pinned.current().problem(QUERY.astype(np.float64))
+        rows, asked = pinned.take_snapshot().make_problem(QUERY.astype(np.float64))
         expected = np.where(np.arange(400) == 3, -1, 1) * cosines(ROWS, QUERY)
         np.testing.assert_allclose(rows @ asked, expected, atol=1e-6)
 
@@ -305,12 +307,12 @@ class TestGivenIds:
         index = built("Flat", rows=ROWS[:3])
         with pytest.raises(InvalidInput, match="'ids' parameter of FaissStore must be a sequence, one id a record"):
             FaissStore(index, ids=ids)
-        with pytest.raises(InvalidInput, match=r"'ids' parameter of FaissStore\.changed must be a sequence"):
-            FaissStore(index).changed(ids)
+        with pytest.raises(InvalidInput, match=r"'ids' parameter of FaissStore\.mark_changed must be a sequence"):
+            FaissStore(index).mark_changed(ids)
 
     def test_an_array_of_ids(self) -> None:
         index = built("Flat", rows=ROWS[:3])
-        ids = Pinned(FaissStore(index, ids=np.array([7, 8, 9]))).current().ids
+        ids = PinnedStore(FaissStore(index, ids=np.array([7, 8, 9]))).take_snapshot().ids
         assert ids == (7, 8, 9)
         assert all(type(one) is int for one in ids)
 
@@ -318,7 +320,7 @@ class TestGivenIds:
 class TestView:
     def test_it_is_faiss_s_own_memory_and_cannot_be_written(self) -> None:
         index = built("Flat")
-        view = Pinned(FaissStore(index)).current().rows
+        view = PinnedStore(FaissStore(index)).take_snapshot().rows
         own = faiss.rev_swig_ptr(index.get_xb(), 400 * D)
         assert np.shares_memory(view, own)
         with pytest.raises(ValueError, match="read-only"):
@@ -326,22 +328,22 @@ class TestView:
 
     def test_memory_that_moves_is_viewed_anew(self) -> None:
         index = built("Flat")
-        pinned = Pinned(FaissStore(index), check_every=3600)
-        pinned.current()
+        pinned = PinnedStore(FaissStore(index), check_every=3600)
+        pinned.take_snapshot()
         index.add(np.repeat(ROWS, 50, axis=0))  # moves everything
         gc.collect()
-        snapshot = pinned.current()
+        snapshot = pinned.take_snapshot()
         assert (len(snapshot), snapshot.version) == (400 * 51, 2)
         np.testing.assert_array_equal(snapshot.rows[:400], ROWS)  # type: ignore[index]
 
     def test_the_index_outlives_its_user(self) -> None:
         index = built("IDMap2,Flat")
-        pinned = Pinned(FaissStore(index))
-        snapshot = pinned.current()
+        pinned = PinnedStore(FaissStore(index))
+        snapshot = pinned.take_snapshot()
         del index
         gc.collect()
         np.testing.assert_array_equal(snapshot.rows, ROWS)
-        assert len(pinned.current()) == 400
+        assert len(pinned.take_snapshot()) == 400
 
 
 class TestState:
@@ -399,7 +401,7 @@ class TestState:
         token = store.state()
         faiss.rev_swig_ptr(index.get_xb(), 400 * D).reshape(400, D)[5] = 1
         assert store.state() == token  # as the documentation says
-        store.changed()
+        store.mark_changed()
         assert store.state() != token
 
 
@@ -450,7 +452,7 @@ class TestBadIndexes:
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8", "SQfp16", "IDMap,Flat"])
     def test_empty_or_untrained(self, factory: str, pin: str) -> None:
         with pytest.raises(StoreError, match="holds no records"):
-            Pinned(FaissStore(faiss.index_factory(D, factory)), pin=pin).current()
+            PinnedStore(FaissStore(faiss.index_factory(D, factory)), pin=pin).take_snapshot()
 
     @pytest.mark.parametrize("pin", ["auto", "copy", "scores"])
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQfp16"])
@@ -459,7 +461,7 @@ class TestBadIndexes:
         index = built(factory)
         index.add(np.full((1, D), bad, dtype=np.float32))
         with pytest.raises(StoreError, match="not finite numbers"):
-            Pinned(FaissStore(index), pin=pin).current()
+            PinnedStore(FaissStore(index), pin=pin).take_snapshot()
 
     def test_numbers_that_lists_give_twice(self) -> None:
         index = built("IVF8,Flat")
@@ -467,7 +469,7 @@ class TestBadIndexes:
         index.add(ROWS[:1])  # FAISS numbers it 399, which is there
         for pin in ("copy", "scores"):
             with pytest.raises(StoreError, match="same id more than once"):
-                Pinned(FaissStore(index), pin=pin).current()
+                PinnedStore(FaissStore(index), pin=pin).take_snapshot()
 
 
 @pytest.mark.parametrize("factory", READ)

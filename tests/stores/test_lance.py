@@ -13,7 +13,7 @@ import pytest
 from stores.store_checks import DIMENSION, N, StoreChecks, cosines, raising, the_query, unit
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores import LanceStore, Pinned
+from scoreshield.stores import LanceStore, PinnedStore
 
 lancedb = pytest.importorskip("lancedb", reason="lancedb is not installed")
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -102,12 +102,14 @@ def test_no_index_answers(tmp_path: Path, kind: str) -> None:
 def test_other_processes_writes(tmp_path: Path) -> None:
     rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
     writer = lancedb.connect(tmp_path).create_table("people", table_of(range(5), rows))
-    late = Pinned(LanceStore(lancedb.connect(tmp_path).open_table("people")))
-    soon = Pinned(LanceStore(lancedb.connect(tmp_path, read_consistency_interval=timedelta(0)).open_table("people")))
-    assert len(late.current()) == len(soon.current()) == 5
+    late = PinnedStore(LanceStore(lancedb.connect(tmp_path).open_table("people")))
+    soon = PinnedStore(
+        LanceStore(lancedb.connect(tmp_path, read_consistency_interval=timedelta(0)).open_table("people"))
+    )
+    assert len(late.take_snapshot()) == len(soon.take_snapshot()) == 5
     writer.delete("id = 3")
-    assert len(late.current()) == 5  # as the documentation says
-    assert soon.current().ids == (0, 1, 2, 4)
+    assert len(late.take_snapshot()) == 5  # as the documentation says
+    assert soon.take_snapshot().ids == (0, 1, 2, 4)
     assert soon.version == 2
 
 
@@ -118,17 +120,17 @@ def test_a_table_dropped_and_made_again(where: str, tmp_path: Path) -> None:
     database = lancedb.connect(place, read_consistency_interval=timedelta(0))
     rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
     table = database.create_table("people", table_of(range(5), rows))
-    pinned = Pinned(LanceStore(table))
-    assert [pinned.current().version, pinned.current().version] == [1, 1]
+    pinned = PinnedStore(LanceStore(table))
+    assert [pinned.take_snapshot().version, pinned.take_snapshot().version] == [1, 1]
     version = table.version
     database.drop_table("people")
     database.create_table("people", table_of(range(5), -rows))
     assert table.version == version
-    np.testing.assert_allclose(pinned.current().rows, -rows, atol=1e-6)
+    np.testing.assert_allclose(pinned.take_snapshot().rows, -rows, atol=1e-6)
     assert pinned.version == 2
-    assert not pinned.stale()
-    pinned.store.changed()  # type: ignore[attr-defined]
-    assert pinned.stale()
+    assert not pinned.is_stale()
+    pinned.store.mark_changed()  # type: ignore[attr-defined]
+    assert pinned.is_stale()
 
 
 @pytest.mark.parametrize("scale", [1e19, 1e25, 1e-25, 1e18])
@@ -137,13 +139,13 @@ def test_lengths_that_cannot_be_squared(scale: float, tmp_path: Path) -> None:
     rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
     rows[3] *= 0.9 * scale
     table = lancedb.connect(tmp_path).create_table("people", table_of(range(5), rows))
-    pinned = Pinned(LanceStore(table), pin="scores")
+    pinned = PinnedStore(LanceStore(table), pin="scores")
     if scale == 1e18:
-        given, asked = pinned.current().problem(unit(the_query()))
+        given, asked = pinned.take_snapshot().make_problem(unit(the_query()))
         np.testing.assert_allclose(given @ asked, cosines(rows, the_query()), atol=2e-6)
     else:
         with pytest.raises(StoreError, match="whose lengths LanceDB cannot square; use pin='copy'"):
-            pinned.current()
+            pinned.take_snapshot()
 
 
 def test_missing_vectors_and_ids(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_missing_vectors_and_ids(tmp_path: Path) -> None:
         table.add([odd])
         for pin in ("copy", "scores"):
             with pytest.raises(StoreError, match=r"has rows without|gave 2 scores for 3 records"):
-                Pinned(LanceStore(table), pin=pin).current()
+                PinnedStore(LanceStore(table), pin=pin).take_snapshot()
 
 
 def test_a_record_that_comes_between_counting_and_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from stores.store_checks import DIMENSION, N, StoreChecks, cosines, the_query, u
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import Convention, PgVectorStore, Pinned
+from scoreshield.stores import Convention, PgVectorStore, PinnedStore
 from scoreshield.stores import pgvector as adapter
 
 psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
@@ -199,10 +199,10 @@ def test_vectors_of_any_length(database: Database) -> None:
     assert store.convention is Convention.COSINE
     np.testing.assert_allclose(store.scores(query).values, [0.6, -1, 0.6, 0.6, -0.8], atol=1e-6)
     for pin in ("copy", "scores"):
-        given, asked = Pinned(store, pin=pin).current().problem(query.astype(np.float64))
+        given, asked = PinnedStore(store, pin=pin).take_snapshot().make_problem(query.astype(np.float64))
         np.testing.assert_allclose(given @ asked, [0.6, -1, 0.6, 0.6, -0.8], atol=1e-6)
     database.fill("people", [5], [[1e-40, 1e-40]])
-    given, asked = Pinned(store, pin="scores").current().problem(query.astype(np.float64))
+    given, asked = PinnedStore(store, pin="scores").take_snapshot().make_problem(query.astype(np.float64))
     assert given[5] @ asked == pytest.approx(query[0])  # too short to be scored: the first basis vector
     store.close()
 
@@ -214,7 +214,7 @@ def test_ids_that_are_not_numbers(database: Database, kind: str) -> None:
     store = PgVectorStore(database.url, "people")
     for pin in ("copy", "scores"):
         with pytest.raises(StoreError, match=r"NaN for an id"):
-            Pinned(store, pin=pin).current()
+            PinnedStore(store, pin=pin).take_snapshot()
     store.close()
 
 
@@ -225,7 +225,7 @@ def test_nulls(database: Database, row: tuple[Any, Any]) -> None:
     store = PgVectorStore(database.url, "people")
     for pin in ("copy", "scores"):
         with pytest.raises(StoreError, match="has rows without an id or a vector"):
-            Pinned(store, pin=pin).current()
+            PinnedStore(store, pin=pin).take_snapshot()
     store.close()
 
 
@@ -248,7 +248,7 @@ def test_extension_in_a_schema_off_the_search_path(server: str) -> None:
     database.fill("people", [1], [[1, 0]])
     url = database.url.replace(",public", "")
     store = PgVectorStore(url, "people")
-    assert len(Pinned(store).current()) == 1
+    assert len(PinnedStore(store).take_snapshot()) == 1
     store.close()
 
 
@@ -373,10 +373,10 @@ def test_inherited_table(database: Database) -> None:
     database.run("CREATE TABLE people (id int, embedding vector(2))", "CREATE TABLE staff () INHERITS (people)")
     database.fill("staff", [1], [[1, 0]])
     store = PgVectorStore(database.url, "people")
-    pinned = Pinned(store)
-    assert pinned.current().ids == (1,)
+    pinned = PinnedStore(store)
+    assert pinned.take_snapshot().ids == (1,)
     database.run("UPDATE staff SET embedding = '[0,1]'")
-    assert pinned.current().rows.tolist() == [[0, 1]]
+    assert pinned.take_snapshot().rows.tolist() == [[0, 1]]
     store.close()
 
 
@@ -386,11 +386,11 @@ def test_partitioned_table(database: Database) -> None:
     database.run("CREATE TABLE high PARTITION OF people FOR VALUES FROM (10) TO (20)")
     database.fill("people", [11, 1], [[1, 0], [0, 1]])
     store = PgVectorStore(database.url, "people")
-    pinned = Pinned(store)
-    assert pinned.current().ids == (1, 11)
-    assert not pinned.stale()
+    pinned = PinnedStore(store)
+    assert pinned.take_snapshot().ids == (1, 11)
+    assert not pinned.is_stale()
     database.run("UPDATE high SET embedding = '[0.6,0.8]'")
-    np.testing.assert_allclose(pinned.current().rows, [[0, 1], [0.6, 0.8]], atol=1e-7)
+    np.testing.assert_allclose(pinned.take_snapshot().rows, [[0, 1], [0.6, 0.8]], atol=1e-7)
     store.close()
 
 
@@ -448,7 +448,7 @@ def test_a_function_that_connects(database: Database) -> None:
         return opened[-1]
 
     store = PgVectorStore(connect, "people")
-    assert Pinned(store).current().ids == (1,)
+    assert PinnedStore(store).take_snapshot().ids == (1,)
     assert len(opened) == 1
     store.close()
     assert opened[0].closed
@@ -474,7 +474,7 @@ def test_a_connection_with_vectors_registered(database: Database) -> None:
         return connection
 
     store = PgVectorStore(connect, "people")
-    assert Pinned(store).current().rows.tolist() == [[1, 0]]
+    assert PinnedStore(store).take_snapshot().rows.tolist() == [[1, 0]]
     store.close()
 
 

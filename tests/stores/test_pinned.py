@@ -13,7 +13,7 @@ import pytest
 from stores.store_checks import arrays_behind
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores import Convention, Pinned, Records, Scored
+from scoreshield.stores import Convention, PinnedStore, Records, StoreScores
 
 N, DIMENSION = 60, 5
 
@@ -40,13 +40,13 @@ class Memory:
         self.looks += 1
         return self.token
 
-    def scores(self, query: Any) -> Scored:
+    def scores(self, query: Any) -> StoreScores:
         self.scorings += 1
         rows = self.rows.astype(np.float64)
         with np.errstate(all="ignore"):
             cosines = rows @ query.astype(np.float64) / np.linalg.norm(rows, axis=1)
         ids = list(self.ids)[self.order] if isinstance(self.order, slice) else [self.ids[i] for i in self.order]
-        return Scored(ids, self.convert(cosines[self.order]).astype(np.float32))
+        return StoreScores(ids, self.convert(cosines[self.order]).astype(np.float32))
 
     def records(self) -> Records | None:
         self.reads += 1
@@ -63,12 +63,12 @@ def cosines(rows: Any) -> Any:
 
 class TestSnapshot:
     def test_copy_is_unit_float32_contiguous_frozen(self) -> None:
-        snapshot = Pinned(Memory(), pin="copy").current()
+        snapshot = PinnedStore(Memory(), pin="copy").take_snapshot()
         rows = snapshot.rows
         assert rows is not None
         assert (rows.dtype, rows.flags.c_contiguous, rows.flags.writeable) == (np.float32, True, False)
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
-        given, asked = snapshot.problem(QUERY)
+        given, asked = snapshot.make_problem(QUERY)
         np.testing.assert_allclose(given @ asked, cosines(Memory().rows), atol=1e-6)
         assert (len(snapshot), snapshot.version, snapshot.ids[:2]) == (N, 1, ("r0", "r1"))
 
@@ -79,8 +79,8 @@ class TestSnapshot:
             Convention.SQUARED_L2: lambda c: 2 - 2 * c,
         }.get(convention, lambda c: c)
         store = Memory(convention=convention, convert=convert)
-        snapshot = Pinned(store, pin="scores").current()
-        rows, asked = snapshot.problem(QUERY)
+        snapshot = PinnedStore(store, pin="scores").take_snapshot()
+        rows, asked = snapshot.make_problem(QUERY)
         assert snapshot.rows is None
         assert rows.shape == (N, 2)
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-12)
@@ -89,22 +89,22 @@ class TestSnapshot:
 
     def test_scores_out_of_range_by_rounding_are_clipped(self) -> None:
         store = Memory(np.tile(QUERY, (3, 1)), convert=lambda c: c * 1.0000004)
-        rows, asked = Pinned(store, pin="scores").current().problem(QUERY)
+        rows, asked = PinnedStore(store, pin="scores").take_snapshot().make_problem(QUERY)
         assert (rows @ asked).max() == 1.0
         assert np.isfinite(rows).all()
 
     def test_scores_in_another_order_are_put_back(self) -> None:
         store = Memory()
-        snapshot = Pinned(store, pin="scores").current()
+        snapshot = PinnedStore(store, pin="scores").take_snapshot()
         store.order = np.random.default_rng(1).permutation(N)
-        rows, asked = snapshot.problem(QUERY)
+        rows, asked = snapshot.make_problem(QUERY)
         np.testing.assert_allclose(rows @ asked, cosines(store.rows), atol=1e-6)
 
     def test_nothing_of_it_is_shown_or_pickled(self) -> None:
-        pinned = Pinned(Memory())
-        snapshot = pinned.current()
+        pinned = PinnedStore(Memory())
+        snapshot = pinned.take_snapshot()
         assert repr(snapshot) == "<Snapshot of The memory: 60 records, version 1>"
-        assert repr(pinned) == "<Pinned The memory, version 1>"
+        assert repr(pinned) == "<PinnedStore The memory, version 1>"
         for thing in (snapshot, pinned):
             with pytest.raises(InvalidInput, match="is not pickled"):
                 pickle.dumps(thing)
@@ -113,71 +113,71 @@ class TestSnapshot:
 class TestVersions:
     def test_read_once_until_the_state_changes(self) -> None:
         store = Memory()
-        pinned = Pinned(store)
-        assert (pinned.version, pinned.stale()) == (0, True)
-        first = pinned.current()
-        assert pinned.current() is first
-        assert (store.reads, store.scorings, pinned.stale()) == (1, 1, False)
+        pinned = PinnedStore(store)
+        assert (pinned.version, pinned.is_stale()) == (0, True)
+        first = pinned.take_snapshot()
+        assert pinned.take_snapshot() is first
+        assert (store.reads, store.scorings, pinned.is_stale()) == (1, 1, False)
         store.rows, store.ids, store.token = store.rows[:10], store.ids[:10], 2
-        assert pinned.stale()
-        second = pinned.current()
+        assert pinned.is_stale()
+        second = pinned.take_snapshot()
         assert (second.version, len(second), len(first), store.reads) == (2, 10, N, 2)
         store.token = 1  # back to what it was before: another version all the same
-        assert pinned.current().version == 3
+        assert pinned.take_snapshot().version == 3
 
     @pytest.mark.parametrize("token", [None, 0, "", ()])
     def test_a_state_may_be_any_token(self, token: Hashable) -> None:
-        pinned = Pinned(Memory(token=token))
-        assert [pinned.current().version for _ in range(2)] == [1, 1]
-        assert not pinned.stale()
+        pinned = PinnedStore(Memory(token=token))
+        assert [pinned.take_snapshot().version for _ in range(2)] == [1, 1]
+        assert not pinned.is_stale()
 
     def test_check_every(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [100.0]
         monkeypatch.setattr("scoreshield.stores.pinned.time.monotonic", lambda: now[0])
         store = Memory()
-        pinned = Pinned(store, check_every=10)
-        pinned.current()
+        pinned = PinnedStore(store, check_every=10)
+        pinned.take_snapshot()
         looked, store.token = store.looks, 2
         now[0] = 109.9
-        assert (pinned.current().version, store.looks) == (1, looked)
+        assert (pinned.take_snapshot().version, store.looks) == (1, looked)
         now[0] = 110.1
-        assert pinned.current().version == 2
+        assert pinned.take_snapshot().version == 2
 
     def test_an_adapter_says_how_often_to_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [100.0]
         monkeypatch.setattr("scoreshield.stores.pinned.time.monotonic", lambda: now[0])
         for look_every, given, looks in ((10.0, None, 0), (10.0, 0, 1), (10.0, 3, 1), (None, None, 1), (None, 10, 0)):
             store = Memory() if look_every is None else Memory(look_every=look_every)
-            pinned = Pinned(store) if given is None else Pinned(store, check_every=given)
-            pinned.current()
+            pinned = PinnedStore(store) if given is None else PinnedStore(store, check_every=given)
+            pinned.take_snapshot()
             before = store.looks
             now[0] += 5
-            pinned.current()
+            pinned.take_snapshot()
             assert store.looks - before == looks, (look_every, given)
         with pytest.raises(InvalidInput, match="'check_every' parameter"):
-            Pinned(Memory(look_every=-1))
+            PinnedStore(Memory(look_every=-1))
 
     @pytest.mark.parametrize("pin", ["copy", "scores"])
     def test_a_snapshot_knows_the_state_it_was_read_in(self, pin: str) -> None:
         store = Memory()
-        pinned = Pinned(store, pin=pin)
-        first = pinned.current()
+        pinned = PinnedStore(store, pin=pin)
+        first = pinned.take_snapshot()
         store.token = "next"
-        assert (first.state, pinned.current().state) == (1, "next")
-        view = Pinned(Memory(zero_copy=True, token=5))
-        assert [view.current().state for _ in range(2)] == [5, 5]
+        assert (first.state, pinned.take_snapshot().state) == (1, "next")
+        view = PinnedStore(Memory(zero_copy=True, token=5))
+        assert [view.take_snapshot().state for _ in range(2)] == [5, 5]
 
     def test_listed_keeps_no_vector_that_was_not_held(self) -> None:
         store = Memory()
-        pinned = Pinned(store)
-        assert pinned.listed() == (tuple(store.ids), 1)
+        pinned = PinnedStore(store)
+        assert pinned.list_ids() == (tuple(store.ids), 1)
         assert pinned._snapshot is None
-        held = pinned.current()
-        assert pinned.listed() == (held.ids, 1)
-        assert pinned.current() is held
+        held = pinned.take_snapshot()
+        assert pinned.list_ids() == (held.ids, 1)
+        assert pinned.take_snapshot() is held
         store.token, store.rows = 2, np.full((N, DIMENSION), np.nan, dtype=np.float32)
         with pytest.raises(StoreError, match="not finite"):
-            pinned.listed()
+            pinned.list_ids()
         assert pinned._snapshot is None
 
     def test_listed_asks_an_adapter_that_can_tell_ids_alone(self) -> None:
@@ -191,40 +191,40 @@ class TestVersions:
                 return self.names
 
         store = Listing()
-        pinned = Pinned(store)
-        assert pinned.listed() == (tuple(store.names), 1)
+        pinned = PinnedStore(store)
+        assert pinned.list_ids() == (tuple(store.names), 1)
         assert (store.reads, store.scorings, pinned.version) == (0, 0, 0)
         store.names = ["a", "a"]
         with pytest.raises(StoreError, match="the same id more than once"):
-            pinned.listed()
+            pinned.list_ids()
         store.names = None
         with pytest.raises(StoreError, match=r"failed while giving its ids \(TypeError\)"):
-            pinned.listed()
+            pinned.list_ids()
 
     def test_forget_lets_go_and_keeps_the_version(self) -> None:
         store = Memory()
-        pinned = Pinned(store)
-        pinned.current()
+        pinned = PinnedStore(store)
+        pinned.take_snapshot()
         pinned.forget()
-        assert pinned.current().version == 1
+        assert pinned.take_snapshot().version == 1
         assert store.reads == 2
 
     def test_a_reading_that_fails_is_tried_again_and_the_old_version_is_not_answered_from(self) -> None:
         store = Memory()
-        pinned = Pinned(store)
-        pinned.current()
+        pinned = PinnedStore(store)
+        pinned.take_snapshot()
         good = store.rows
         store.token, store.rows = 2, np.full((N, DIMENSION), np.nan, dtype=np.float32)
         for _ in range(2):
             with pytest.raises(StoreError, match="not finite"):
-                pinned.current()
+                pinned.take_snapshot()
         store.rows = good
-        assert pinned.current().version == 2
+        assert pinned.take_snapshot().version == 2
 
     def test_threads_read_a_version_once(self) -> None:
         store = Memory()
-        pinned, found = Pinned(store), []
-        threads = [threading.Thread(target=lambda: found.append(pinned.current())) for _ in range(8)]
+        pinned, found = PinnedStore(store), []
+        threads = [threading.Thread(target=lambda: found.append(pinned.take_snapshot())) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -236,41 +236,41 @@ class TestVersions:
 class TestViews:
     def test_a_view_is_the_store_s_own_memory_taken_anew_each_time(self) -> None:
         store = Memory(zero_copy=True)
-        pinned = Pinned(store, check_every=3600)
-        assert np.shares_memory(pinned.current().rows, store.rows)
+        pinned = PinnedStore(store, check_every=3600)
+        assert np.shares_memory(pinned.take_snapshot().rows, store.rows)
         store.rows = store.rows.copy()  # moved: what was viewed before may be gone, whatever check_every says
-        snapshot = pinned.current()
+        snapshot = pinned.take_snapshot()
         assert np.shares_memory(snapshot.rows, store.rows)
         assert snapshot.version == 1
 
     def test_rows_of_any_length_are_viewed_as_they_are(self) -> None:
         store = Memory(zero_copy=True)
-        rows, asked = Pinned(store, pin="view").current().problem(QUERY)
+        rows, asked = PinnedStore(store, pin="view").take_snapshot().make_problem(QUERY)
         assert rows is store.rows
         assert asked is QUERY
 
     def test_copy_on_request(self) -> None:
         store = Memory(zero_copy=True)
-        assert not np.shares_memory(Pinned(store, pin="copy").current().rows, store.rows)
+        assert not np.shares_memory(PinnedStore(store, pin="copy").take_snapshot().rows, store.rows)
 
     def test_size_changed_without_a_word(self) -> None:
         store = Memory(zero_copy=True)
-        pinned = Pinned(store)
-        pinned.current()
+        pinned = PinnedStore(store)
+        pinned.take_snapshot()
         store.rows = store.rows[:-1]
         with pytest.raises(StoreError, match="changed while it was read"):
-            pinned.current()
+            pinned.take_snapshot()
 
     def test_no_view_to_be_had(self) -> None:
         with pytest.raises(InvalidInput, match="gives no view of its vectors; use pin='copy'"):
-            Pinned(Memory(), pin="view")
+            PinnedStore(Memory(), pin="view")
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_bad_rows(self, bad: float) -> None:
         store = Memory(zero_copy=True)
         store.rows[N - 1] = bad
         with pytest.raises(StoreError, match="not finite"):
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
 
 
 def _set(store: Memory, **facts: Any) -> Memory:
@@ -299,7 +299,7 @@ class TestBadStores:
         store = Memory()
         spoil(store)
         with pytest.raises(StoreError, match=says) as caught:
-            Pinned(store, pin=pin).current()
+            PinnedStore(store, pin=pin).take_snapshot()
         assert str(caught.value).startswith("The memory ")
         assert "\n" not in str(caught.value)
         assert arrays_behind(caught.value) == []
@@ -318,7 +318,7 @@ class TestBadStores:
         store = Memory()
         store.records = lambda: Records(["a", "b", "c", "d"][: len(rows)], rows)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="mixes vectors of different lengths"):
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
 
     @pytest.mark.parametrize("pin", ["copy", "scores"])
     @pytest.mark.parametrize(
@@ -326,71 +326,71 @@ class TestBadStores:
     )
     def test_scores_of_another_shape(self, values: Any, pin: str) -> None:
         store = Memory()
-        store.scores = lambda _: Scored(store.ids, values)  # type: ignore[method-assign]
+        store.scores = lambda _: StoreScores(store.ids, values)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="did not give one score a record"):
-            Pinned(store, pin=pin).current()
+            PinnedStore(store, pin=pin).take_snapshot()
 
     def test_changed_while_it_was_read(self) -> None:
         store = Memory()
         tokens = iter(range(9))
         store.state = lambda: next(tokens)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="changed while it was read; nothing was released: try again"):
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
 
     def test_scores_other_records_than_it_lists(self) -> None:
         store = Memory()
-        store.scores = lambda _: Scored([f"s{i}" for i in range(N)], np.ones(N, dtype=np.float32))  # type: ignore[method-assign]
+        store.scores = lambda _: StoreScores([f"s{i}" for i in range(N)], np.ones(N, dtype=np.float32))  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="scores other records than it lists"):
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
 
     def test_two_probes_in_two_orders(self) -> None:
         store, plain = Memory(), Memory.scores
 
-        def scores(query: Any) -> Scored:
+        def scores(query: Any) -> StoreScores:
             store.order = np.random.default_rng(store.scorings).permutation(N)
             return plain(store, query)
 
         store.scores = scores  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="in different orders"):
-            Pinned(store, pin="scores").current()
+            PinnedStore(store, pin="scores").take_snapshot()
 
     @pytest.mark.parametrize("step", [-1, 1])
     def test_size_changes_between_two_queries(self, step: int) -> None:
         store = Memory()
-        snapshot = Pinned(store, pin="scores").current()
+        snapshot = PinnedStore(store, pin="scores").take_snapshot()
         rows = np.vstack([store.rows, store.rows[:1]])[: N + step]
         _set(store, rows=rows, ids=[f"r{i}" for i in range(N + step)])
         with pytest.raises(StoreError, match=f"had 60 records and now scores {N + step}"):
-            snapshot.problem(QUERY)
+            snapshot.make_problem(QUERY)
 
     @pytest.mark.parametrize("other", ["new", "r1"])
     def test_other_records_between_two_queries(self, other: str) -> None:
         """Unseen by its state: the question is refused, and the next one is of a new version."""
         store = Memory()
-        pinned = Pinned(store, pin="scores")
-        snapshot = pinned.current()
+        pinned = PinnedStore(store, pin="scores")
+        snapshot = pinned.take_snapshot()
         store.ids = [other, *store.ids[1:]]
-        assert pinned.current() is snapshot
+        assert pinned.take_snapshot() is snapshot
         with pytest.raises(StoreError, match="had 60 records and now scores 60, or others: it changed under way"):
-            snapshot.problem(QUERY)
+            snapshot.make_problem(QUERY)
         if other == "new":
-            assert pinned.current().version == 2
-            assert pinned.current().ids == tuple(store.ids)
-            pinned.current().problem(QUERY)
+            assert pinned.take_snapshot().version == 2
+            assert pinned.take_snapshot().ids == tuple(store.ids)
+            pinned.take_snapshot().make_problem(QUERY)
 
     def test_nan_between_two_queries(self) -> None:
         store = Memory()
-        snapshot = Pinned(store, pin="scores").current()
+        snapshot = PinnedStore(store, pin="scores").take_snapshot()
         store.rows[3] = np.nan
         with pytest.raises(StoreError, match="not finite numbers; nothing was released"):
-            snapshot.problem(QUERY)
+            snapshot.make_problem(QUERY)
 
     def test_it_cannot_give_its_vectors(self) -> None:
         store = Memory()
         store.records = lambda: None  # type: ignore[method-assign]
         with pytest.raises(InvalidInput, match="use pin='scores'"):
-            Pinned(store).current()
-        assert len(Pinned(store, pin="scores").current()) == N
+            PinnedStore(store).take_snapshot()
+        assert len(PinnedStore(store, pin="scores").take_snapshot()) == N
 
     @pytest.mark.parametrize("method", ["state", "records", "scores"])
     def test_its_client_fails(self, method: str) -> None:
@@ -401,7 +401,7 @@ class TestBadStores:
 
         setattr(store, method, fail)
         with pytest.raises(StoreError, match=r"failed while .* \(TimeoutError\); nothing was released") as caught:
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
         assert "secret" not in "".join(traceback.format_exception(caught.value))
         assert arrays_behind(caught.value) == []
 
@@ -419,46 +419,46 @@ class TestConvention:
     def test_a_wrong_one_is_found_on_a_probe(self, said: Convention, real: Convention, pin: str) -> None:
         store = Memory(convention=said, convert=self.TRUE[real])
         if said is real:
-            assert len(Pinned(store, pin=pin).current()) == N
+            assert len(PinnedStore(store, pin=pin).take_snapshot()) == N
             return
         with pytest.raises(StoreError, match=f"said to score by '{said.value}'") as caught:
-            Pinned(store, pin=pin).current()
+            PinnedStore(store, pin=pin).take_snapshot()
         if pin == "copy":
             assert f"they are '{real.value}'" in str(caught.value)
         assert arrays_behind(caught.value) == []
 
     def test_raw_products_of_long_vectors_are_no_cosines(self) -> None:
         store = Memory()
-        store.scores = lambda q: Scored(store.ids, (store.rows * 3) @ q)  # type: ignore[method-assign]
+        store.scores = lambda q: StoreScores(store.ids, (store.rows * 3) @ q)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="may not be of unit length"):
-            Pinned(store).current()
+            PinnedStore(store).take_snapshot()
         with pytest.raises(StoreError, match="or its vectors are not of unit length"):
-            Pinned(store, pin="scores").current()
+            PinnedStore(store, pin="scores").take_snapshot()
 
     def test_a_tolerance_for_eight_bits_and_not_more(self) -> None:
         noise = np.where(np.arange(N) % 2, 1.0, -1.0)
-        assert Pinned(Memory(convert=lambda c: c + 0.015 * noise)).current().version == 1
+        assert PinnedStore(Memory(convert=lambda c: c + 0.015 * noise)).take_snapshot().version == 1
         with pytest.raises(StoreError, match="said to score by"):
-            Pinned(Memory(convert=lambda c: c + 0.025 * noise)).current()
+            PinnedStore(Memory(convert=lambda c: c + 0.025 * noise)).take_snapshot()
 
 
 def test_repr_of_one_that_was_refused() -> None:
-    pinned = Pinned.__new__(Pinned)
-    assert repr(pinned) == "<Pinned nothing, version 0>"
+    pinned = PinnedStore.__new__(PinnedStore)
+    assert repr(pinned) == "<PinnedStore nothing, version 0>"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"pin": "all"}, "'pin' parameter of Pinned must be one of 'auto', 'copy', 'view', 'scores'"),
+        ({"pin": "all"}, "'pin' parameter of PinnedStore must be one of 'auto', 'copy', 'view', 'scores'"),
         ({"pin": None}, "'pin' parameter"),
-        ({"check_every": -1}, "'check_every' parameter of Pinned must be a number of seconds, 0 or more"),
+        ({"check_every": -1}, "'check_every' parameter of PinnedStore must be a number of seconds, 0 or more"),
         ({"check_every": float("nan")}, "'check_every' parameter"),
         ({"check_every": "1"}, "'check_every' parameter"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        Pinned(Memory(), **arguments)
-    with pytest.raises(InvalidInput, match="'store' parameter of Pinned must be a store"):
-        Pinned(np.ones((2, 2)))  # type: ignore[arg-type]
+        PinnedStore(Memory(), **arguments)
+    with pytest.raises(InvalidInput, match="'store' parameter of PinnedStore must be a store"):
+        PinnedStore(np.ones((2, 2)))  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores import ArrayStore, Convention, Pinned, Scored, Store
-from scoreshield.stores.protocol import bare, is_store, need, reading
+from scoreshield.stores import ArrayStore, Convention, PinnedStore, Store, StoreScores
+from scoreshield.stores.protocol import explain_missing_extra, is_store, read_store, strip_frames
 
 RNG = np.random.default_rng(11)
 ROWS = RNG.standard_normal((50, 6))
@@ -50,7 +50,7 @@ def test_every_convention_is_told_from_every_other_but_its_twin() -> None:
 def test_what_a_store_is() -> None:
     assert isinstance(ArrayStore(ROWS), Store)
     assert not isinstance(ROWS, Store)
-    assert not isinstance(Scored([], np.empty(0, dtype=np.float32)), Store)
+    assert not isinstance(StoreScores([], np.empty(0, dtype=np.float32)), Store)
 
 
 def test_what_a_store_is_is_told_without_reading_it() -> None:
@@ -63,10 +63,10 @@ def test_what_a_store_is_is_told_without_reading_it() -> None:
 
     assert is_store(Costly(ROWS))
     assert is_store(ArrayStore(ROWS))
-    assert Pinned(Costly(ROWS)).version == 0
+    assert PinnedStore(Costly(ROWS)).version == 0
     lacking = ArrayStore(ROWS)
     del lacking.name
-    for thing in (lacking, ArrayStore, ROWS, None, Scored([], np.empty(0, dtype=np.float32))):
+    for thing in (lacking, ArrayStore, ROWS, None, StoreScores([], np.empty(0, dtype=np.float32))):
         assert not is_store(thing)
 
 
@@ -81,7 +81,7 @@ def test_a_class_is_no_store() -> None:
 
 class TestReading:
     def test_gives_what_was_read(self) -> None:
-        assert reading(ArrayStore(ROWS), "counting", lambda: 7) == 7
+        assert read_store(ArrayStore(ROWS), "counting", lambda: 7) == 7
 
     def test_a_client_s_error_is_told_by_its_type_alone(self) -> None:
         def fail() -> None:
@@ -90,7 +90,7 @@ class TestReading:
 
         handled = sys.exception()  # by the test runner, which may call tests while it handles one
         with pytest.raises(StoreError) as caught:
-            reading(ArrayStore(ROWS), "scoring a query", fail)
+            read_store(ArrayStore(ROWS), "scoring a query", fail)
         told = "".join(traceback.format_exception(caught.value))
         assert (
             str(caught.value) == "The array failed while scoring a query (ConnectionResetError); nothing was released."
@@ -105,7 +105,7 @@ class TestReading:
             raise InvalidInput("A clear sentence.")
 
         with pytest.raises(InvalidInput, match="A clear sentence") as caught:
-            reading(ArrayStore(ROWS), "scoring a query", fail)
+            read_store(ArrayStore(ROWS), "scoring a query", fail)
         assert "fail" not in {frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)}
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -114,13 +114,13 @@ class TestReading:
             raise error
 
         with pytest.raises(error):
-            reading(ArrayStore(ROWS), "scoring a query", stop)
+            read_store(ArrayStore(ROWS), "scoring a query", stop)
 
 
 def test_bare_and_need() -> None:
     error = ValueError("x")
     error.__cause__ = KeyError("y")
-    assert bare(error) is error
+    assert strip_frames(error) is error
     assert error.__cause__ is None
-    said = str(need("faiss", "FaissStore"))
+    said = str(explain_missing_extra("faiss", "FaissStore"))
     assert said == "FaissStore needs the 'faiss' extra: pip install 'scoreshield[faiss]'."

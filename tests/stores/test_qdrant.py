@@ -18,7 +18,7 @@ from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, rais
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.search import PrivateSearch
-from scoreshield.stores import Convention, Pinned, QdrantStore
+from scoreshield.stores import Convention, PinnedStore, QdrantStore
 from scoreshield.stores import qdrant as adapter
 
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
@@ -275,13 +275,13 @@ def test_cosines_by_every_distance_of_vectors_of_any_length(distance: str, pin: 
     store = QdrantStore(client, "c")
     assert store.convention is Convention.COSINE
     np.testing.assert_allclose(store.scores(query).values, cosines(rows, query), atol=5e-6)
-    pinned = Pinned(store, pin=pin)
+    pinned = PinnedStore(store, pin=pin)
     for _ in range(2):
-        given, asked = pinned.current().problem(unit(query))
+        given, asked = pinned.take_snapshot().make_problem(unit(query))
         np.testing.assert_allclose(given @ asked, cosines(rows, query), atol=5e-6)
         rows[3] = [30.0, 40.0, -50.0]  # the lengths are read anew
         client.upsert("c", [models.PointStruct(id=3, vector=rows[3].tolist())])
-        store.changed()
+        store.mark_changed()
 
 
 def test_lengths_are_read_once_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_euclidean_distances_that_are_too_coarse(length: float) -> None:
     rows[1] *= length
     store = QdrantStore(collection_of(rows, "EUCLID"), "c")
     with pytest.raises(StoreError, match=r"not between 0\.01 and 100 long, .*; use pin='copy'"):
-        Pinned(store, pin="scores").current()
+        PinnedStore(store, pin="scores").take_snapshot()
 
 
 def test_records_without_the_vector() -> None:

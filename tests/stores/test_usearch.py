@@ -23,7 +23,7 @@ from stores.store_checks import DIMENSION, StoreChecks, cosines, raising, the_qu
 from scoreshield.errors import InvalidInput, StoreError  # noqa: E402
 from scoreshield.privacy.ledger import Ledger  # noqa: E402
 from scoreshield.search import PrivateSearch  # noqa: E402
-from scoreshield.stores import Convention, Pinned, UsearchStore  # noqa: E402
+from scoreshield.stores import Convention, PinnedStore, UsearchStore  # noqa: E402
 
 D = 16
 RNG = np.random.default_rng(22)
@@ -104,7 +104,7 @@ class TestEveryIndex:
         np.testing.assert_allclose(unit(records.vectors) @ QUERY, truth, atol=atol)
         np.testing.assert_allclose(store.convention.to_cosine(scored.values), truth, atol=atol)
         assert records.vectors.dtype == (np.float64 if dtype == "f64" else np.float32)
-        assert Pinned(store).current().ids == tuple(KEYS[order])
+        assert PinnedStore(store).take_snapshot().ids == tuple(KEYS[order])
 
     def test_one_record_s_code_does_not_depend_on_the_others(self) -> None:
         """Eight bits are by the vector: with other vectors beside it, a vector comes out the same."""
@@ -119,8 +119,8 @@ class TestEveryIndex:
     def test_from_a_file(self, tmp_path: Path, view: bool) -> None:
         built("ip").save(tmp_path / "index.usearch")
         index = usearch.Index.restore(tmp_path / "index.usearch", view=view)
-        snapshot = Pinned(UsearchStore(index)).current()
-        rows, asked = snapshot.problem(QUERY.astype(np.float64))
+        snapshot = PinnedStore(UsearchStore(index)).take_snapshot()
+        rows, asked = snapshot.make_problem(QUERY.astype(np.float64))
         np.testing.assert_allclose(rows @ asked, cosines(ROWS, QUERY)[np.argsort(KEYS)], atol=1e-6)
 
     def test_all_come_where_an_approximate_search_finds_fewer(self) -> None:
@@ -179,7 +179,7 @@ class TestEveryIndex:
         with pytest.raises(
             StoreError, match=r"whose lengths are not all from .*; nothing was released: make it by cos"
         ):
-            Pinned(UsearchStore(index), pin=pin).current()
+            PinnedStore(UsearchStore(index), pin=pin).take_snapshot()
 
     @pytest.mark.parametrize(("metric", "length"), [("ip", 0.021), ("ip", 1e9), ("l2sq", 0.51), ("l2sq", 1.9e4)])
     @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -230,7 +230,7 @@ class TestState:
         seen.append(store.state())
         index.rename(int(KEYS[4]), 20_000)
         seen.append(store.state())
-        store.changed()
+        store.mark_changed()
         seen.append(store.state())
         assert len(set(seen)) == 5
 
@@ -269,7 +269,7 @@ class TestRefused:
 @pytest.mark.parametrize("pin", ["auto", "scores"])
 def test_empty(pin: str) -> None:
     with pytest.raises(StoreError, match="The usearch index holds no records"):
-        Pinned(UsearchStore(usearch.Index(ndim=D)), pin=pin).current()
+        PinnedStore(UsearchStore(usearch.Index(ndim=D)), pin=pin).take_snapshot()
 
 
 @pytest.mark.parametrize("key", [0, 2**63 + 5])
@@ -277,7 +277,7 @@ def test_keys_of_any_size_are_python_numbers(key: int) -> None:
     index = built()
     if key not in KEYS:
         index.add(key, ROWS[0])
-    snapshot = Pinned(UsearchStore(index)).current()
+    snapshot = PinnedStore(UsearchStore(index)).take_snapshot()
     assert key in snapshot.ids
     assert all(type(one) is int for one in snapshot.ids)
 
@@ -287,7 +287,7 @@ def test_a_record_that_goes_while_all_are_read(monkeypatch: pytest.MonkeyPatch) 
     get = index.get
     monkeypatch.setattr(index, "get", lambda keys: (*get(keys)[:-1], None))
     with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
-        Pinned(UsearchStore(index)).current()
+        PinnedStore(UsearchStore(index)).take_snapshot()
 
 
 @pytest.mark.parametrize(("metric", "dtype"), KINDS)

@@ -30,7 +30,7 @@ from scoreshield.privacy.sampling.stream import stream_from
 from scoreshield.search import MODES, IndexNotSaved, PrivateSearch
 from scoreshield.search.files import as_path, is_there
 from scoreshield.search.options import check_identities, check_ledger
-from scoreshield.stores.protocol import need, reading
+from scoreshield.stores.protocol import explain_missing_extra, read_store
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -38,7 +38,7 @@ try:
     from haystack.errors import FilterError
     from haystack.utils.filters import document_matches_filter
 except ImportError:
-    raise need("haystack", "The Haystack adapter") from None
+    raise explain_missing_extra("haystack", "The Haystack adapter") from None
 
 from scoreshield.integrations.haystack_answers import Answers
 from scoreshield.integrations.haystack_documents import Documents
@@ -117,7 +117,7 @@ class PrivateRetriever:
 
     def changed(self) -> None:
         """Say that embeddings were replaced under their ids, which a store on a server does not tell."""
-        self._documents.changed()
+        self._documents.mark_changed()
 
     def __reduce__(self) -> Any:
         raise InvalidInput("It may hold private vectors and is not pickled or copied; see to_dict() and 'file'.")
@@ -250,7 +250,7 @@ class PrivateRetriever:
             self._unsaved = None  # and taken from there
         self._announce()
         if self._mode == "index" and not self._is_saved():
-            reading(self._documents, "giving its documents", self._documents.records)
+            read_store(self._documents, "giving its documents", self._documents.records)
             self._documents.try_one()  # before anything is paid
         try:
             return PrivateSearch(self._documents, mode=self._mode, ledger=self._ledger, **self._options)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.integrations._common import growing_pages, look_every, scrub
-from scoreshield.stores import ArrayStore, Convention, Records, Scored
-from scoreshield.stores.protocol import reading
+from scoreshield.stores import ArrayStore, Convention, Records, StoreScores
+from scoreshield.stores.protocol import read_store
 
 _PAGE = 256
 _HASH = 64  # letters of the id that Haystack gives
@@ -29,7 +29,7 @@ class Documents:
     """The vectors of a document store, and its documents by the names that answers give them.
 
     ``state`` sees what was written to an InMemoryDocumentStore or deleted from it, and not what is changed within a
-    document that stays: its ``embedding``, set to another, is told by :meth:`changed`. Of other stores it sees the
+    document that stays: its ``embedding``, set to another, is told by :meth:`mark_changed`. Of other stores it sees the
     number of documents alone.
 
     Parameters
@@ -54,13 +54,14 @@ class Documents:
         self._fresh: Records | None = None  # what was read a moment ago, for who asks next
         self._state: Hashable = None  # that it was read in
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         self._told += 1
 
     @property
     def dimension(self) -> int:
         if self._dimension is None:
-            reading(self, "giving its documents", self.records)  # an error leaves without the frames that hold vectors
+            # An error leaves without the frames that hold vectors.
+            read_store(self, "giving its documents", self.records)
         assert self._dimension is not None
         return self._dimension
 
@@ -93,7 +94,7 @@ class Documents:
             self._fresh, self._state = self._read(), state
         return self._fresh
 
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         ids, vectors = self.records()
         self.let_go()  # a reading ends with the scores of a probe
         return ArrayStore(vectors, ids).scores(query)
@@ -110,8 +111,8 @@ class Documents:
             storage = self.wrapped.storage
             found = [storage[key] for key in keys if key in storage]
         else:
-            found = reading(self, "giving documents by their ids", lambda: self._pages(list(keys)))
-        return {keys[one.id]: bare(one, keys[one.id]) for one in found if one.id in keys}
+            found = read_store(self, "giving documents by their ids", lambda: self._pages(list(keys)))
+        return {keys[one.id]: strip_frames(one, keys[one.id]) for one in found if one.id in keys}
 
     def try_one(self) -> None:
         """Read one document by its id, so that a store which cannot give documents is seen before a charge."""
@@ -155,7 +156,7 @@ class Documents:
         if isinstance(self.wrapped, InMemoryDocumentStore):
             documents = list(self.wrapped.storage.values())
         else:
-            documents = reading(self, "giving its documents", self.wrapped.filter_documents)
+            documents = read_store(self, "giving its documents", self.wrapped.filter_documents)
         if not documents:
             raise StoreError(f"{self.name} holds no records.")
         missing = sum(one.embedding is None for one in documents)
@@ -198,7 +199,7 @@ def _copied(document: Document, name: str, before: _Copy | None) -> _Copy:
     content, blob, meta = document.content, document.blob, document.meta or {}
     if before is not None and before.content is content and before.blob is blob and before.meta == meta:
         return before
-    return _Copy(dict(meta), content, blob, bare(document, name))
+    return _Copy(dict(meta), content, blob, strip_frames(document, name))
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:
@@ -237,7 +238,7 @@ def plain_id(document: Document) -> str | None:
     return None
 
 
-def bare(document: Document, name: str) -> Document:
+def strip_frames(document: Document, name: str) -> Document:
     """The document without its vectors and whatever score it was stored with."""
     blob = document.blob
     return Document(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from scoreshield.stores.protocol import need
+from scoreshield.stores.protocol import explain_missing_extra
 
 try:
     import langchain_core.vectorstores  # noqa: F401
 except ImportError:
-    raise need("langchain", "scoreshield.integrations.langchain") from None
+    raise explain_missing_extra("langchain", "scoreshield.integrations.langchain") from None
 
 from scoreshield.integrations.langchain_retriever import PrivateRetriever
 from scoreshield.integrations.langchain_vectorstore import PrivateVectorStore

@@ -26,7 +26,7 @@ from scoreshield.integrations._common import (
     take_unread,
 )
 from scoreshield.search import Hits, PrivateSearch
-from scoreshield.stores.protocol import bare
+from scoreshield.stores.protocol import strip_frames
 
 #: What these ids name, as far as it is there: Documents, or what has their ``page_content`` and ``metadata``.
 Fetch = Callable[[Sequence[Any]], Mapping[Any, Any]]
@@ -79,7 +79,7 @@ def _records_of(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:
         failure: ScoreShieldError = known
     except Exception as error:
         failure = StoreError(f"The documents could not be read ({type(error).__name__}).")
-    raise bare(failure)
+    raise strip_frames(failure)
 
 
 def _fetched(fetch: Fetch, ids: Sequence[Any]) -> dict[Any, Plain]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.integrations._common import look_every
 from scoreshield.integrations.langchain_answers import Fetch, Plain, fetching
-from scoreshield.stores.protocol import Convention, Records, Scored, Store
+from scoreshield.stores.protocol import Convention, Records, Store, StoreScores
 
 _VECTOR = operator.itemgetter("vector")
 _SAMPLE = 1024  # entries that are looked into at the least
@@ -71,7 +71,7 @@ class InMemoryStore:
     Documents that were added, replaced or deleted are seen, by whomever. Entries that were written into by hand may not
     be: with ``hold``, another vector in an old entry is seen in 1,024 of them at the least, and numbers written into a
     vector are not; without, a vector is known by its place in memory, its first number and its last. Then say
-    :meth:`changed`.
+    :meth:`mark_changed`.
     """
 
     convention = Convention.COSINE
@@ -97,7 +97,7 @@ class InMemoryStore:
         store = self._vectorstore.store
         if self._hold:
             if self._seen is None or not self._seen.still(store):
-                self.changed()
+                self.mark_changed()
                 self._seen = _Seen.of(store)
             return self._told
         entries = dict(store)
@@ -105,7 +105,7 @@ class InMemoryStore:
         ends = tuple((id(entry), entry["vector"][0], entry["vector"][-1]) for entry in entries.values())
         return self._told, hash((tuple(entries), ends))
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that entries were written into."""
         self._told += 1
         self._seen = None
@@ -113,14 +113,14 @@ class InMemoryStore:
     def ids(self) -> Sequence[Any]:
         return list(self._vectorstore.store)
 
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         found = self._vectorstore.similarity_search_with_score_by_vector(
             query.tolist(), k=max(1, len(self._vectorstore.store))
         )
         # They come best first, and leave in the order of the records.
         scores = {document.id: score for document, score in found}
         ids = [one for one in self._vectorstore.store if one in scores]
-        return Scored(ids, np.array([scores[one] for one in ids], dtype=np.float32))
+        return StoreScores(ids, np.array([scores[one] for one in ids], dtype=np.float32))
 
     def records(self) -> Records:
         entries = dict(self._vectorstore.store)
@@ -211,11 +211,11 @@ class _FaissVectors:
         self._inner()
         return self._told
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Documents were added or deleted through the private store."""
         self._known = None
 
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         return self._inner().scores(query)
 
     def records(self) -> Records | None:

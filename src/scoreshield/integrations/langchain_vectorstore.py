@@ -36,7 +36,7 @@ from scoreshield.integrations.langchain_stores import adapted
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import PrivateSearch
 from scoreshield.search.files import as_path, is_there
-from scoreshield.stores.pinned import Pinned
+from scoreshield.stores.pinned import PinnedStore
 from scoreshield.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class PrivateVectorStore(VectorStore):
         del documents  # so that the frames of an error do not hold what lies beside them
         any_document(search.ids, self._answers.fetch)  # reads the store where there is no index, and releases nothing
         self._wrapped: VectorStore | None = None
-        self._pinned: Pinned | None = None
+        self._pinned: PinnedStore | None = None
 
     @classmethod
     @clear_frames_on_error
@@ -362,7 +362,7 @@ class PrivateVectorStore(VectorStore):
     def _tell(self, *, added: bool = False) -> None:
         """Stores that do not see every change are told; and whoever adds to what an index answers from."""
         assert self._pinned is not None
-        told = getattr(self._pinned.store, "changed", None)
+        told = getattr(self._pinned.store, "mark_changed", None)
         if callable(told):
             told()
         self._pinned.forget()  # so that it looks at once, whenever it would have
@@ -400,16 +400,16 @@ class PrivateVectorStore(VectorStore):
         return [[document for document, _ in found] for found in answers]
 
 
-def _pinned(store: Store | Pinned, options: dict[str, Any]) -> Pinned:
-    if isinstance(store, Pinned):
+def _pinned(store: Store | PinnedStore, options: dict[str, Any]) -> PinnedStore:
+    if isinstance(store, PinnedStore):
         return store
-    return Pinned(store, **{name: options.pop(name) for name in ("pin", "check_every") if name in options})
+    return PinnedStore(store, **{name: options.pop(name) for name in ("pin", "check_every") if name in options})
 
 
-def _check_documents(pinned: Pinned, fetch: Fetch) -> None:
+def _check_documents(pinned: PinnedStore, fetch: Fetch) -> None:
     """Read one document before anything is paid; where none can be read, keep nothing of the store."""
     try:
-        any_document(pinned.current().ids, fetch)
+        any_document(pinned.take_snapshot().ids, fetch)
     except ScoreShieldError:
         pinned.forget()
         raise

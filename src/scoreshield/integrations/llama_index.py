@@ -20,7 +20,7 @@ from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import Store
-from scoreshield.stores.protocol import need
+from scoreshield.stores.protocol import explain_missing_extra
 
 try:
     from llama_index.core import VectorStoreIndex
@@ -37,7 +37,7 @@ try:
         VectorStoreQueryResult,
     )
 except ImportError:
-    raise need("llama-index", "The LlamaIndex adapter") from None
+    raise explain_missing_extra("llama-index", "The LlamaIndex adapter") from None
 
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.integrations.llama_index_nodes import (

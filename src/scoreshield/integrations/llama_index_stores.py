@@ -31,7 +31,7 @@ from scoreshield.integrations.llama_index_nodes import (
 from scoreshield.search import Hits, PrivateSearch
 from scoreshield.search import options as _search_options
 from scoreshield.search.files import as_path, is_there
-from scoreshield.stores import ArrayStore, Convention, Records, Scored, Store
+from scoreshield.stores import ArrayStore, Convention, Records, Store, StoreScores
 
 #: Hits beyond k that are released with them and stand in for nodes deleted meanwhile.
 _SPARE = 16
@@ -94,7 +94,7 @@ class SimpleStore:
             raise StoreError(f"{self.name} mixes vectors of different lengths.")
         return Records(list(vectors), np.array(list(vectors.values()), dtype=np.float64))
 
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         ids, vectors = self.records()
         return ArrayStore(vectors, ids).scores(query)
 
@@ -217,7 +217,7 @@ def _paid(source: Any, fetch: Fetch, epsilon: float, options: dict[str, Any], fi
     looks = [options.pop(name, _PARAMETERS[name].default) for name in ("pin", "check_every")]
     pinned = _search_options.pinned(source, *looks)
     try:
-        known = any_of(fetch, pinned.current().ids)
+        known = any_of(fetch, pinned.take_snapshot().ids)
         return Answers(PrivateSearch(pinned, epsilon=epsilon, **options), fetch, fields, known)
     finally:
         pinned.forget()

@@ -26,8 +26,8 @@ from scoreshield.integrations._common import refuse
 from scoreshield.integrations.text import Encode, as_array, check_texts, embed_rows, encode_batch
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import Hits, PrivateSearch
-from scoreshield.stores import ArrayStore, Convention, Records, Scored
-from scoreshield.stores.protocol import reading
+from scoreshield.stores import ArrayStore, Convention, Records, StoreScores
+from scoreshield.stores.protocol import read_store
 
 _DROPPED = ("score_function", "query_chunk_size", "corpus_chunk_size")
 _OPTIONS = frozenset(inspect.signature(PrivateSearch).parameters) - {"store", "epsilon"}
@@ -198,13 +198,13 @@ class _Encoded:
         self._fresh = self._encoded(self._sentences, self._progress)
         return Records(self._names, self._fresh)
 
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         rows, self._fresh = self._fresh, None
         return ArrayStore(self.records().vectors if rows is None else rows, ids=self._names).scores(query)
 
     def _encoded(self, sentences: Sequence[str], progress: Progress | None) -> NDArray[Any]:
         encode = _encoder(self._model, "encode_document")
-        return reading(self, "being encoded", lambda: embed_rows(encode, sentences, progress))
+        return read_store(self, "being encoded", lambda: embed_rows(encode, sentences, progress))
 
 
 def _encoder(model: Any, method: str) -> Encode:

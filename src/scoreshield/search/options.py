@@ -16,7 +16,7 @@ from scoreshield.privacy.ledger import Account
 from scoreshield.releases.pipeline import check_account
 from scoreshield.search.answers import Names
 from scoreshield.stores.arrays import ArrayStore
-from scoreshield.stores.pinned import Pinned
+from scoreshield.stores.pinned import PinnedStore
 from scoreshield.stores.protocol import is_store
 
 Mode = Literal["index", "query", "screening"]
@@ -107,8 +107,8 @@ class Whose:
         self._owners |= owners
 
 
-def pinned(store: Any, pin: str, check_every: float | None) -> Pinned:
-    if isinstance(store, Pinned):
+def pinned(store: Any, pin: str, check_every: float | None) -> PinnedStore:
+    if isinstance(store, PinnedStore):
         if pin != "auto" or check_every:
             raise InvalidInput("A pinned store has its own 'pin' and 'check_every': leave them out.")
         return store
@@ -117,7 +117,7 @@ def pinned(store: Any, pin: str, check_every: float | None) -> Pinned:
             must = "a store of scoreshield.stores, or what keeps its protocol, or an (n, d) array"
             _validation.reject("store", must, store)
         store = ArrayStore(store)
-    return Pinned(store, pin=pin, check_every=check_every)
+    return PinnedStore(store, pin=pin, check_every=check_every)
 
 
 def check_ledger(ledger: Any, mode: str, rng: Any) -> Account | None:

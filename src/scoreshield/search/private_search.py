@@ -66,8 +66,8 @@ from scoreshield.search.files import (
 )
 from scoreshield.search.options import MODES, Mode, Whose, check_ledger, check_options, pinned
 from scoreshield.search.totals import Total, check_limit
-from scoreshield.stores.pinned import Pinned, Snapshot
-from scoreshield.stores.protocol import Store, reading
+from scoreshield.stores.pinned import PinnedStore, Snapshot
+from scoreshield.stores.protocol import Store, read_store
 
 __all__ = ["MODES", "Hits", "IndexNotSaved", "Mode", "PrivateSearch"]
 
@@ -99,7 +99,7 @@ class PrivateSearch:
     max_epsilon : for an index without a ledger: the most that this index and its refreshes may spend together, at
         ``delta``. Without it, :meth:`refresh` raises :class:`BudgetExceeded`. With a ``file``, all that was made for
         the file counts; each search on it has its own limit. See :attr:`spent`.
-    pin, check_every : as in :class:`scoreshield.stores.Pinned`, which leaves ``check_every`` to the adapter by default.
+    pin, check_every : as in :class:`scoreshield.stores.PinnedStore`, which leaves ``check_every`` to the adapter.
     file : for an index: load it from there if it is there, or make it and save it; :meth:`refresh` and :meth:`hide`
         write there too. A process that starts again then pays nothing, and of several that start at once one does. An
         index of other records, for another contract, or that a given ``ledger`` did not pay for, is refused. See
@@ -110,7 +110,7 @@ class PrivateSearch:
     @validate(epsilon=check_epsilon, delta=check_delta)
     def __init__(
         self,
-        store: Store | Pinned | ArrayLike,
+        store: Store | PinnedStore | ArrayLike,
         *,
         epsilon: float,
         delta: float = 0.0,
@@ -142,7 +142,7 @@ class PrivateSearch:
         seeded = np.random.default_rng(rng) if isinstance(rng, int | np.integer) else rng
         self._recipe = Recipe(epsilon, delta, mechanism, threshold, refine, score_range, seeded)
         self._components, self._reduction, self._progress = components, reduction, progress
-        self._pinned: Pinned | None = pinned(store, pin, check_every)
+        self._pinned: PinnedStore | None = pinned(store, pin, check_every)
         self._whose = Whose(identity_of, centroids, self._pinned.pin, stays=rng is None)
         self._lock, self._process = ThreadLock(), this_process()
         self._made: Made | None = None
@@ -208,7 +208,7 @@ class PrivateSearch:
         if self._made is not None:
             return self._made.release.dimension
         store = self._source.store
-        return reading(store, "telling its dimension", lambda: store.dimension)
+        return read_store(store, "telling its dimension", lambda: store.dimension)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -245,9 +245,9 @@ class PrivateSearch:
         if source is None:
             return None
         if made is None:
-            return self._safely(source.stale)
+            return self._safely(source.is_stale)
         store = source.store
-        return self._safely(lambda: made.stale_in(lambda: reading(store, "telling its state", store.state)))
+        return self._safely(lambda: made.stale_in(lambda: read_store(store, "telling its state", store.state)))
 
     @clear_frames_on_error
     def refresh(self) -> None:
@@ -400,7 +400,7 @@ class PrivateSearch:
         }
 
     @property
-    def _source(self) -> Pinned:
+    def _source(self) -> PinnedStore:
         assert self._pinned is not None
         return self._pinned
 
@@ -416,7 +416,7 @@ class PrivateSearch:
         if not self._whose.given:
             return
         try:
-            adjacency = self._safely(lambda: self._whose.names(self._source.current().ids)[1])
+            adjacency = self._safely(lambda: self._whose.names(self._source.take_snapshot().ids)[1])
         except (InvalidInput, StoreError):
             return  # the first query says it
         self._recipe.rehearse(adjacency)
@@ -453,14 +453,14 @@ class PrivateSearch:
         raise StoreError(f"{self._source.store.name} holds vectors that cannot be scored; nothing was released.")
 
     def _current(self) -> Snapshot:
-        snapshot = self._source.current()
+        snapshot = self._source.take_snapshot()
         self._version = snapshot.version
         return snapshot
 
-    def _make_index(self, source: Pinned) -> None:
+    def _make_index(self, source: PinnedStore) -> None:
         process = this_process()
         try:
-            snapshot = source.current()
+            snapshot = source.take_snapshot()
             if snapshot.rows is None:
                 raise InvalidInput("An index is made of vectors: pin='scores' has none; use mode='query'.")
             names, adjacency = self._whose.names(snapshot.ids)
@@ -523,7 +523,7 @@ class PrivateSearch:
         state: Any = UNSEEN
         stale = None
         try:
-            ids, state = self._source.listed()
+            ids, state = self._source.list_ids()
         except StoreError:
             if self._whose.given:
                 raise  # whose records they are is not known without them
@@ -545,7 +545,7 @@ class PrivateSearch:
         nothing = chooser.nothing(snapshot.version)
         if nothing is not None:
             return [nothing] * len(queries)
-        problems = [snapshot.problem(query) for query in queries]
+        problems = [snapshot.make_problem(query) for query in queries]
         prepared = [self._recipe.prepare(rows, public, adjacency) for rows, public in problems]
         guarantees = [one.guarantee for one in prepared]
         pending = reserve(self._ledger, guarantees, adjacency, same_people=True)

@@ -5,8 +5,8 @@ from typing import Any as _Any
 
 from scoreshield.errors import StoreError
 from scoreshield.stores.arrays import ArrayStore
-from scoreshield.stores.pinned import Pinned, Snapshot
-from scoreshield.stores.protocol import Convention, Records, Scored, Store
+from scoreshield.stores.pinned import PinnedStore, Snapshot
+from scoreshield.stores.protocol import Convention, Records, Store, StoreScores
 
 _ADAPTERS = {
     "ChromaStore": "chroma",
@@ -28,13 +28,13 @@ __all__ = [
     "LanceStore",
     "ParquetStore",
     "PgVectorStore",
-    "Pinned",
+    "PinnedStore",
     "QdrantStore",
     "Records",
-    "Scored",
     "Snapshot",
     "Store",
     "StoreError",
+    "StoreScores",
     "UsearchStore",
 ]
 

@@ -14,7 +14,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.stores.protocol import Convention, Records, Scored
+from scoreshield.stores.protocol import Convention, Records, StoreScores
 
 
 class ArrayStore:
@@ -28,7 +28,7 @@ class ArrayStore:
     ids : one a row; without them, the row numbers.
 
     A file has changed when it, its size or its time of change is another. Changes made in an array in place are not
-    seen: say :meth:`changed`. A mapped file must be replaced (written beside and renamed), never written over.
+    seen: say :meth:`mark_changed`. A mapped file must be replaced (written beside and renamed), never written over.
     """
 
     convention = Convention.COSINE
@@ -60,15 +60,15 @@ class ArrayStore:
             raise StoreError(f"{self.name} is gone.") from None
         return self._told, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that the array was written to in place."""
         self._told += 1
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         rows = self._rows()
         values = _embeddings.scores(rows, query[None].astype(np.float64), "unit")[0]
-        return Scored(self._names(rows), values.astype(np.float32))
+        return StoreScores(self._names(rows), values.astype(np.float32))
 
     @clear_frames_on_error
     def ids(self) -> Sequence[Any]:

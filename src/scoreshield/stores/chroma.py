@@ -18,7 +18,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
 
 _PAGE = 1_000
 
@@ -42,7 +42,7 @@ class ChromaStore:
     Every ``scores`` reads all vectors: hold a pinned copy (``pin="copy"``, the default) unless memory forbids it.
 
     ``state`` sees the number of records, which is all that Chroma tells cheaply. A vector replaced under its id, or as
-    many inserts as deletes between two looks, is not seen: call :meth:`changed` then. Counting takes Chroma
+    many inserts as deletes between two looks, is not seen: call :meth:`mark_changed` then. Counting takes Chroma
     milliseconds, so without ``check_every`` a search looks once a second (``look_every``).
     """
 
@@ -56,18 +56,18 @@ class ChromaStore:
         try:
             from chromadb.api.models.Collection import Collection
         except ImportError:
-            raise need("chroma", "ChromaStore") from None
+            raise explain_missing_extra("chroma", "ChromaStore") from None
         if not isinstance(collection, Collection):
             _validation.reject("collection", "a collection of chromadb, not asynchronous", type(collection))
         self.name = f"The Chroma collection {collection.name!r}"
         self._collection, self._told = collection, 0
-        self._dimension = reading(self, "being opened", self._measure)
+        self._dimension = read_store(self, "being opened", self._measure)
 
     @property
     def dimension(self) -> int:
         return self._dimension
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that records were replaced, so that the next reading is of a new version."""
         self._told += 1
 
@@ -75,8 +75,8 @@ class ChromaStore:
         return str(self._collection.id), self._count(), self._told
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
-        return Scored(*self._pages(lambda rows: _cosines(rows, query)))
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
+        return StoreScores(*self._pages(lambda rows: _cosines(rows, query)))
 
     @clear_frames_on_error
     def records(self) -> Records:

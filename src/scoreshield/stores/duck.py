@@ -27,7 +27,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class _DuckStore(ABC):
         self._relation = relation
         self._id, self._column = _quoted(id_column), _quoted(vector_column)
         self._key, self._told = self._id, 0
-        self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
+        self._dimension = read_store(self, "being opened", lambda: self._read(self._measure))
 
     @property
     def dimension(self) -> int:
@@ -69,18 +69,18 @@ class _DuckStore(ABC):
     def state(self) -> Hashable:
         """What tells that records changed."""
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that records were replaced, so that the next reading is of a new version."""
         self._told += 1
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         single, double = f"FLOAT[{self._dimension}]", f"DOUBLE[{self._dimension}]"
         row = f"{self._column}::{single}::{double}"  # what overflows single precision is refused on the way
         score = f"system.main.array_cosine_similarity({row}, ?::{double})"
         statement = f"SELECT {self._key} AS id, {score} AS score FROM {self._relation}"
         ids, order, values = self._columns(statement, [query.tolist()])
-        return Scored(ids, values.astype(np.float32)[order])
+        return StoreScores(ids, values.astype(np.float32)[order])
 
     @clear_frames_on_error
     def records(self) -> Records:
@@ -172,7 +172,7 @@ class DuckDBStore(_DuckStore):
     it sees the table's own number, all ids with DuckDB's row numbers (a row gets a new one when its array is replaced)
     and the last vectors: every insert, update and delete, a table made anew, a column rewritten as a whole. Not seen
     are rows that are deleted and, after a CHECKPOINT gave their numbers back, come again in the same places under the
-    same ids with other vectors, all of it between two looks: call :meth:`changed` then.
+    same ids with other vectors, all of it between two looks: call :meth:`mark_changed` then.
     """
 
     @clear_frames_on_error
@@ -199,7 +199,7 @@ class DuckDBStore(_DuckStore):
         if self._connection is not None:
             self._place = parts = self._resolved(schema, table)
         super().__init__(".".join(map(_quoted, parts)), id_column, vector_column)
-        reading(self, "being opened", self.state)
+        read_store(self, "being opened", self.state)
 
     def state(self) -> Hashable:
         if self._path is not None:
@@ -327,7 +327,7 @@ def _duckdb(what: str) -> Any:
     try:
         import duckdb
     except ImportError:
-        raise need("duckdb", what) from None
+        raise explain_missing_extra("duckdb", what) from None
     return duckdb
 
 

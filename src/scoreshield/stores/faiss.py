@@ -22,7 +22,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.stores.protocol import Convention, Records, Scored, need
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra
 
 _FLAT = ("IndexFlat", "IndexFlatIP", "IndexFlatL2")
 _MAPPED = ("IndexIDMap", "IndexIDMap2")
@@ -42,12 +42,12 @@ class FaissStore:
         IDMap; by inner product or L2. Lengths are divided out: what is released is cosines.
     ids : names for FAISS's own numbers 0, 1, ..., for an index without an IDMap; without them, those numbers. A list
         may grow along with the index. FAISS moves later records up when one is removed, so after any change but an
-        addition the ids are refused until they are given again, by :meth:`changed`; an IDMap moves its ids along. IVF
-        lists keep their numbers, and have no such trouble.
+        addition the ids are refused until they are given again, by :meth:`mark_changed`; an IDMap moves its ids along.
+        IVF lists keep their numbers, and have no such trouble.
 
     ``state`` sees the number of records, all ids of an IDMap or of IVF lists, and some of the vectors, the last one
     among them: FAISS closes the gap that a removal leaves and adds at the end, so both are seen. A vector that is
-    written over in place may not be: then say :meth:`changed`. As with FAISS itself, nothing may be added while
+    written over in place may not be: then say :meth:`mark_changed`. As with FAISS itself, nothing may be added while
     another thread searches.
     """
 
@@ -82,17 +82,17 @@ class FaissStore:
         return self._told, mapped, self._vectors.state()
 
     @validate()
-    def changed(self, ids: Sequence[Any] | None = None) -> None:
+    def mark_changed(self, ids: Sequence[Any] | None = None) -> None:
         """Say that vectors were written over in place or, with ``ids``, what the records are called now."""
         if ids is not None:
             self._name_all(ids)
         self._told += 1
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         """The cosines of all records, each from its own vector as it is kept; a page of vectors is held at a time."""
         names = self._names(self._vectors.numbers())
-        return Scored(names, self._vectors.in_order(self._cosines(query[None].astype(np.float64))))
+        return StoreScores(names, self._vectors.in_order(self._cosines(query[None].astype(np.float64))))
 
     @clear_frames_on_error
     def records(self) -> Records:
@@ -129,7 +129,7 @@ class FaissStore:
         if isinstance(self._vectors, _Rows) and not self._vectors.begins_as(self._named):
             raise StoreError(
                 f"{self.name} changed otherwise than at its end, so the given ids may be of other records now; nothing "
-                "was released: give them again by changed(ids), or use an IDMap."
+                "was released: give them again by mark_changed(ids), or use an IDMap."
             )
         if len(self._ids) != len(numbers) or (len(numbers) and numbers.max() >= len(self._ids)):
             raise StoreError(f"{self.name} holds {len(numbers):,} records, and {len(self._ids):,} ids were given.")
@@ -249,7 +249,7 @@ def _faiss() -> Any:
     try:
         return import_module("faiss")
     except ImportError:
-        raise need("faiss", "FaissStore") from None
+        raise explain_missing_extra("faiss", "FaissStore") from None
 
 
 def _name(index: Any) -> str:

@@ -19,7 +19,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
 
 #: Of the lengths whose squares single precision holds with all their digits.
 _SHORTEST, _LONGEST = 1e-18, 1e18
@@ -36,7 +36,7 @@ class LanceStore:
 
     ``state`` is the table's version, which every change makes anew, and the identity of its folder, or, where it is in
     no folder of this machine, the version's time: a table dropped and made again begins at version 1. What else is not
-    seen is said by :meth:`changed`. The table object sees what is written through it at
+    seen is said by :meth:`mark_changed`. The table object sees what is written through it at
     once, and what others write as its connection's ``read_consistency_interval`` says: with
     ``lancedb.connect(uri, read_consistency_interval=timedelta(0))`` at once too, without it never.
     """
@@ -51,13 +51,13 @@ class LanceStore:
             import pyarrow as pa
             from lancedb.table import Table
         except ImportError:
-            raise need("lancedb", "LanceStore") from None
+            raise explain_missing_extra("lancedb", "LanceStore") from None
         if not isinstance(table, Table):
             _validation.reject("table", "a table of lancedb, opened and not asynchronous", type(table))
         self.name = f"The LanceDB table {table.name!r}"
         self._table: Any = table
         self._id, self._column = id_column, vector_column
-        schema = reading(self, "being opened", lambda: table.schema)
+        schema = read_store(self, "being opened", lambda: table.schema)
         for column in (id_column, vector_column):
             if column not in schema.names:
                 raise InvalidInput(f"{self.name} has no column {column!r}.")
@@ -75,12 +75,12 @@ class LanceStore:
     def state(self) -> Hashable:
         return int(self._table.version), self._identity(), self._told
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that records were replaced, so that the next reading is of a new version."""
         self._told += 1
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         n = self._count()
         self._check_lengths()
         found = (
@@ -95,7 +95,7 @@ class LanceStore:
             raise StoreError(f"{self.name} gave {len(found):,} scores for {n:,} records; nothing was released.")
         ids, order = self._sorted(found)
         values = found.column("_distance").to_numpy().astype(np.float32)
-        return Scored(ids, values[order])
+        return StoreScores(ids, values[order])
 
     @clear_frames_on_error
     def records(self) -> Records:

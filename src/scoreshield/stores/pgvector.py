@@ -23,7 +23,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class PgVectorStore:
             import psycopg
             from psycopg import sql
         except ImportError:
-            raise need("pgvector", "PgVectorStore") from None
+            raise explain_missing_extra("pgvector", "PgVectorStore") from None
         if not isinstance(source, str) and not callable(source):
             must = "a postgresql:// address or a function that opens a psycopg connection"
             _validation.reject("source", must, type(source))  # what it is may hold a password
@@ -124,8 +124,8 @@ class PgVectorStore:
         self._lock, self._connection, self._process = threading.Lock(), None, 0  # type: tuple[Any, Any, int]
         self._deadline: _Deadline | None = None  # of the reading under way
         try:
-            self._facts = reading(self, "being opened", lambda: self._read(self._look))
-            self._dimension = reading(self, "being opened", lambda: self._read(self._measure))
+            self._facts = read_store(self, "being opened", lambda: self._read(self._look))
+            self._dimension = read_store(self, "being opened", lambda: self._read(self._measure))
         except BaseException:
             self.close()
             raise
@@ -149,7 +149,7 @@ class PgVectorStore:
         return self._read(self._state)
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         rows = self._read(lambda cursor: self._score(cursor, query))
         if any(one is None or one != one or value is None for one, value, _ in rows):
             raise self._without()
@@ -157,7 +157,7 @@ class PgVectorStore:
         products, lengths = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2).T
         vanished = lengths < _SHORTEST  # taken as the first basis vector, as a release takes a zero vector
         products[vanished], lengths[vanished] = -query[0], 1.0
-        return Scored([row[0] for row in rows], (-products / lengths).astype(np.float32))
+        return StoreScores([row[0] for row in rows], (-products / lengths).astype(np.float32))
 
     @clear_frames_on_error
     def records(self) -> Records:

@@ -21,7 +21,7 @@ from scoreshield._locks import ThreadLock
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.stores.protocol import Convention, Records, Scored, Store, has, is_store, reading
+from scoreshield.stores.protocol import Convention, Records, Store, StoreScores, has_attribute, is_store, read_store
 
 Pin = Literal["auto", "copy", "view", "scores"]
 PINS: tuple[str, ...] = get_args(Pin)
@@ -63,7 +63,7 @@ class Snapshot:
         raise InvalidInput("A pinned copy holds private vectors and is not pickled.")
 
     @clear_frames_on_error
-    def problem(self, query: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def make_problem(self, query: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """What a release function takes for one unit query: embeddings, and the query to score them with.
 
         Where the store computes the scores itself, each becomes a unit vector of the plane, at that cosine to the
@@ -75,7 +75,7 @@ class Snapshot:
         return np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1), np.array([1.0, 0.0])
 
     def _cosines(self, query: NDArray[np.float32]) -> NDArray[np.float64]:
-        ids, values = reading(self.store, "scoring a query", lambda: self.store.scores(query))
+        ids, values = read_store(self.store, "scoring a query", lambda: self.store.scores(query))
         values = _check_scored(self.store, ids, values)
         if tuple(ids) != self.ids:
             place = {one: number for number, one in enumerate(ids)}
@@ -89,7 +89,7 @@ class Snapshot:
         return self.store.convention.to_cosine(values)
 
 
-class Pinned:
+class PinnedStore:
     """The current version of a store's records, made anew when the store says that it changed.
 
     Parameters
@@ -124,7 +124,7 @@ class Pinned:
 
     def __repr__(self) -> str:
         store = getattr(self, "store", None)  # an error tracker may show one that was refused half-way
-        return f"<Pinned {getattr(store, 'name', 'nothing')}, version {getattr(self, '_version', 0)}>"
+        return f"<PinnedStore {getattr(store, 'name', 'nothing')}, version {getattr(self, '_version', 0)}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A pinned copy holds private vectors and is not pickled.")
@@ -135,21 +135,21 @@ class Pinned:
         return self._version
 
     @clear_frames_on_error
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether the store says that it changed since it was read."""
-        return not self._version or reading(self.store, "telling its state", self.store.state) != self._state
+        return not self._version or read_store(self.store, "telling its state", self.store.state) != self._state
 
     @clear_frames_on_error
-    def current(self) -> Snapshot:
+    def take_snapshot(self) -> Snapshot:
         """The records as they are now: as pinned, or read anew where the store changed."""
         with self._lock.hold("Reading the store"):
             return self._current()
 
     @clear_frames_on_error
-    def listed(self) -> tuple[tuple[Any, ...], Hashable]:
+    def list_ids(self) -> tuple[tuple[Any, ...], Hashable]:
         """The ids as they are now, and the store's state; no vectors are kept that were not held before."""
         with self._lock.hold("Reading the store"):
-            if has(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
+            if has_attribute(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
                 return self._listed()
             held = self._snapshot is not None
             try:
@@ -160,9 +160,9 @@ class Pinned:
             return found.ids, found.state
 
     def _listed(self) -> tuple[tuple[Any, ...], Hashable]:
-        state = reading(self.store, "telling its state", self.store.state)
+        state = read_store(self.store, "telling its state", self.store.state)
         store: Any = self.store
-        ids = reading(store, "giving its ids", lambda: tuple(store.ids()))
+        ids = read_store(store, "giving its ids", lambda: tuple(store.ids()))
         _check_ids(self.store, ids)
         return ids, state
 
@@ -170,7 +170,7 @@ class Pinned:
         known = self._snapshot
         if known is not None and not self._views and time.monotonic() - self._looked < self._every:
             return known
-        state = reading(self.store, "telling its state", self.store.state)
+        state = read_store(self.store, "telling its state", self.store.state)
         changed = not self._version or state != self._state
         if known is None or changed:
             known = self._snapshot = None  # two copies at once may be more than there is room for
@@ -197,7 +197,7 @@ class Pinned:
 
     def _view(self, known: Snapshot) -> Snapshot:
         """The same records through a fresh view: the store may have moved them in memory."""
-        records = reading(self.store, "giving its vectors", self.store.records)
+        records = read_store(self.store, "giving its vectors", self.store.records)
         if records is None or known.rows is None or np.shape(records.vectors) != known.rows.shape:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released.")
         return Snapshot(self.store, known.ids, records.vectors, known.version, known.state)
@@ -219,13 +219,13 @@ class Pinned:
         found = Snapshot(self.store, tuple(records.ids), rows, version, state)
         zero = {found.ids[place] for place in np.flatnonzero(~records.vectors.any(axis=1))}
         _check_convention(self.store, found, self._scored(_probe(rows.shape[1]), zero), zero)
-        if reading(self.store, "telling its state", self.store.state) != state:
+        if read_store(self.store, "telling its state", self.store.state) != state:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released: try again.")
         return found
 
-    def _scored(self, query: NDArray[np.float32], zero: Set[Any] = frozenset()) -> Scored:
-        ids, values = reading(self.store, "scoring a probe", lambda: self.store.scores(query))
-        return Scored(ids, _check_scored(self.store, ids, values, zero))
+    def _scored(self, query: NDArray[np.float32], zero: Set[Any] = frozenset()) -> StoreScores:
+        ids, values = read_store(self.store, "scoring a probe", lambda: self.store.scores(query))
+        return StoreScores(ids, _check_scored(self.store, ids, values, zero))
 
 
 def _probe(dimension: int) -> NDArray[np.float32]:
@@ -249,7 +249,7 @@ def _check_scored(store: Store, ids: Sequence[Any], given: Any, zero: Set[Any] =
 
 
 def _checked_records(store: Store) -> Records | None:
-    records = reading(store, "giving its vectors", store.records)
+    records = read_store(store, "giving its vectors", store.records)
     if records is None:
         return None
     ids = records.ids
@@ -297,7 +297,7 @@ def _check_rows(rows: NDArray[Any], store: Store) -> None:
             raise StoreError(f"{store.name} holds vectors that are not finite numbers; nothing was released.")
 
 
-def _check_convention(store: Store, found: Snapshot, scored: Scored, zero: Set[Any]) -> None:
+def _check_convention(store: Store, found: Snapshot, scored: StoreScores, zero: Set[Any]) -> None:
     """The store's own scores of a probe must be what its convention says of its vectors that are not zero."""
     assert found.rows is not None
     place = {one: number for number, one in enumerate(scored.ids)}
@@ -316,7 +316,7 @@ def _check_convention(store: Store, found: Snapshot, scored: Scored, zero: Set[A
         )
 
 
-def _check_opposite(store: Store, one: Scored, other: Scored) -> None:
+def _check_opposite(store: Store, one: StoreScores, other: StoreScores) -> None:
     """Without vectors: a query and its opposite have cosines that cancel, within [-1, 1]."""
     if tuple(one.ids) != tuple(other.ids):
         raise StoreError(f"{store.name} answers two queries in different orders of its records, or changed under way.")

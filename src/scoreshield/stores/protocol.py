@@ -1,7 +1,7 @@
 """Where scores come from: one small protocol that every store of embeddings is adapted to.
 
 A store gives all n scores of a query, in its own convention, and, where it can, all its vectors. Nothing it answers is
-private: what an adapter returns is read by :class:`~scoreshield.stores.Pinned` and goes nowhere but into a release.
+private. :class:`~scoreshield.stores.PinnedStore` reads what an adapter returns, and passes it to a release alone.
 
 Each score must depend on its own record and the query alone. That is what makes replacing one record move one score, so
 an adapter never asks a store for its nearest records, and refuses indexes whose scores depend on other records (a
@@ -43,7 +43,7 @@ class Convention(StrEnum):
         return cosines
 
 
-class Scored(NamedTuple):
+class StoreScores(NamedTuple):
     """All n scores of one query, in the store's own order and convention."""
 
     ids: Sequence[Any]
@@ -82,7 +82,7 @@ class Store(Protocol):
     def state(self) -> Hashable:
         """A token that changes when records do, as far as the store tells cheaply; an adapter says what it sees."""
 
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         """The scores of every record with a unit query: all of them, computed exactly, in no order of merit."""
 
     def records(self) -> Records | None:
@@ -94,10 +94,10 @@ _NAMES = ("name", "convention", "zero_copy", "dimension", "state", "scores", "re
 
 def is_store(thing: Any) -> bool:
     """Whether it has what a store has, without reading any of it: a dimension may cost a connection to tell."""
-    return not isinstance(thing, type) and all(has(thing, name) for name in _NAMES)
+    return not isinstance(thing, type) and all(has_attribute(thing, name) for name in _NAMES)
 
 
-def has(thing: Any, name: str) -> bool:
+def has_attribute(thing: Any, name: str) -> bool:
     """Whether there is such an attribute, without computing it (as Python's own check of a protocol does from 3.12)."""
     try:
         inspect.getattr_static(thing, name)
@@ -106,7 +106,7 @@ def has(thing: Any, name: str) -> bool:
     return True
 
 
-def reading(store: Store, what: str, read: Callable[[], T]) -> T:
+def read_store(store: Store, what: str, read: Callable[[], T]) -> T:
     """Run one reading of a store; whatever its client raises is told by its type alone, as the text may hold data."""
     callers = sys.exception()
     try:
@@ -116,16 +116,16 @@ def reading(store: Store, what: str, read: Callable[[], T]) -> T:
     except Exception as error:
         clear_frames(error, callers)
         found = StoreError(f"{store.name} failed while {what} ({type(error).__name__}); nothing was released.")
-    raise bare(found, callers)
+    raise strip_frames(found, callers)
 
 
-def bare(error: Exception, callers: BaseException | None = None) -> Exception:
+def strip_frames(error: Exception, callers: BaseException | None = None) -> Exception:
     """The error without the frames that raised it: their variables hold clean scores, which error trackers collect."""
     clear_frames(error, callers)
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
-def need(extra: str, what: str) -> InvalidInput:
+def explain_missing_extra(extra: str, what: str) -> InvalidInput:
     """The one way to say that an optional package is missing."""
     return InvalidInput(f"{what} needs the '{extra}' extra: pip install 'scoreshield[{extra}]'.")

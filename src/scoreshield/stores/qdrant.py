@@ -18,7 +18,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, need, reading
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
 
 _DISTANCES = ("Cosine", "Dot", "Euclid")
 #: Of the lengths from which a Euclidean distance of single precision gives the cosine to four digits.
@@ -37,8 +37,8 @@ class QdrantStore:
     timeout : whole seconds that a server may take for one request, where that is not the client's own.
 
     ``state`` sees the number of records, which is all that Qdrant tells cheaply. A vector replaced under its id, or as
-    many inserts as deletes between two looks, is not seen: call :meth:`changed` then. Where the collection is not by
-    cosine, ``scores`` reads all vectors once a state, for their lengths.
+    many inserts as deletes between two looks, is not seen: call :meth:`mark_changed` then. Where the collection is not
+    by cosine, ``scores`` reads all vectors once a state, for their lengths.
     """
 
     zero_copy = False
@@ -52,7 +52,7 @@ class QdrantStore:
         try:
             from qdrant_client import QdrantClient
         except ImportError:
-            raise need("qdrant", "QdrantStore") from None
+            raise explain_missing_extra("qdrant", "QdrantStore") from None
         if not isinstance(client, QdrantClient):
             _validation.reject("client", "a qdrant_client.QdrantClient", type(client))
         if not isinstance(collection, str) or not collection:
@@ -77,7 +77,7 @@ class QdrantStore:
     def dimension(self) -> int:
         return self._dimension
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that records were replaced, so that the next reading is of a new version."""
         self._told += 1
 
@@ -85,7 +85,7 @@ class QdrantStore:
         return self._count(), self._told
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         n = self._count()
         if not n:
             raise StoreError(f"{self.name} holds no records.")
@@ -103,7 +103,7 @@ class QdrantStore:
         found.sort(key=lambda point: _place(point.id))
         ids = [point.id for point in found]
         values = np.fromiter((point.score for point in found), dtype=np.float64, count=n)
-        return Scored(ids, self._cosines(ids, values).astype(np.float32))
+        return StoreScores(ids, self._cosines(ids, values).astype(np.float32))
 
     def _cosines(self, ids: list[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
         if self._distance == "Cosine":
@@ -170,9 +170,9 @@ class QdrantStore:
         return {"search_params": full, "timeout": self._timeout}
 
     def _params(self) -> Any:
-        if not reading(self, "being opened", lambda: self._client.collection_exists(self._collection)):
+        if not read_store(self, "being opened", lambda: self._client.collection_exists(self._collection)):
             raise StoreError(f"{self.name} does not exist.")
-        vectors = reading(self, "being opened", lambda: self._client.get_collection(self._collection))
+        vectors = read_store(self, "being opened", lambda: self._client.get_collection(self._collection))
         config: Any = vectors.config.params.vectors
         if not isinstance(config, dict):
             if self._vector is not None or config is None:

@@ -17,7 +17,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, Scored, need
+from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra
 
 _CONVENTIONS = {"Cos": Convention.COSINE_DISTANCE, "IP": Convention.COSINE_DISTANCE, "L2sq": Convention.SQUARED_L2}
 _PRECISIONS = ("F64", "F32", "BF16", "F16", "I8")
@@ -39,7 +39,7 @@ class UsearchStore:
 
     ``state`` sees the keys, how many links the graph has, and 64 of the vectors: insertions and removals always, a
     vector replaced under its own key always among 64 records or fewer and nearly always among more; where that
-    matters, say :meth:`changed`.
+    matters, say :meth:`mark_changed`.
     """
 
     name = "The usearch index"
@@ -74,22 +74,22 @@ class UsearchStore:
         seen = keys[np.unique(np.linspace(0, len(keys) - 1, _SAMPLE).astype(np.int64))] if len(keys) else keys
         return self._told, int(self._index.stats.edges), hash(keys.tobytes()), hash(self._rows(seen).tobytes())
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that vectors were replaced under their own keys."""
         self._told += 1
 
     @clear_frames_on_error
-    def scores(self, query: NDArray[np.float32]) -> Scored:
+    def scores(self, query: NDArray[np.float32]) -> StoreScores:
         """usearch's own distances of all records, as they would be if each vector had unit length, by rising key."""
         n = len(self._index)
         if not n:
-            return Scored([], np.empty(0, dtype=np.float32))
+            return StoreScores([], np.empty(0, dtype=np.float32))
         found = self._index.search(query, n + 1, exact=True)  # one more, to see a record that came just now
         order = np.argsort(found.keys)  # they come by merit, and leave in the order of the keys
         keys, values = np.asarray(found.keys)[order], np.asarray(found.distances, dtype=np.float64)[order]
         if len(keys) != n:
             raise StoreError(f"{self.name} gave {len(keys):,} scores for {n:,} records; nothing was released.")
-        return Scored(keys.tolist(), self._of_unit_vectors(values).astype(np.float32))
+        return StoreScores(keys.tolist(), self._of_unit_vectors(values).astype(np.float32))
 
     @clear_frames_on_error
     def records(self) -> Records:
@@ -156,7 +156,7 @@ def _usearch() -> Any:
     try:
         return import_module("usearch.index")
     except ImportError:
-        raise need("usearch", "UsearchStore") from None
+        raise explain_missing_extra("usearch", "UsearchStore") from None
 
 
 def _metric(index: Any) -> str:
