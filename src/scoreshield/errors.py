@@ -36,6 +36,22 @@ class InvalidParameter(InvalidInput):
         return InvalidParameter, (self.parameter, self.problem, self.function)
 
 
+class InvalidRow(InvalidInput):
+    """One row of an array holds a NaN or an infinity.
+
+    Attributes:
+        parameter: The name of the parameter that the array was given for.
+        row: The number of the row.
+    """
+
+    def __init__(self, parameter: str, row: int) -> None:
+        super().__init__(f"Row {row} of '{parameter}' holds a NaN or an infinity; give finite numbers only.")
+        self.parameter, self.row = parameter, row
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InvalidRow, (self.parameter, self.row)
+
+
 class InvalidCalibration(ScoreShieldError, ValueError):
     """A closed-form rule does not give the privacy that it claims.
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from scoreshield import _validation
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidInput, InvalidRow
 
 Rows = NDArray[np.floating[Any]]  # float32 or float64; see as_rows
 
@@ -210,6 +210,4 @@ def _scale_to_one(rows: NDArray[np.float64], numbers: NDArray[np.intp], name: st
 def _check_largest(largest: NDArray[Any], numbers: NDArray[np.intp], name: str) -> None:
     bad = ~np.isfinite(largest)
     if bad.any():
-        raise InvalidInput(
-            f"Row {numbers[np.argmax(bad)]} of '{name}' holds a NaN or an infinity; give finite numbers only."
-        )
+        raise InvalidRow(name, int(numbers[np.argmax(bad)]))

@@ -28,8 +28,8 @@ from scoreshield.integrations._common import Fields, refuse
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.privacy.sampling.stream import stream_from
 from scoreshield.search import MODES, IndexNotSaved, PrivateSearch
-from scoreshield.search.files import as_path, is_there
-from scoreshield.search.options import check_identities, check_ledger
+from scoreshield.search.index_files import has_saved_index, resolve_path
+from scoreshield.search.sources import check_identities, check_ledger
 from scoreshield.stores.protocol import explain_missing_extra, read_store
 
 try:
@@ -268,7 +268,7 @@ class PrivateRetriever:
 
     def _is_saved(self) -> bool:
         file = self._options.get("file")
-        return file is not None and is_there(Path(file))
+        return file is not None and has_saved_index(file)
 
 
 def _rehearse(mode: str, ledger: Any, options: dict[str, Any]) -> None:
@@ -276,10 +276,10 @@ def _rehearse(mode: str, ledger: Any, options: dict[str, Any]) -> None:
     given = dict(options)
     file, rng, identity_of = (given.pop(name, None) for name in ("file", "rng", "identity_of"))
     stream_from(rng)
-    check_ledger(ledger, mode, rng)
+    check_ledger(ledger, rng)
     check_identities(identity_of, False, given.get("pin", "auto"))
     if file is not None:
-        as_path(file)
+        resolve_path(file)
     if mode != "index":
         given |= {"ledger": ledger, "rng": rng, "file": file}
     else:

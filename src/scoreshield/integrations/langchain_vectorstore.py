@@ -35,7 +35,7 @@ from scoreshield.integrations.langchain_answers import (
 from scoreshield.integrations.langchain_stores import adapted
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.search import PrivateSearch
-from scoreshield.search.files import as_path, is_there
+from scoreshield.search.index_files import has_saved_index
 from scoreshield.stores.pinned import PinnedStore
 from scoreshield.stores.protocol import Store
 
@@ -143,7 +143,7 @@ class PrivateVectorStore(VectorStore):
         pinned = _pinned(source.store, options)
         pays = options.get("mode", "index") == "index"
         file = options.get("file")
-        saved = pays and file is not None and is_there(as_path(file))
+        saved = pays and file is not None and has_saved_index(file)
         if store is not None or (pays and not saved):
             _check_documents(pinned, source.fetch)
         private = cls.__new__(cls)

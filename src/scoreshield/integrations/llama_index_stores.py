@@ -29,8 +29,8 @@ from scoreshield.integrations.llama_index_nodes import (
     nodes_of,
 )
 from scoreshield.search import Hits, PrivateSearch
-from scoreshield.search import options as _search_options
-from scoreshield.search.files import as_path, is_there
+from scoreshield.search.index_files import has_saved_index
+from scoreshield.search.sources import pin_store
 from scoreshield.stores import ArrayStore, Convention, Records, Store, StoreScores
 
 #: Hits beyond k that are released with them and stand in for nodes deleted meanwhile.
@@ -206,7 +206,7 @@ def _private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any],
         source, fetch = store, from_docstore(index, lambda one: one if isinstance(one, str) else None)
     fetch = followed(index, fetch)
     file = options.get("file")
-    if pays and (file is None or not is_there(as_path(file))):
+    if pays and (file is None or not has_saved_index(file)):
         return _paid(source, fetch, epsilon, dict(options), fields)
     search = PrivateSearch(source, epsilon=epsilon, **options)
     return Answers(search, fetch, fields, any_of(fetch, search.ids, "The saved index" if pays else "The store"))
@@ -215,7 +215,7 @@ def _private(index: Any, store: Any, epsilon: float, options: Mapping[str, Any],
 def _paid(source: Any, fetch: Fetch, epsilon: float, options: dict[str, Any], fields: Fields) -> Answers:
     """The store is read once: for a look at its ids, and for the index."""
     looks = [options.pop(name, _PARAMETERS[name].default) for name in ("pin", "check_every")]
-    pinned = _search_options.pinned(source, *looks)
+    pinned = pin_store(source, *looks)
     try:
         known = any_of(fetch, pinned.take_snapshot().ids)
         return Answers(PrivateSearch(pinned, epsilon=epsilon, **options), fetch, fields, known)

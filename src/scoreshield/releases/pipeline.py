@@ -24,6 +24,7 @@ from scoreshield.privacy.sampling.stream import Stream, check_process, stream_fr
 
 Clean = TypeVar("Clean")
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Noise that is added to scores, and the part of it that needs no delta.
 ADDITIVE = ("gaussian", "laplace", "staircase")
@@ -228,13 +229,9 @@ class Prepared(Generic[Clean, R]):
     draw: Callable[[Clean, Stream], R]
     process: tuple[int, int] = field(default_factory=this_process)
 
-    def release(self, ledger: AccountLike | None) -> R:
-        """Reserve, compute, commit, draw: a bad row costs nothing, and no random bit is drawn before the charge."""
-        pending = reserve(ledger, [self.guarantee], self.adjacency)
-        clean = self.score()
-        self.check_process()  # before the charge, so that a fork is not charged for an error
-        pending.commit()
-        return self.noisy(clean)
+    def release(self, ledger: AccountLike | None, *, same_people: bool = False) -> R:
+        """Reserve, compute, commit, draw: see :func:`release_all`."""
+        return release_all([self], ledger, lambda release: release, same_people=same_people)[0]
 
     def noisy(self, clean: Clean) -> R:
         """The release of clean values; whoever calls this has committed the charge."""
@@ -247,6 +244,39 @@ class Prepared(Generic[Clean, R]):
         """Raise an error in a fork of the process that started the release."""
         if self.rng is None:
             check_process(self.process)
+
+
+def release_all(
+    prepared: Sequence[Prepared[Clean, R]],
+    ledger: AccountLike | None,
+    use: Callable[[R], T],
+    *,
+    same_people: bool = False,
+) -> list[T]:
+    """Make several releases of the same records, charged together: reserve, compute, commit, draw.
+
+    No random bit is drawn before the charge. A bad row costs nothing: all releases read the same rows, so the first
+    one's clean values are computed before the charge, and every row is checked on the way.
+
+    Args:
+        prepared: At least one release.
+        ledger: The account that is charged for all of them, or None.
+        use: Takes each release when it is drawn. Its results are returned, so that one release is held at a time.
+        same_people: As for :meth:`scoreshield.privacy.ledger.Account.reserve`.
+
+    Returns:
+        What ``use`` returned for each release.
+    """
+    first = prepared[0]
+    guarantees = [one.guarantee for one in prepared]
+    pending = reserve(ledger, guarantees, first.adjacency, same_people=same_people)
+    clean = first.score()
+    first.check_process()  # before the charge, so that a fork is not charged for an error
+    pending.commit()
+    results = []
+    for place, one in enumerate(prepared):
+        results.append(use(one.noisy(clean if place == 0 else one.score())))
+    return results
 
 
 class _NoCharge:

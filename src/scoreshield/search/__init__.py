@@ -1,5 +1,7 @@
 """Private search over a store."""
 
-from scoreshield.search.private_search import MODES, Hits, IndexNotSaved, PrivateSearch
+from scoreshield.search.base import MODES, Hits
+from scoreshield.search.index import IndexNotSaved
+from scoreshield.search.private_search import PrivateSearch
 
 __all__ = ["MODES", "Hits", "IndexNotSaved", "PrivateSearch"]

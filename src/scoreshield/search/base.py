@@ -1,0 +1,195 @@
+"""What every kind of search shares: its options, its answers, and the base class of the three kinds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield._locks import ThreadLock
+from scoreshield._types import AccountLike, Rng
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry.arrays import Progress
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.search.sources import Names
+
+Float = NDArray[np.float64]
+Mode = Literal["index", "query", "screening"]
+MODES: tuple[str, ...] = get_args(Mode)
+#: Of an index ("privunit", "gaussian") or of the scores of a query (the others, or a table of levels).
+SearchMechanism = Literal["privunit", "gaussian", "laplace", "staircase", "optimal", "auto"] | LevelChannel
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What a query found, best first.
+
+    Attributes:
+        ids: The ids of the records, as the store names them, or of the identities, with centroids.
+        scores: Released cosines within the public range, for display; None where only names were released.
+        noisy: The same before they were clipped to the range. Hits are ranked by them. None where scores is None.
+        guarantee: Of this query's release, or of the index that answered it. None where a public filter accepts no
+            record, so that nothing was released or charged.
+        version: Of the collection.
+    """
+
+    ids: Names
+    scores: Float | None
+    noisy: Float | None
+    guarantee: Guarantee | None
+    version: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class HitFilter(NamedTuple):
+    """What a caller wants to see of a ranking."""
+
+    k: int
+    threshold: float | None
+    where: Callable[[Any], bool] | None
+    hidden: frozenset[Any]
+
+    @property
+    def accepts_all(self) -> bool:
+        return self.where is None and not self.hidden
+
+    def accepts(self, name: Any) -> bool:
+        return name not in self.hidden and (self.where is None or bool(self.where(name)))
+
+
+def make_hits(names: Names, chosen: NDArray[np.intp], noisy: Float | None, guarantee: Guarantee, version: int) -> Hits:
+    """Make hits of the chosen places of a ranking."""
+    values = None if noisy is None else noisy[chosen]
+    shown = None if values is None else np.clip(values, *guarantee.score_range)
+    return Hits(tuple(names[i] for i in chosen), shown, values, guarantee, version)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The arguments of :class:`~scoreshield.search.PrivateSearch` that a kind of search accepts or rejects."""
+
+    epsilon: float
+    delta: float
+    ledger: AccountLike | None
+    mechanism: SearchMechanism | None
+    threshold: float | None
+    refine: float
+    score_range: tuple[float, float]
+    components: int | None
+    reduction: str | ArrayLike
+    rng: Rng
+    max_epsilon: float | None
+    file: str | Path | None
+    progress: Progress | None
+
+    def reject_screening(self) -> None:
+        """Raise an error for an option of screening."""
+        if self.threshold is not None:
+            raise InvalidInput("A 'threshold' is for mode='screening' alone; search() takes one in every mode.")
+        if self.refine:
+            raise InvalidInput("'refine' is for mode='screening'.")
+
+    def reject_index(self) -> None:
+        """Raise an error for an option of an index."""
+        if self.components is not None or self.file is not None:
+            raise InvalidInput("'components' and 'file' are for mode='index'.")
+        if self.max_epsilon is not None:
+            raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has a limit of its own.")
+
+
+class BaseSearch(ABC):
+    """Answer queries in one mode.
+
+    The methods are those of :class:`~scoreshield.search.PrivateSearch`, which chooses the class, checks the arguments
+    and clears the frames of errors.
+
+    Attributes:
+        mode: The word that chooses the class.
+        coverage: What one guarantee covers.
+        version: Of the collection that answered last; 0 before the first answer.
+        hidden: The records that are never part of an answer.
+    """
+
+    mode: ClassVar[Mode]
+    coverage: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.hidden: frozenset[Any] = frozenset()
+        self._lock = ThreadLock()
+
+    def __reduce__(self) -> Any:
+        raise InvalidInput("A private search may hold private vectors and is not pickled; save() an index instead.")
+
+    @property
+    @abstractmethod
+    def source_name(self) -> str:
+        """What answers, for people."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> Names: ...
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee: ...
+
+    @property
+    @abstractmethod
+    def spent(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def releases_scores(self) -> bool: ...
+
+    @abstractmethod
+    def is_stale(self) -> bool | None: ...
+
+    @abstractmethod
+    def refresh(self) -> None: ...
+
+    @abstractmethod
+    def save(self, path: Path) -> None: ...
+
+    @abstractmethod
+    def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+        """Find the hits of each query, given as unit rows."""
+
+    def check_before_refresh(self, check: Callable[[Names], None]) -> None:
+        """Remember a check for each refresh. What is never refreshed needs none."""
+
+    def hide(self, ids: frozenset[Any]) -> None:
+        with self._lock.hold("hide()"):
+            self.hidden |= ids
+
+    def summarize(self) -> str:
+        """Describe the search in a few words, without a number that depends on a record."""
+        return f"{self.source_name}: mode {self.mode!r}, version {self.version}"
+
+    def describe(self, hits: Hits) -> dict[str, Any]:
+        """Collect the public facts about the guarantee of some hits."""
+        guarantee = hits.guarantee
+        if guarantee is None:
+            return {"mode": self.mode, "covers": "nothing, as nothing was released", "version": hits.version}
+        return {
+            "mode": self.mode,
+            "covers": self.coverage,
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "mechanism": guarantee.mechanism,
+            "adjacency": guarantee.adjacency.to_dict()["kind"],
+            "sampler": guarantee.sampler,
+            "version": hits.version,
+        }

@@ -1,0 +1,177 @@
+"""A batch of queries over a store: each query's values are released anew, and all are charged together.
+
+Everything here that ranks, cuts or filters reads released values over all n records: post-processing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield._types import Rng
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.releases.pipeline import Prepared, release_all
+from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions, make_hits
+from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
+from scoreshield.stores.pinned import PinnedStore, Snapshot
+from scoreshield.stores.protocol import read_store
+
+T = TypeVar("T")
+
+
+class Ranking(NamedTuple):
+    """One query's release.
+
+    Attributes:
+        noisy: The released scores by record; None where only names were released.
+        rank: Finds the places of the k best records, at or above a threshold where one is given.
+        guarantee: Of the release.
+    """
+
+    noisy: Float | None
+    rank: Callable[[int, float | None], NDArray[np.intp]]
+    guarantee: Guarantee
+
+
+class HitSelector:
+    """Select what is shown of each ranking of a batch.
+
+    The filter is applied to all ids beforehand, in their public order. A ``where`` that fails then costs nothing, and
+    none sees a ranking before it is charged.
+    """
+
+    def __init__(self, names: Names, hit_filter: HitFilter, *, has_scores: bool) -> None:
+        if hit_filter.threshold is not None and not has_scores:
+            raise InvalidInput("Screening without 'refine' releases no scores that a threshold could cut.")
+        self._names, self._filter, self._has_scores = names, hit_filter, has_scores
+        self._accepted = (
+            None if hit_filter.accepts_all else np.array([hit_filter.accepts(name) for name in names], dtype=bool)
+        )
+
+    def make_empty(self, version: int) -> Hits | None:
+        """Make the answer where no record is accepted; None where some are. It is public and needs no release."""
+        if self._accepted is None or self._accepted.any():
+            return None
+        empty = np.empty(0) if self._has_scores else None
+        return Hits((), empty, empty, None, version)
+
+    def select(self, ranking: Ranking, version: int) -> Hits:
+        k, threshold = self._filter.k, self._filter.threshold
+        if self._accepted is None:
+            chosen = ranking.rank(k, threshold)
+        else:
+            chosen = ranking.rank(len(self._names), threshold)
+            chosen = chosen[self._accepted[chosen]][:k]
+        return make_hits(self._names, chosen, ranking.noisy, ranking.guarantee, version)
+
+
+class PerQuerySearch(BaseSearch):
+    """Release the values of each query from the store's present records, and charge each query."""
+
+    coverage = "this query"
+
+    @classmethod
+    def check_options(cls, options: SearchOptions) -> None:
+        """Raise an error for options that this kind of search does not take."""
+        check_ledger(options.ledger, options.rng)
+        if options.ledger is None and options.rng is None:
+            raise InvalidInput(
+                f"In mode {cls.mode!r} every query spends: the 'ledger' of PrivateSearch must be ledger.account(name), "
+                "with the name of the collection."
+            )
+        options.reject_index()
+
+    def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
+        super().__init__()
+        self._options, self._records, self._identities = options, records, identities
+
+    @abstractmethod
+    def prepare(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Rng) -> Prepared[Float, Any]:
+        """Prepare one query's release; nothing is charged yet."""
+
+    @abstractmethod
+    def rank(self, release: Any) -> Ranking:
+        """Rank the records of a release."""
+
+    def start(self) -> None:
+        """Raise an error for a contract that cannot be kept, before anything is asked."""
+        self._check_contract(Replacement())
+        if not self._identities.has_identities:
+            return
+        try:
+            adjacency = self._read(lambda: self._identities.group(self._records.take_snapshot().ids)[1])
+        except (InvalidInput, StoreError):
+            return  # the first query raises it
+        self._check_contract(adjacency)
+
+    @property
+    def source_name(self) -> str:
+        return self._records.store.name
+
+    @property
+    def ids(self) -> Names:
+        return self._read(lambda: self._identities.group(self._take_snapshot().ids)[0])
+
+    @property
+    def dimension(self) -> int:
+        store = self._records.store
+        return read_store(store, "telling its dimension", lambda: store.dimension)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        raise InvalidInput(f"In mode {self.mode!r} each query has its own guarantee: see 'guarantee' of the hits.")
+
+    @property
+    def spent(self) -> float:
+        raise InvalidInput(f"In mode {self.mode!r} the ledger keeps the total: see the account's 'spent'.")
+
+    def is_stale(self) -> bool | None:
+        return self._read(self._records.is_stale)
+
+    def refresh(self) -> None:
+        raise InvalidInput("Only an index with a store is refreshed; the other modes read the store's state each time.")
+
+    def save(self, path: Path) -> None:
+        raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
+
+    def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+        return self._read(lambda: self._answer(queries, hit_filter))
+
+    def _answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+        snapshot = self._take_snapshot()
+        names, adjacency = self._identities.group(snapshot.ids)
+        selector = HitSelector(names, hit_filter, has_scores=self.releases_scores)
+        empty = selector.make_empty(snapshot.version)
+        if empty is not None:
+            return [empty] * len(queries)
+        problems = [snapshot.make_problem(query) for query in queries]
+        prepared = [self.prepare(rows, public, adjacency, self._options.rng) for rows, public in problems]
+        return release_all(
+            prepared,
+            self._options.ledger,
+            lambda release: selector.select(self.rank(release), snapshot.version),
+            same_people=True,
+        )
+
+    def _check_contract(self, adjacency: Adjacency) -> None:
+        """Release two public records, and as many of one identity as the largest identity has."""
+        labels, public = np.arange(2), adjacency
+        if isinstance(adjacency, Identity):
+            labels = np.append(np.zeros(adjacency.largest, dtype=int), 1)
+            public = Identity(labels, centroids=adjacency.centroids)
+        self.prepare(np.eye(2)[labels], np.array([1.0, 0.0]), public, rng=0).release(None)
+
+    def _take_snapshot(self) -> Snapshot:
+        snapshot = self._records.take_snapshot()
+        self.version = snapshot.version
+        return snapshot
+
+    def _read(self, work: Callable[[], T]) -> T:
+        return read_records(self._records.store, work)

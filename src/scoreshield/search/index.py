@@ -1,0 +1,344 @@
+"""A private index that answers every query: it is charged once, and each answer is post-processing of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scoreshield import _validation
+from scoreshield.errors import FileError, InvalidInput, StoreError
+from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.sampling.stream import this_process
+from scoreshield.releases.index import IndexRelease, prepare_index
+from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchMechanism, SearchOptions, make_hits
+from scoreshield.search.index_files import (
+    ChargeReference,
+    IndexRequest,
+    SavedIndex,
+    check_records,
+    check_request,
+    check_savable,
+    check_writable,
+    lock_index,
+    read_index,
+    resolve_path,
+    try_read_index,
+    write_hidden,
+    write_index,
+)
+from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
+from scoreshield.search.totals import IndexAccount, IndexTotal, path_exists, read_total
+from scoreshield.stores.pinned import PinnedStore
+from scoreshield.stores.protocol import read_store
+
+#: The state of a store that was never read.
+UNKNOWN_STATE = object()
+
+
+class IndexNotSaved(FileError):
+    """An index was made and charged, and could not be written.
+
+    Attributes:
+        search: A search that holds the index. It answers, and ``search.save()`` saves the index.
+    """
+
+    def __init__(self, error: FileError, search: Any) -> None:
+        super().__init__(
+            f"{error} The index has been made and charged: call save() on the 'search' of this error; making it again "
+            "would charge again."
+        )
+        self.search = search
+
+    def __reduce__(self) -> Any:
+        return FileError, (str(self),)
+
+
+class ServedIndex(NamedTuple):
+    """A private index and the names of its rows. It is replaced as a whole: another thread may answer from it.
+
+    Attributes:
+        release: The private vectors.
+        ids: The names of its rows.
+        version: Of the collection.
+        state: The store's state when the index was made of it, or loaded from a file.
+        is_stale: Whether the store had other records even then; None where that is unknown, as for a file.
+        charge: The entry of the ledger.
+    """
+
+    release: IndexRelease
+    ids: Names
+    version: int
+    state: Hashable = UNKNOWN_STATE
+    is_stale: bool | None = None
+    charge: ChargeReference | None = None
+
+    def compare(self, read_state: Callable[[], Hashable]) -> bool | None:
+        """Find whether the store has other records than the index; None where that is unknown."""
+        if self.is_stale or self.state is UNKNOWN_STATE:
+            return self.is_stale
+        return True if read_state() != self.state else self.is_stale
+
+    def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+        """Find the hits of each query. A ``where`` may see their ranking, which costs nothing."""
+        index, names, version = self.release, self.ids, self.version
+        if hit_filter.threshold is None and hit_filter.accepts_all:
+            best = index.search(queries, hit_filter.k)
+            return [
+                Hits(tuple(names[i] for i in places), np.clip(noisy, -1, 1), noisy, index.guarantee, version)
+                for noisy, places in zip(best.scores, best.indices, strict=True)
+            ]
+        hits = []
+        for noisy in index.scores(queries):
+            ranking = np.argsort(-noisy, kind="stable")
+            if hit_filter.threshold is not None:
+                ranking = ranking[noisy[ranking] >= hit_filter.threshold]
+            accepted = (place for place in ranking.tolist() if hit_filter.accepts(names[place]))
+            chosen = np.fromiter(islice(accepted, hit_filter.k), dtype=np.intp)
+            hits.append(make_hits(names, chosen, noisy, index.guarantee, version))
+        return hits
+
+
+class BaseIndexSearch(BaseSearch):
+    """Answer from a private index."""
+
+    mode = "index"
+    coverage = "every query to this index"
+    releases_scores = True
+
+    def __init__(self, total: IndexTotal, file: Path | None) -> None:
+        super().__init__()
+        self.index: ServedIndex | None = None
+        self.total = total
+        self._file = file
+
+    @property
+    def ids(self) -> Names:
+        return self._serve().ids
+
+    @property
+    def dimension(self) -> int:
+        return self._serve().release.dimension
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._serve().release.guarantee
+
+    @property
+    def spent(self) -> float:
+        return self.total.spent
+
+    def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+        return self._serve().answer(queries, hit_filter)
+
+    def save(self, path: Path) -> None:
+        saved = self.make_saved()
+        with lock_index(path):
+            write_index(path, saved, keep_hidden=path == self._file)  # where other processes may have hidden more
+
+    def make_saved(self) -> SavedIndex:
+        """Collect what the files of the index hold."""
+        index = self._serve()
+        return SavedIndex(index.release, index.ids, index.version, self.hidden, index.charge, self.total.charges)
+
+    def summarize(self) -> str:
+        total = "" if self.index is None else f", total epsilon {self.spent:.6g}"
+        return super().summarize() + total
+
+    def describe(self, hits: Hits) -> dict[str, Any]:
+        facts = super().describe(hits)
+        return facts if hits.guarantee is None else {"total_epsilon": self.spent} | facts
+
+    def _serve(self) -> ServedIndex:
+        if self.index is None:
+            raise InvalidInput("The index is still being made; it answers when the constructor has returned.")
+        return self.index
+
+
+class LoadedIndexSearch(BaseIndexSearch):
+    """Answer from the files of an index, without a store, a clean vector or a budget."""
+
+    source_name = "a saved index"
+
+    def __init__(self, saved: SavedIndex, file: Path) -> None:
+        guarantee = saved.release.guarantee
+        super().__init__(IndexTotal(guarantee.epsilon, guarantee.delta, saved.charges), file)
+        self.index = ServedIndex(saved.release, saved.ids, saved.version, charge=saved.charge)
+        self.version, self.hidden = saved.version, saved.hidden
+
+    def is_stale(self) -> bool | None:
+        return None
+
+    def refresh(self) -> None:
+        raise InvalidInput("Only an index with a store is refreshed; this one was loaded from its files.")
+
+
+class IndexSearch(BaseIndexSearch):
+    """Make a private index of a store, or load it from its file, and answer from it."""
+
+    @classmethod
+    def check_options(cls, options: SearchOptions) -> None:
+        """Raise an error for options that an index does not take."""
+        check_ledger(options.ledger, options.rng)
+        if options.max_epsilon is not None:
+            if options.ledger is not None:
+                raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has a limit of its own.")
+            if not options.epsilon <= _validation.check_real(options.max_epsilon, "max_epsilon") <= 1e9:
+                must = f"at least epsilon, {options.epsilon:g}, and at most 1e9"
+                _validation.reject("max_epsilon", must, options.max_epsilon)
+        options.reject_screening()
+        if check_score_range(options.score_range) != FULL_RANGE:
+            raise InvalidInput("An index has no score range: its vectors are released, not scores.")
+
+    def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
+        limit = options.epsilon if options.max_epsilon is None else float(options.max_epsilon)
+        file = None if options.file is None else resolve_path(options.file)
+        super().__init__(IndexTotal(limit, options.delta, {}), file)
+        self._options, self._records, self._identities = options, records, identities
+        self._mechanism: SearchMechanism = "privunit" if options.mechanism is None else options.mechanism
+        self._process = this_process()
+        self._check: Callable[[Names], None] | None = None
+
+    def start(self) -> None:
+        """Load the index from its file, or make it. Others that start with the file now wait, and load it."""
+        if self._file is None:
+            self.refresh()
+            return
+        path = self._file
+        with lock_index(path, to_write=False):
+            if path_exists(path):
+                self._read(lambda: self._load(read_index(path), path))
+            else:
+                self._read(self._make)
+
+    @property
+    def source_name(self) -> str:
+        return self._records.store.name
+
+    @property
+    def dimension(self) -> int:
+        if self.index is not None:
+            return self.index.release.dimension
+        store = self._records.store
+        return read_store(store, "telling its dimension", lambda: store.dimension)
+
+    def is_stale(self) -> bool | None:
+        index, store = self.index, self._records.store
+        if index is None:
+            return self._read(self._records.is_stale)
+        return self._read(lambda: index.compare(lambda: read_store(store, "telling its state", store.state)))
+
+    def check_before_refresh(self, check: Callable[[Names], None]) -> None:
+        self._check = check
+
+    def refresh(self) -> None:
+        self._check_process()
+        with self._lock.hold("refresh()"), self._lock_file():
+            self._read(self._make)
+
+    def hide(self, ids: frozenset[Any]) -> None:
+        with self._lock.hold("hide()"):
+            self.hidden |= ids
+            if self._file is not None:
+                with self._lock_file():
+                    write_hidden(self._file, self.hidden)
+
+    def _read(self, work: Callable[[], None] | Callable[[], bool | None]) -> bool | None:
+        return read_records(self._records.store, work)
+
+    def _check_process(self) -> None:
+        """Raise an error in a fork whose total is in memory: each copy of it would spend the whole limit."""
+        is_shared = self._options.ledger is not None or self._file is not None
+        if this_process() != self._process and not is_shared and self._options.rng is None:
+            raise InvalidInput(
+                "This search was made in another process and keeps its total in memory: refresh it there, or give it a "
+                "'file' or a 'ledger', which processes share."
+            )
+
+    def _lock_file(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._file is None else lock_index(self._file)
+
+    def _make(self) -> None:
+        """Read the records, charge the index, draw its noise and write it."""
+        options, process = self._options, this_process()
+        account = IndexAccount(self.total, options.ledger, self._file)
+        try:
+            snapshot = self._records.take_snapshot()
+            if snapshot.rows is None:
+                raise InvalidInput("An index is made of vectors: pin='scores' has none; use mode='query'.")
+            names, adjacency = self._identities.group(snapshot.ids)
+            if self._check is not None:
+                self._check(snapshot.ids)
+            if self._file is not None:
+                check_savable(names)
+                check_writable(self._file)
+                self._merge(self._file)
+            mechanism: Any = self._mechanism
+            index = prepare_index(
+                snapshot.rows,
+                epsilon=options.epsilon,
+                delta=options.delta,
+                mechanism=mechanism,
+                components=options.components,
+                reduction=options.reduction,
+                adjacency=adjacency,
+                rng=options.rng,
+                progress=options.progress,
+            ).release(account, same_people=True)
+        finally:
+            self._records.forget()
+        if this_process() != process:
+            raise InvalidInput("The process was forked while it made an index: the process that was charged has it.")
+        version = max(snapshot.version, self.version + 1)
+        entries = account.entries
+        charge = ChargeReference(str(entries[0].dataset), entries[0].hash) if entries else None
+        self.index = ServedIndex(index, names, version, snapshot.state, False, charge)
+        self.version = version
+        if self._file is not None:
+            saved = self.make_saved()
+            try:
+                write_index(self._file, saved)
+            except FileError as error:
+                # A search without the store: an error must not lead to clean vectors.
+                raise IndexNotSaved(error, LoadedIndexSearch(saved, self._file)) from None
+
+    def _merge(self, path: Path) -> None:
+        """Take over what another process has hidden, or spent on refreshes, in the same file."""
+        self.total.merge(read_total(path))
+        saved = try_read_index(path)
+        if saved is not None:
+            self.hidden |= saved.hidden
+            self.total.merge(saved.charges)
+
+    def _load(self, saved: SavedIndex, path: Path) -> None:
+        """Take an index from a file, if it is what would be made: as requested, of these records."""
+        options, identities = self._options, self._identities
+        request = IndexRequest(
+            epsilon=options.epsilon,
+            delta=options.delta,
+            mechanism=self._mechanism,
+            is_research=options.rng is not None,
+            components=options.components,
+            dimension=self.dimension,
+            has_identities=identities.has_identities,
+            centroids=identities.centroids,
+            ledger=options.ledger,
+        )
+        check_request(saved, request, path)
+        state: Hashable = UNKNOWN_STATE
+        is_stale = None
+        try:
+            ids, state = self._records.list_ids()
+        except StoreError:
+            if identities.has_identities:
+                raise  # the identities of the records are unknown without their ids
+        else:
+            is_stale = check_records(saved, *identities.group(ids), path) or None
+        self.index = ServedIndex(saved.release, saved.ids, saved.version, state, is_stale, saved.charge)
+        self.version, self.hidden = saved.version, saved.hidden
+        self.total.merge(saved.charges)
