@@ -22,6 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -227,9 +228,9 @@ def queries(found: dict[str, Any], rows: Rows, query: Any, folder: Path, repeats
         # A view is read with the pages that the store's memory has; a copy has NumPy's, which may be larger.
         for pin in ("auto", "copy") if store.zero_copy else ("auto",):
             pinned, one = stores.PinnedStore(store, pin=pin), name if pin == "auto" else f"{name}, copied"
-            pins[one] = seconds(pinned.current)[0]
+            pins[one] = seconds(pinned.take_snapshot)[0]
             search = PrivateSearch(pinned, epsilon=1.0, mode="query", ledger=account)
-            search._ledger = None
+            search._search._options = replace(search._search._options, ledger=None)
             runs[one] = lambda search=search: search.search(query, K)
         looks[name] = store.state
     looked = interleaved(looks, repeats)

@@ -486,7 +486,7 @@ def test_a_search_whose_store_stops(method: str, mode: str, stops: type[BaseExce
     store = Memory()
     search, use = _search(mode, Book(), store), METHODS[method]
     search.search(QUERY)
-    search._source.forget()
+    search._search._records.forget()
     store.stops = stops
     store.token += 1
     assert use is not None

@@ -23,7 +23,7 @@ from scoreshield.errors import DocumentsNotRead, FileError, InvalidInput, StoreE
 from scoreshield.integrations.haystack import PrivateRetriever
 from scoreshield.integrations.haystack_documents import Documents, plain_id
 from scoreshield.privacy.ledger import Ledger
-from scoreshield.search import files
+from scoreshield.search import index_files
 
 N, D = 30, 6
 ROWS = np.random.default_rng(5).standard_normal((N, D))
@@ -227,7 +227,7 @@ def test_an_index_that_could_not_be_written_is_not_paid_for_again(
         raise FileError("Cannot write: no space left.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files._files, "write_whole", full)
+        patch.setattr(index_files._files, "write_whole", full)
         for _ in range(3):
             with pytest.raises(FileError, match="no space left"):
                 retriever.run(QUERY)

@@ -786,7 +786,7 @@ WRONG: list[tuple[Make, str]] = [
     (lambda vs: private(vs).get_by_ids([["id-1"]]), "'ids' parameter of get_by_ids"),  # type: ignore[list-item]
     (lambda vs: private(vs).similarity_search_by_vector(None), "'query' parameter of search"),  # type: ignore[arg-type]
     (lambda vs: private(vs).delete(["id-1"], where={}), "'where' parameter of delete"),
-    (lambda vs: private(vs, mode="query", rng=1).guarantee, "a guarantee of its own"),
+    (lambda vs: private(vs, mode="query", rng=1).guarantee, "its own guarantee"),
     (lambda vs: private(vs, mode="query", rng=1).as_retriever().batch(["query"], fetch_k=3), "'fetch_k'"),
 ]  # fmt: skip
 

@@ -194,7 +194,7 @@ def test_it_pays_once_encodes_once_and_keeps_no_clean_vector(tmp_path: Path) -> 
     first = corpus.search("row 7")
     assert corpus.search("row 7") == first
     assert account.spent == pytest.approx(4)
-    assert corpus.private_search._source.store._fresh is None  # type: ignore[attr-defined]
+    assert corpus.private_search._search._records.store._fresh is None  # type: ignore[attr-defined]
     model = Model()
     again = PrivateCorpus(model, TEXTS, **options)
     assert model.encoded == 1

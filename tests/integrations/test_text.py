@@ -158,7 +158,7 @@ def test_a_private_corpus_encodes_one_sentence_per_call() -> None:
         made = PrivateCorpus(model, texts, epsilon=5, progress=lambda *said: seen.append(said))
         assert all(len(call) == 1 for call in model.calls)
         assert (len(texts), len(texts)) in seen
-        store = made.private_search._source.store
+        store = made.private_search._search._records.store
         return np.asarray(store.records().vectors)  # type: ignore[union-attr]
 
     assert moved(corpus) == 0

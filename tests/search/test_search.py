@@ -24,7 +24,7 @@ from scoreshield import compose, release_index, release_matches, release_scores
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerError, StoreError
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.ledger import Account, Ledger, PendingCharge
-from scoreshield.search import Hits, IndexNotSaved, PrivateSearch, files
+from scoreshield.search import Hits, IndexNotSaved, PrivateSearch, index_files, totals
 from scoreshield.stores import ArrayStore, Convention, PinnedStore, Records, StoreScores
 
 N, DIMENSION = 80, 12
@@ -255,7 +255,7 @@ class TestLedger:
             (ledger, r"'ledger' parameter of PrivateSearch must be ledger.account\(name\)"),
             (Account(ledger, None), "'ledger' parameter"),
             ("people", "'ledger' parameter"),
-            (Account(ledger, "hmac-sha256:" + 64 * "0"), "a fingerprint is another one after every insert"),
+            (Account(ledger, "hmac-sha256:" + 64 * "0"), "A fingerprint changes with every insert"),
         ):
             with pytest.raises(InvalidInput, match=says):
                 PrivateSearch(ROWS, epsilon=1, mode=mode, ledger=given, **options)
@@ -389,7 +389,7 @@ class TestLedger:
         search.search(QUERY)
         ids = list(of)
         of[ids[0]], of[ids[-1]] = of[ids[-1]], of[ids[0]]
-        with pytest.raises(InvalidInput, match="belongs to someone else than before"):
+        with pytest.raises(InvalidInput, match="gives a record another identity than before"):
             search.search(QUERY)
         assert len(account.ledger.entries()) == 1
         of[ids[0]], of[ids[-1]] = of[ids[-1]], of[ids[0]]
@@ -544,9 +544,9 @@ class TestPostProcessing:
     def test_hide_knows_its_records(self, mode: str, ids: Any) -> None:
         extra = {"threshold": 0.3} if mode == "screening" else {}
         search = PrivateSearch(ROWS, epsilon=8, mode=mode, rng=1, **extra)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match=r"hide knows no record .*; ids are those of 'ids'"):
+        with pytest.raises(InvalidInput, match=r"hide\(\) found no record .*; ids are those of 'ids'"):
             search.hide(ids)
-        assert search._hidden == frozenset()
+        assert search._search.hidden == frozenset()
         search.hide(np.array([3]))
         search.hide([3, 4])
         assert {3, 4}.isdisjoint(search.search(QUERY, N).ids)
@@ -677,12 +677,12 @@ class TestIdentities:
 
     @pytest.mark.parametrize("label", [[1, 2], None, 1.5])
     def test_labels_that_are_none(self, label: Any) -> None:
-        with pytest.raises(InvalidInput, match=r"'labels' parameter|does not say whose"):
+        with pytest.raises(InvalidInput, match=r"'labels' parameter|does not give the identity"):
             searching("query", identity_of=lambda one: [1] if one == IDS[0] else label).search(QUERY)
 
     @pytest.mark.parametrize("of", [{}, {IDS[0]: "a"}, lambda _: 1 / 0])
     def test_someone_is_missing(self, of: Any) -> None:
-        with pytest.raises(InvalidInput, match="'identity_of' does not say whose record every id is"):
+        with pytest.raises(InvalidInput, match="'identity_of' does not give the identity of every id"):
             searching("query", identity_of=of).search(QUERY)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
@@ -708,8 +708,8 @@ BAD_OPTIONS = [
     ({"epsilon": float("nan")}, "'epsilon' parameter"),
     ({"delta": 1}, "'delta' parameter"),
     ({"delta": "0"}, "'delta' parameter"),
-    ({"threshold": 0.5}, "A 'threshold' is given for mode='screening'"),
-    ({"mode": "screening"}, "A 'threshold' is given for mode='screening'"),
+    ({"threshold": 0.5}, "A 'threshold' is for mode='screening' alone"),
+    ({"mode": "screening"}, "Mode 'screening' needs a 'threshold'"),
     ({"mode": "screening", "threshold": 2}, "'threshold' parameter"),
     ({"mode": "screening", "threshold": "x"}, "'threshold' parameter"),
     ({"mode": "screening", "threshold": 0.1, "refine": 1}, "'refine' parameter"),
@@ -729,7 +729,7 @@ BAD_OPTIONS = [
     ({"components": 4}, "'components' and 'file' are for mode='index'"),
     ({"file": "x.npz"}, "'components' and 'file' are for mode='index'"),
     ({"mode": "index", "components": 0}, "'components' parameter"),
-    ({"centroids": True}, "say whose record an id is with 'identity_of'"),
+    ({"centroids": True}, "give the identity of each id with 'identity_of'"),
     ({"centroids": 1, "identity_of": {}}, "'centroids' parameter"),
     ({"identity_of": 5}, "'identity_of' parameter"),
     ({"rng": -1}, "'rng' parameter"),
@@ -861,11 +861,11 @@ class TestTotal:
     def test_the_mean_of_refreshes_is_bounded(self) -> None:
         """400 refreshes averaged to a correlation of 0.997 with the clean vectors; now there is one index."""
         search = PrivateSearch(ROWS, epsilon=4)
-        seen = [search._made.release.vectors.copy()]  # type: ignore[union-attr]
+        seen = [search._search.index.release.vectors.copy()]  # type: ignore[union-attr]
         for _ in range(400):
             with contextlib.suppress(BudgetExceeded):
                 search.refresh()
-                seen.append(search._made.release.vectors.copy())  # type: ignore[union-attr]
+                seen.append(search._search.index.release.vectors.copy())  # type: ignore[union-attr]
         assert len(seen) == 1
 
     def test_it_survives_a_restart_and_is_shared_by_processes(self, tmp_path: Path) -> None:
@@ -887,10 +887,10 @@ class TestTotal:
     def test_a_file_without_a_total_counts_its_own_index(self, tmp_path: Path) -> None:
         path, beside = tmp_path / "index.npz", tmp_path / "index.ids.json"
         PrivateSearch(Memory(), epsilon=3, file=path)
-        files.total_path(path).unlink()
+        totals.locate_total(path).unlink()
         facts = json.loads(beside.read_text())
         del facts["charged"], facts["format"], facts["index"]
-        facts |= {"format": 2, "index": files._digest(files.read_index(path).release, facts)}
+        facts |= {"format": 2, "index": index_files._hash_index(index_files.read_index(path).release, facts)}
         beside.write_text(json.dumps(facts))
         search = PrivateSearch(Memory(), epsilon=3, file=path)
         assert search.spent == 3
@@ -1069,7 +1069,7 @@ class TestFiles:
 
         store = Memory()
         with monkeypatch.context() as full:
-            full.setattr("scoreshield.search.private_search.write_index", fail)
+            full.setattr("scoreshield.search.index.write_index", fail)
             with pytest.raises(IndexNotSaved, match=r"disk is full\. The index has been made and charged") as caught:
                 PrivateSearch(store, epsilon=9, ledger=account, file=path)
         _assert_holds_nothing(caught.value)
@@ -1085,7 +1085,7 @@ class TestFiles:
             search.refresh()  # an error that is kept somewhere must not lead to clean vectors
         search = PrivateSearch(store, epsilon=9, ledger=account, file=path)
         with monkeypatch.context() as full:
-            full.setattr("scoreshield.search.private_search.write_index", fail)
+            full.setattr("scoreshield.search.index.write_index", fail)
             with pytest.raises(IndexNotSaved):
                 search.refresh()
         assert (search.version, account.spent) == (2, pytest.approx(18))  # the new one answers, and can be saved
@@ -1137,7 +1137,7 @@ class TestFiles:
         PrivateSearch(store, identity_of=PEOPLE, **options)
         store.put("new", QUERY)
         assert PrivateSearch(store, identity_of=PEOPLE | {"new": "new"}, **options).stale is True
-        with pytest.raises(InvalidInput, match="up to 4 records, and 'identity_of' now says 20 of up to 5"):
+        with pytest.raises(InvalidInput, match="up to 4 records, and 'identity_of' now gives 20 of up to 5"):
             PrivateSearch(store, identity_of=PEOPLE | {"new": "person 0"}, **options)
         broken = Memory()
         broken.close()
@@ -1168,7 +1168,7 @@ class TestFiles:
         PrivateSearch(store, **options)
         again = PrivateSearch(store, **options)
         assert again.stale is None
-        assert again._source._snapshot is None  # no clean vector is kept
+        assert again._search._records._snapshot is None  # no clean vector is kept
         store.token += 1
         assert again.stale is True
         assert PrivateSearch(store, **options).stale is None
@@ -1189,7 +1189,7 @@ class TestFiles:
         other = Ledger.create(f"sqlite:///{tmp_path / 'other.db'}", epsilon=100, delta=0)
         PrivateSearch(ROWS, epsilon=9, file=tmp_path / "elsewhere.npz", ledger=other.account("people"))
         for path, ledger in ((unpaid, account), (paid, other.account("people"))):
-            with pytest.raises(InvalidInput, match=r"that the ledger .* knows no charge for"):
+            with pytest.raises(InvalidInput, match=r"that the ledger .* has no charge for"):
                 PrivateSearch(ROWS, epsilon=9, file=path, ledger=ledger)
         with pytest.raises(InvalidInput, match="charged to 'people', and the ledger is given for 'others'"):
             PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account.ledger.account("others"))
@@ -1218,18 +1218,18 @@ class TestFiles:
     def test_ids_that_repeat_are_refused_even_where_the_hash_is_theirs(self, tmp_path: Path) -> None:
         path = tmp_path / "index.npz"
         PrivateSearch(ROWS, epsilon=9, file=path)
-        saved = files.read_index(path)
-        files.write_index(path, saved._replace(ids=tuple(range(N))[::-1]))
+        saved = index_files.read_index(path)
+        index_files.write_index(path, saved._replace(ids=tuple(range(N))[::-1]))
         assert PrivateSearch.load(path).ids == tuple(range(N))[::-1]
         for change in ({"ids": ("7",) * N}, {"ids": (1, *range(1, N))}, {"ids": saved.ids[1:]}):
-            files.write_index(path, saved._replace(**change))  # type: ignore[arg-type]
+            index_files.write_index(path, saved._replace(**change))  # type: ignore[arg-type]
             with pytest.raises(InvalidInput, match="does not hold the ids of the index"):
                 PrivateSearch.load(path)
 
     def test_only_an_index_is_saved(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="Only an index is saved"):
             searching("query").save(tmp_path / "x.npz")
-        with pytest.raises(InvalidInput, match="each query has a guarantee of its own"):
+        with pytest.raises(InvalidInput, match="each query has its own guarantee"):
             _ = searching("query").guarantee
 
     def test_numbers_stay_numbers(self, tmp_path: Path) -> None:
@@ -1268,9 +1268,9 @@ class TestNothingElseLeaves:
     def test_the_check_would_find_something(self) -> None:
         """The same search with frames left on: the check must fail on it."""
         search = PrivateSearch(ROWS, epsilon=1, mode="query", rng=1)
-        wanted: Any = type("Wanted", (), {"k": "no number", "threshold": None, "all_pass": True})()
+        wrong: Any = type("Wrong", (), {"k": "no number", "threshold": None, "accepts_all": True})()
         with pytest.raises(InvalidInput) as caught:
-            search._answer(UNIT[None], wanted)
+            search._search.answer(UNIT[None], wrong)
         with pytest.raises(pytest.fail.Exception, match="holds an array of shape"):
             _assert_holds_nothing(caught.value)
 
@@ -1359,7 +1359,7 @@ class TestNothingElseLeaves:
                 return DIMENSION
 
         search = PrivateSearch(Broken(), epsilon=1, mode="query", rng=1)
-        search._source.store.token = 2  # type: ignore[attr-defined]
+        search._search._records.store.token = 2  # type: ignore[attr-defined]
         with pytest.raises(StoreError, match=r"failed while telling its dimension \(ConnectionError\)") as caught:
             search.search(QUERY)
         _assert_holds_nothing(caught.value)
@@ -1426,15 +1426,16 @@ class TestAtTheSameTime:
             "import sys, numpy as np; from scoreshield.search import PrivateSearch; print('ready', flush=True);"
             f"made = PrivateSearch(np.ones(({N}, {DIMENSION})), epsilon=9, file=sys.argv[1]); print(made.version)"
         )
-        with files.locked(path):
+        with index_files.lock_index(path):
             other = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
             assert other.stdout is not None
             assert other.stdout.readline() == "ready\n"
             with pytest.raises(subprocess.TimeoutExpired):
                 other.wait(0.3)
             made = PrivateSearch(ROWS, epsilon=9)
-            made._made = made._made._replace(version=7)  # type: ignore[union-attr]
-            files.write_index(path, made._saved(made._made))  # type: ignore[arg-type]
+            inner: Any = made._search
+            inner.index = inner.index._replace(version=7)
+            index_files.write_index(path, inner.make_saved())
         assert other.communicate(timeout=60)[0] == "7\n"
         assert other.returncode == 0
 

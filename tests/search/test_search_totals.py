@@ -20,7 +20,7 @@ from scoreshield._locks import ThreadLock
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, ScoreShieldError
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.releases import pipeline
-from scoreshield.search import IndexNotSaved, PrivateSearch, files, totals
+from scoreshield.search import IndexNotSaved, PrivateSearch, index_files, totals
 from scoreshield.stores import ArrayStore
 
 ROWS = np.random.default_rng(41).standard_normal((30, 6)).astype(np.float32)
@@ -46,12 +46,12 @@ def full_disk() -> Any:
         raise FileError("Cannot write: the disk is full.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scoreshield.search.private_search.write_index", fail)
+        patch.setattr("scoreshield.search.index.write_index", fail)
         yield
 
 
 def vectors(search: PrivateSearch) -> bytes:
-    return search._made.release.vectors.tobytes()  # type: ignore[union-attr]
+    return search._search.index.release.vectors.tobytes()  # type: ignore[union-attr]
 
 
 def make(file: Path | None = None, **options: Any) -> PrivateSearch:
@@ -194,7 +194,7 @@ class TestCountOnDisk:
             pytest.fail("noise was drawn")
 
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, "fsync", full)
+            patch.setattr(totals.os, "fsync", full)
             patch.setattr(pipeline.Prepared, "noisy", draw)
             for search in searches:
                 with pytest.raises(FileError, match=r"total\.json: No space left on device; nothing was released"):
@@ -208,7 +208,7 @@ class TestCountOnDisk:
 
     def test_it_is_there_before_the_noise(self, file: Path) -> None:
         counted: list[int] = []
-        search = make(file, max_epsilon=20, progress=lambda *_: counted.append(len(files.read_total(file))))
+        search = make(file, max_epsilon=20, progress=lambda *_: counted.append(len(totals.read_total(file))))
         search.refresh()
         assert counted == [1, 2]
 
@@ -221,7 +221,7 @@ class TestCountOnDisk:
     )  # fmt: skip
     def test_a_damaged_one_is_never_taken_for_nothing(self, file: Path, content: str) -> None:
         search = make(file, max_epsilon=20)
-        total = files.total_path(file)
+        total = totals.locate_total(file)
         facts = json.loads(total.read_text())
         (profile, names), *_ = facts["charged"]
         content = {
@@ -239,7 +239,7 @@ class TestCountOnDisk:
     def test_files_that_are_copied_without_it(self, file: Path) -> None:
         search = make(file, max_epsilon=10)
         search.refresh()
-        files.total_path(file).unlink()
+        totals.locate_total(file).unlink()
         again = make(file, max_epsilon=10)
         assert again.spent == 10
         with pytest.raises(BudgetExceeded):
@@ -255,11 +255,11 @@ class TestCountOnDisk:
         """A count without names for its indexes: 3 were made, and one more fits."""
         search = make(file, max_epsilon=20)
         beside = file.with_name("index.ids.json")
-        files.total_path(file).unlink()
+        totals.locate_total(file).unlink()
         facts = json.loads(beside.read_text())
         facts["charged"] = [[search.guarantee.profile.to_dict(), 3]]
         del facts["format"], facts["index"]
-        digest = files._digest(search._made.release, facts)  # type: ignore[union-attr]
+        digest = index_files._hash_index(search._search.index.release, facts)  # type: ignore[union-attr]
         beside.write_text(json.dumps({"format": 3, "index": digest, **facts}))
         assert search.spent == 5
         again = make(file, max_epsilon=20)
@@ -271,7 +271,7 @@ class TestCountOnDisk:
         assert again.spent == make(file).spent == PrivateSearch.load(file).spent == 20
         for count in (0, -1, True, 1.5, 10**12):
             facts["charged"] = [[search.guarantee.profile.to_dict(), count]]
-            digest = files._digest(again._made.release, facts)  # type: ignore[union-attr]
+            digest = index_files._hash_index(again._search.index.release, facts)  # type: ignore[union-attr]
             beside.write_text(json.dumps({"format": 3, "index": digest, **facts}))
             with pytest.raises(InvalidInput, match="does not hold the ids"):
                 PrivateSearch.load(file)
@@ -300,7 +300,7 @@ class TestCountOnDisk:
         search = make(file, rng=1)
         search.refresh()
         assert search.spent == PrivateSearch.load(file).spent == 0
-        assert not files.total_path(file).exists()
+        assert not totals.locate_total(file).exists()
 
     def test_another_contract_counts_too(self, file: Path) -> None:
         with full_disk(), pytest.raises(IndexNotSaved):
@@ -339,9 +339,9 @@ class TestCountOnDisk:
     def test_files_that_share_a_count_share_a_lock(self, file: Path, ending: str) -> None:
         """The ids and the count go by the name without its ending; two processes lost counts of each other."""
         with (
-            files.locked(file),
+            index_files.lock_index(file),
             pytest.raises(InvalidInput, match="are being written in this thread"),
-            files.locked(file.with_suffix(ending)),
+            index_files.lock_index(file.with_suffix(ending)),
         ):
             pass
 
@@ -419,15 +419,18 @@ class TestForks:
     ) -> None:
         """A signal handler or a store's own code may fork; what the child would pay for, it would not get."""
         children: list[int] = []
+        reserve = pipeline.reserve
 
         def fork(*args: Any, **options: Any) -> Any:
-            pending = pipeline.reserve(*args, **options)
+            pending = reserve(*args, **options)
+            if args[0] is None:  # the check of the contract on public records
+                return pending
             children.append(os.fork())
             if children[0]:
                 os.waitpid(children[0], 0)
             return pending
 
-        monkeypatch.setattr("scoreshield.search.private_search.reserve", fork)
+        monkeypatch.setattr(pipeline, "reserve", fork)
         try:
             if mode == "index":
                 make(file, ledger=account)
@@ -438,7 +441,7 @@ class TestForks:
                 os._exit(0)
         assert len(account.ledger.entries()) == 1
         if mode == "index":
-            assert len(files.read_total(file)) == 1
+            assert len(totals.read_total(file)) == 1
 
     def test_a_lock_that_another_thread_of_the_parent_holds_is_free(self) -> None:
         lock, held, done = ThreadLock(), threading.Event(), threading.Event()
@@ -556,11 +559,11 @@ class TestCallbacks:
 
 def test_joined_counts_lose_no_index_and_count_none_twice() -> None:
     guarantee = make().guarantee
-    shared = totals.Total(100, 0, {})
-    shared.join(shared.with_one_more(guarantee))
-    one, other = (totals.Total(100, 0, shared.charged) for _ in range(2))
+    shared = totals.IndexTotal(100, 0, {})
+    shared.merge(shared.include(guarantee))
+    one, other = (totals.IndexTotal(100, 0, shared.charges) for _ in range(2))
     for total in (one, other):
-        total.join(total.with_one_more(guarantee))
-    one.join(other.charged)
-    one.join(other.charged)
+        total.merge(total.include(guarantee))
+    one.merge(other.charges)
+    one.merge(other.charges)
     assert (shared.spent, other.spent, one.spent) == (5, 10, 15)

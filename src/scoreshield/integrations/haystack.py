@@ -27,7 +27,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.privacy.sampling.stream import stream_from
-from scoreshield.search import MODES, IndexNotSaved, PrivateSearch
+from scoreshield.search import MODES, IndexNotSaved, Mode, PrivateSearch
 from scoreshield.search.index_files import has_saved_index, resolve_path
 from scoreshield.search.sources import check_identities, check_ledger
 from scoreshield.stores.protocol import explain_missing_extra, read_store
@@ -73,7 +73,7 @@ class PrivateRetriever:
         document_store: DocumentStore,
         *,
         epsilon: float,
-        mode: str = "index",
+        mode: Mode = "index",
         ledger: Account | None = None,
         top_k: int = 10,
         filters: dict[str, Any] | None = None,
@@ -97,7 +97,8 @@ class PrivateRetriever:
         self._fields = Fields(frozenset(map(_path, declared.filterable)), declared.visible)
         self.scale_score, self._policy = scale_score, filter_policy
         self._filters = _checked_filters(filters, self._fields)
-        self._mode = _validation.check_option(mode, "mode", MODES)
+        _validation.check_option(mode, "mode", MODES)
+        self._mode = mode
         self._ledger, self._options = ledger, {"epsilon": _validation.check_epsilon(epsilon), **options}
         _rehearse(self._mode, ledger, self._options)
         self._documents = Documents(document_store, often=self._mode != "index")
@@ -271,7 +272,7 @@ class PrivateRetriever:
         return file is not None and has_saved_index(file)
 
 
-def _rehearse(mode: str, ledger: Any, options: dict[str, Any]) -> None:
+def _rehearse(mode: Mode, ledger: Any, options: dict[str, Any]) -> None:
     """Tell what is wrong with the options now, on two public records: nothing is read or released yet."""
     given = dict(options)
     file, rng, identity_of = (given.pop(name, None) for name in ("file", "rng", "identity_of"))

@@ -1,7 +1,7 @@
 """Private search over a store."""
 
-from scoreshield.search.base import MODES, Hits
+from scoreshield.search.base import MODES, Hits, Mode
 from scoreshield.search.index import IndexNotSaved
 from scoreshield.search.private_search import PrivateSearch
 
-__all__ = ["MODES", "Hits", "IndexNotSaved", "PrivateSearch"]
+__all__ = ["MODES", "Hits", "IndexNotSaved", "Mode", "PrivateSearch"]

@@ -160,8 +160,9 @@ class BaseSearch(ABC):
     @abstractmethod
     def refresh(self) -> None: ...
 
-    @abstractmethod
-    def save(self, path: Path) -> None: ...
+    def save(self, path: Path) -> None:
+        del path
+        raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
 
     @abstractmethod
     def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
@@ -169,6 +170,7 @@ class BaseSearch(ABC):
 
     def check_before_refresh(self, check: Callable[[Names], None]) -> None:
         """Remember a check for each refresh. What is never refreshed needs none."""
+        del check
 
     def hide(self, ids: frozenset[Any]) -> None:
         with self._lock.hold("hide()"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -137,9 +136,6 @@ class PerQuerySearch(BaseSearch):
 
     def refresh(self) -> None:
         raise InvalidInput("Only an index with a store is refreshed; the other modes read the store's state each time.")
-
-    def save(self, path: Path) -> None:
-        raise InvalidInput(f"Only an index is saved; in mode {self.mode!r} there is nothing private to keep.")
 
     def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
         return self._read(lambda: self._answer(queries, hit_filter))

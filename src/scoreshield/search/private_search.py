@@ -21,7 +21,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import sampler_name
-from scoreshield.search.base import MODES, BaseSearch, Float, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
+from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
 from scoreshield.search.index import IndexNotSaved, IndexSearch, LoadedIndexSearch
 from scoreshield.search.index_files import read_index, resolve_path
 from scoreshield.search.query import QuerySearch
@@ -205,12 +205,14 @@ class PrivateSearch:
 
     @clear_frames_on_error
     def refresh(self) -> None:
-        """Make a new index of the store's present records, at the full price again: records that stay are released twice.
+        """Make a new index of the store's present records, at the full price again.
 
-        Without a ledger, :class:`BudgetExceeded` is raised where the total would pass ``max_epsilon``, and then
-        nothing is made. A refresh that fails after that counts. With a ``file``, it is counted there before the noise
-        is drawn, and the index is written there. A search with neither a ledger nor a file is refreshed only by the
-        process that made it.
+        The records that stay are released once more. A refresh that fails after its charge counts. With a ``file``, it
+        is counted there before the noise is drawn, and the index is written there. A search with neither a ledger nor
+        a file is refreshed only by the process that made it.
+
+        Raises:
+            BudgetExceeded: There is no ledger, and the total would pass ``max_epsilon``. Nothing was made.
         """
         self._run(self._search.refresh)
 

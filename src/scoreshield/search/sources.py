@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,7 +35,7 @@ def pin_store(store: Store | PinnedStore | ArrayLike, pin: Pin, check_every: flo
     if not isinstance(store, str | Path | list | tuple) and not hasattr(store, "__array__"):
         must = "a store of scoreshield.stores, an object with the same members, or an (n, d) array"
         _validation.reject("store", must, store)
-    return PinnedStore(ArrayStore(store), pin=pin, check_every=check_every)
+    return PinnedStore(ArrayStore(cast("ArrayLike", store)), pin=pin, check_every=check_every)
 
 
 def read_records(store: Store, work: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from scoreshield.errors import BudgetExceeded, FileError, InvalidInput
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.ledger import Entry
+from scoreshield.privacy.ledger.entries import Entry
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 from scoreshield.releases.pipeline import reserve
 

@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ class Store(Protocol):
 _NAMES = ("name", "convention", "zero_copy", "dimension", "state", "scores", "records")
 
 
-def is_store(thing: Any) -> bool:
+def is_store(thing: Any) -> TypeGuard[Store]:
     """Whether it has what a store has, without reading any of it: a dimension may cost a connection to tell."""
     return not isinstance(thing, type) and all(has_attribute(thing, name) for name in _NAMES)
 
