@@ -14,7 +14,7 @@ import scoreshield as ss
 from scoreshield.bench.experiments import EXPERIMENTS, run, table
 from scoreshield.bench.report import experiments as pictures
 from scoreshield.bench.report import negatives, results
-from scoreshield.bench.report.page import to_markdown
+from scoreshield.bench.report.results_page import render_markdown
 from scoreshield.bench.report.runs import Run, environment, read
 from scoreshield.bench.report.tables import attack_table, clears, gram_table, score_table, without_similarities
 from scoreshield.bench.report.timing import runtime
@@ -124,7 +124,7 @@ def test_a_page_of_what_is_left(whole: Path, column: str, monkeypatch: pytest.Mo
     assert len(values) > 1
     for value in values:
         left = partial_runs(runs, column, value)
-        text = to_markdown(results.compose(left), image_folder="images")
+        text = render_markdown(results.compose(left), image_folder="images")
         assert not re.search(r"\bnan\b|\bNone\b|\{\}| {2,}[a-z]|: \.|, ,", text), (column, value)
 
 

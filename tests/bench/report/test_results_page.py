@@ -16,8 +16,18 @@ from html_document import Document
 from matplotlib.figure import Figure
 
 import scoreshield as ss
-from scoreshield.bench.report import page as results_page
-from scoreshield.bench.report.page import Picture, ResultsPage, ResultTable, Section, to_html, to_markdown, write
+from scoreshield.bench.report import results_page
+from scoreshield.bench.report.results_page import (
+    Picture,
+    ResultsPage,
+    ResultTable,
+    Section,
+    find_best_cells,
+    parse_number,
+    render_html,
+    render_markdown,
+    save_results_page,
+)
 
 EVIL = "<script>alert('x')</script><img onerror=\"y\">&lt;"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -73,7 +83,7 @@ def page(pictures: list[Picture]) -> ResultsPage:
 
 
 def test_a_whole_document_that_needs_nothing_else(page: ResultsPage) -> None:
-    text = to_html(page)
+    text = render_html(page)
     document = Page(text)
     assert text.startswith("<!DOCTYPE html>")
     assert not {"script", "link", "iframe", "object", "base"} & {tag for tag, _ in document.tags}
@@ -89,7 +99,7 @@ def test_a_whole_document_that_needs_nothing_else(page: ResultsPage) -> None:
 
 
 def test_pictures_are_inside_with_their_words(page: ResultsPage, pictures: list[Picture]) -> None:
-    document = Page(to_html(page))
+    document = Page(render_html(page))
     images = document.attributes("img")
     assert len(images) == len(document.attributes("figure")) - 1 == 2
     for image, picture in zip(images, pictures, strict=True):
@@ -105,7 +115,7 @@ def test_pictures_are_inside_with_their_words(page: ResultsPage, pictures: list[
 
 
 def test_failures_stand_before_results_and_pictures_before_tables(page: ResultsPage) -> None:
-    for text in (to_html(page), to_markdown(page, image_folder="images")):
+    for text in (render_html(page), render_markdown(page, image_folder="images")):
         body = text.split("</style>")[-1]
         order = ["paragraph", "Gram noise", "release_scores", "Read", "Recall at ten", "One core", "3.11"]
         places = [body.index(words) for words in order]
@@ -115,9 +125,9 @@ def test_failures_stand_before_results_and_pictures_before_tables(page: ResultsP
 
 def test_without_failures_there_is_no_empty_box(page: ResultsPage) -> None:
     bare = dataclasses.replace(page, negatives=[], environment={})
-    assert results_page.NEGATIVES not in to_html(bare)
-    assert results_page.ENVIRONMENT not in to_markdown(bare, image_folder="images")
-    Page(to_html(bare))
+    assert results_page.NEGATIVES not in render_html(bare)
+    assert results_page.ENVIRONMENT not in render_markdown(bare, image_folder="images")
+    Page(render_html(bare))
 
 
 class TestTexts:
@@ -131,7 +141,7 @@ class TestTexts:
             ("**a [b**](c)", "<strong>a [b</strong>](c)"),
             ("a * b ** c", "a * b ** c"),
             ("<i>a</i> & b", "&lt;i&gt;a&lt;/i&gt; &amp; b"),
-            ('[a](x"onclick="y)', '<a href="x&quot;onclick=&quot;y">a</a>'),
+            ('[a](x"onclick="y)', '<a href="x&#34;onclick=&#34;y">a</a>'),
             ("[a](javascript:b)", "[a](javascript:b)"),
             ("[a](JavaScript:b)", "[a](JavaScript:b)"),
             ("[a](data:text/html,b)", "[a](data:text/html,b)"),
@@ -139,8 +149,11 @@ class TestTexts:
             ("ε = 1", "ε\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}1"),
         ],
     )
-    def test_marks(self, text: str, html: str) -> None:
-        assert results_page._inline(text) == html
+    def test_marks(self, text: str, html: str, page: ResultsPage) -> None:
+        """Marks become elements, and all else is escaped."""
+        found = re.search(r'<div class="lead"><p>(.*?)</p></div>', render_html(dataclasses.replace(page, lead=text)))
+        assert found is not None
+        assert found.group(1) == html
 
     @pytest.mark.parametrize(
         ("text", "markdown"),
@@ -151,8 +164,10 @@ class TestTexts:
             ("[a](javascript:b)", "[a]\\(javascript:b)"),
         ],
     )
-    def test_marks_in_markdown(self, text: str, markdown: str) -> None:
-        assert results_page._inline(text, results_page._MARKDOWN) == markdown
+    def test_marks_in_markdown(self, text: str, markdown: str, page: ResultsPage) -> None:
+        """Marks stay in Markdown, and nothing else becomes one."""
+        found = render_markdown(dataclasses.replace(page, lead=text), image_folder="images").splitlines()[2]
+        assert found == markdown
 
     def test_hostile_text_stays_text(self, pictures: list[Picture]) -> None:
         picture = dataclasses.replace(pictures[0], alt=EVIL, command=EVIL, reading=EVIL)
@@ -160,26 +175,26 @@ class TestTexts:
         hostile = ResultsPage(
             EVIL, EVIL, [Section(EVIL, EVIL, [picture], [table], [EVIL])], {EVIL: EVIL}, [(EVIL, EVIL)], EVIL
         )
-        document = Page(to_html(hostile))
+        document = Page(render_html(hostile))
         assert "script" not in {tag for tag, _ in document.tags}
         assert not any("onerror" in attrs for _, attrs in document.tags)
         (image,) = document.attributes("img")
         assert image["alt"] == EVIL
         assert document.text.count(EVIL) == 19, "every field is shown, titles also in the head and the contents"
-        outside_code = re.sub(r"```.*?```", "", to_markdown(hostile, image_folder="images"), flags=re.DOTALL)
+        outside_code = re.sub(r"```.*?```", "", render_markdown(hostile, image_folder="images"), flags=re.DOTALL)
         assert "<script" not in outside_code
         assert "<img" not in outside_code
 
     def test_a_fence_in_a_command_does_not_end_the_block(self, pictures: list[Picture], page: ResultsPage) -> None:
         picture = dataclasses.replace(pictures[0], command="echo ````")
         section = Section("Title", "", [picture])
-        text = to_markdown(dataclasses.replace(page, sections=[section]), image_folder="images")
+        text = render_markdown(dataclasses.replace(page, sections=[section]), image_folder="images")
         assert "`````sh\necho ````\n`````" in text
 
 
 class TestTables:
     def test_html(self, page: ResultsPage) -> None:
-        text = to_html(page)
+        text = render_html(page)
         bold = re.findall(r"<td[^>]*><strong>(.*?)</strong>", text)
         assert bold == ["2.5 × 10⁻²", "0.30 ± 0.01"]
         assert '<tr class="reference"><th scope="row">non-private</th><td class="number">0.89</td>' in text
@@ -187,7 +202,7 @@ class TestTables:
         assert '<th scope="row"><code>staircase</code></th>' in text
 
     def test_markdown(self, page: ResultsPage) -> None:
-        lines = [line for line in to_markdown(page, image_folder="images").splitlines() if line.startswith("|")]
+        lines = [line for line in render_markdown(page, image_folder="images").splitlines() if line.startswith("|")]
         assert lines == [
             "| Method | ε = 1 | seconds | remark |",
             "| :--- | ---: | ---: | :--- |",
@@ -213,14 +228,14 @@ class TestTables:
         ],
     )
     def test_numbers_in_cells(self, cell: str, parsed: Any) -> None:
-        assert results_page._parsed(cell) == parsed
+        assert parse_number(cell) == parsed
 
     def test_ties_are_all_best_and_units_may_not_differ(self) -> None:
         tied = ResultTable("", ["m", "v"], [["a", "1 s"], ["b", "1.0 s"], ["c", "2 s"]], "", best=[None, "min"])
-        assert results_page._bold(tied) == {(0, 1), (1, 1)}
+        assert find_best_cells(tied) == {(0, 1), (1, 1)}
         mixed = dataclasses.replace(tied, rows=[["a", "3 ms"], ["b", "2 s"]])
         with pytest.raises(ss.InvalidInput, match="one unit"):
-            results_page._bold(mixed)
+            find_best_cells(mixed)
 
     @pytest.mark.parametrize(
         ("changes", "said"),
@@ -255,8 +270,8 @@ class TestFiles:
 
     def test_everything_is_written_and_markdown_finds_its_pictures(self, page: ResultsPage, tmp_path: Path) -> None:
         paths = self.paths(tmp_path / "new")
-        write(page, **paths)
-        assert paths["html"].read_text("utf-8") == to_html(page)
+        save_results_page(page, **paths)
+        assert paths["html"].read_text("utf-8") == render_html(page)
         text = paths["markdown"].read_text("utf-8")
         links = re.findall(r"!\[.*\]\((.*)\)", text)
         assert links == ["images/wide%20one.png", "images/narrow.png"]
@@ -269,7 +284,7 @@ class TestFiles:
 
     def test_twice_is_the_same_and_pictures_may_be_in_place_already(self, page: ResultsPage, tmp_path: Path) -> None:
         paths = self.paths(tmp_path / "new")
-        write(page, **paths)
+        save_results_page(page, **paths)
         before = self.snapshot(tmp_path / "new")
         there = [
             dataclasses.replace(
@@ -277,20 +292,20 @@ class TestFiles:
             )
             for s in page.sections
         ]
-        write(dataclasses.replace(page, sections=there), **paths)
+        save_results_page(dataclasses.replace(page, sections=there), **paths)
         assert self.snapshot(tmp_path / "new") == before
 
     def test_a_failing_write_leaves_everything_as_it_was(self, page: ResultsPage, tmp_path: Path) -> None:
         paths = self.paths(tmp_path / "new")
-        write(page, **paths)
+        save_results_page(page, **paths)
         before = self.snapshot(tmp_path / "new")
         (tmp_path / "taken").mkdir()
         changed = dataclasses.replace(page, lead="Changed.")
         with pytest.raises(ss.FileError):
-            write(changed, **{**paths, "html": tmp_path / "taken"})
+            save_results_page(changed, **{**paths, "html": tmp_path / "taken"})
         assert self.snapshot(tmp_path / "new") == before
         with pytest.raises(ss.FileError, match="Cannot make the folder"):
-            write(changed, **{**paths, "images": paths["html"] / "images"})
+            save_results_page(changed, **{**paths, "images": paths["html"] / "images"})
         assert self.snapshot(tmp_path / "new") == before
 
     def test_bad_pictures(self, page: ResultsPage, pictures: list[Picture], tmp_path: Path) -> None:
@@ -300,13 +315,15 @@ class TestFiles:
         other = tmp_path / "narrow.png"
         other.write_bytes(pictures[0].path.read_bytes())
         with pytest.raises(ss.InvalidInput, match="different names"):
-            write(of(pictures[1], dataclasses.replace(pictures[1], path=other)), **self.paths(tmp_path / "new"))
+            save_results_page(
+                of(pictures[1], dataclasses.replace(pictures[1], path=other)), **self.paths(tmp_path / "new")
+            )
         assert not (tmp_path / "new").exists()
         with pytest.raises(ss.FileError, match="Cannot read the picture"):
-            to_html(of(dataclasses.replace(pictures[0], path=tmp_path / "none.png")))
+            render_html(of(dataclasses.replace(pictures[0], path=tmp_path / "none.png")))
         other.write_text("no picture, though long enough to be one by its size")
         with pytest.raises(ss.InvalidInput, match="must be a PNG"):
-            to_html(of(dataclasses.replace(pictures[0], path=other)))
+            render_html(of(dataclasses.replace(pictures[0], path=other)))
 
 
 @pytest.mark.parametrize(
@@ -321,8 +338,8 @@ class TestFiles:
         (lambda: ResultsPage("a", "b", ["c"], {}, [], ""), "list of Section"),
         (lambda: ResultsPage("a", "b", [], {}, [("one",)], ""), "pairs"),
         (lambda: ResultsPage("a", "b", [], [], [], ""), "'environment'"),
-        (lambda: to_html("page"), "a ResultsPage"),
-        (lambda: to_markdown(None, image_folder="images"), "a ResultsPage"),
+        (lambda: render_html("page"), "a ResultsPage"),
+        (lambda: render_markdown(None, image_folder="images"), "a ResultsPage"),
     ],
 )
 def test_bad_input(make: Any, said: str) -> None:
@@ -330,13 +347,14 @@ def test_bad_input(make: Any, said: str) -> None:
         make()
 
 
-def test_the_colours_are_those_of_the_plan_and_all_are_named() -> None:
-    css = results_page._css()
+def test_colours(page: ResultsPage) -> None:
+    """The colours are those of the other pages, and every one that is used has a value."""
+    css = render_html(page).partition("<style>")[2].partition("</style>")[0]
     named = set(re.findall(r"(--[\w-]+):", css))
     assert set(re.findall(r"var\((--[\w-]+)\)", css)) <= named
     assert css.count(":root {") == 3
-    own = files("scoreshield.report").joinpath("results.css").read_text("utf-8")
-    assert not re.search(r"--[\w-]+:", own), "colours have one place, page.css"
+    own = files("scoreshield.bench.report").joinpath("templates", "results.css").read_text("utf-8")
+    assert not re.search(r"--[\w-]+:", own), "colours have one place, colours.css"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="the browser test needs a Chromium on the path")
@@ -344,7 +362,7 @@ def test_the_colours_are_those_of_the_plan_and_all_are_named() -> None:
 def test_in_a_browser_nothing_is_fetched_and_nothing_sticks_out(page: ResultsPage, tmp_path: Path, scheme: str) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     path = tmp_path / "page.html"
-    path.write_text(to_html(page), "utf-8")
+    path.write_text(render_html(page), "utf-8")
     asked: list[str] = []
     with playwright.sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -367,6 +385,6 @@ def test_in_a_browser_nothing_is_fetched_and_nothing_sticks_out(page: ResultsPag
 def test_bold_minds_the_spread_and_what_is_unclear() -> None:
     rows = [["a", "0.500 ± 0.010"], ["b", "0.495 ± 0.001"], ["c", "0.400 ± 0.120"], ["d", "0.480 ± 0.001"]]
     table = ResultTable("c", ["", "x"], rows, "", best=[None, "max"])
-    assert results_page._bold(table) == {(0, 1), (1, 1), (2, 1)}  # c cannot be told from a, d can
-    assert results_page._bold(dataclasses.replace(table, unclear=[(0, 1), (2, 1)])) == {(1, 1)}
-    assert results_page._bold(dataclasses.replace(table, best=[None, "min"])) == {(2, 1), (0, 1), (1, 1), (3, 1)}
+    assert find_best_cells(table) == {(0, 1), (1, 1), (2, 1)}  # c cannot be told from a, d can
+    assert find_best_cells(dataclasses.replace(table, unclear=[(0, 1), (2, 1)])) == {(1, 1)}
+    assert find_best_cells(dataclasses.replace(table, best=[None, "min"])) == {(2, 1), (0, 1), (1, 1), (3, 1)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.gram import EQUAL, NOTHING
 from scoreshield.bench.report import experiments as pictures
-from scoreshield.bench.report.page import Picture, ResultTable, Section
+from scoreshield.bench.report.results_page import Picture, ResultTable, Section
 from scoreshield.bench.report.runs import Run, sentence
 from scoreshield.bench.report.tables import attack_table, gram_table, spread_text
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from scoreshield.bench.report import matrices, timing
 from scoreshield.bench.report import sections as parts
 from scoreshield.bench.report.negatives import negatives
-from scoreshield.bench.report.page import ResultsPage, Section, write
+from scoreshield.bench.report.results_page import ResultsPage, Section, save_results_page
 from scoreshield.bench.report.runs import Run, environment, read
 
 _LEAD = """\
@@ -45,7 +45,7 @@ def make(runs: Path, *, markdown: Path, html: Path, images: Path, data_dir: Path
     With ``data_dir``, the paper's operating-point figures are drawn of real score sets too.
     """
     page = compose(read(runs), operating_points=parts.operating_points(data_dir, runs))
-    write(page, markdown=markdown, html=html, images=images)
+    save_results_page(page, markdown=markdown, html=html, images=images)
     return page
 
 

@@ -17,7 +17,7 @@ from scoreshield._loading import printable
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.runner import SETTINGS
 from scoreshield.bench.report import experiments as pictures
-from scoreshield.bench.report.page import Picture
+from scoreshield.bench.report.results_page import Picture
 from scoreshield.bench.report.tables import mean, spread_text
 from scoreshield.errors import InvalidInput
 

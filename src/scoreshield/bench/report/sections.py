@@ -16,7 +16,7 @@ from scoreshield.bench.data import compact
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
 from scoreshield.bench.report import experiments as pictures
-from scoreshield.bench.report.page import Picture, ResultTable, Section
+from scoreshield.bench.report.results_page import Picture, ResultTable, Section
 from scoreshield.bench.report.runs import Run, best_method, sentence
 from scoreshield.bench.report.tables import attack_table, mean, score_table, spread_text
 from scoreshield.decisions.synthetic import ScoreSet

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scoreshield._formatting import format_compact, format_measurement, typeset_power
 from scoreshield._validation import validate
 from scoreshield.bench.experiments.gram import EQUAL, NOTHING
-from scoreshield.bench.report.page import Best, ResultTable
+from scoreshield.bench.report.results_page import Best, ResultTable
 from scoreshield.report.tidy import summary
 
 Row = dict[str, Any]

@@ -7,7 +7,7 @@ import math
 from scoreshield._formatting import format_timing, typeset_power
 from scoreshield.bench.experiments import table
 from scoreshield.bench.report import experiments as pictures
-from scoreshield.bench.report.page import Picture, ResultTable, Section
+from scoreshield.bench.report.results_page import Picture, ResultTable, Section
 from scoreshield.bench.report.runs import Run, sentence
 from scoreshield.bench.report.tables import mean
 
