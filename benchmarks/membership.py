@@ -78,13 +78,13 @@ def abstracts(folder: Path) -> tuple[Any, Any, list[tuple[int, int]]]:
 
 def passages(folder: Path, name: str, epsilon: float) -> Line:
     """The attacker has the abstract itself; half of the abstracts are in."""
-    game = membership.game(abstracts(folder)[0], rng=int(10 * epsilon))
+    game = membership.make_game(abstracts(folder)[0], rng=int(10 * epsilon))
     return _attack(name, epsilon, _some(game, 1500), (0.0, 0.8), statistics_for(name))
 
 
 def every_statistic(folder: Path, name: str, epsilon: float) -> Line:
     """All statistics, on 600 targets of each kind: the likelihood without a position reads every score."""
-    game = membership.game(abstracts(folder)[0], rng=3)
+    game = membership.make_game(abstracts(folder)[0], rng=3)
     names = membership.STATISTICS if name not in ("nothing", "PrivUnit index") else membership.STATISTICS[:-2]
     return _attack(name, epsilon, _some(game, 600), (0.0, 0.8), names)
 
@@ -107,7 +107,7 @@ def claims(folder: Path, name: str, epsilon: float) -> Line:
     found = {}
     for statistic in ("best", "position"):
         both = [np.concatenate([one.values[statistic] for one in answers]) for answers in seen.values()]
-        found[statistic] = membership.judge(*both, ceiling=promise, statistic=statistic)
+        found[statistic] = membership.evaluate_statistic(*both, ceiling=promise, statistic=statistic)
     return name, found
 
 
@@ -118,14 +118,14 @@ def faces(folder: Path, name: str, epsilon: float) -> Line:
     order = np.argsort(data.identity, kind="stable")
     _, first, count = np.unique(data.identity[order], return_index=True, return_counts=True)
     two = first[count > 1]
-    game = membership.game(rows[order[two]], probes=rows[order[two + 1]], rng=int(10 * epsilon), reference=0.15)
+    game = membership.make_game(rows[order[two]], probes=rows[order[two + 1]], rng=int(10 * epsilon), reference=0.15)
     return _attack(name, epsilon, game, (0.7, 1.0), statistics_for(name, unknown=True))
 
 
 def many(folder: Path, name: str, epsilon: float, rounds: int) -> Line:
     """The same question over and over, on 600 of 1,200 abstracts."""
     rows = abstracts(folder)[0][:1200]
-    game = membership.game(rows, rng=11)
+    game = membership.make_game(rows, rng=11)
     return _attack(name, epsilon, game, (0.0, 0.8), statistics_for(name), rounds)
 
 
@@ -149,7 +149,7 @@ def worst_case(_: Path, name: str, epsilon: float) -> Line:
         targets = Targets(asked, 0 * places[:WORST], own, others)
         seen.append(membership.observe(answer, targets, statistics=statistic))
     values = [answers.values[statistic] for answers in seen]
-    return name, {statistic: membership.judge(*values, ceiling=seen[0].profile, statistic=statistic)}
+    return name, {statistic: membership.evaluate_statistic(*values, ceiling=seen[0].profile, statistic=statistic)}
 
 
 def climbs(folder: Path) -> list[tuple[str, float, float, float, float, tuple[tuple[int, float], ...]]]:

@@ -15,7 +15,7 @@ from support import STRICT
 
 import scoreshield as ss
 from scoreshield.attack import distinguishing, membership
-from scoreshield.attack.membership import Targets, game, judge, observe, score_attack
+from scoreshield.attack.membership import Targets, evaluate_statistic, make_game, observe, score_attack
 from scoreshield.privacy.profiles import GaussianProfile
 
 POSITION = ("position", "rank", "likelihood at position")
@@ -128,7 +128,7 @@ class TestStatistics:
 
 class TestJudge:
     def test_by_hand(self) -> None:
-        result = judge([3.0, 1.0, 1.5], [0.0, 2.0, 1.5])
+        result = evaluate_statistic([3.0, 1.0, 1.5], [0.0, 2.0, 1.5])
         assert result.auc == pytest.approx((3 + 1 + 1.5) / 9)
         assert result.tpr_at_1_percent == pytest.approx(1 / 3)  # only the 3 is above every non-member
         assert result.trials == (3, 3)
@@ -137,7 +137,7 @@ class TestJudge:
 
     def test_area_interval_solves_its_equation(self) -> None:
         rng = np.random.default_rng(1)
-        result = judge(rng.normal(1, 1, 500), rng.normal(0, 1, 300), confidence=0.9)
+        result = evaluate_statistic(rng.normal(1, 1, 500), rng.normal(0, 1, 300), confidence=0.9)
         a = result.auc
         for end in result.auc_interval:
             divergence = a * math.log(a / end) + (1 - a) * math.log((1 - a) / (1 - end))
@@ -148,7 +148,7 @@ class TestJudge:
         ("inside", "outside", "auc"), [([2.0], [1.0], 1.0), ([1.0], [2.0], 0.0), ([1.0], [1.0], 0.5)]
     )
     def test_one_of_each_proves_nothing(self, inside: list[float], outside: list[float], auc: float) -> None:
-        result = judge(inside, outside, ceiling=GaussianProfile(0.01))
+        result = evaluate_statistic(inside, outside, ceiling=GaussianProfile(0.01))
         assert result.auc == auc
         assert result.auc_interval[1] - result.auc_interval[0] > 0.9
         assert result.tpr_interval[0] == 0.0
@@ -157,13 +157,13 @@ class TestJudge:
 
     def test_an_area_just_below_one(self) -> None:
         outside = np.arange(3000.0)
-        result = judge(np.append(np.full(2999, 1e4), 2998.5), outside)
+        result = evaluate_statistic(np.append(np.full(2999, 1e4), 2998.5), outside)
         assert 0.99 < result.auc_interval[0] < result.auc < result.auc_interval[1] <= 1.0
 
     def test_true_positive_interval_by_an_independent_route(self) -> None:
         rng = np.random.default_rng(2)
         inside, outside = rng.normal(2, 1, 700), rng.normal(0, 1, 1500)
-        result, falling = judge(inside, outside), np.sort(outside)[::-1]
+        result, falling = evaluate_statistic(inside, outside), np.sort(outside)[::-1]
         # How many of 1500 exceed the true 1 % threshold is binomial: that names the order statistics on either side.
         sure = int(binom.ppf(0.0125, 1500, 0.01))
         enough = int(binom.ppf(1 - 0.0125, 1500, 0.01)) + 1
@@ -178,7 +178,7 @@ class TestJudge:
         truth = GaussianProfile(mu)
         area = tpr = 0
         for _ in range(400):
-            result = judge(rng.normal(mu, 1, 500), rng.normal(0, 1, 900), confidence=0.8)
+            result = evaluate_statistic(rng.normal(mu, 1, 500), rng.normal(0, 1, 900), confidence=0.8)
             area += result.auc_interval[0] <= truth.auc <= result.auc_interval[1]
             tpr += result.tpr_interval[0] <= float(truth.tpr_at(0.01)) <= result.tpr_interval[1]
         least = 320 - STRICT * math.sqrt(400 * 0.8 * 0.2)
@@ -190,7 +190,7 @@ class TestJudge:
         for mu_true in alarms:
             for _ in range(200):
                 values = rng.normal(mu_true, 1, 1500), rng.normal(0, 1, 1500)
-                alarms[mu_true] += judge(*values, ceiling=GaussianProfile(mu), confidence=0.8).violation
+                alarms[mu_true] += evaluate_statistic(*values, ceiling=GaussianProfile(mu), confidence=0.8).violation
         assert alarms[1.5] < 40 + STRICT * math.sqrt(200 * 0.2 * 0.8)
         assert alarms[1.5] <= 20  # the bound is loose: far rarer in fact
         assert alarms[2.0] > 190
@@ -199,33 +199,37 @@ class TestJudge:
         """Three members in ten stand out, the others not at all: mu = 1 allows the area, but not the height."""
         rng = np.random.default_rng(5)
         inside = np.where(np.arange(1500) < 450, 10.0, rng.standard_normal(1500))
-        result = judge(inside, rng.standard_normal(1500), ceiling=GaussianProfile(1.0))
+        result = evaluate_statistic(inside, rng.standard_normal(1500), ceiling=GaussianProfile(1.0))
         assert result.auc_interval[1] < result.ceiling_auc
         assert result.violation
-        assert not judge(inside[450:], rng.standard_normal(1500), ceiling=GaussianProfile(1.0)).violation
+        assert not evaluate_statistic(inside[450:], rng.standard_normal(1500), ceiling=GaussianProfile(1.0)).violation
 
     def test_ties_are_a_randomised_test(self) -> None:
         """One bit with 80 % and 5 % ones: at 1 % false positives a fifth of the ones are taken, 0.16."""
         n = 40_000
         inside, outside = (np.repeat([1.0, 0.0], [k, n - k]) for k in (int(0.8 * n), int(0.05 * n)))
-        result = judge(inside, outside)
+        result = evaluate_statistic(inside, outside)
         assert result.auc == pytest.approx(0.5 + (0.8 - 0.05) / 2)
         # 400 of 2,000 tied non-members place the threshold: deviation of the share sqrt(0.2 0.8 / 2000) = 0.009
         assert abs(result.tpr_at_1_percent - 0.16) < STRICT * 0.8 * 0.009
-        assert result == judge(inside, outside)
+        assert result == evaluate_statistic(inside, outside)
 
     def test_reads_as_a_sentence(self) -> None:
-        text = str(judge(np.arange(500.0), np.arange(500.0), ceiling=GaussianProfile(1.0), statistic="best"))
+        text = str(
+            evaluate_statistic(np.arange(500.0), np.arange(500.0), ceiling=GaussianProfile(1.0), statistic="best")
+        )
         assert text.startswith("best: AUC 0.500 [")
         assert "no violation found in 500 members and 500 non-members." in text
-        assert "broken" in str(judge(np.arange(500.0) + 500, np.arange(500.0), ceiling=GaussianProfile(1.0)))
+        assert "broken" in str(
+            evaluate_statistic(np.arange(500.0) + 500, np.arange(500.0), ceiling=GaussianProfile(1.0))
+        )
 
 
 class TestGame:
     def test_half_are_in_and_nobody_is_two_things(self) -> None:
         rows = records(101)
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        collection, members, non_members = game(rows, rng=5, reference=0.1)
+        collection, members, non_members = make_game(rows, rng=5, reference=0.1)
         assert len(collection) == len(members) == 50
         assert len(non_members) == 101 - 50 - 11
         assert members.others is not None
@@ -237,13 +241,13 @@ class TestGame:
         known = np.setdiff1d(np.arange(101), gram.argmax(axis=1))
         assert np.allclose(np.sort(members.others[0]), np.sort(unit[known] @ members.queries[0]))
         assert np.array_equal(members.own, [1.0])  # type: ignore[arg-type]
-        assert np.array_equal(game(rows, rng=5).collection, game(rows, rng=5).collection)
-        assert not np.array_equal(game(rows, rng=5).collection, game(rows, rng=6).collection)
+        assert np.array_equal(make_game(rows, rng=5).collection, make_game(rows, rng=5).collection)
+        assert not np.array_equal(make_game(rows, rng=5).collection, make_game(rows, rng=6).collection)
 
     def test_probes_are_what_is_asked(self) -> None:
         rows = records(60)
         probes = rows + 0.3 * np.random.default_rng(8).standard_normal(rows.shape)
-        collection, members, _ = game(rows, probes=probes, rng=5, reference=0.2)
+        collection, members, _ = make_game(rows, probes=probes, rng=5, reference=0.2)
         genuine = np.vecdot(collection, members.queries)
         assert genuine.max() < 1 - 1e-6
         assert members.own is not None
@@ -251,7 +255,7 @@ class TestGame:
         assert abs(genuine.mean() - members.own.mean()) < 0.05
 
     def test_claimed_positions_fill_the_collection(self) -> None:
-        positions = game(records(2000), rng=5).non_members.positions
+        positions = make_game(records(2000), rng=5).non_members.positions
         assert positions is not None
         assert positions.min() < 20
         assert 980 <= positions.max() < 1000
@@ -259,7 +263,7 @@ class TestGame:
 
 class TestAttack:
     def test_without_noise_everybody_is_found(self) -> None:
-        collection, members, non_members = game(records(), rng=1)
+        collection, members, non_members = make_game(records(), rng=1)
         results = score_attack(
             lambda q: collection @ q, members, non_members,
             statistics=("best", "gap", "calibrated", "position", "rank", "total"),
@@ -278,7 +282,7 @@ class TestAttack:
     @pytest.mark.parametrize("mechanism", ["gaussian", "staircase", "screening", "index"])
     def test_below_the_ceiling_for_every_statistic(self, mechanism: str, epsilon: float) -> None:
         """56 results at 99.9 %: where all promises are kept, an alarm in one run of 18 at most; seeds are fixed."""
-        collection, members, non_members = game(records(800), rng=2)
+        collection, members, non_members = make_game(records(800), rng=2)
         rng = np.random.default_rng(7)
         index = ss.release_index(collection, epsilon=epsilon, rng=rng)
         answers: dict[str, Callable[[Any], Any]] = {
@@ -309,7 +313,7 @@ class TestAttack:
         rows = np.tile([1.0, 0.0], (n, 1))
         targets = Targets(rows, np.arange(n), np.ones(1), -np.ones((n, 1)))
 
-        def seen(sign: int) -> membership.Observed:
+        def seen(sign: int) -> membership.Observation:
             releases = itertools.cycle(
                 [
                     ss.release_scores(sign * rows, rows[0], epsilon=1.5, delta=delta, mechanism=mechanism, rng=rng)
@@ -320,15 +324,15 @@ class TestAttack:
 
         inside, outside = seen(1), seen(-1)
         values = [one.values["likelihood at position"] for one in (inside, outside)]
-        result = judge(*values, ceiling=inside.profile, confidence=0.999)
+        result = evaluate_statistic(*values, ceiling=inside.profile, confidence=0.999)
         assert not result.violation
         assert abs(result.auc - result.ceiling_auc) < 0.03
         if isinstance(inside.profile, GaussianProfile):
             promised_too_much = GaussianProfile(inside.profile.mu / 1.6)
-            assert judge(*values, ceiling=promised_too_much, confidence=0.999).violation
+            assert evaluate_statistic(*values, ceiling=promised_too_much, confidence=0.999).violation
 
     def test_asking_again_helps_against_fresh_noise_and_not_against_an_index(self) -> None:
-        collection, members, non_members = game(records(200), rng=3)
+        collection, members, non_members = make_game(records(200), rng=3)
         fresh = [
             score_attack(gaussian(collection, 3.0, 4), members, non_members, statistics="position", rounds=m)[
                 "position"
@@ -352,7 +356,7 @@ class TestAttack:
 
         embeddings = compact.scifact(shared_data).document_embeddings
         assert embeddings is not None
-        collection, members, non_members = game(embeddings[:1000], rng=1)
+        collection, members, non_members = make_game(embeddings[:1000], rng=1)
         clean = score_attack(lambda q: collection @ q, members, non_members)["best"]
         assert clean.auc > 0.99
         assert clean.tpr_at_1_percent > 0.99
@@ -389,17 +393,17 @@ class TestBadInput:
             (lambda q: observe(lambda _: np.ones((2, 2)), q), "(2, 2)"),
             (lambda q: observe(lambda _: 1 / 0, q), "failed on a query: ZeroDivisionError"),
             (lambda q: observe(fixed([1.0]), Targets(q, np.array([0, 1, 0])), statistics="rank"), "Target 1"),
-            (lambda _: judge([], [1.0]), "members"),
-            (lambda _: judge([1.0], [np.inf]), "non_members"),
-            (lambda _: judge([[1.0]], [1.0]), "members"),
-            (lambda _: judge(["a"], [1.0]), "members"),
-            (lambda _: judge([1.0], [1.0], confidence=1.0), "confidence"),
-            (lambda _: judge([1.0], [1.0], ceiling="strong"), "judge"),
-            (lambda _: game(np.ones((7, 3)), rng=1), "at least 8"),
-            (lambda _: game(np.zeros((9, 3)), rng=1), "records"),
-            (lambda _: game(np.ones((9, 3)), rng=None), "rng"),  # type: ignore[arg-type]
-            (lambda _: game(np.ones((9, 3)), rng=1, reference=0.5), "reference"),
-            (lambda _: game(np.ones((9, 3)), rng=1, probes=np.ones((8, 3))), "(9, 3)"),
+            (lambda _: evaluate_statistic([], [1.0]), "members"),
+            (lambda _: evaluate_statistic([1.0], [np.inf]), "non_members"),
+            (lambda _: evaluate_statistic([[1.0]], [1.0]), "members"),
+            (lambda _: evaluate_statistic(["a"], [1.0]), "members"),
+            (lambda _: evaluate_statistic([1.0], [1.0], confidence=1.0), "confidence"),
+            (lambda _: evaluate_statistic([1.0], [1.0], ceiling="strong"), "evaluate_statistic"),
+            (lambda _: make_game(np.ones((7, 3)), rng=1), "at least 8"),
+            (lambda _: make_game(np.zeros((9, 3)), rng=1), "records"),
+            (lambda _: make_game(np.ones((9, 3)), rng=None), "rng"),  # type: ignore[arg-type]
+            (lambda _: make_game(np.ones((9, 3)), rng=1, reference=0.5), "reference"),
+            (lambda _: make_game(np.ones((9, 3)), rng=1, probes=np.ones((8, 3))), "(9, 3)"),
         ],
     )  # fmt: skip
     def test_is_one_clear_sentence(self, make: Callable[[np.ndarray], object], says: str) -> None:

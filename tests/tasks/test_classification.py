@@ -91,12 +91,12 @@ def test_a_row_does_not_vote_for_itself(collection: Array) -> None:
         ({"query_labels": ["a", "b", "c", "d"]}, "both strings or both numbers"),
         ({"seed": -1}, "'seed'"),
         ({"view": "clean"}, "one of 'feasible', 'noisy'"),
-        ({"released": np.ones((4, 3))}, "symmetric matrix"),
+        ({"release": np.ones((4, 3))}, "symmetric matrix"),
     ],
 )
 def test_bad_input(given: dict[str, object], says: str) -> None:
     with pytest.raises(ss.InvalidInput, match="knn_accuracy") as caught:
-        tasks.knn_accuracy(**{"released": np.eye(4), "labels": [0, 1, 0, 1], "k": 1, **given})
+        tasks.knn_accuracy(**{"release": np.eye(4), "labels": [0, 1, 0, 1], "k": 1, **given})
     assert says in str(caught.value)
 
 

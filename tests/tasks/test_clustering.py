@@ -149,13 +149,13 @@ def test_releases(collection: Array) -> None:
         ({"seed": -1}, "'seed'"),
         ({"labels": np.zeros(6)}, "at least two are different"),
         ({"labels": np.zeros(5)}, "6 class labels"),
-        ({"released": np.triu(np.ones((6, 6)))}, "symmetric"),
+        ({"release": np.triu(np.ones((6, 6)))}, "symmetric"),
         ({"view": None}, "'view'"),
     ],
 )
 def test_bad_input(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ss.InvalidInput, match="clustering_nmi") as caught:
-        tasks.clustering_nmi(**{"released": blocks([3, 3]), "labels": np.arange(6) % 2, **given})
+        tasks.clustering_nmi(**{"release": blocks([3, 3]), "labels": np.arange(6) % 2, **given})
     assert says in str(caught.value)
 
 

@@ -53,7 +53,7 @@ def test_reads_the_view_that_is_asked_for(collection: np.ndarray) -> None:
 )
 def test_bad_input(given: dict[str, object], says: str) -> None:
     with pytest.raises(ss.InvalidInput, match="sts_spearman") as caught:
-        tasks.sts_spearman(**{"released": MATRIX, "pairs": PAIRS, "human": [1, 2, 3, 4], **given})
+        tasks.sts_spearman(**{"release": MATRIX, "pairs": PAIRS, "human": [1, 2, 3, 4], **given})
     assert says in str(caught.value)
 
 

@@ -20,21 +20,21 @@ def gram(collection: Array) -> ss.GramRelease:
 
 
 def test_a_gram_release_in_both_views(gram: ss.GramRelease) -> None:
-    assert _reading.similarities(gram, "feasible") is gram.gram
-    assert _reading.similarities(gram, "noisy") is gram.noisy
+    assert _reading.read_similarities(gram, "feasible") is gram.gram
+    assert _reading.read_similarities(gram, "noisy") is gram.noisy
 
 
 def test_a_factored_release_has_one_view(gram: ss.GramRelease) -> None:
     factored = gram.factored()
-    assert np.array_equal(_reading.similarities(factored, "feasible"), factored.gram)
+    assert np.array_equal(_reading.read_similarities(factored, "feasible"), factored.gram)
     with pytest.raises(ss.InvalidInput, match="use view='feasible'"):
-        _reading.similarities(factored, "noisy")
+        _reading.read_similarities(factored, "noisy")
 
 
 @pytest.mark.parametrize("view", ["feasible", "noisy"])
 def test_an_index_is_read_unbiased(collection: Array, view: str) -> None:
     index = ss.release_index(collection, epsilon=3, rng=1)
-    matrix = _reading.similarities(index, view)
+    matrix = _reading.read_similarities(index, view)
     assert np.array_equal(matrix, index.gram())
     assert np.abs(matrix).max() > 1
     assert 0 <= tasks.knn_accuracy(index, np.arange(40) % 2, view=view) <= 1
@@ -45,14 +45,14 @@ def test_products_in_single_precision_are_symmetric_enough(rng: np.random.Genera
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     matrix = rows @ rows.T
     matrix[3, 4] += np.float32(1e-6)
-    assert _reading.similarities(matrix, "feasible").dtype == np.float64
+    assert _reading.read_similarities(matrix, "feasible").dtype == np.float64
     matrix[3, 4] += np.float32(1e-3)
     with pytest.raises(ss.InvalidInput, match="symmetric"):
-        _reading.similarities(matrix, "feasible")
+        _reading.read_similarities(matrix, "feasible")
 
 
 @pytest.mark.parametrize(
-    "released",
+    "release",
     [
         None,
         "gram",
@@ -71,17 +71,17 @@ def test_products_in_single_precision_are_symmetric_enough(rng: np.random.Genera
         np.ones((2, 2, 2)),
     ],
 )
-def test_what_is_no_matrix(released: Any) -> None:
+def test_what_is_no_matrix(release: Any) -> None:
     calls = (
-        lambda: tasks.knn_accuracy(released, [0, 1], 1),
-        lambda: tasks.instance_retrieval(released, [0, 0]),
-        lambda: tasks.spectral_clustering(released, 1),
-        lambda: tasks.clustering_nmi(released, [0, 1]),
-        lambda: tasks.sts_spearman(released, [[0, 1]], [1.0]),
-        lambda: tasks.verification(released, [True, False], pairs=[[0, 1], [1, 0]]),
+        lambda: tasks.knn_accuracy(release, [0, 1], 1),
+        lambda: tasks.instance_retrieval(release, [0, 0]),
+        lambda: tasks.spectral_clustering(release, 1),
+        lambda: tasks.clustering_nmi(release, [0, 1]),
+        lambda: tasks.sts_spearman(release, [[0, 1]], [1.0]),
+        lambda: tasks.verification(release, [True, False], pairs=[[0, 1], [1, 0]]),
     )
     for call in calls:
-        with pytest.raises(ss.InvalidInput, match="'released' parameter of") as caught:
+        with pytest.raises(ss.InvalidInput, match="'release' parameter of") as caught:
             call()
         assert "\n" not in str(caught.value)
         assert str(caught.value).endswith(" instead.")
@@ -111,24 +111,24 @@ def test_releases_without_similarities_are_refused(collection: Array, query: Arr
         ({"labels": ["a", "b", "a"]}, "True or False"),
         ({"labels": None}, "'labels'"),
         ({"labels": [[0], [1, 0]]}, "'labels'"),
-        ({"released": [0.1, np.nan, 0.2]}, "'released'"),
-        ({"released": []}, "'released'"),
-        ({"released": "abc"}, "'released'"),
-        ({"released": [[0.1, 0.2], [0.3]]}, "'released'"),
+        ({"release": [0.1, np.nan, 0.2]}, "'release'"),
+        ({"release": []}, "'release'"),
+        ({"release": "abc"}, "'release'"),
+        ({"release": [[0.1, 0.2], [0.3]]}, "'release'"),
         ({"folds": [0, 0, 0]}, "at least two different"),
         ({"folds": [0, 1]}, "of shape (3,)"),
         ({"folds": [0.0, 1.0, 2.0]}, "'folds'"),
         ({"folds": [0, -1, 1]}, "'folds'"),
         ({"folds": [0, 1, 1]}, "each fold leaves genuine and impostor pairs in the others"),
-        ({"released": np.eye(3), "labels": [0, 0, 0]}, "two are equal and two are not"),
-        ({"released": np.eye(3), "labels": [0, 1, 2]}, "two are equal and two are not"),
-        ({"released": np.eye(3), "labels": [True, False], "pairs": [[0, 3], [0, 1]]}, "below 3"),
-        ({"released": np.eye(3), "labels": [True], "pairs": [[0, 2], [0, 1]]}, "of shape (2,)"),
+        ({"release": np.eye(3), "labels": [0, 0, 0]}, "two are equal and two are not"),
+        ({"release": np.eye(3), "labels": [0, 1, 2]}, "two are equal and two are not"),
+        ({"release": np.eye(3), "labels": [True, False], "pairs": [[0, 3], [0, 1]]}, "below 3"),
+        ({"release": np.eye(3), "labels": [True], "pairs": [[0, 2], [0, 1]]}, "of shape (2,)"),
     ],
 )
 def test_bad_verification(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ss.InvalidInput, match="verification") as caught:
-        tasks.verification(**{"released": [0.1, 0.5, 0.4], "labels": [False, True, True], **given})
+        tasks.verification(**{"release": [0.1, 0.5, 0.4], "labels": [False, True, True], **given})
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -158,7 +158,7 @@ def test_a_release_is_not_changed(gram: ss.GramRelease) -> None:
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_the_largest_of_each_row(k: int, rng: np.random.Generator) -> None:
     values = rng.integers(0, 4, (50, 8)).astype(float)
-    chosen = _reading.largest(values, k, 0)
+    chosen = _reading.find_largest(values, k, 0)
     for row, places in zip(values, chosen, strict=True):
         assert len(set(places.tolist())) == k
         assert sorted(row[places]) == sorted(row)[8 - k :]

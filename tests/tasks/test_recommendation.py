@@ -165,12 +165,12 @@ TABLE = RatingTable([0, 1], [0, 1], [1.0, 2.0])
         ({"scale": 5}, "'scale'"),
         ({"scale": (1, np.inf)}, "'scale'"),
         ({"seed": 1.0}, "'seed'"),
-        ({"released": np.ones(4)}, "symmetric"),
+        ({"release": np.ones(4)}, "symmetric"),
     ],
 )
 def test_bad_input(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ss.InvalidInput, match="collaborative_filtering") as caught:
-        tasks.collaborative_filtering(**{"released": np.eye(2), "train": TABLE, "test": TABLE, **given})
+        tasks.collaborative_filtering(**{"release": np.eye(2), "train": TABLE, "test": TABLE, **given})
     assert says in str(caught.value)
 
 

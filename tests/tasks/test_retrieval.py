@@ -55,13 +55,13 @@ class TestInstances:
             ({"ks": 5}, "'ks'"),
             ({"ks": "15"}, "'ks'"),
             ({"seed": None}, "'seed'"),
-            ({"released": [[1.0]]}, "at least two records"),
-            ({"released": np.full((4, 4), np.nan)}, "finite"),
+            ({"release": [[1.0]]}, "at least two records"),
+            ({"release": np.full((4, 4), np.nan)}, "finite"),
         ],
     )
     def test_bad_input(self, given: dict[str, object], says: str) -> None:
         with pytest.raises(ss.InvalidInput, match="instance_retrieval") as caught:
-            tasks.instance_retrieval(**{"released": np.eye(4), "labels": [0, 0, 1, 1], **given})
+            tasks.instance_retrieval(**{"release": np.eye(4), "labels": [0, 0, 1, 1], **given})
         assert says in str(caught.value)
 
 
@@ -72,67 +72,69 @@ class TestRanked:
 
     def test_scores_by_their_noisy_values(self, release: ss.ScoreRelease) -> None:
         order = np.argsort(-release.noisy)
-        assert tasks.ranked(release, 7).tolist() == order[:7].tolist()
-        assert tasks.ranked(release.noisy, 7).tolist() == order[:7].tolist()
-        assert tasks.ranked(release, 100).tolist() == order.tolist()
+        assert tasks.rank_records(release, 7).tolist() == order[:7].tolist()
+        assert tasks.rank_records(release.noisy, 7).tolist() == order[:7].tolist()
+        assert tasks.rank_records(release, 100).tolist() == order.tolist()
 
     @pytest.mark.parametrize("threshold", [-100.0, 0.25, 100.0])
     def test_a_threshold_cuts_before_k(self, release: ss.ScoreRelease, threshold: float) -> None:
         order = np.argsort(-release.noisy)
         expected = order[release.noisy[order] >= threshold]
         for k in (1, 5, 40):
-            assert tasks.ranked(release, k, threshold=threshold).tolist() == expected[:k].tolist()
-            assert tasks.ranked(release.noisy, k, threshold=threshold).tolist() == expected[:k].tolist()
+            assert tasks.rank_records(release, k, threshold=threshold).tolist() == expected[:k].tolist()
+            assert tasks.rank_records(release.noisy, k, threshold=threshold).tolist() == expected[:k].tolist()
 
     def test_a_score_at_the_threshold_passes(self) -> None:
-        assert tasks.ranked([0.1, 0.5, 0.3], 3, threshold=0.3).tolist() == [1, 2]
+        assert tasks.rank_records([0.1, 0.5, 0.3], 3, threshold=0.3).tolist() == [1, 2]
 
     def test_batches_are_padded(self) -> None:
         scores = np.array([[0.1, 0.9, 0.5], [0.1, 0.2, 0.0], [0.6, 0.1, 0.2]])
-        assert tasks.ranked(scores, 2).tolist() == [[1, 2], [2 - 1, 0], [0, 2]]
-        assert tasks.ranked(scores, 3, threshold=0.4).tolist() == [[1, 2], [-1, -1], [0, -1]]
-        assert tasks.ranked(scores, 3, threshold=9).shape == (3, 0)
+        assert tasks.rank_records(scores, 2).tolist() == [[1, 2], [2 - 1, 0], [0, 2]]
+        assert tasks.rank_records(scores, 3, threshold=0.4).tolist() == [[1, 2], [-1, -1], [0, -1]]
+        assert tasks.rank_records(scores, 3, threshold=9).shape == (3, 0)
 
     def test_equal_scores_are_in_random_order(self) -> None:
-        first = [int(tasks.ranked(np.zeros(10), 1, seed=seed)[0]) for seed in range(400)]
+        first = [int(tasks.rank_records(np.zeros(10), 1, seed=seed)[0]) for seed in range(400)]
         counts = np.bincount(first, minlength=10)
         assert np.abs(counts - 40).max() < 5.33 * math.sqrt(400 * 0.09)
-        assert tasks.ranked(np.zeros(10), 3, seed=8).tolist() == tasks.ranked(np.zeros(10), 3, seed=8).tolist()
+        assert (
+            tasks.rank_records(np.zeros(10), 3, seed=8).tolist() == tasks.rank_records(np.zeros(10), 3, seed=8).tolist()
+        )
 
     def test_sets_come_as_they_were_named(self, collection: Array, query: Array) -> None:
         best = ss.release_top_k(collection, query, 6, epsilon=5, rng=1)
-        assert tasks.ranked(best, 4).tolist() == best.indices[:4].tolist()
+        assert tasks.rank_records(best, 4).tolist() == best.indices[:4].tolist()
         matches = ss.release_matches(collection, query, 0.2, epsilon=3, rng=1)
-        assert tasks.ranked(matches, 3).tolist() == matches.indices[:3].tolist()
+        assert tasks.rank_records(matches, 3).tolist() == matches.indices[:3].tolist()
         for release in (best, matches):
             with pytest.raises(ss.InvalidInput, match="threshold"):
-                tasks.ranked(release, 3, threshold=0.1)
+                tasks.rank_records(release, 3, threshold=0.1)
 
     def test_an_index_answers_its_query(self, collection: Array, query: Array) -> None:
         index = ss.release_index(collection, epsilon=20, rng=1)
         scores = index.scores(query)
         order = np.argsort(-scores)
-        assert tasks.ranked(index, 5, query=query).tolist() == order[:5].tolist()
+        assert tasks.rank_records(index, 5, query=query).tolist() == order[:5].tolist()
         cut = float((scores[order[2]] + scores[order[3]]) / 2)
-        assert tasks.ranked(index, 5, query=query, threshold=cut).tolist() == order[:3].tolist()
-        both = tasks.ranked(index, 5, query=np.stack([query, -query]), threshold=cut)
+        assert tasks.rank_records(index, 5, query=query, threshold=cut).tolist() == order[:3].tolist()
+        both = tasks.rank_records(index, 5, query=np.stack([query, -query]), threshold=cut)
         assert both[0, :3].tolist() == order[:3].tolist()
         assert set(both[1][both[1] >= 0]) == set(np.argsort(scores)[:5][-np.sort(scores)[:5] >= cut])
 
     def test_a_query_belongs_to_an_index(self, release: ss.ScoreRelease, collection: Array, query: Array) -> None:
-        with pytest.raises(ss.InvalidInput, match="'query' parameter of ranked"):
-            tasks.ranked(release, 3, query=query)
-        with pytest.raises(ss.InvalidInput, match="'query' parameter of ranked"):
-            tasks.ranked(ss.release_index(collection, epsilon=2, rng=1), 3)
+        with pytest.raises(ss.InvalidInput, match="'query' parameter of rank_records"):
+            tasks.rank_records(release, 3, query=query)
+        with pytest.raises(ss.InvalidInput, match="'query' parameter of rank_records"):
+            tasks.rank_records(ss.release_index(collection, epsilon=2, rng=1), 3)
 
-    @pytest.mark.parametrize("released", [[], [np.nan, 1.0], ["a"], [[[1.0]]], None, "scores", np.float64(3)])
-    def test_bad_scores(self, released: object) -> None:
-        for function in (tasks.ranked, tasks.paper_top_k):
-            with pytest.raises(ss.InvalidInput, match="'released' parameter"):
-                function(released, 2)
+    @pytest.mark.parametrize("release", [[], [np.nan, 1.0], ["a"], [[[1.0]]], None, "scores", np.float64(3)])
+    def test_bad_scores(self, release: object) -> None:
+        for function in (tasks.rank_records, tasks.paper_top_k):
+            with pytest.raises(ss.InvalidInput, match="'release' parameter"):
+                function(release, 2)
 
     def test_bad_numbers(self) -> None:
-        for function in (tasks.ranked, tasks.paper_top_k):
+        for function in (tasks.rank_records, tasks.paper_top_k):
             for given in ({"k": 0}, {"k": 1.5}, {"k": 1, "threshold": np.nan}, {"k": 1, "threshold": "0"}):
                 with pytest.raises(ss.InvalidInput, match=function.__name__):
                     function([0.1, 0.2], **given)
@@ -140,13 +142,13 @@ class TestRanked:
     def test_a_matrix_release_is_not_a_ranking(self, collection: Array) -> None:
         gram = ss.release_gram(collection, epsilon=5, delta=1e-6, projection="none", rng=1)
         with pytest.raises(ss.InvalidInput, match="score or row release"):
-            tasks.ranked(gram, 2)
+            tasks.rank_records(gram, 2)
 
 
 class TestThePapersRule:
     def test_clipped_scores_with_ties_by_smaller_index(self) -> None:
         assert tasks.paper_top_k([0.2, 1.5, 0.9, 1.1, -3.0], 3).tolist() == [1, 3, 2]
-        assert tasks.ranked([0.2, 1.1, 0.9, 1.5, -3.0], 3).tolist() == [3, 1, 2]
+        assert tasks.rank_records([0.2, 1.1, 0.9, 1.5, -3.0], 3).tolist() == [3, 1, 2]
         assert tasks.paper_top_k([0.2, 1.1, 0.9, 1.5, -3.0], 3).tolist() == [1, 3, 2]
         assert tasks.paper_top_k([0.2, 1.1, 0.9, 1.5], 4, threshold=0.9).tolist() == [1, 3, 2]
         assert tasks.paper_top_k([[1.1, 1.5], [0.0, 0.5]], 1).tolist() == [[0], [1]]
@@ -156,7 +158,7 @@ class TestThePapersRule:
         top = np.flatnonzero(release.noisy >= 1)
         assert len(top) > 8
         assert tasks.paper_top_k(release, 5).tolist() == top[:5].tolist()
-        assert tasks.paper_top_k(release, 5).tolist() != tasks.ranked(release, 5).tolist()
+        assert tasks.paper_top_k(release, 5).tolist() != tasks.rank_records(release, 5).tolist()
 
 
 class TestSearchMetrics:
@@ -206,7 +208,7 @@ class TestSearchMetrics:
         relevance[:, 0] = True
         answers = [np.flatnonzero(row) for row in relevance]
         for k in (1, 5, 40):
-            found = tasks.search_metrics(tasks.ranked(scores, k), answers, k=k)
+            found = tasks.search_metrics(tasks.rank_records(scores, k), answers, k=k)
             assert found.ndcg == pytest.approx(ndcg_score(relevance, scores, k=k))
         precision = [average_precision_score(r, s) for r, s in zip(relevance, scores, strict=True)]
         assert found.map == pytest.approx(np.mean(precision))
@@ -250,6 +252,6 @@ class TestSearchMetrics:
         with np.load(shared_data / f"{name}_minilm.npz") as file:
             scores, judged = file["query_emb"] @ file[records].T, file["qrels"]
         answers = [judged[judged[:, 0] == query, 1] for query in range(len(scores))]
-        found = tasks.search_metrics(tasks.ranked(scores, 10), answers)
+        found = tasks.search_metrics(tasks.rank_records(scores, 10), answers)
         assert found.ndcg == pytest.approx(ndcg, abs=5e-4 if name == "frames" else 5e-5)
         assert found.recall == pytest.approx(recall, abs=5e-4)

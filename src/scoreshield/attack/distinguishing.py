@@ -70,7 +70,7 @@ class MembershipResult:
 
 
 @validate(confidence=check_inside_unit)
-def judge(
+def evaluate_statistic(
     members: ArrayLike,
     non_members: ArrayLike,
     *,
@@ -79,8 +79,8 @@ def judge(
     statistic: str = "statistic",
 ) -> MembershipResult:
     """Compute the area of one statistic and its height at 1 % false positives, with intervals and the ceiling."""
-    inside = finite(members, "members", "a vector of finite numbers", 1)
-    outside = finite(non_members, "non_members", "a vector of finite numbers", 1)
+    inside = check_finite_array(members, "members", "a vector of finite numbers", 1)
+    outside = check_finite_array(non_members, "non_members", "a vector of finite numbers", 1)
     profile = None if ceiling is None else profile_of(ceiling)
     m, n = len(inside), len(outside)
     ranks = rankdata(np.concatenate([inside, outside]))
@@ -136,7 +136,7 @@ def _true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float,
     return float(hits_above[int(FALSE_POSITIVES * n)] / m), (low, high)
 
 
-def finite(values: Any, name: str, must: str, dimensions: int, length: int | None = None) -> Float:
+def check_finite_array(values: Any, name: str, must: str, dimensions: int, length: int | None = None) -> Float:
     """Return a float64 array of this many dimensions. Raise an error if it is empty or holds NaN or infinities."""
     array = _validation.check_array(values, name, must)
     fits = array.ndim == dimensions and array.size and array.dtype.kind in "fiu" and length in (None, len(array))

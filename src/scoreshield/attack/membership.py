@@ -13,7 +13,7 @@ published attacks, reduced to what scores alone allow (docs/membership.md names 
   only for scores with additive noise. For screening and for a PrivUnit index with an unknown position, only the simpler
   statistics are available.
 
-The ceiling is the guarantee's own trade-off curve f. In `game` the in and out worlds of each target are mixtures
+The ceiling is the guarantee's own trade-off curve f. In `make_game` the in and out worlds of each target are mixtures
 of neighbouring collections, and f is concave. So the pooled curve of any statistic lies below it.
 """
 
@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, validate
-from scoreshield.attack.distinguishing import MembershipResult, finite, judge
+from scoreshield.attack.distinguishing import MembershipResult, check_finite_array, evaluate_statistic
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.composition import compose
@@ -69,7 +69,7 @@ class Targets:
 
     @validate()
     def __post_init__(self) -> None:
-        rows = finite(self.queries, "queries", "a matrix of finite numbers, one row a target", 2)
+        rows = check_finite_array(self.queries, "queries", "a matrix of finite numbers, one row a target", 2)
         object.__setattr__(self, "queries", rows)
         if self.positions is not None:
             must = f"{len(rows)} whole numbers from 0 on, one a query"
@@ -80,7 +80,7 @@ class Targets:
         for name, dimensions, length in (("own", 1, None), ("others", 2, len(rows))):
             if getattr(self, name) is not None:
                 shape = "a vector of public scores" if length is None else f"a matrix of public scores, {length} rows"
-                object.__setattr__(self, name, finite(getattr(self, name), name, shape, dimensions, length))
+                object.__setattr__(self, name, check_finite_array(getattr(self, name), name, shape, dimensions, length))
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -94,7 +94,7 @@ class Game(NamedTuple):
     non_members: Targets
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """One value per target for each statistic, and the guarantee that covers all answers about one target, if any."""
 
     values: dict[str, Float]
@@ -102,7 +102,7 @@ class Observed(NamedTuple):
 
 
 @validate()
-def game(
+def make_game(
     records: ArrayLike, *, rng: int | np.random.Generator, probes: ArrayLike | None = None, reference: float = 0.1
 ) -> Game:
     """Enrol a random half of public or synthetic records; the others are the non-members.
@@ -172,7 +172,7 @@ def score_attack(
         raise InvalidInput("The answers about members and non-members must come with one and the same guarantee.")
     promise = first.profile if ceiling is None else ceiling
     return {
-        name: judge(values, second.values[name], ceiling=promise, confidence=confidence, statistic=name)
+        name: evaluate_statistic(values, second.values[name], ceiling=promise, confidence=confidence, statistic=name)
         for name, values in first.values.items()
     }
 
@@ -180,7 +180,7 @@ def score_attack(
 @validate(rounds=check_count)
 def observe(
     release: Answer, targets: Targets | ArrayLike, *, statistics: str | Iterable[str] = "best", rounds: int = 1
-) -> Observed:
+) -> Observation:
     """Compute the statistics of targets of one kind; the arguments are those of `score_attack`."""
     if not callable(release):
         _validation.reject("release", "a function from a query to a release or an array of scores", release)
@@ -198,7 +198,7 @@ def observe(
         for name in names:
             values[name][place] = reader.statistic(name)
     guarantee = reader.guarantee
-    return Observed(values, None if guarantee is None else compose([guarantee] * rounds))
+    return Observation(values, None if guarantee is None else compose([guarantee] * rounds))
 
 
 class _Reader:
@@ -319,7 +319,7 @@ def _scores_of(answer: Any) -> Float:
         return scores
     found = answer.noisy if isinstance(answer, ScoreRelease) else answer
     must = "a release of scores, matches or the k best for one query, or a vector of finite scores (index.scores)"
-    return finite(found, "release", f"a function whose answer is {must}", 1)
+    return check_finite_array(found, "release", f"a function whose answer is {must}", 1)
 
 
 def _require(name: str, targets: Targets) -> None:

@@ -13,7 +13,7 @@ from scoreshield.tasks.retrieval import (
     SearchMetrics,
     instance_retrieval,
     paper_top_k,
-    ranked,
+    rank_records,
     search_metrics,
 )
 from scoreshield.tasks.verification import Verification, verification
@@ -29,7 +29,7 @@ __all__ = [
     "instance_retrieval",
     "knn_accuracy",
     "paper_top_k",
-    "ranked",
+    "rank_records",
     "search_metrics",
     "spectral_clustering",
     "sts_spearman",

@@ -22,57 +22,57 @@ Whole = NDArray[np.intp]
 
 VIEWS = ("feasible", "noisy")
 _MATRIX = "a Gram, factored Gram or index release, or a symmetric matrix of finite numbers, of at least two records"
-_SCORES = "a score or row release, or finite scores: a vector, or a matrix with one row a query"
+_SCORES = "a score or row release, or finite scores: a vector, or a matrix with one row per query"
 _SYMMETRY = 1e-5  # single-precision products of a matrix with itself differ by less across the diagonal
 
 
-def similarities(released: Any, view: str) -> Float:
+def read_similarities(release: Any, view: str) -> Float:
     """Return the pairwise similarities in a release, (n, n), n at least 2. Do not write to them."""
     _validation.check_option(view, "view", VIEWS)
-    if isinstance(released, FactoredGramRelease) and view == "noisy":
+    if isinstance(release, FactoredGramRelease) and view == "noisy":
         raise InvalidInput("A factored release has no noisy matrix: use view='feasible'.")
-    if isinstance(released, IndexRelease):
-        matrix = released.gram()
-    elif isinstance(released, GramRelease) and view == "noisy":
-        matrix = released.noisy
-    elif isinstance(released, GramRelease | FactoredGramRelease):
-        matrix = released.gram
+    if isinstance(release, IndexRelease):
+        matrix = release.gram()
+    elif isinstance(release, GramRelease) and view == "noisy":
+        matrix = release.noisy
+    elif isinstance(release, GramRelease | FactoredGramRelease):
+        matrix = release.gram
     else:
-        matrix = _plain(released, _MATRIX)
+        matrix = _plain(release, _MATRIX)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-            _validation.reject("released", _MATRIX, released)
+            _validation.reject("release", _MATRIX, release)
         if np.abs(matrix - matrix.T).max() > _SYMMETRY * max(1.0, float(np.abs(matrix).max())):
-            _validation.reject("released", _MATRIX, released)
+            _validation.reject("release", _MATRIX, release)
     if len(matrix) < 2:
-        _validation.reject("released", _MATRIX, released)
+        _validation.reject("release", _MATRIX, release)
     return matrix
 
 
-def without_self(matrix: Float) -> Float:
+def mask_diagonal(matrix: Float) -> Float:
     """Copy a matrix with the diagonal below all values, so that no record is its own neighbour."""
     others = matrix.copy()
     np.fill_diagonal(others, -np.inf)
     return others
 
 
-def scores(released: Any) -> Float:
+def read_scores(release: Any) -> Float:
     """Return the noisy scores in a release, of one query (n,) or of a batch (m, n)."""
-    if isinstance(released, ScoreRelease):
-        return released.noisy
-    values = _plain(released, _SCORES)
+    if isinstance(release, ScoreRelease):
+        return release.noisy
+    values = _plain(release, _SCORES)
     if values.ndim not in (1, 2):
-        _validation.reject("released", _SCORES, released)
+        _validation.reject("release", _SCORES, release)
     return values
 
 
-def _plain(released: Any, must: str) -> Float:
+def _plain(release: Any, must: str) -> Float:
     """Return a plain array as it is, without a promise."""
-    if isinstance(released, Release):
-        _validation.reject("released", must, released)
-    return numbers(released, "released", must)
+    if isinstance(release, Release):
+        _validation.reject("release", must, release)
+    return read_numbers(release, "release", must)
 
 
-def numbers(values: Any, name: str, must: str) -> Float:
+def read_numbers(values: Any, name: str, must: str) -> Float:
     """Return finite real numbers, at least one, as float64."""
     array = _validation.check_array(values, name, must)
     if array.dtype.kind not in "fiu" or not array.size or not np.isfinite(array).all():
@@ -80,7 +80,7 @@ def numbers(values: Any, name: str, must: str) -> Float:
     return array.astype(np.float64, copy=False)
 
 
-def whole_numbers(values: Any, name: str, must: str) -> Whole:
+def read_whole_numbers(values: Any, name: str, must: str) -> Whole:
     """Return whole numbers, at least one, none negative."""
     array = _validation.check_array(values, name, must)
     if array.dtype.kind not in "iu" or not array.size or int(array.min()) < 0 or int(array.max()) >= 2**53:
@@ -88,7 +88,7 @@ def whole_numbers(values: Any, name: str, must: str) -> Whole:
     return array.astype(np.intp, copy=False)
 
 
-def classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
+def read_classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
     """Return one public class label per record: whole or real numbers, bools or strings."""
     must = f"a list of {length} class labels, one a record: numbers, bools or strings, none missing"
     array = _validation.check_array(labels, name, must)
@@ -99,7 +99,7 @@ def classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
     return array
 
 
-def outcomes(labels: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def read_outcomes(labels: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """Return True or False for each score: whether its pair is genuine. Both must occur."""
     must = f"True or False for each of the scores, an array of shape {shape}, with at least one of each"
     array = _validation.check_array(labels, "labels", must)
@@ -111,22 +111,22 @@ def outcomes(labels: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     return same
 
 
-def pair_numbers(pairs: Any, records: int) -> Whole:
+def read_pair_numbers(pairs: Any, records: int) -> Whole:
     """Return pairs of different records, (m, 2)."""
     must = f"an array of shape (m, 2): pairs of different record numbers below {records}"
-    array = whole_numbers(pairs, "pairs", must)
+    array = read_whole_numbers(pairs, "pairs", must)
     if array.ndim != 2 or array.shape[1] != 2 or array.max() >= records or (array[:, 0] == array[:, 1]).any():
         _validation.reject("pairs", must, pairs)
     return array
 
 
-def descending(values: Float, seed: int) -> Whole:
+def sort_descending(values: Float, seed: int) -> Whole:
     """Return the places in each row from the largest value down; the seed fixes a random order of equal values."""
     order = np.random.default_rng(seed).random(values.shape)
     return np.lexsort((order, -values), axis=-1)
 
 
-def largest(values: Float, k: int, seed: int) -> Whole:
+def find_largest(values: Float, k: int, seed: int) -> Whole:
     """Return the places of the k largest values of each row, in no order, with ties at the k-th place at random."""
     if k == values.shape[1]:
         return np.broadcast_to(np.arange(k), values.shape)
@@ -134,11 +134,11 @@ def largest(values: Float, k: int, seed: int) -> Whole:
     least = np.take_along_axis(values, chosen, 1).min(axis=1)
     tied = np.flatnonzero((values >= least[:, None]).sum(axis=1) > k)
     if len(tied):
-        chosen[tied] = descending(values[tied], seed)[:, :k]
+        chosen[tied] = sort_descending(values[tied], seed)[:, :k]
     return chosen
 
 
-def sklearn(part: str, what: str) -> Any:
+def import_sklearn(part: str, what: str) -> Any:
     """Import a part of scikit-learn at its first use."""
     try:
         return importlib.import_module(f"sklearn.{part}")

@@ -21,7 +21,7 @@ from scoreshield.tasks._reading import Float, Whole
 
 @validate(k=check_count, seed=whole_from(0))
 def knn_accuracy(
-    released: Release | ArrayLike,
+    release: Release | ArrayLike,
     labels: ArrayLike,
     k: int = 5,
     *,
@@ -32,7 +32,7 @@ def knn_accuracy(
     """Compute the share of records, or of queries, whose nearest neighbours vote for their own label.
 
     Args:
-        released: Without `query_labels`, pairwise similarities of the labelled records (a Gram or index release, or a
+        release: Without `query_labels`, pairwise similarities of the labelled records (a Gram or index release, or a
             symmetric matrix); the others classify each record. With `query_labels`, the scores of m queries
             against the n labelled records (a score release, or an (m, n) array), read from the noisy values. A plain
             array is read as it is and carries no promise.
@@ -43,25 +43,25 @@ def knn_accuracy(
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     if query_labels is None:
-        if isinstance(released, ScoreRelease):
+        if isinstance(release, ScoreRelease):
             _validation.reject("query_labels", "given where scores of queries are released", query_labels)
-        values = _reading.without_self(_reading.similarities(released, view))
+        values = _reading.mask_diagonal(_reading.read_similarities(release, view))
         most = len(values) - 1
     else:
-        values = np.atleast_2d(_reading.scores(released))
+        values = np.atleast_2d(_reading.read_scores(release))
         most = values.shape[1]
-        if isinstance(released, RowRelease):
+        if isinstance(release, RowRelease):
             values, most = values.copy(), most - 1
-            values[:, released.index] = -np.inf  # no record is its own neighbour
+            values[:, release.index] = -np.inf  # no record is its own neighbour
     if k > most:
         _validation.reject("k", f"a whole number from 1 to {most}, the records that can vote", k)
-    classes = _reading.classes(labels, values.shape[1])
+    classes = _reading.read_classes(labels, values.shape[1])
     wanted = classes if query_labels is None else _queries(query_labels, len(values), classes)
     return float(np.mean(_vote(values, classes, k, seed) == wanted))
 
 
 def _queries(labels: Any, length: int, classes: NDArray[Any]) -> NDArray[Any]:
-    found = _reading.classes(labels, length, "query_labels")
+    found = _reading.read_classes(labels, length, "query_labels")
     if (found.dtype.kind == "U") != (classes.dtype.kind == "U"):
         _validation.reject("query_labels", "of the kind of 'labels': both strings or both numbers", labels)
     return found
@@ -73,7 +73,7 @@ def _vote(values: Float, labels: NDArray[Any], k: int, seed: int) -> NDArray[Any
     preferred = np.argsort(-sizes, kind="stable")  # of classes with equal votes the first here wins
     place: Whole = np.empty(len(names), dtype=np.intp)
     place[preferred] = np.arange(len(names))
-    votes = place[codes][_reading.largest(values, k, seed)]
+    votes = place[codes][_reading.find_largest(values, k, seed)]
     cells = votes + len(names) * np.arange(len(values))[:, None]
     table = np.bincount(cells.ravel(), minlength=len(values) * len(names)).reshape(len(values), len(names))
     winners: NDArray[Any] = names[preferred[table.argmax(axis=1)]]

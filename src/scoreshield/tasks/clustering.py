@@ -27,7 +27,7 @@ _WHAT = "Clustering"
 
 @validate()
 def spectral_clustering(
-    released: Release | ArrayLike,
+    release: Release | ArrayLike,
     clusters: int,
     *,
     neighbours: int | None = None,
@@ -37,7 +37,7 @@ def spectral_clustering(
     """Assign a cluster number, from 0, to each record by spectral clustering.
 
     Args:
-        released: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+        release: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
             carries no promise.
         clusters: The number of clusters to look for; if records coincide, fewer may be found.
         neighbours: m, to keep the pair (i, j) only if one is among the m most similar of the other; None keeps all
@@ -45,12 +45,12 @@ def spectral_clustering(
         seed: Fixes the starts of k-means and the order of equal similarities; below 2^32.
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
-    return _clusters(_reading.similarities(released, view), clusters, neighbours, seed)
+    return _clusters(_reading.read_similarities(release, view), clusters, neighbours, seed)
 
 
 @validate()
 def clustering_nmi(
-    released: Release | ArrayLike,
+    release: Release | ArrayLike,
     labels: ArrayLike,
     *,
     clusters: int | None = None,
@@ -63,13 +63,13 @@ def clustering_nmi(
     With `clusters` None it looks for as many clusters as there are different labels. The other arguments are those of
     `spectral_clustering`. 1 is perfect agreement, 0 is none.
     """
-    matrix = _reading.similarities(released, view)
-    classes = _reading.classes(labels, len(matrix))
+    matrix = _reading.read_similarities(release, view)
+    classes = _reading.read_classes(labels, len(matrix))
     distinct = len(np.unique(classes))
     if distinct < 2:
         _validation.reject("labels", "class labels of which at least two are different", labels)
     found = _clusters(matrix, distinct if clusters is None else clusters, neighbours, seed)
-    metrics = _reading.sklearn("metrics", _WHAT)
+    metrics = _reading.import_sklearn("metrics", _WHAT)
     return float(metrics.normalized_mutual_info_score(classes, found, average_method="arithmetic"))
 
 
@@ -100,7 +100,7 @@ def _affinity(matrix: Float) -> Float:
 
 def _nearest(matrix: Float, neighbours: int, seed: int) -> Any:
     """Return, for each pair, whether one of the two is among the nearest of the other."""
-    chosen = _reading.largest(_reading.without_self(matrix), neighbours, seed)
+    chosen = _reading.find_largest(_reading.mask_diagonal(matrix), neighbours, seed)
     graph = np.zeros(matrix.shape, dtype=np.bool_)
     np.put_along_axis(graph, chosen, True, axis=1)
     return graph | graph.T
@@ -121,7 +121,7 @@ def _spectral(affinity: Float, clusters: int, seed: int) -> Whole:
         vectors = linalg.eigh(walk, subset_by_index=[n - clusters, n - 1])[1]
     except linalg.LinAlgError:  # LAPACK's choice of a few vectors can fail where many eigenvalues nearly coincide
         vectors = linalg.eigh(walk, driver="evd")[1][:, n - clusters :]
-    method = _reading.sklearn("cluster", _WHAT).KMeans(clusters, n_init=_STARTS, random_state=seed)
+    method = _reading.import_sklearn("cluster", _WHAT).KMeans(clusters, n_init=_STARTS, random_state=seed)
     with warnings.catch_warnings():
         # Coinciding records may give fewer clusters than requested; the docstring says so.
         warnings.filterwarnings("ignore", message="Number of distinct clusters")

@@ -35,9 +35,9 @@ class RatingTable:
     @validate()
     def __post_init__(self) -> None:
         must = "a vector of whole numbers, none negative, at least one"
-        users = _reading.whole_numbers(self.users, "users", must)
-        items = _reading.whole_numbers(self.items, "items", must)
-        ratings = _reading.numbers(self.ratings, "ratings", "a vector of finite numbers, at least one")
+        users = _reading.read_whole_numbers(self.users, "users", must)
+        items = _reading.read_whole_numbers(self.items, "items", must)
+        ratings = _reading.read_numbers(self.ratings, "ratings", "a vector of finite numbers, at least one")
         if users.ndim != 1:
             _validation.reject("users", must, self.users)
         for name, column in (("items", items), ("ratings", ratings)):
@@ -77,7 +77,7 @@ class Recommendation:
 
 @validate(seed=whole_from(0))
 def collaborative_filtering(
-    released: Release | ArrayLike,
+    release: Release | ArrayLike,
     train: RatingTable,
     test: RatingTable,
     *,
@@ -89,7 +89,7 @@ def collaborative_filtering(
     """Predict the test ratings from the training ratings of similar users.
 
     Args:
-        released: Pairwise similarities of users: a Gram or index release, or a symmetric matrix, which is read as it
+        release: Pairwise similarities of users: a Gram or index release, or a symmetric matrix, which is read as it
             is and carries no promise. User numbers in the tables are its rows.
         train: The known ratings.
         test: The ratings to predict.
@@ -98,7 +98,7 @@ def collaborative_filtering(
         seed: Fixes the order of equally similar users.
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
-    matrix = _reading.similarities(released, view)
+    matrix = _reading.read_similarities(release, view)
     for name, table in (("train", train), ("test", test)):
         if not isinstance(table, RatingTable) or table.users.max() >= len(matrix):
             _validation.reject(name, f"a RatingTable of users below {len(matrix)}", table)
@@ -176,7 +176,7 @@ def _nearest_raters(
 ) -> tuple[Float, Float]:
     """Compute the same over the most similar of them: (test row, rater) pairs, sorted by row, then by similarity."""
     n = len(matrix)
-    order = _reading.descending(_reading.without_self(matrix), seed)
+    order = _reading.sort_descending(_reading.mask_diagonal(matrix), seed)
     closeness = np.empty_like(order)
     np.put_along_axis(closeness, order, np.broadcast_to(np.arange(n), order.shape), axis=1)
 

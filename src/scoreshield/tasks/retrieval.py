@@ -74,7 +74,7 @@ class SearchMetrics:
 
 @validate(seed=whole_from(0))
 def instance_retrieval(
-    released: Release | ArrayLike,
+    release: Release | ArrayLike,
     labels: ArrayLike,
     *,
     ks: Iterable[int] = (1, 5, 10),
@@ -87,23 +87,23 @@ def instance_retrieval(
     by ``queries / records`` for its figures.)
 
     Args:
-        released: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
+        release: Pairwise similarities: a Gram or index release, or a symmetric matrix, which is read as it is and
             carries no promise.
         labels: The class of each record.
         ks: The K of each recall.
         seed: Fixes the order of equal similarities.
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
-    matrix = _reading.similarities(released, view)
+    matrix = _reading.read_similarities(release, view)
     if isinstance(ks, str) or not isinstance(ks, Iterable):
         _validation.reject("ks", "a list of whole numbers, each at least 1", ks)
     wanted = [_validation.check_count(k, "ks") for k in ks]
-    codes = np.unique(_reading.classes(labels, len(matrix)), return_inverse=True)[1]
+    codes = np.unique(_reading.read_classes(labels, len(matrix)), return_inverse=True)[1]
     mates = np.bincount(codes)[codes] - 1
     queries = np.flatnonzero(mates)
     if not len(queries):
         _validation.reject("labels", "class labels of which at least two are equal", labels)
-    order = _reading.descending(_reading.without_self(matrix)[queries], seed)[:, :-1]  # itself comes last
+    order = _reading.sort_descending(_reading.mask_diagonal(matrix)[queries], seed)[:, :-1]  # itself comes last
     relevant = codes[order] == codes[queries, None]
     precision = np.cumsum(relevant, axis=1) / np.arange(1, len(matrix))
     return InstanceRetrieval(
@@ -115,8 +115,8 @@ def instance_retrieval(
 
 
 @validate(k=check_count, seed=whole_from(0))
-def ranked(
-    released: Release | ArrayLike,
+def rank_records(
+    release: Release | ArrayLike,
     k: int,
     *,
     threshold: float | None = None,
@@ -128,7 +128,7 @@ def ranked(
     Several queries give one row each, padded with -1. A row release ranks its own record too, whose score is 1.
 
     Args:
-        released: Scores (a score or row release, or an array, which is read as it is and carries no promise): the
+        release: Scores (a score or row release, or an array, which is read as it is and carries no promise): the
             largest noisy ones. A match or top-k release: its own order. An index release: the best for `query`.
         k: The largest number of records.
         threshold: Only records whose score is at least this; for releases that have scores.
@@ -137,38 +137,38 @@ def ranked(
     """
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
-    if (query is None) == isinstance(released, IndexRelease):
+    if (query is None) == isinstance(release, IndexRelease):
         _validation.reject("query", "given for an index release, and for nothing else", query)
-    if isinstance(released, IndexRelease):
-        found = released.search(query, k)  # type: ignore[arg-type]
+    if isinstance(release, IndexRelease):
+        found = release.search(query, k)  # type: ignore[arg-type]
         return _cut(found.indices, found.scores, k, threshold)
-    if isinstance(released, MatchRelease | TopKRelease):
+    if isinstance(release, MatchRelease | TopKRelease):
         if threshold is not None:
-            raise InvalidInput("A match or top-k release was cut when it was made: leave 'threshold' out of ranked.")
-        return released.indices[:k]
-    if isinstance(released, ScoreRelease):
-        return released.top_k(k, threshold)
-    values = _reading.scores(released)
-    return _cut(_reading.descending(values, seed), values, k, threshold)
+            raise InvalidInput("A match or top-k release was cut when it was made: leave 'threshold' out.")
+        return release.indices[:k]
+    if isinstance(release, ScoreRelease):
+        return release.top_k(k, threshold)
+    values = _reading.read_scores(release)
+    return _cut(_reading.sort_descending(values, seed), values, k, threshold)
 
 
 @validate(k=check_count)
-def paper_top_k(released: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
+def paper_top_k(release: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
     """Apply the paper's rule, to reproduce its tables: rank *clipped* scores, ties by smaller index.
 
-    Use `ranked` for anything else. At strong privacy about half of all clipped scores tie at the upper end, and
+    Use `rank_records` for anything else. At strong privacy about half of all clipped scores tie at the upper end, and
     this rule then returns the first records of the collection for every query. The noisy scores are as private and
     keep the order.
 
     Args:
-        released: A score or row release, or an array of scores, which is clipped to [-1, 1].
+        release: A score or row release, or an array of scores, which is clipped to [-1, 1].
         k: The largest number of records.
         threshold: Only records whose clipped score is at least this.
     """
     if threshold is not None:
         threshold = _validation.check_real(threshold, "threshold")
-    scores = released.scores if isinstance(released, ScoreRelease) else _reading.scores(released)
-    clipped = scores if isinstance(released, ScoreRelease) else np.clip(scores, -1.0, 1.0)
+    scores = release.scores if isinstance(release, ScoreRelease) else _reading.read_scores(release)
+    clipped = scores if isinstance(release, ScoreRelease) else np.clip(scores, -1.0, 1.0)
     return _cut(np.argsort(-clipped, axis=-1, kind="stable"), clipped, k, threshold)
 
 
@@ -265,7 +265,7 @@ def _relevant(relevant: Any, length: int) -> list[Whole]:
     for answers in relevant:
         if isinstance(answers, str | bytes | Mapping) or not isinstance(answers, Iterable):
             _validation.reject("relevant", must, answers)
-        numbers = _reading.whole_numbers(list(answers), "relevant", must)
+        numbers = _reading.read_whole_numbers(list(answers), "relevant", must)
         if numbers.ndim != 1:
             _validation.reject("relevant", must, answers)
         found.append(np.unique(numbers))

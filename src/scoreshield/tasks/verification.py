@@ -62,7 +62,7 @@ class Verification:
 
 @validate()
 def verification(
-    released: Release | ArrayLike,
+    release: Release | ArrayLike,
     labels: ArrayLike,
     *,
     pairs: ArrayLike | None = None,
@@ -72,7 +72,7 @@ def verification(
     """Measure how well released scores distinguish same from different.
 
     Args:
-        released: Scores (a score or row release, or an array shaped as `labels`), evaluated one by one on their noisy
+        release: Scores (a score or row release, or an array shaped as `labels`), evaluated one by one on their noisy
             values; or pairwise similarities (a Gram or index release, or a symmetric matrix). A row's own public 1 is
             left out. A plain array is read as it is and carries no promise.
         labels: For scores, whether each is of the same person or thing. For a matrix, a class label for each record,
@@ -81,18 +81,18 @@ def verification(
         folds: A public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
-    values, same = _comparisons(released, labels, pairs, view)
+    values, same = _comparisons(release, labels, pairs, view)
     groups = None if folds is None else _groups(folds, values.shape)
-    if isinstance(released, RowRelease):
-        values, others = np.delete(values, released.index), np.delete(same, released.index)
-        same = _reading.outcomes(others, values.shape)
-        groups = None if groups is None else np.delete(groups, released.index)
+    if isinstance(release, RowRelease):
+        values, others = np.delete(values, release.index), np.delete(same, release.index)
+        same = _reading.read_outcomes(others, values.shape)
+        groups = None if groups is None else np.delete(groups, release.index)
     values, same = values.ravel(), same.ravel()
     fpr, tpr, cuts = _curve(values, same)
     best, threshold = _best(fpr, tpr, cuts, same)
     by_fold = None if groups is None else _by_fold(values, same, groups.ravel())
     return Verification(
-        auc=float(_reading.sklearn("metrics", "Verification").auc(fpr, tpr)),
+        auc=float(_reading.import_sklearn("metrics", "Verification").auc(fpr, tpr)),
         eer=_equal_error(fpr, tpr),
         accuracy=best if by_fold is None else float(by_fold.mean()),
         threshold=threshold,
@@ -104,21 +104,21 @@ def verification(
     )
 
 
-def _comparisons(released: Any, labels: Any, pairs: Any, view: str) -> tuple[Float, NDArray[np.bool_]]:
+def _comparisons(release: Any, labels: Any, pairs: Any, view: str) -> tuple[Float, NDArray[np.bool_]]:
     """Return the scores to evaluate, and whether each is of a genuine pair."""
-    if isinstance(released, ScoreRelease):
+    if isinstance(release, ScoreRelease):
         if pairs is not None:
             _validation.reject("pairs", "left out where scores are released one by one", pairs)
-        return released.noisy, _reading.outcomes(labels, released.noisy.shape)
-    if pairs is None and not isinstance(released, Release):
-        array = _validation.check_array(released, "released", "a release or an array of finite numbers")
+        return release.noisy, _reading.read_outcomes(labels, release.noisy.shape)
+    if pairs is None and not isinstance(release, Release):
+        array = _validation.check_array(release, "release", "a release or an array of finite numbers")
         if array.ndim == 1 or array.shape == np.shape(_validation.check_array(labels, "labels", "an array of labels")):
-            return _reading.scores(released), _reading.outcomes(labels, array.shape)
-    matrix = _reading.similarities(released, view)
+            return _reading.read_scores(release), _reading.read_outcomes(labels, array.shape)
+    matrix = _reading.read_similarities(release, view)
     if pairs is not None:
-        chosen = _reading.pair_numbers(pairs, len(matrix))
-        return matrix[chosen[:, 0], chosen[:, 1]], _reading.outcomes(labels, (len(chosen),))
-    classes = _reading.classes(labels, len(matrix))
+        chosen = _reading.read_pair_numbers(pairs, len(matrix))
+        return matrix[chosen[:, 0], chosen[:, 1]], _reading.read_outcomes(labels, (len(chosen),))
+    classes = _reading.read_classes(labels, len(matrix))
     upper = np.triu(np.ones(matrix.shape, dtype=np.bool_), 1)
     same = (classes[:, None] == classes)[upper]
     if same.all() or not same.any():
@@ -129,7 +129,7 @@ def _comparisons(released: Any, labels: Any, pairs: Any, view: str) -> tuple[Flo
 
 def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
     must = f"one whole number for each score or pair, an array of shape {shape}, with at least two different ones"
-    groups = _reading.whole_numbers(folds, "folds", must)
+    groups = _reading.read_whole_numbers(folds, "folds", must)
     if groups.shape != shape or groups.min() == groups.max():
         _validation.reject("folds", must, folds)
     return groups
@@ -137,7 +137,7 @@ def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
 
 def _curve(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
     """Return rates with a falling threshold, and the thresholds of the rule "at or above"; the first accepts none."""
-    metrics = _reading.sklearn("metrics", "Verification")
+    metrics = _reading.import_sklearn("metrics", "Verification")
     fpr, tpr, cuts = metrics.roc_curve(same, values, drop_intermediate=False)
     return fpr, tpr, cuts
 

@@ -95,12 +95,12 @@ def _released(cell: Cell, grid: Grid, here: Retrieval, chosen: NDArray[np.intp])
 
 
 def _metrics(cell: Cell, here: Retrieval, chosen: NDArray[np.intp], released: list[Any]) -> dict[str, float]:
-    from scoreshield.tasks import paper_top_k, ranked, search_metrics
+    from scoreshield.tasks import paper_top_k, rank_records, search_metrics
 
     def first(k: int, threshold: float | None = None) -> list[NDArray[np.intp]]:
         if cell.setting == "paper":
             return [paper_top_k(answer, k, threshold) for answer in released]
-        return [ranked(answer, k, threshold=threshold) for answer in released]
+        return [rank_records(answer, k, threshold=threshold) for answer in released]
 
     relevant = [here.data.relevant[q] for q in chosen]
     ten = search_metrics(first(10), relevant, k=10, reference=list(here.best[chosen]))

@@ -26,7 +26,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.guarantee import SAMPLERS, Guarantee
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
-from scoreshield.tasks.retrieval import paper_top_k, ranked, search_metrics
+from scoreshield.tasks.retrieval import paper_top_k, rank_records, search_metrics
 
 SCOPE = (
     "The guarantee covers the released scores and what is computed from them, such as which records are retrieved; it "
@@ -338,7 +338,7 @@ def _private(
         return paper_top_k(released, rule.k, rule.threshold), released
     scored = isinstance(released, ScoreRelease | IndexRelease)
     asked = query if isinstance(released, IndexRelease) else None
-    return ranked(released, rule.k, threshold=rule.threshold if scored else None, query=asked), released
+    return rank_records(released, rule.k, threshold=rule.threshold if scored else None, query=asked), released
 
 
 def _records(released: object) -> int | None:
