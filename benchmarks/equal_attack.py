@@ -19,8 +19,8 @@ def main() -> None:
         assert mu is not None
         laplace, staircase = promise.pure(LaplaceProfile), promise.pure(staircase_profile)
         print(
-            f"{advantage:5g}: Gaussian {2 / mu:7.4f}   Laplace {ss.LaplaceNoise.calibrated(laplace, 2.0).std:7.4f} "
-            f"({laplace:.2f})   staircase {ss.StaircaseNoise.calibrated(staircase, 2.0).std:7.4f} ({staircase:.2f})"
+            f"{advantage:5g}: Gaussian {2 / mu:7.4f}   Laplace {ss.LaplaceNoise.calibrate(laplace, 2.0).std:7.4f} "
+            f"({laplace:.2f})   staircase {ss.StaircaseNoise.calibrate(staircase, 2.0).std:7.4f} ({staircase:.2f})"
         )
     print("\nadvantage (AUC) of the best attacker at the same epsilon; Gaussian at delta 1e-6")
     for epsilon in (1.0, 5.0, 10.0, 20.0):
@@ -28,7 +28,7 @@ def main() -> None:
             "Gaussian": ss.release_scores([[1.0, 0.0]], [1.0, 0.0], epsilon=epsilon, delta=1e-6).guarantee.profile,
             "Laplace": LaplaceProfile(epsilon),
             "staircase": staircase_profile(epsilon),
-            "PrivUnit, d = 384": PrivUnit.calibrated(384, epsilon).profile,
+            "PrivUnit, d = 384": PrivUnit.calibrate(384, epsilon).profile,
             "any pure": PureProfile(epsilon),
         }
         print(f"{epsilon:3g}: " + "   ".join(f"{name} {p.advantage:.4f} ({p.auc:.4f})" for name, p in profiles.items()))

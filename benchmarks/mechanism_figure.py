@@ -29,9 +29,9 @@ def main() -> None:
     narrow = scores.clip(0, 0.8)
     curves = {
         "Gaussian, δ = 10⁻⁶": ("#6a4c93", lambda e: (scores, ss.GaussianNoise(ss.calibrate(e, DELTA, 2.0)))),
-        "Laplace": ("#7d868e", lambda e: (scores, ss.LaplaceNoise.calibrated(e, 2.0))),
-        "staircase": ("#e09f1f", lambda e: (scores, ss.StaircaseNoise.calibrated(e, 2.0))),
-        "staircase on [0, 0.8]": ("#d1495b", lambda e: (narrow, ss.StaircaseNoise.calibrated(e, 0.8))),
+        "Laplace": ("#7d868e", lambda e: (scores, ss.LaplaceNoise.calibrate(e, 2.0))),
+        "staircase": ("#e09f1f", lambda e: (scores, ss.StaircaseNoise.calibrate(e, 2.0))),
+        "staircase on [0, 0.8]": ("#d1495b", lambda e: (narrow, ss.StaircaseNoise.calibrate(e, 0.8))),
         "randomised response, five levels": ("#1b6ca8", lambda e: (scores, ss.randomised_response(e, CUTS))),
     }
     figure = plots.new_figure(8.5, 5.2)

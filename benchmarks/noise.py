@@ -15,7 +15,7 @@ import numpy as np
 
 import scoreshield as ss
 from scoreshield.privacy.sampling import gaussian
-from scoreshield.privacy.noise import grid_step
+from scoreshield.privacy.noise import choose_grid_step
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 
@@ -25,7 +25,7 @@ SCALE = ss.calibrate(1, 1e-6, 2.0)
 
 def ours(stream: SecureStream | ResearchStream, size: int = MILLION) -> float:
     out = np.empty(size)
-    return timing.best(lambda: fill_rounded_gaussian(stream, SCALE / grid_step(SCALE), out))
+    return timing.best(lambda: fill_rounded_gaussian(stream, SCALE / choose_grid_step(SCALE), out))
 
 
 def undecided() -> tuple[float, float]:
@@ -39,7 +39,7 @@ def undecided() -> tuple[float, float]:
 
     gaussian._decide = counted
     try:
-        fill_rounded_gaussian(SecureStream(), SCALE / grid_step(SCALE), np.empty(10 * MILLION))
+        fill_rounded_gaussian(SecureStream(), SCALE / choose_grid_step(SCALE), np.empty(10 * MILLION))
     finally:
         gaussian._decide = decide
     stream = SecureStream()

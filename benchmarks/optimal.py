@@ -49,7 +49,7 @@ def table() -> None:
                 levels = np.array(channel.inputs)
                 tables = [
                     additive(LaplaceNoise(2 / epsilon), levels),
-                    additive(StaircaseNoise.calibrated(epsilon, 2.0), levels),
+                    additive(StaircaseNoise.calibrate(epsilon, 2.0), levels),
                     randomised_response(epsilon, channel.cuts).probabilities,
                 ]
                 edges = np.concatenate([[-np.inf], channel.cuts, [np.inf]])

@@ -88,10 +88,10 @@ def watch_samplers(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         watch(module, "fill_rounded_gaussian", "gaussian", lambda _, scale, out: ((scale,), len(out)))
     watch(discrete, "fill_rounded_laplace", "laplace", lambda _, scale, out: ((scale,), len(out)))
     watch(discrete, "fill_staircase", "staircase", lambda _, *shape: (shape[:-1], len(shape[-1])))
-    watch(discrete, "geometric", "geometric", lambda _, rate, count: ((rate,), count))
-    watch(discrete, "coins", "coins", lambda _, chance, count: ((chance(192),), count))
-    watch(discrete, "below", "below", lambda _, bounds: ((int(bounds.max()),), len(bounds)))
-    watch(discrete, "choose", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
+    watch(discrete, "draw_geometric", "geometric", lambda _, rate, count: ((rate,), count))
+    watch(discrete, "flip_coins", "coins", lambda _, chance, count: ((chance(192),), count))
+    watch(discrete, "draw_below", "below", lambda _, bounds: ((int(bounds.max()),), len(bounds)))
+    watch(discrete, "draw_columns", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
     watch(sphere, "lean", "lean", lambda cap, rows, _: ((cap,), len(rows)))
     return calls
 
@@ -196,7 +196,7 @@ def check_screening(guarantee: Guarantee, calls: list[Call]) -> None:
         return
     low, high = told["threshold"], guarantee.score_range[1]
     width = steps_of(low, high, guarantee.grid)
-    law = StaircaseNoise.calibrated(told["refining_epsilon"], width * guarantee.grid, guarantee.grid)
+    law = StaircaseNoise.calibrate(told["refining_epsilon"], width * guarantee.grid, guarantee.grid)
     check_steps(rest, law, width, guarantee.grid, rest[0].count)
     assert law.std == guarantee.scale
 

@@ -8,8 +8,8 @@ import numpy as np
 
 import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.releases.index_plan import Plan
-from scoreshield.releases.pipeline import Collection
+from scoreshield.releases.index_plan import IndexPlan
+from scoreshield.releases.pipeline import PrivateCollection
 
 #: Cosines 1, 0.8, 0, -0.6 and -1 with the query, exactly.
 ROWS = np.array([[2.0, 0], [4, 3], [0, 1], [-3, 4], [-1, 0]])
@@ -37,9 +37,9 @@ class Account:
         return ()
 
 
-def make_plan(rows: np.ndarray, **options: object) -> Plan:
+def make_plan(rows: np.ndarray, **options: object) -> IndexPlan:
     """The plan of an index of these rows, pure and of all dimensions unless the options say otherwise."""
     usual: dict[str, object] = {"mechanism": "privunit", "delta": 0.0, "components": None, "reduction": "random"}
     usual |= {"pca_share": 0.1, "adjacency": ss.Replacement(), **options}
-    source = Collection.check(rows, usual.pop("adjacency"))
-    return Plan.check(source, **usual)  # type: ignore[arg-type]
+    source = PrivateCollection.check(rows, usual.pop("adjacency"))
+    return IndexPlan.check(source, **usual)  # type: ignore[arg-type]

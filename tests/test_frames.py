@@ -30,7 +30,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.levels.tables import LevelChannel
-from scoreshield.privacy.sampling.stream import SecureStream, stream_from
+from scoreshield.privacy.sampling.stream import SecureStream, open_stream
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore, Convention, PinnedStore, Records, StoreScores
 
@@ -787,10 +787,10 @@ def test_a_table_of_levels_that_is_given_a_nan() -> None:
     table = ss.randomised_response(1.0, cuts=[0.0, 0.5])
     unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
     scores = np.append(unit @ QUERY / np.linalg.norm(QUERY), np.nan)
-    error = caught(lambda: table.release(stream_from(None), scores))
+    error = caught(lambda: table.release(open_stream(None), scores))
     assert isinstance(error, InvalidInput)
     assert leaks(error) == []
-    assert leaks(caught(lambda: LevelChannel.release.__wrapped__(table, stream_from(None), scores)))  # type: ignore[attr-defined]
+    assert leaks(caught(lambda: LevelChannel.release.__wrapped__(table, open_stream(None), scores)))  # type: ignore[attr-defined]
 
 
 PASSWORD = "a word that nobody may see"

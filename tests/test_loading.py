@@ -391,8 +391,8 @@ def test_the_text_of_an_error_that_cannot_say_itself() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert _loading.first_line(Mute()) == "Mute"
-    assert _loading.first_line(ValueError("a\x1b[31mb\nc")) == "a?[31mb"
+    assert _loading.describe_error(Mute()) == "Mute"
+    assert _loading.describe_error(ValueError("a\x1b[31mb\nc")) == "a?[31mb"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a file in use cannot be removed")

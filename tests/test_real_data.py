@@ -89,7 +89,7 @@ def test_predicted_matching_of_real_faces_holds(
     )
     told = next(row for row in ranked.candidates if row.mechanism == mechanism)
     kind = ss.StaircaseNoise if mechanism == "staircase" else ss.LaplaceNoise
-    law = kind.calibrated(epsilon, 0.6)
+    law = kind.calibrate(epsilon, 0.6)
     threshold = ss.decisions.recalibrate(impostor, 1e-2, law, clipped=False).threshold
     noise = law.quantile(rng.random((200, len(genuine))))
     assert float(np.mean(genuine + noise > threshold)) == pytest.approx(told.utility, rel=0.05)

@@ -110,7 +110,7 @@ def read_release(
     path: str | Path,
 ) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, NDArray[Any]]]:
     """The parts that ``release_writer`` wrote."""
-    with _loading.opened(path) as raw:
+    with _loading.open_regular_file(path) as raw:
         archive = _loading.Archive(raw, path)
         if "meta" not in archive.names:
             raise InvalidInput(f"{path} is not a ScoreShield release: it holds no guarantee.")
@@ -141,7 +141,7 @@ def read_array(path: str | Path, *, name: str | None = None, mapped: bool = Fals
 
 
 def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
-    with _loading.opened(path) as raw:
+    with _loading.open_regular_file(path) as raw:
         header = _loading.read_header(raw)
         if header.nbytes > os.fstat(raw.fileno()).st_size - raw.tell():
             raise ValueError("it is shorter than its header says")
@@ -152,7 +152,7 @@ def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
 
 
 def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
-    with _loading.opened(path) as raw:
+    with _loading.open_regular_file(path) as raw:
         archive = _loading.Archive(raw, path)
         names = archive.names
         if name is None:
@@ -166,7 +166,7 @@ def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(_loading.printable(name[:40]) for name in names[:10]) + (", ..." if len(names) > 10 else "")
+    return ", ".join(_loading.make_printable(name[:40]) for name in names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
@@ -175,12 +175,12 @@ def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
         import pyarrow.parquet as parquet
     except ImportError:
         raise InvalidInput(f"Reading {path} needs the 'parquet' extra: pip install 'scoreshield[parquet]'.") from None
-    with _loading.opened(path) as raw:
+    with _loading.open_regular_file(path) as raw:
         try:
             # The open file and not its name, which Arrow might take for an address or a folder of files.
             table = _parquet_table(path, raw, parquet.ParquetFile(raw), pa, name)
         except pa.ArrowException as error:
-            raise InvalidInput(f"{path} is not a readable Parquet file: {_loading.first_line(error)}") from None
+            raise InvalidInput(f"{path} is not a readable Parquet file: {_loading.describe_error(error)}") from None
         return _parquet_matrix(path, table, pa)
 
 

@@ -1,9 +1,9 @@
 """Read files from untrusted sources: regular files only, within limits, with one-sentence errors.
 
-A compressed file of a few megabytes can become gigabytes. The size that a file states is compared with `allowed` before
-anything is read, and no more than that is read. The limit is `LARGEST` bytes, or `TIMES` times the size on disk if that
-is more, so that an uncompressed file of any size passes. For real files that compress better, the environment variable
-`VARIABLE` sets another limit.
+A compressed file of a few megabytes can become gigabytes. The size that a file states is compared with `find_limit`
+before anything is read, and no more than that is read. The limit is `LARGEST` bytes, or `TIMES` times the size on disk
+if that is more, so that an uncompressed file of any size passes. For real files that compress better, the environment
+variable `VARIABLE` sets another limit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MissingFile(FileError):
     """There is no file of this name."""
 
 
-def allowed(on_disk: int) -> int:
+def find_limit(on_disk: int) -> int:
     """Return how many bytes a file of this size may take in memory."""
     given = os.environ.get(VARIABLE)
     if given is None:
@@ -48,8 +48,8 @@ def allowed(on_disk: int) -> int:
 
 
 def check_size(needed: int, on_disk: int, path: str | Path) -> None:
-    """Raise InvalidInput if a file would take more memory than `allowed`."""
-    most = allowed(on_disk)
+    """Raise InvalidInput if a file would take more memory than `find_limit`."""
+    most = find_limit(on_disk)
     if needed > most:
         raise InvalidInput(
             f"{path} would take {needed:,} bytes in memory, more than the {most:,} that are allowed for a file of "
@@ -58,14 +58,14 @@ def check_size(needed: int, on_disk: int, path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: str | Path) -> Iterator[BinaryIO]:
+def open_regular_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading; a problem within the block becomes a one-sentence error.
 
     Raises:
         FileError: The file is missing, forbidden, or fails while it is read.
         InvalidInput: It is a folder, a pipe or a device, or its content is damaged.
     """
-    with reading(path), open(os.fspath(path), "rb", opener=_without_waiting) as file:
+    with explain_read_errors(path), open(os.fspath(path), "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise InvalidInput(f"{path} is not a regular file; a pipe or a device cannot be read here.")
         yield file
@@ -76,27 +76,29 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def explain_read_errors(path: str | Path) -> Iterator[None]:
     """Turn every error of the block into a one-sentence error about the file."""
     try:
         yield
     except (FileError, InvalidInput):
         raise
     except FileNotFoundError:
-        raise MissingFile(f"There is no file {printable(str(path))}.") from None
+        raise MissingFile(f"There is no file {make_printable(str(path))}.") from None
     except OSError as error:
-        raise FileError(f"Cannot read {printable(str(path))}: {error.strerror or first_line(error)}.") from None
+        raise FileError(
+            f"Cannot read {make_printable(str(path))}: {error.strerror or describe_error(error)}."
+        ) from None
     except MemoryError:
         raise
     except Exception as error:  # a damaged file can make its reader fail in any way
         raise InvalidInput(
-            f"{printable(str(path))} is corrupt, truncated or of another kind: {first_line(error)}"
+            f"{make_printable(str(path))} is corrupt, truncated or of another kind: {describe_error(error)}"
         ) from None
 
 
 def read_bytes(path: str | Path) -> bytes:
     """Read a regular file."""
-    with opened(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size + 1)
         if len(content) > size:
@@ -106,9 +108,9 @@ def read_bytes(path: str | Path) -> bytes:
 
 def read_stream(path: str | Path) -> bytes:
     """Read a regular file, or a pipe until it ends, up to `LARGEST` bytes."""
-    with reading(path), open(path, "rb") as file:  # noqa: PTH123
+    with explain_read_errors(path), open(path, "rb") as file:  # noqa: PTH123
         status = os.fstat(file.fileno())
-        size = status.st_size if stat.S_ISREG(status.st_mode) else allowed(0)
+        size = status.st_size if stat.S_ISREG(status.st_mode) else find_limit(0)
         content = file.read(size + 1)
         if len(content) > size:
             raise InvalidInput(f"{path} gives more than {size:,} bytes; write it to a file that stays as it is.")
@@ -138,16 +140,16 @@ def _finite(text: str) -> float:
     return value
 
 
-def first_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the message of an error as one printable line, even if its class raises in `__str__`."""
     try:
         lines = str(error).splitlines()
     except BaseException:  # an untrusted class may raise anything here
         lines = []
-    return printable(lines[0][:200] if lines else type(error).__name__)
+    return make_printable(lines[0][:200] if lines else type(error).__name__)
 
 
-def printable(line: str) -> str:
+def make_printable(line: str) -> str:
     """Replace control characters: those of an untrusted text could move the cursor and overwrite earlier output."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
@@ -237,7 +239,7 @@ class Archive:
         with self._zip.open(entry) as member:  # returns at most the stated bytes and checks their CRC
             header = read_header(member)
             if header.nbytes != entry.file_size - member.tell():
-                raise ValueError(f"the array {printable(name[:40])} is not of the size that its header says")
+                raise ValueError(f"the array {make_printable(name[:40])} is not of the size that its header says")
             array = read_values(member, header)
             member.read(1)
             return array

@@ -57,7 +57,7 @@ def test_kinds_and_laws_are_read_off_outputs() -> None:
 
 @pytest.mark.parametrize(
     "law",
-    [ss.GaussianNoise(1.3), ss.LaplaceNoise(0.7), ss.StaircaseNoise.calibrated(1.0, 2.0)],
+    [ss.GaussianNoise(1.3), ss.LaplaceNoise(0.7), ss.StaircaseNoise.calibrate(1.0, 2.0)],
     ids=lambda law: law.name,
 )
 def test_log_densities_are_those_of_the_laws(law: Any) -> None:
@@ -163,7 +163,7 @@ def test_what_is_stated_to_be_detectable_is_detected(entries: int, moved: int, k
     """
     rng = np.random.default_rng(12)
     delta = 1e-6
-    claim = Claim(1.0, delta, profile=GaussianProfile(gaussian.mu_of(1.0, delta)))
+    claim = Claim(1.0, delta, profile=GaussianProfile(gaussian.find_mu(1.0, delta)))
     setting = Setting(ss.GaussianNoise(1.0), entries) if known else Setting(plain=True)
 
     def once(mu: float) -> Any:
@@ -173,9 +173,9 @@ def test_what_is_stated_to_be_detectable_is_detected(entries: int, moved: int, k
         sides = [np.rint(side * 2**20) / 2**20 for side in (first, second)]
         return judged(*sides, claim, 0.95, "linear", setting, "", "", time.perf_counter())
 
-    least = once(gaussian.mu_of(1.0, delta)).detectable
+    least = once(gaussian.find_mu(1.0, delta)).detectable
     assert 1.5 < least < 3
-    assert sum(once(gaussian.mu_of(least, delta)).broken for _ in range(60)) >= 41
+    assert sum(once(gaussian.find_mu(least, delta)).broken for _ in range(60)) >= 41
 
 
 @pytest.mark.parametrize("law", ["randomised response", "laplace", "staircase", "gaussian counts"])
@@ -188,17 +188,17 @@ def test_what_the_verdict_says_of_its_power_is_so(law: str) -> None:
     rng, releases, claim = np.random.default_rng(9), 2_000, Claim(1.0)
     setting = {"laplace": Setting(ss.LaplaceNoise(2.0), 1), "staircase": Setting(ss.StaircaseNoise(1.0, 2.0, 0.3), 1)}
     if law == "gaussian counts":
-        claim = Claim(1.0, 1e-6, profile=GaussianProfile(gaussian.mu_of(1.0, 1e-6)))
+        claim = Claim(1.0, 1e-6, profile=GaussianProfile(gaussian.find_mu(1.0, 1e-6)))
 
     def outputs(epsilon: float, centre: float) -> np.ndarray:
         if law == "randomised response":
             return (rng.random((releases, 1)) < 1 / (1 + math.exp(-centre * epsilon))).astype(float)
         if law == "gaussian counts":
-            noise = rng.standard_normal((releases, 1)) * 2 / gaussian.mu_of(epsilon, 1e-6)
+            noise = rng.standard_normal((releases, 1)) * 2 / gaussian.find_mu(epsilon, 1e-6)
         elif law == "laplace":
             noise = rng.laplace(0, 2 / epsilon, (releases, 1))
         else:
-            made = ss.StaircaseNoise.calibrated(epsilon, 2.0)
+            made = ss.StaircaseNoise.calibrate(epsilon, 2.0)
             noise = made.quantile(rng.random((releases, 1)))
         return np.rint((centre + noise) * 2**20) / 2**20
 
@@ -216,7 +216,7 @@ def test_what_the_verdict_says_of_its_power_is_so(law: str) -> None:
 def test_the_noise_scale_is_only_told_where_outputs_may_be_clipped() -> None:
     """Honest clipped scores at a large epsilon: their spread is less than that of their noise, and no leak."""
     for epsilon, delta, releases in ((20.0, 1e-6, 400), (100.0, 1e-4, 200)):
-        claim = Claim(epsilon, delta, profile=GaussianProfile(gaussian.mu_of(epsilon, delta)))
+        claim = Claim(epsilon, delta, profile=GaussianProfile(gaussian.find_mu(epsilon, delta)))
         for plain in (False, True):  # said to be plain, which the pile at the ends denies
 
             def clipped(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
@@ -233,7 +233,7 @@ def test_the_noise_scale_is_only_told_where_outputs_may_be_clipped() -> None:
     def half(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
         return np.rint((rows @ Q + sigma * rng.standard_normal((repeats, len(rows)))) * 2**20) / 2**20
 
-    claim = Claim(20.0, 1e-6, profile=GaussianProfile(gaussian.mu_of(20.0, 1e-6)))
+    claim = Claim(20.0, 1e-6, profile=GaussianProfile(gaussian.find_mu(20.0, 1e-6)))
     for plain in (False, True):
         scale = next(
             check
@@ -313,7 +313,7 @@ def test_corners_of_a_projection_recur_and_are_no_repeated_noise() -> None:
     def gram(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return ss.release_gram(rows, epsilon=20.0, delta=1e-6, rng=rng).gram
 
-    claim = Claim(20.0, 1e-6, profile=GaussianProfile(gaussian.mu_of(20.0, 1e-6)))
+    claim = Claim(20.0, 1e-6, profile=GaussianProfile(gaussian.find_mu(20.0, 1e-6)))
     result = audit(gram, claim, shape=(4, 4), releases=300, confidence=1 - 1e-6)
     assert not result.broken, str(result)
     assert "fresh noise" in [check.name for check in result.checks]

@@ -113,7 +113,7 @@ def test_our_scores_are_audited_in_bulk(mechanism: str, delta: float, seed: int 
 def test_a_ratio_that_is_one_number_is_one_number() -> None:
     """Beyond both centres; scattered by rounding errors, a threshold would part it, and most of the bound with it."""
     x = np.random.default_rng(0).laplace(1.0, 2.0, (2_000, 1))
-    ratio = statistics.likelihood(x, x - 2, statistics.Setting(LaplaceNoise.calibrated(1.0, 2.0), 1))
+    ratio = statistics.likelihood(x, x - 2, statistics.Setting(LaplaceNoise.calibrate(1.0, 2.0), 1))
     assert ratio is not None
     top = ratio(x[x[:, 0] > 1.5])
     assert len(top) > 500

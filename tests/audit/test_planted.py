@@ -66,7 +66,7 @@ def on_grid(values: np.ndarray) -> np.ndarray:
 
 
 def gaussian_claim(epsilon: float, delta: float) -> Claim:
-    return Claim(epsilon, delta, profile=GaussianProfile(gaussian.mu_of(epsilon, delta)))
+    return Claim(epsilon, delta, profile=GaussianProfile(gaussian.find_mu(epsilon, delta)))
 
 
 def test_sigma_ten_per_cent_low() -> None:

@@ -43,7 +43,7 @@ def test_an_attack_bound_is_kept_by_all_and_turns_the_ranking(bound: dict[str, f
             profile = plan.contract(delta=1e-6, **bound)
             assert candidate.utility == pytest.approx(2 / profile.mu, rel=1e-6)
             continue
-        kinds = {"laplace": LaplaceProfile, "staircase": lambda e: ss.StaircaseNoise.calibrated(e, 2.0).profile(2.0)}
+        kinds = {"laplace": LaplaceProfile, "staircase": lambda e: ss.StaircaseNoise.calibrate(e, 2.0).profile(2.0)}
         profile = kinds.get(candidate.mechanism, PureProfile)(candidate.epsilon)
         if "max_advantage" in bound:
             assert profile.advantage == pytest.approx(bound["max_advantage"], rel=1e-6)
@@ -60,7 +60,7 @@ def test_verification_is_what_decisions_say() -> None:
     made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=8, delta=1e-6)
     best = made.chosen
     assert (best.mechanism, best.score_range) == ("staircase", (0.0, 0.8))
-    law = ss.StaircaseNoise.calibrated(8, 0.8)
+    law = ss.StaircaseNoise.calibrate(8, 0.8)
     told = decisions.roc(near.clamp(0, 0.8), far.clamp(0, 0.8), law).tpr_at(0.01)
     assert best.utility == pytest.approx(told, abs=1e-6)
     assert made.source == "parameters"
@@ -144,7 +144,7 @@ def test_recall_of_queries_without_noise_counts() -> None:
     assert decisions.recall_of_queries(scores, pairs, 0.1, k=3) == 1
 
 
-@pytest.mark.parametrize("law", [0.15, ss.LaplaceNoise(0.1), ss.StaircaseNoise.calibrated(9.0, 2.0)], ids=repr)
+@pytest.mark.parametrize("law", [0.15, ss.LaplaceNoise(0.1), ss.StaircaseNoise.calibrate(9.0, 2.0)], ids=repr)
 def test_recall_of_queries_against_simulation(law: object) -> None:
     rng = np.random.default_rng(3)
     scores = rng.normal(0, 0.15, (40, 300))
@@ -173,9 +173,9 @@ def test_predictions_hold_on_real_abstracts(shared_data: Path) -> None:
         wanted.setdefault(int(query), set()).add(int(record))
     table = ss.randomised_response(8, [0.4, 0.5, 0.6])
     cases = {
-        "staircase": (ss.StaircaseNoise.calibrated(12, 2.0), {"epsilon": 12, "mechanism": "staircase"}),
+        "staircase": (ss.StaircaseNoise.calibrate(12, 2.0), {"epsilon": 12, "mechanism": "staircase"}),
         "levels": (table, {"epsilon": 8, "mechanism": table}),
-        "laplace": (ss.LaplaceNoise.calibrated(50, 2.0), {"epsilon": 50, "mechanism": "laplace"}),
+        "laplace": (ss.LaplaceNoise.calibrate(50, 2.0), {"epsilon": 50, "mechanism": "laplace"}),
     }
     for name, (law, contract) in cases.items():
         told = decisions.recall_of_queries(scores, pairs, law, k=10)

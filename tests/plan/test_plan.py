@@ -199,7 +199,7 @@ def test_alternatives_change_one_thing_at_a_time(scores: tuple[np.ndarray, np.nd
     by_name = {row.change: row for row in others}
     wrong = by_name["conservative calibration"]
     assert not wrong.private
-    true = ss.privacy.calibration.epsilon_of(DELTA, 2.0 / wrong.scale)
+    true = ss.privacy.calibration.find_epsilon(DELTA, 2.0 / wrong.scale)
     assert f"its true epsilon is {true:.4g}" in wrong.note
     assert "out of reach" in by_name["on clipped scores, strict (>)"].note
     narrow = by_name["range [0, 1]"]
@@ -212,7 +212,7 @@ def test_alternatives_change_one_thing_at_a_time(scores: tuple[np.ndarray, np.nd
 def test_pure_noise_stands_beside_the_gaussian(scores: tuple[np.ndarray, np.ndarray]) -> None:
     made = plan.verification(*scores, target_fmr=1e-2, target_tar=0.8, epsilon=8, delta=DELTA, source="public")
     rows = {row.mechanism: row for row in made.alternatives}
-    law = ss.StaircaseNoise.calibrated(8, 2.0)
+    law = ss.StaircaseNoise.calibrate(8, 2.0)
     moved = decisions.recalibrate(scores[0], 1e-2, law, clipped=False)
     staircase = rows["staircase"]
     assert staircase.threshold == pytest.approx(moved.threshold, abs=1e-9)
@@ -221,7 +221,7 @@ def test_pure_noise_stands_beside_the_gaussian(scores: tuple[np.ndarray, np.ndar
     for name, kind in (("laplace", ss.LaplaceNoise), ("staircase", ss.StaircaseNoise)):
         least = rows[name].least_epsilon
         for factor, enough in ((1.01, True), (0.99, False)):
-            noise = kind.calibrated(least * factor, 2.0)
+            noise = kind.calibrate(least * factor, 2.0)
             assert (decisions.roc(scores[1], scores[0], noise).tpr_at(1e-2) >= 0.8) == enough
     held = plan.verification(*scores, target_fmr=1e-2, max_advantage=0.2, delta=DELTA, source="public")
     pure = next(row for row in held.alternatives if row.mechanism == "laplace")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.adjacency import Released, adjacency_from_dict, spectral_norm
+from scoreshield.privacy.adjacency import ReleaseShape, adjacency_from_dict, spectral_norm
 
 Array = np.ndarray
 Output = Callable[[Array], Array]
@@ -184,22 +184,27 @@ def test_radius_helpers_and_what_they_dominate() -> None:
 def test_float_error_is_paid_for_where_geometry_is_used() -> None:
     """Each bound that is derived for exact cosines grows by 2 gamma sqrt(moved entries)."""
     gamma = 1e-3
-    batch = Released("scores", 50, queries=4, query_norm=1.5)
+    batch = ReleaseShape("scores", 50, queries=4, query_norm=1.5)
     radius = ss.GramRadius(0.5)
     people = ss.Identity([1] * 4 + list(range(2, 48)))
-    gram = Released("gram", 50)
+    gram = ReleaseShape("gram", 50)
     for adjacency, released, moved in (
         (ss.Replacement(), batch, 4),
         (people, batch, 16),
-        (people, gram, people.of(gram).moved),
+        (people, gram, people.bound_sensitivity(gram).moved),
         (radius, gram, 50 * 49),
     ):
-        exact, computed = adjacency.of(released), adjacency.of(replace(released, rounding=gamma))
+        exact, computed = (
+            adjacency.bound_sensitivity(released),
+            adjacency.bound_sensitivity(replace(released, rounding=gamma)),
+        )
         assert computed.l2 - exact.l2 == pytest.approx(2 * gamma * math.sqrt(moved), rel=1e-9)
     # Counting entries needs no such thing: clamping has seen to it.
     for regime in ("scores", "row", "gram"):
-        one = Released(regime, 50)
-        assert ss.Replacement().of(one) == ss.Replacement().of(replace(one, rounding=gamma))
+        one = ReleaseShape(regime, 50)
+        assert ss.Replacement().bound_sensitivity(one) == ss.Replacement().bound_sensitivity(
+            replace(one, rounding=gamma)
+        )
 
 
 def test_spectral_norm_is_rounded_up(rng: np.random.Generator) -> None:
@@ -212,8 +217,8 @@ def test_spectral_norm_is_rounded_up(rng: np.random.Generator) -> None:
 
 def test_guarantees_keep_no_labels_and_centroids_no_sizes() -> None:
     people = ss.Identity(["ann", "ann", "bob"])
-    assert people.public() == people
-    assert people.public().labels is None
+    assert people.drop_labels() == people
+    assert people.drop_labels().labels is None
     assert (people.largest, people.identities) == (2, 2)
     assert "largest" in people.to_dict()
     central, larger = ss.Identity(["ann", "ann", "bob"], centroids=True), ss.Identity(["ann", "bob"], centroids=True)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.adjacency import Released, adjacency_from_dict, spectral_norm
-from scoreshield.privacy.noise import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, grid_step
+from scoreshield.privacy.adjacency import ReleaseShape, adjacency_from_dict, spectral_norm
+from scoreshield.privacy.noise import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.sampling.stream import ResearchStream
 
 
@@ -145,7 +145,10 @@ def test_ranges_that_are_none(score_range: object) -> None:
 
 
 def test_each_regime_has_its_own_bound() -> None:
-    moved = {regime: ss.Replacement().of(Released(regime, 10)).moved for regime in ("scores", "row", "gram")}
+    moved = {
+        regime: ss.Replacement().bound_sensitivity(ReleaseShape(regime, 10)).moved
+        for regime in ("scores", "row", "gram")
+    }
     assert moved == {"scores": 1, "row": 9, "gram": 18}
 
 
@@ -161,16 +164,16 @@ def test_the_words_for_an_adjacency_say_what_it_is_about() -> None:
 
 @pytest.mark.parametrize("std", [1.0, 1.5, 0.999, 0.001, 2.0**26, 1.9 * 2.0**26])
 def test_the_grid_is_the_largest_power_of_two_that_is_fine_enough(std: float) -> None:
-    step = grid_step(std)
+    step = choose_grid_step(std)
     assert std / 2 < step * 2**GRID_BITS <= std
 
 
 def test_the_ends_of_the_grid() -> None:
-    assert grid_step(1e-300) == FINEST_STEP
-    assert grid_step(2.0 ** (GRID_BITS + 1) * 0.999) == 1.0
+    assert choose_grid_step(1e-300) == FINEST_STEP
+    assert choose_grid_step(2.0 ** (GRID_BITS + 1) * 0.999) == 1.0
     for std in (2.0 ** (GRID_BITS + 1), math.inf, math.nan):
         with pytest.raises(ss.InvalidInput):
-            grid_step(std)
+            choose_grid_step(std)
 
 
 class Counting:
@@ -206,7 +209,7 @@ def test_the_profile_of_gaussian_noise_is_its_ratio() -> None:
 
 def test_what_a_guarantee_keeps_of_identities_are_their_counts() -> None:
     for centroids, largest in ((False, 4), (True, 1)):
-        kept = ss.Identity([0, 0, 0, 0, 1, 2, 2, 3, 4, 5], centroids=centroids).public()
+        kept = ss.Identity([0, 0, 0, 0, 1, 2, 2, 3, 4, 5], centroids=centroids).drop_labels()
         assert (kept.centroids, kept.identities, kept.largest) == (centroids, 6, largest)
         assert kept.labels is None
 

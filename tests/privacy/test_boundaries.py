@@ -50,7 +50,7 @@ def test_below_rejects_just_what_would_favour_small_numbers(bound: int) -> None:
     edges = {surplus - 1, surplus, surplus + 1, 0, 1, bound - 1, bound, 2**63 - 1, 2**63, WORD - 1} - {-1}
     for word in edges:
         stream = Script(word, WORD - 1)
-        found = discrete.below(stream, np.array([bound]))
+        found = discrete.draw_below(stream, np.array([bound]))
         rejected = word < surplus
         assert found[0] == (WORD - 1 if rejected else word) % bound
         assert len(stream.left) == (0 if rejected else 1)
@@ -58,7 +58,7 @@ def test_below_rejects_just_what_would_favour_small_numbers(bound: int) -> None:
 
 def test_below_draws_again_for_the_rejected_alone() -> None:
     bounds = np.array([3 * 2**61, 5, 3 * 2**61])  # 2^64 mod 3 2^61 is 2^62
-    found = discrete.below(Script(2**62 - 1, 4, 2**62, 3 * 2**61 + 7), bounds)
+    found = discrete.draw_below(Script(2**62 - 1, 4, 2**62, 3 * 2**61 + 7), bounds)
     assert found.tolist() == [7, 4, 2**62]
 
 
@@ -86,7 +86,7 @@ def test_ties_in_a_table_go_to_the_next_column(weights: list[int]) -> None:
         assert weights[expected] > 0
         for low_bits in (0, 1, 3):  # which do not count
             word = 4 * uniform + low_bits
-            assert discrete.choose(Script(word), table, np.array([0])).tolist() == [expected]
+            assert discrete.draw_columns(Script(word), table, np.array([0])).tolist() == [expected]
 
 
 def test_a_table_reads_its_own_row_at_every_edge() -> None:
@@ -111,10 +111,10 @@ def test_outputs_of_no_weight_are_never_drawn() -> None:
 
 def test_a_coin_of_one_half_at_its_edge_reads_on() -> None:
     half = discrete.enclose(lambda iv: iv.mpf(1) / 2)
-    assert discrete.coins(Script(2**63 - 1), half, 1)[0]
-    assert not discrete.coins(Script(2**63 + 1), half, 1)[0]
+    assert discrete.flip_coins(Script(2**63 - 1), half, 1)[0]
+    assert not discrete.flip_coins(Script(2**63 + 1), half, 1)[0]
     stream = Script(2**63, 0, 0, 1)  # equal so far, three times
-    assert not discrete.coins(stream, half, 1)[0]
+    assert not discrete.flip_coins(stream, half, 1)[0]
     assert stream.left == []
 
 
@@ -132,7 +132,7 @@ def test_coins_against_fractions(chance: Fraction) -> None:
             number = word
             for _ in range(8):
                 number = number * WORD + following
-            heads = discrete.coins(Script(word, *[following] * 8), enclosure, 1)[0]
+            heads = discrete.flip_coins(Script(word, *[following] * 8), enclosure, 1)[0]
             assert heads == (Fraction(number, WORD**9) < chance)
 
 
@@ -159,16 +159,16 @@ def test_geometric_draws_on_both_sides_of_a_step(epsilon: float, k: int) -> None
     ):
         for bits, minus in ((place, False), (tuple(~part for part in place), True)):
             stream = Script(*bits, then=1)
-            found, sign = discrete.geometric(stream, epsilon, 1)
+            found, sign = discrete.draw_geometric(stream, epsilon, 1)
             assert (found[0], sign[0]) == (expected, minus)
             assert stream.left == []  # fewer words do not decide
     for offset, expected in ((-(2**30), k), (2**30, k - 1)):
-        assert discrete.geometric(Script(word + offset, then=1), epsilon, 1)[0][0] == expected
+        assert discrete.draw_geometric(Script(word + offset, then=1), epsilon, 1)[0][0] == expected
 
 
 @pytest.mark.parametrize(("word", "epsilon"), [(2**62, 1.0), (2**63 - 2**40, 3.0), (-(2**62), 1.0), (~(2**62), 50.0)])
 def test_geometric_at_nought(word: int, epsilon: float) -> None:
-    found, minus = discrete.geometric(Script(word, then=1), epsilon, 1)
+    found, minus = discrete.draw_geometric(Script(word, then=1), epsilon, 1)
     assert (found[0], minus[0]) == (0, word < 0)
 
 
@@ -181,9 +181,9 @@ def test_the_tail_has_no_end(zeros: int) -> None:
         # The sign takes one of the bits; the 1 stands at the end of the word after the zeros.
         size = mpmath.mpf(1) / mpmath.mpf(2) ** (63 + 64 * zeros)
         expected = int(mpmath.floor(-mpmath.log(size) / mpmath.mpf(epsilon)))
-    found = discrete.geometric(Script(*words, then=1), epsilon, 1)[0][0]
+    found = discrete.draw_geometric(Script(*words, then=1), epsilon, 1)[0][0]
     assert expected - 70 <= found <= expected  # the bits after it may still double it
-    mirrored, minus = discrete.geometric(Script(*(~word for word in words), then=1), epsilon, 1)
+    mirrored, minus = discrete.draw_geometric(Script(*(~word for word in words), then=1), epsilon, 1)
     assert minus[0]
     assert expected - 70 <= mirrored[0] <= expected
 
@@ -191,7 +191,7 @@ def test_the_tail_has_no_end(zeros: int) -> None:
 def test_random_words_against_a_slow_logarithm() -> None:
     words = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, 400, endpoint=True)
     for epsilon in (0.013, 1.7):
-        found = discrete.geometric(Script(*words.tolist(), then=1), epsilon, len(words))[0]
+        found = discrete.draw_geometric(Script(*words.tolist(), then=1), epsilon, len(words))[0]
         with mpmath.workdps(60):
             for word, draw in zip(words.tolist(), found.tolist(), strict=True):
                 ends = [abs(mpmath.mpf(end)) / mpmath.mpf(2) ** 63 for end in (word, word + 1)]
@@ -281,7 +281,7 @@ def test_a_gaussian_at_a_half_is_decided_by_bits_that_the_double_cannot_see(step
 @pytest.mark.parametrize(("epsilon", "dimension"), [(6.0, 3), (1.0, 2)])
 def test_the_coin_of_a_cap_at_its_edge(epsilon: float, dimension: int) -> None:
     """The first word decides between cap and rest; both ways to draw agree with it."""
-    maker = PrivUnit.calibrated(dimension, epsilon)
+    maker = PrivUnit.calibrate(dimension, epsilon)
     row = np.eye(dimension)[:1]
     with mpmath.workdps(80):
         edge = int(mpmath.floor(mpmath.mpf(2) ** 128 / (1 + mpmath.exp(-mpmath.mpf(maker.coin)))))
@@ -319,7 +319,7 @@ def test_a_height_is_accepted_by_bits_beyond_the_double() -> None:
 
 @pytest.mark.parametrize("word", [0, 1, -1, 2**63 - 1, -(2**63)])
 def test_a_tie_break_is_a_seed(word: int) -> None:
-    assert 0 <= pipeline.tie_break(Script(word)) < 2**62
+    assert 0 <= pipeline.draw_tie_break(Script(word)) < 2**62
 
 
 def test_equal_keys_are_drawn_again() -> None:

@@ -99,7 +99,7 @@ def test_scale_is_proportional_to_sensitivity() -> None:
 @pytest.mark.parametrize("mu", [1e-4, 0.03, 0.7, 4.0, 30.0])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2, 1.0, 20.0])
 def test_profile_is_rounded_up_and_tight(epsilon: float, mu: float) -> None:
-    value, error = calibration.log_delta(epsilon, mu)
+    value, error = calibration.compute_log_delta(epsilon, mu)
     exact = exact_log_delta(epsilon, mpmath.mpf(mu))
     assert exact <= value + error
     assert value + error - exact < 1e-6 * max(1, -exact)
@@ -109,10 +109,10 @@ def test_profile_is_rounded_up_and_tight(epsilon: float, mu: float) -> None:
 @pytest.mark.parametrize("mu", [1e-3, 0.3, 2.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
 def test_epsilon_and_delta_are_inverse(mu: float, delta: float) -> None:
-    epsilon = calibration.epsilon_of(delta, mu)
-    assert calibration.delta_of(epsilon, mu) <= delta
+    epsilon = calibration.find_epsilon(delta, mu)
+    assert calibration.compute_delta(epsilon, mu) <= delta
     if epsilon > 0:
-        assert calibration.delta_of(epsilon * (1 - 1e-6), mu) > delta
+        assert calibration.compute_delta(epsilon * (1 - 1e-6), mu) > delta
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_far_corners_stay_on_the_safe_side(epsilon: float, delta: float) -> None
         def mills(x: mpmath.mpf) -> mpmath.mpf:
             return mpmath.quad(lambda t: mpmath.exp(-x * t - t * t / 2), [0, 1 / (1 + abs(x)), 10, mpmath.inf])
 
-        log_delta = -low * low / 2 - mpmath.log(2 * mpmath.pi) / 2 + mpmath.log(mills(low) - mills(high))
-        assert log_delta <= mpmath.log(delta)
+        compute_log_delta = -low * low / 2 - mpmath.log(2 * mpmath.pi) / 2 + mpmath.log(mills(low) - mills(high))
+        assert compute_log_delta <= mpmath.log(delta)
 
 
 def test_profile_far_out_is_the_smallest_number_not_an_error() -> None:
-    assert calibration.delta_of(1e15, 1.0) == math.ulp(0.0)
-    assert calibration.delta_of(1e300, 1e-10) == math.ulp(0.0)
+    assert calibration.compute_delta(1e15, 1.0) == math.ulp(0.0)
+    assert calibration.compute_delta(1e300, 1e-10) == math.ulp(0.0)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_beyond_the_ends_is_an_error(sensitivity: float) -> None:
 
 
 def test_a_probability_is_at_most_one() -> None:
-    assert calibration.delta_of(0.0, 100.0) == 1.0
+    assert calibration.compute_delta(0.0, 100.0) == 1.0
 
 
 def test_the_scale_is_never_below_the_exact_quotient(rng: np.random.Generator) -> None:
@@ -190,24 +190,24 @@ def test_an_answer_is_safe_even_where_the_solver_stops_early(error: float, monke
 
     def stop_early(*args: Any, **options: Any) -> float:
         root = solve(*args, **options)
-        return root + (error if args[0] is not calibration.exceeds else error * root)
+        return root + (error if args[0] is not calibration.bound_excess else error * root)
 
     monkeypatch.setattr(calibration, "brentq", stop_early)
-    mu = calibration.mu_of(1.0, 1e-6)
+    mu = calibration.find_mu(1.0, 1e-6)
     assert exact_log_delta(1.0, mu) <= np.log(1e-6)
-    assert calibration.delta_of(calibration.epsilon_of(1e-6, 0.3), 0.3) <= 1e-6
+    assert calibration.compute_delta(calibration.find_epsilon(1e-6, 0.3), 0.3) <= 1e-6
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (1e-3, 0.1), (50.0, 1e-12)])
 def test_no_noise_is_wasted(epsilon: float, delta: float) -> None:
     """The near miss: one part in 1e10 less noise, or less epsilon, does not keep the promise."""
-    mu = calibration.mu_of(epsilon, delta)
+    mu = calibration.find_mu(epsilon, delta)
     assert (
-        calibration.exceeds(epsilon, mu, np.log(delta))
+        calibration.bound_excess(epsilon, mu, np.log(delta))
         <= 0
-        < calibration.exceeds(epsilon, mu * (1 + 1e-10), np.log(delta))
+        < calibration.bound_excess(epsilon, mu * (1 + 1e-10), np.log(delta))
     )
-    least = calibration.epsilon_of(delta, mu)
+    least = calibration.find_epsilon(delta, mu)
     assert least == pytest.approx(epsilon, rel=1e-10)
 
 
@@ -215,7 +215,7 @@ def test_no_noise_is_wasted(epsilon: float, delta: float) -> None:
 @pytest.mark.parametrize("multiple", [0.0, 0.5, 2.0, 10.0])
 def test_small_ratios_are_rounded_up_and_tight(mu: float, multiple: float) -> None:
     epsilon = multiple * mu
-    value, error = calibration.log_delta(epsilon, mu)
+    value, error = calibration.compute_log_delta(epsilon, mu)
     assert abs(value - exact_log_delta(epsilon, mu)) <= error < 1e-9
 
 
@@ -243,19 +243,19 @@ def test_the_best_membership_test() -> None:
 def test_large_exponents_are_within_their_error(mu: float, low: float) -> None:
     """Rounding of epsilon / mu, and of its square in the exponent, is part of the error; the bound is not vacuous."""
     epsilon = mu * (low + mu / 2)
-    value, error = calibration.log_delta(epsilon, mu)
+    value, error = calibration.compute_log_delta(epsilon, mu)
     assert abs(value - exact_log_delta(epsilon, mu)) <= error
     assert 0 < error < 1e-14 * (1e3 + low * low + epsilon + 1000 * low / mu)
 
 
 def test_from_where_delta_is_no_double() -> None:
-    assert calibration.log_delta(1e150, 1.0)[0] == pytest.approx(-5e299)
-    assert calibration.log_delta(2e150, 1.0) == (-math.inf, 0.0)
+    assert calibration.compute_log_delta(1e150, 1.0)[0] == pytest.approx(-5e299)
+    assert calibration.compute_log_delta(2e150, 1.0) == (-math.inf, 0.0)
 
 
 def test_what_does_not_move_costs_nothing() -> None:
-    assert calibration.epsilon_of(1e-6, 0.0) == 0.0
-    assert calibration.epsilon_of(0.999, 0.1) == 0.0
+    assert calibration.find_epsilon(1e-6, 0.0) == 0.0
+    assert calibration.find_epsilon(0.999, 0.1) == 0.0
 
 
 def test_errors_name_the_parameter() -> None:

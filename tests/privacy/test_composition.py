@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import scoreshield as ss
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.composition import BudgetExceeded, PrivacyFilter, compose, group, parallel
-from scoreshield.privacy.losses import dominating_mu, log_moment, loss_law, pure_epsilon
+from scoreshield.privacy.losses import compute_log_moment, find_dominating_mu, find_pure_epsilon, make_loss_law
 from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,
@@ -180,7 +180,7 @@ def moment_by_quadrature(profile: Profile, order: float) -> float:
     [GaussianProfile(0.7), PureProfile(1.3), StepProfile(1.3, 0.6), LaplaceProfile(1.3), CURVE, PureProfile(0.05)],
 )
 def test_renyi_moments_against_quadrature(profile: Profile, order: float) -> None:
-    assert log_moment(profile, order) == pytest.approx(moment_by_quadrature(profile, order), rel=2e-3)
+    assert compute_log_moment(profile, order) == pytest.approx(moment_by_quadrature(profile, order), rel=2e-3)
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-3, 0.009, 0.011, 1.0, 30.0])
@@ -190,17 +190,17 @@ def test_renyi_moments_are_rounded_up(epsilon: float, order: float) -> None:
         e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
         response = mpmath.log((mpmath.exp(a * e) + mpmath.exp((1 - a) * e)) / (1 + mpmath.exp(e)))
         laplace = mpmath.log(a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e))
-        assert response <= log_moment(PureProfile(epsilon), order) <= response * (1 + mpmath.mpf(1e-10))
+        assert response <= compute_log_moment(PureProfile(epsilon), order) <= response * (1 + mpmath.mpf(1e-10))
         mass = mpmath.mpf(0.45)
         steps = mpmath.log(1 + mass * (mpmath.expm1((a - 1) * e) + mpmath.exp(-a * e) - mpmath.exp(-e)))
-        assert steps <= log_moment(StepProfile(epsilon, 0.45), order) <= response * (1 + 1e-9) + 2e-15
-        assert laplace <= log_moment(LaplaceProfile(epsilon), order) <= laplace * (1 + 5e-2)
+        assert steps <= compute_log_moment(StepProfile(epsilon, 0.45), order) <= response * (1 + 1e-9) + 2e-15
+        assert laplace <= compute_log_moment(LaplaceProfile(epsilon), order) <= laplace * (1 + 5e-2)
 
 
 def test_loss_laws_dominate_what_they_stand_for() -> None:
     for profile in (GaussianProfile(1.0), LaplaceProfile(2.0), PureProfile(1.7), StepProfile(1.7, 0.5), LEAKY):
         losses = np.linspace(0, 8, 801)
-        law = loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
+        law = make_loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
         assert law.infinite + law.centre + np.sum(law.masses * (1 + np.exp(-law.losses))) >= 1
         for epsilon in np.linspace(0, 7.9, 133):
             above = np.maximum(-np.expm1(epsilon - law.losses), 0.0)
@@ -209,13 +209,13 @@ def test_loss_laws_dominate_what_they_stand_for() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 4.0, 20.0])
 def test_the_gaussian_that_covers_a_pure_mechanism(epsilon: float) -> None:
-    mu = dominating_mu(PureProfile(epsilon))
-    slack = [gaussian.delta_of(e, mu) - PureProfile(epsilon).delta_at(e) for e in np.linspace(0, epsilon, 101)]
+    mu = find_dominating_mu(PureProfile(epsilon))
+    slack = [gaussian.compute_delta(e, mu) - PureProfile(epsilon).delta_at(e) for e in np.linspace(0, epsilon, 101)]
     assert min(slack) >= -1e-13
     assert any(
-        gaussian.delta_of(e, mu * 0.999) < PureProfile(epsilon).delta_at(e) for e in np.linspace(0, epsilon, 101)
+        gaussian.compute_delta(e, mu * 0.999) < PureProfile(epsilon).delta_at(e) for e in np.linspace(0, epsilon, 101)
     )
-    assert dominating_mu(LEAKY) == math.inf
+    assert find_dominating_mu(LEAKY) == math.inf
 
 
 def test_a_pure_budget_is_spent_to_the_last_digit() -> None:
@@ -249,12 +249,12 @@ def test_one_release_may_take_the_budget_whole(contract: tuple[float, float]) ->
     release = ss.release_scores(np.eye(3), np.ones(3), epsilon=contract[0], delta=contract[1])
     budget = PrivacyFilter(*contract)
     assert budget.would_fit(release)
-    assert not budget.would_fit(GaussianProfile(gaussian.mu_of(*contract) * 1.0001))
-    assert budget.headroom.mu == pytest.approx(gaussian.mu_of(*contract), rel=1e-9)
+    assert not budget.would_fit(GaussianProfile(gaussian.find_mu(*contract) * 1.0001))
+    assert budget.headroom.mu == pytest.approx(gaussian.find_mu(*contract), rel=1e-9)
     budget.spend(release)
     assert budget.spent == pytest.approx(contract[0], rel=1e-6)
     assert budget.spent <= contract[0]
-    assert not budget.would_fit(GaussianProfile(gaussian.mu_of(*contract) * 0.05))
+    assert not budget.would_fit(GaussianProfile(gaussian.find_mu(*contract) * 0.05))
     pure = PrivacyFilter(*contract)
     pure.spend(PureProfile(contract[0]))
     assert pure.spent == contract[0]
@@ -266,9 +266,9 @@ def test_gaussians_add_up_by_their_squares(mu: float, contract: tuple[float, flo
     while budget.would_fit(GaussianProfile(mu)):
         budget.spend(GaussianProfile(mu))
         number += 1
-    most = (gaussian.mu_of(*contract) / mu) ** 2
+    most = (gaussian.find_mu(*contract) / mu) ** 2
     assert most * 0.998 - 1 < number <= most
-    assert budget.spent == pytest.approx(gaussian.epsilon_of(contract[1], mu * math.sqrt(number)))
+    assert budget.spent == pytest.approx(gaussian.find_epsilon(contract[1], mu * math.sqrt(number)))
     assert budget.remaining == pytest.approx(contract[0] - budget.spent)
 
 
@@ -293,7 +293,7 @@ def test_what_is_said_to_fit_fits() -> None:
         ):
             assert budget.would_fit(fits)
             assert not budget.would_fit(more)
-        assert room.gaussian == pytest.approx(gaussian.epsilon_of(1e-6, room.mu))
+        assert room.gaussian == pytest.approx(gaussian.find_epsilon(1e-6, room.mu))
     assert "a pure epsilon up to" in str(budget.headroom)
 
 
@@ -413,7 +413,7 @@ def test_bad_budgets_and_items() -> None:
             PrivacyFilter(*budget)
     with pytest.raises(ss.InvalidInput, match=r"PrivacyFilter\.would_fit"):
         PrivacyFilter(1.0, 1e-6).would_fit(0.5)
-    assert pure_epsilon(CurveProfile((0.0,), (0.0,))) == 0.0
+    assert find_pure_epsilon(CurveProfile((0.0,), (0.0,))) == 0.0
 
 
 def test_the_shares_of_delta_leave_none_over() -> None:
@@ -496,7 +496,7 @@ def test_no_random_mix_is_understated() -> None:
     overshoot = 0
     for mix in random_mixes():
         curve = compose(mix)
-        pure = math.fsum(pure_epsilon(profile) for profile in mix)
+        pure = math.fsum(find_pure_epsilon(profile) for profile in mix)
         for at in (0.0, *(share * min(pure, 590.0) for share in (1e-3, 0.3, 0.9))):
             truth = exact_mixture(mix, at)
             assert curve.delta_at(at) >= truth * (1 - 1e-9) - 1e-15

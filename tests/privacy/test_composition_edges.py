@@ -16,7 +16,14 @@ from scipy.special import log_ndtr
 import scoreshield as ss
 from scoreshield.privacy import composition, losses
 from scoreshield.privacy.composition import _Convolution, _Part, compose, group, parallel
-from scoreshield.privacy.losses import LossLaw, dominating_mu, log_moment, loss_law, pure_epsilon, residual
+from scoreshield.privacy.losses import (
+    LossLaw,
+    compute_log_moment,
+    compute_residual,
+    find_dominating_mu,
+    find_pure_epsilon,
+    make_loss_law,
+)
 from scoreshield.privacy.noise import LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.profiles import (
     CurveProfile,
@@ -87,27 +94,27 @@ def test_gaussians_add_in_squares_rounded_up() -> None:
 def test_where_a_profile_ends() -> None:
     open_end = CurveProfile((0.0, 1.0, 2.0), (0.3, 0.1, 0.05))
     closed = CurveProfile((0.0, 1.0, 2.0, 3.0), (0.3, 0.1, 0.0, 0.0))
-    assert residual(open_end) == 0.05
-    assert residual(closed) == residual(PureProfile(1.0)) == 0.0
-    assert pure_epsilon(open_end) == math.inf
-    assert pure_epsilon(closed) == 2.0
-    assert pure_epsilon(LaplaceProfile(1.5)) == 1.5
-    assert pure_epsilon(GaussianProfile(1.5)) == math.inf
+    assert compute_residual(open_end) == 0.05
+    assert compute_residual(closed) == compute_residual(PureProfile(1.0)) == 0.0
+    assert find_pure_epsilon(open_end) == math.inf
+    assert find_pure_epsilon(closed) == 2.0
+    assert find_pure_epsilon(LaplaceProfile(1.5)) == 1.5
+    assert find_pure_epsilon(GaussianProfile(1.5)) == math.inf
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 0.999, 1.0, 1.001, 5.0, 40.0, 300.0])
 def test_a_gaussian_that_covers_a_pure_promise_meets_it_at_its_corner(epsilon: float) -> None:
     """Phi(-mu/2) = 1 / (1 + e^epsilon): the corner of randomised response lies on the Gaussian's curve."""
-    mu = dominating_mu(PureProfile(epsilon))
+    mu = find_dominating_mu(PureProfile(epsilon))
     assert log_ndtr(-mu / 2) == pytest.approx(-np.logaddexp(0, epsilon), rel=1e-9)
     assert log_ndtr(-mu / 2) <= -np.logaddexp(0, epsilon)
     for share in (0.0, 0.3, 0.9):
         assert GaussianProfile(mu).delta_at(share * epsilon) >= PureProfile(epsilon).delta_at(share * epsilon) * (
             1 - 1e-9
         )
-    assert dominating_mu(LaplaceProfile(epsilon)) == mu
-    assert dominating_mu(GaussianProfile(epsilon)) == epsilon
-    assert dominating_mu(CurveProfile((0.0, 1.0), (0.3, 0.1))) == math.inf
+    assert find_dominating_mu(LaplaceProfile(epsilon)) == mu
+    assert find_dominating_mu(GaussianProfile(epsilon)) == epsilon
+    assert find_dominating_mu(CurveProfile((0.0, 1.0), (0.3, 0.1))) == math.inf
 
 
 def moment(losses: list[float], masses: list[float], order: float) -> float:
@@ -120,15 +127,17 @@ def moment(losses: list[float], masses: list[float], order: float) -> float:
 def test_moments_of_discrete_losses(order: float, epsilon: float) -> None:
     q = math.exp(-epsilon)
     top = 1 / (1 + q)
-    assert log_moment(PureProfile(epsilon), order) == pytest.approx(
+    assert compute_log_moment(PureProfile(epsilon), order) == pytest.approx(
         moment([epsilon, -epsilon], [top, top * q], order), rel=1e-6, abs=1e-12
     )
     mass = 0.4
     step = moment([epsilon, -epsilon, 0.0], [mass, mass * q, 1 - mass * (1 + q)], order)
-    assert log_moment(StepProfile(epsilon, mass), order) == pytest.approx(step, rel=1e-6, abs=1e-12)
+    assert compute_log_moment(StepProfile(epsilon, mass), order) == pytest.approx(step, rel=1e-6, abs=1e-12)
     curve = CurveProfile((0.0, epsilon), (mass * (1 - q), 0.0))
-    assert log_moment(curve, order) == pytest.approx(step, rel=1e-6, abs=4e-11)
-    assert log_moment(GaussianProfile(epsilon), order) == pytest.approx(order * (order - 1) * epsilon**2 / 2, rel=1e-9)
+    assert compute_log_moment(curve, order) == pytest.approx(step, rel=1e-6, abs=4e-11)
+    assert compute_log_moment(GaussianProfile(epsilon), order) == pytest.approx(
+        order * (order - 1) * epsilon**2 / 2, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("order", [1.01, 1.5, 3.0, 20.0])
@@ -137,29 +146,29 @@ def test_moments_of_laplace_noise_by_integration(order: float, epsilon: float) -
     x = np.linspace(-60, 60 + epsilon, 2_000_001)
     both = 0.5 * np.exp((order - 1) * np.abs(x - epsilon) - order * np.abs(x))  # p^order q^(1 - order)
     exact = math.log(float(np.trapezoid(both, x)))
-    assert log_moment(LaplaceProfile(epsilon), order) == pytest.approx(exact, rel=1e-4, abs=1e-8)
+    assert compute_log_moment(LaplaceProfile(epsilon), order) == pytest.approx(exact, rel=1e-4, abs=1e-8)
     if epsilon >= 0.5:
-        assert log_moment(LaplaceProfile(epsilon), order) >= exact - 1e-8
+        assert compute_log_moment(LaplaceProfile(epsilon), order) >= exact - 1e-8
 
 
 @pytest.mark.parametrize("order", [1.5, 2.0, 30.0])
 def test_tiny_budgets_have_the_moment_of_randomised_response_from_above(order: float) -> None:
     for epsilon in (1e-9, 1e-4, 0.009):
-        found = log_moment(PureProfile(epsilon), order)
+        found = compute_log_moment(PureProfile(epsilon), order)
         assert found == pytest.approx(order * (order - 1) * epsilon**2 / 2, rel=0.05)
         for smaller in (LaplaceProfile(epsilon), StepProfile(epsilon, 0.3)):
-            assert log_moment(smaller, order) == found
+            assert compute_log_moment(smaller, order) == found
 
 
 def test_moments_only_of_known_profiles() -> None:
     with pytest.raises(ss.InvalidInput):
-        log_moment(None, 2.0)  # type: ignore[arg-type]
+        compute_log_moment(None, 2.0)  # type: ignore[arg-type]
 
 
 def test_a_curve_without_a_second_knot_has_a_moment_of_its_mass_alone() -> None:
-    assert log_moment(CurveProfile((0.0,), (0.1,)), 3.0) == pytest.approx(3 * math.log(1.1))
-    assert log_moment(CurveProfile((0.0, 701.0), (0.5, 0.1)), 3.0) == math.inf
-    assert log_moment(CurveProfile((0.0, 700.0), (0.5, 0.1)), 1.5) < math.inf
+    assert compute_log_moment(CurveProfile((0.0,), (0.1,)), 3.0) == pytest.approx(3 * math.log(1.1))
+    assert compute_log_moment(CurveProfile((0.0, 701.0), (0.5, 0.1)), 3.0) == math.inf
+    assert compute_log_moment(CurveProfile((0.0, 700.0), (0.5, 0.1)), 1.5) < math.inf
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_a_curve_without_a_second_knot_has_a_moment_of_its_mass_alone() -> None:
 )
 def test_the_law_of_a_curve_has_the_curve_as_its_profile(profile: CurveProfile) -> None:
     """delta(eps) = E (1 - e^(eps - L))_+ plus what is infinite, at every epsilon; and the masses sum to one."""
-    law = loss_law(np.array(profile.losses), np.array(profile.deltas))
+    law = make_loss_law(np.array(profile.losses), np.array(profile.deltas))
     total = law.centre + law.infinite + float(np.sum(law.masses * (1 + np.exp(-law.losses))))
     assert total == pytest.approx(1.0, abs=1e-10)
     for epsilon in np.linspace(0, 3, 61):
@@ -203,9 +212,9 @@ def test_groups_and_quotients_are_rounded_up(rng: np.random.Generator) -> None:
         assert exact <= Fraction(pure.epsilon_at(0.0)) <= exact * (1 + Fraction(1, 2**52))
         assert isinstance(gaussian, GaussianProfile)
         assert exact <= Fraction(gaussian.mu) <= exact * (1 + Fraction(1, 2**52))
-        law = LaplaceNoise.calibrated(value, 2.0)
+        law = LaplaceNoise.calibrate(value, 2.0)
         assert Fraction(law.profile(2.0).epsilon_at(0.0)) >= Fraction(2) / Fraction(law.b)
-        stairs = StaircaseNoise.calibrated(value, 2.0)
+        stairs = StaircaseNoise.calibrate(value, 2.0)
         assert Fraction(stairs.profile(6.0).epsilon_at(0.0)) >= exact
 
 
@@ -290,7 +299,9 @@ def test_how_likely_a_finite_loss_is() -> None:
     assert made._log_finite({once: 1.0, twice: 2.0}) == pytest.approx(math.log(0.9 * 0.8**2), rel=1e-12)
     never = CurveProfile((0.0, 1.0), (1.0, 1.0))
     assert bare({once: 1, never: 1})._log_finite({once: 1.0, never: 1.0}) == -math.inf
-    assert made._moment(3.0) == pytest.approx(log_moment(once, 3.0) + 2 * log_moment(twice, 3.0), rel=1e-12)
+    assert made._moment(3.0) == pytest.approx(
+        compute_log_moment(once, 3.0) + 2 * compute_log_moment(twice, 3.0), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("profile", "reach"), [(PureProfile(1.0), 1.0), (GaussianProfile(0.2), None)])
@@ -302,7 +313,7 @@ def test_a_profile_on_the_grid(profile: Profile, reach: float | None) -> None:
     ((masses, step, infinite, pessimistic),) = seen
     last = math.ceil((profile.epsilon_at(1e-16) if reach is None else reach) / 0.25)
     grid = 0.25 * np.arange(last + 1)
-    law = loss_law(grid, np.array([profile.delta_at(float(loss)) for loss in grid]))
+    law = make_loss_law(grid, np.array([profile.delta_at(float(loss)) for loss in grid]))
     assert masses == composition._both_sides(law)
     assert (part.pmf, step, infinite, pessimistic) == ("law", 0.25, profile.delta_at(0.25 * last), True)
     assert part.norm == pytest.approx(math.sqrt(sum(mass**2 for mass in masses.values())), rel=1e-14)
@@ -367,7 +378,7 @@ class Renyi:
 
     def __init__(self, counts: dict[Profile, int]) -> None:
         orders = 1 + np.geomspace(1e-2, 1e5, 141)
-        moments = np.array([sum(n * log_moment(profile, a) for profile, n in counts.items()) for a in orders])
+        moments = np.array([sum(n * compute_log_moment(profile, a) for profile, n in counts.items()) for a in orders])
         self._less = orders - 1
         self._logs = moments - np.log(orders) + self._less * np.log1p(-1 / orders)
 
@@ -425,7 +436,7 @@ def test_no_composition_is_certain_beyond_one() -> None:
 def test_the_law_of_a_curve_is_rounded_up() -> None:
     """The mass at knot i is x_i (s_i - s_(i-1)), in 50 digits, and no mass is missing."""
     for knots, deltas in (((0.0, 0.5, 1.5, 2.0), (0.4, 0.25, 0.05, 0.01)), ((0.0, 1.0), (0.1, 0.0))):
-        law = loss_law(np.array(knots), np.array(deltas))
+        law = make_loss_law(np.array(knots), np.array(deltas))
         with mpmath.workdps(50):
             xs, ys = [mpmath.exp(mpmath.mpf(knot)) for knot in knots], [mpmath.mpf(delta) for delta in deltas]
             slopes = [(ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i]) for i in range(len(xs) - 1)] + [mpmath.mpf(0)]
@@ -460,21 +471,21 @@ def test_moments_are_rounded_up_by_little(order: float) -> None:
             ]
             for profile, moment in cases:
                 exact = mpmath.log(moment)
-                found = mpmath.mpf(log_moment(profile, order))
+                found = mpmath.mpf(compute_log_moment(profile, order))
                 assert exact <= found <= exact * (1 + mpmath.mpf("3e-11")) + mpmath.mpf("2e-15")
             curve, left = CurveProfile((0.0, epsilon), (float(mass * (1 - q)) + 1e-3, 1e-3)), mpmath.mpf(1e-3)
             top = (curve.deltas[0] - left) / (1 - q)  # the mass at epsilon of a curve that ends above 0
             exact = mpmath.log(top * up + top * q * down + 1 - left - top * (1 + q) + a * left * up)
-            found = mpmath.mpf(log_moment(curve, order))
+            found = mpmath.mpf(compute_log_moment(curve, order))
             assert exact <= found <= exact * (1 + mpmath.mpf("3e-11")) + mpmath.mpf("5e-11")
 
 
 def test_from_where_closed_forms_count() -> None:
-    pure = log_moment(PureProfile(0.01), 2.0)
+    pure = compute_log_moment(PureProfile(0.01), 2.0)
     for epsilon, profile in ((0.01, LaplaceProfile(0.01)), (0.01, StepProfile(0.01, 0.3))):
-        assert log_moment(profile, 2.0) < pure * (1 - 1e-4), epsilon
+        assert compute_log_moment(profile, 2.0) < pure * (1 - 1e-4), epsilon
     for profile in (LaplaceProfile(0.00999), StepProfile(0.00999, 0.3)):
-        assert log_moment(profile, 2.0) == log_moment(PureProfile(0.00999), 2.0)
+        assert compute_log_moment(profile, 2.0) == compute_log_moment(PureProfile(0.00999), 2.0)
 
 
 def test_errors_name_the_item_and_the_rule() -> None:

@@ -298,11 +298,11 @@ def test_a_screening_implies() -> None:
 def test_a_screening_takes_the_width_on_its_grid(low: float, high: float, grid: float) -> None:
     """The larger of what rounded ends and the range itself are apart, in steps."""
     width = max(round(high / grid) - round(low / grid), math.ceil((high - low) / grid)) * grid
-    law = StaircaseNoise.calibrated(0.3, width, grid)
+    law = StaircaseNoise.calibrate(0.3, width, grid)
     coarse = replace(made("matches, refined"), score_range=(-1.0, high), grid=grid, scale=law.std)
     assert implied(told(coarse, threshold=low, screening_epsilon=0.7, refining_epsilon=0.3)) is not None
     for other in (width - grid, width + grid):
-        wrong = replace(coarse, scale=StaircaseNoise.calibrated(0.3, other, grid).std)
+        wrong = replace(coarse, scale=StaircaseNoise.calibrate(0.3, other, grid).std)
         assert implied(told(wrong, threshold=low, screening_epsilon=0.7, refining_epsilon=0.3)) is None
 
 
@@ -322,9 +322,9 @@ def test_a_selection_implies() -> None:
 def test_privunit_implies() -> None:
     for how in ("all dimensions", "random subspace"):
         alone = made(f"index, privunit, {how}, records")
-        same(implied(alone), PrivUnit.calibrated(alone.shape[1], 6.0).profile, rel=0)
+        same(implied(alone), PrivUnit.calibrate(alone.shape[1], 6.0).profile, rel=0)
     group = made("index, privunit, all dimensions, identities")
-    pure = PrivUnit.calibrated(6, group.details["epsilon_per_record"]).epsilon * 3
+    pure = PrivUnit.calibrate(6, group.details["epsilon_per_record"]).epsilon * 3
     same(implied(group), PureProfile(pure * (1 - 1e-12)))
     for name in ("cap_probability", "cap_height", "shrinkage"):
         value = group.details[name]
@@ -399,7 +399,7 @@ def test_other_noise_implies() -> None:
     same(implied(made("scores, optimal table")), made("scores, optimal table").noise.profile(2.0), rel=0)
     for guarantee, law in (
         (laplace, LaplaceNoise(laplace.noise.b * (1 + 1e-8))),
-        (staircase, StaircaseNoise.calibrated(1.0, 2.5, staircase.grid)),
+        (staircase, StaircaseNoise.calibrate(1.0, 2.5, staircase.grid)),
     ):
         assert implied(replace(guarantee, noise=law)) is None
     assert implied(replace(laplace, noise=LaplaceNoise(laplace.noise.b * (1 + 1e-10)))) is not None

@@ -16,8 +16,8 @@ import pytest
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded
 from scoreshield.privacy import calibration, filters
-from scoreshield.privacy.filters import Headroom, PrivacyFilter, Sums, check_budget, cost_of
-from scoreshield.privacy.losses import log_moment
+from scoreshield.privacy.filters import Headroom, PrivacyFilter, Sums, check_budget, compute_cost
+from scoreshield.privacy.losses import compute_log_moment
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
 
 BUDGETS = [(1.0, 1e-6), (0.1, 1e-9), (8.0, 1e-3), (30.0, 1e-5)]
@@ -53,15 +53,15 @@ def test_the_shares_of_a_run_add_up_to_delta() -> None:
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_gaussian_runs_have_99_hundredths_of_delta(epsilon: float, delta: float) -> None:
     mu = math.sqrt(filters._limits(epsilon, delta).squared_mu)
-    assert calibration.delta_of(epsilon, mu) <= 0.99 * delta
-    assert calibration.delta_of(epsilon, mu) == pytest.approx(0.99 * delta, rel=1e-9)
+    assert calibration.compute_delta(epsilon, mu) <= 0.99 * delta
+    assert calibration.compute_delta(epsilon, mu) == pytest.approx(0.99 * delta, rel=1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [*BUDGETS, (0.3, 1e-7), (2.7, 1e-5), (11.0, 1e-10)])
 def test_limits_are_rounded_down(epsilon: float, delta: float) -> None:
     """A sum is rounded to the nearest double before it is compared: what passes is within the limit all the same."""
     limits, rounding = filters._limits(epsilon, delta), 1 + Fraction(1, 2**53)
-    mu = Fraction(calibration.mu_of(epsilon, 0.99 * delta))
+    mu = Fraction(calibration.find_mu(epsilon, 0.99 * delta))
     assert mu**2 * (1 - Fraction(2, 10**14)) < Fraction(limits.squared_mu) * rounding <= mu**2
     with mpmath.workdps(40):
         for share, caps in ((0.99, limits.caps), (0.01, limits.mixed_caps)):
@@ -76,7 +76,7 @@ def test_limits_are_rounded_down(epsilon: float, delta: float) -> None:
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_first_charge_may_take_the_budget_whole(epsilon: float, delta: float) -> None:
     """By both books, though 99 hundredths of delta would not cover it; a second charge may not."""
-    whole = GaussianProfile(calibration.mu_of(epsilon, delta))
+    whole = GaussianProfile(calibration.find_mu(epsilon, delta))
     assert filters._limits(epsilon, delta).squared_mu < whole.mu**2
     empty, full = PrivacyFilter(epsilon, delta), PrivacyFilter.of(epsilon, delta, {whole: 1})
     assert empty.would_fit(whole)
@@ -111,13 +111,13 @@ CHARGES = [PureProfile(0.1), LaplaceProfile(0.3), GaussianProfile(0.2), CurvePro
 
 @pytest.mark.parametrize("profile", CHARGES, ids=lambda profile: profile.kind)
 def test_sums_add_up_in_any_order_and_come_back(profile: object) -> None:
-    one = cost_of(profile, 1.0, 1e-6)  # type: ignore[arg-type]
-    other = cost_of(PureProfile(0.07), 1.0, 1e-6)
+    one = compute_cost(profile, 1.0, 1e-6)  # type: ignore[arg-type]
+    other = compute_cost(PureProfile(0.07), 1.0, 1e-6)
     assert one.count == 1
     assert one.gaussians == isinstance(profile, GaussianProfile)
     assert one.only == profile
     orders = filters._limits(1.0, 1e-6).orders
-    assert [float(moment) for moment in one.moments] == [log_moment(profile, order) for order in orders]  # type: ignore[arg-type]
+    assert [float(moment) for moment in one.moments] == [compute_log_moment(profile, order) for order in orders]  # type: ignore[arg-type]
     assert one + other == other + one
     assert (one + other).only is None
     assert one + Sums() == Sums() + one == one
@@ -131,11 +131,11 @@ def test_sums_add_up_in_any_order_and_come_back(profile: object) -> None:
 
 
 def test_sums_of_other_charges_are_not_near() -> None:
-    one = cost_of(PureProfile(0.1), 1.0, 1e-6)
+    one = compute_cost(PureProfile(0.1), 1.0, 1e-6)
     assert one.is_near(Sums(1, 0, one.pure * (1 + Fraction(1, 2**50)), *list(vars(one).values())[3:]))
-    assert not one.is_near(cost_of(PureProfile(0.1 * (1 + 1e-10)), 1.0, 1e-6))
+    assert not one.is_near(compute_cost(PureProfile(0.1 * (1 + 1e-10)), 1.0, 1e-6))
     assert not one.is_near(one.times(2))
-    assert not one.is_near(cost_of(PureProfile(0.1), 1.0, 0.0))
+    assert not one.is_near(compute_cost(PureProfile(0.1), 1.0, 0.0))
     for field, value in (
         ("count", 2),
         ("gaussians", 1),
@@ -150,7 +150,7 @@ def test_sums_of_other_charges_are_not_near() -> None:
 @pytest.mark.parametrize("field", ["pure", "squared_mu", "residual", "moments"])
 def test_sums_are_near_within_one_part_in_2_to_the_40(field: str) -> None:
     """Two libraries of mathematics differ by less; another charge differs by more."""
-    one = cost_of(CurveProfile((0.0, 1.0), (0.1, 1e-9)), 1.0, 1e-6)
+    one = compute_cost(CurveProfile((0.0, 1.0), (0.1, 1e-9)), 1.0, 1e-6)
     one = Sums(**{**vars(one), "pure": Fraction(1, 3), "squared_mu": Fraction(1, 7)})
 
     def moved(by: float) -> Sums:
@@ -235,7 +235,7 @@ def test_room_in_words() -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_room_is_what_fits_and_no_more(epsilon: float, delta: float) -> None:
-    mu = calibration.mu_of(epsilon, delta) / 5
+    mu = calibration.find_mu(epsilon, delta) / 5
     pure = PureProfile(epsilon / 9)
     for charged in (
         [PureProfile(epsilon / 3)],
@@ -252,7 +252,7 @@ def test_room_is_what_fits_and_no_more(epsilon: float, delta: float) -> None:
                 assert filter_.would_fit(make(most * (1 - 1e-9)))
             assert not filter_.would_fit(make((most or 1e-9 * epsilon) * (1 + 1e-5)))
         if room.mu:
-            assert room.gaussian == calibration.epsilon_of(delta, room.mu)
+            assert room.gaussian == calibration.find_epsilon(delta, room.mu)
 
 
 def test_a_filter_knows_what_it_has_charged() -> None:
@@ -402,7 +402,7 @@ def test_what_is_spent_is_the_least_that_is_proved() -> None:
     assert one.spent == GaussianProfile(0.5).epsilon_at(delta)
     for number in (2, 3, 30):
         several = PrivacyFilter.of(10.0, delta, {GaussianProfile(0.3): number})
-        assert several.spent == pytest.approx(calibration.epsilon_of(delta, math.sqrt(number) * 0.3), rel=1e-12)
+        assert several.spent == pytest.approx(calibration.find_epsilon(delta, math.sqrt(number) * 0.3), rel=1e-12)
         assert several.spent < renyi(several)
     many = PrivacyFilter.of(10.0, delta, {CurveProfile((0.0, 0.5, 3.0), (0.3, 0.1, 1e-7)): 3})
     assert many._sums.pure == many._sums.squared_mu == math.inf
@@ -422,7 +422,7 @@ def test_what_a_curve_asks_for() -> None:
     assert PrivacyFilter(8.0, 1e-6).asked(curve) == pytest.approx(curve.epsilon_at(1e-6))
     assert PrivacyFilter(8.0, 0.0).asked(curve) == pytest.approx(5.0)
     assert PrivacyFilter(8.0, 1e-6).asked(PureProfile(3.0)) == 3.0
-    assert PrivacyFilter(8.0, 1e-6).asked(GaussianProfile(0.3)) == calibration.epsilon_of(1e-6, 0.3)
+    assert PrivacyFilter(8.0, 1e-6).asked(GaussianProfile(0.3)) == calibration.find_epsilon(1e-6, 0.3)
     assert PrivacyFilter(8.0, 0.0).asked(GaussianProfile(0.3)) == math.inf
 
 

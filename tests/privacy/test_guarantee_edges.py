@@ -73,7 +73,7 @@ def test_a_written_guarantee_states_what_an_attacker_gains(narrow: ss.Guarantee)
 
 def test_counts_have_noise_of_either_sign() -> None:
     """P[0] = (1 - q) / (1 + q) and each sign half of the rest; 5 deviations of a fair coin."""
-    noise = histogram._two_sided_geometric(stream.stream_from(3), 0.5, 20_000)
+    noise = histogram._two_sided_geometric(stream.open_stream(3), 0.5, 20_000)
     q = math.exp(-0.5)
     moved = noise[noise != 0]
     assert abs(np.sign(moved).sum()) < 5.4 * math.sqrt(len(moved))
@@ -103,10 +103,10 @@ def test_a_scale_is_a_plain_number_whatever_was_given(value: float) -> None:
 def test_each_fork_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child of a child is a third process, though its id may be one that was given out before."""
     monkeypatch.setattr(stream, "_forks", 0)
-    seen = {stream.this_process()}
+    seen = {stream.identify_process()}
     for _ in range(3):
         stream._count_fork()
-        seen.add(stream.this_process())
+        seen.add(stream.identify_process())
     assert len(seen) == 4
 
 
@@ -123,19 +123,19 @@ def test_a_forked_process_computes_with_a_lock_of_its_own(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("seed", [0, 7, np.int64(7), np.random.default_rng(7)])
 def test_seeds_of_every_kind_are_research(seed: object) -> None:
-    assert stream.sampler_name(seed) == "research"
-    assert stream.stream_from(seed).name == "research"
-    assert stream.stream_from(None).name == "exact"
+    assert stream.name_sampler(seed) == "research"
+    assert stream.open_stream(seed).name == "research"
+    assert stream.open_stream(None).name == "exact"
 
 
 @pytest.mark.parametrize("seed", [-1, True, 1.5, "1", np.random.RandomState(1)])
 def test_what_is_no_seed_is_an_error_and_never_secure(seed: object) -> None:
     with pytest.raises(ss.InvalidInput):
-        stream.stream_from(seed)
+        stream.open_stream(seed)
 
 
 def test_research_words_cover_all_64_bits() -> None:
-    words = stream.stream_from(3).words(4000)
+    words = stream.open_stream(3).words(4000)
     assert words.dtype == np.int64
     ones = np.unpackbits(words.view(np.uint8)).reshape(4000, 64).sum(axis=0, dtype=int)
     assert np.all(np.abs(ones - 2000) < 250)
@@ -156,14 +156,14 @@ def test_the_share_of_a_cap_has_all_its_digits(d: int, gamma: float) -> None:
 
 @pytest.mark.parametrize(("d", "epsilon"), [(2, 0.001), (2, 500.0), (65_536, 1.0)])
 def test_the_ends_of_what_may_be_asked_of_privunit(d: int, epsilon: float) -> None:
-    maker = PrivUnit.calibrated(d, epsilon)
+    maker = PrivUnit.calibrate(d, epsilon)
     assert maker.spent() <= epsilon
     assert 0 <= maker.gamma < 1
 
 
 def test_scores_of_privunit_vary_as_stated() -> None:
     """Between <v, x> = 0 and 1 the variance of a score is linear in its square."""
-    maker = PrivUnit.calibrated(16, 5.0)
+    maker = PrivUnit.calibrate(16, 5.0)
     ends = maker.score_std([0.0, 1.0])
     assert ends[0] == pytest.approx(maker.std)
     assert ends[1] == pytest.approx(math.sqrt(maker.second_moment / maker.mean**2 - 1))
@@ -184,10 +184,10 @@ def test_directions_are_of_length_one_in_truth() -> None:
 
 def test_rows_beyond_one_block_are_released_too() -> None:
     """A block holds 2^20 entries; with d = 64 that is 16,384 rows."""
-    maker = PrivUnit.calibrated(64, 60.0)
+    maker = PrivUnit.calibrate(64, 60.0)
     rows = np.zeros((16_384 + 5, 64))
     rows[:, 3] = 1.0
-    released = maker.release(rows, stream.stream_from(5))
+    released = maker.release(rows, stream.open_stream(5))
     assert released.shape == rows.shape
     heights = released[:, 3] * maker.mean
     assert heights.min() > -1.01

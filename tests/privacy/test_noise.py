@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scoreshield as ss
-from scoreshield.privacy.noise import FINEST_STEP, GaussianNoise, add_noise, grid_step
+from scoreshield.privacy.noise import FINEST_STEP, GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 
 
 @given(st.floats(1e-12, 1e8))
 def test_grid_is_a_power_of_two_well_below_the_noise(std: float) -> None:
-    step = grid_step(std)
+    step = choose_grid_step(std)
     assert math.frexp(step)[0] == 0.5
     assert step >= std / 2**46
     assert step <= max(std / 2**26, FINEST_STEP)
@@ -25,20 +25,20 @@ def test_grid_is_a_power_of_two_well_below_the_noise(std: float) -> None:
 
 def test_noise_too_large_for_any_use_is_refused() -> None:
     with pytest.raises(ss.InvalidInput, match="drowns any cosine"):
-        grid_step(2.0**28)
+        choose_grid_step(2.0**28)
 
 
 @given(st.floats(1e-6, 1e5), st.integers(0, 2**32))
 def test_every_result_is_an_exact_multiple_of_the_step(std: float, seed: int) -> None:
     values = np.linspace(-1, 1, 101)
-    step = grid_step(std)
+    step = choose_grid_step(std)
     add_noise(values, GaussianNoise(std), step, ResearchStream(np.random.default_rng(seed)))
     assert np.array_equal(np.fmod(values, step), np.zeros(101))
 
 
 def test_noise_does_not_look_at_the_values() -> None:
     """Same stream, other data: the same noise to the last bit, and the same words consumed."""
-    step = grid_step(1.5)
+    step = choose_grid_step(1.5)
     drawn, after = [], []
     for values in (np.zeros(5001), np.linspace(-1, 1, 5001), np.full(5001, 1 / 3)):
         clean = np.rint(values / step) * step
@@ -77,7 +77,7 @@ def test_low_bits_betray_float_noise_and_not_ours(epsilon: float, share: float) 
     floats = np.random.default_rng(11)
     assert low_bit_success(1.0 + floats.normal(0, sigma, size)) == 0
     assert low_bit_success(0.0 + floats.normal(0, sigma, size)) > share / 2  # the attack works on float noise ...
-    step = grid_step(sigma)
+    step = choose_grid_step(sigma)
     for score in (0.0, 1.0):
         ours = np.full(size, score)
         add_noise(ours, GaussianNoise(sigma), step, SecureStream())

@@ -13,7 +13,7 @@ from support import STRICT
 import scoreshield as ss
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling import gaussian, sphere
-from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, stream_from
+from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, open_stream
 
 Array = np.ndarray
 GRID = [(d, e) for d in (2, 3, 4, 8, 16, 64, 384, 1024, 4096) for e in (0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 200.0)]
@@ -38,7 +38,7 @@ def cap_of(maker: PrivUnit, factor: float | None = None) -> sphere.Cap:
 class TestParameters:
     @pytest.mark.parametrize(("d", "epsilon"), GRID)
     def test_the_constraint_holds_in_fifty_digits_and_is_spent(self, d: int, epsilon: float) -> None:
-        maker = PrivUnit.calibrated(d, epsilon)
+        maker = PrivUnit.calibrate(d, epsilon)
         with mpmath.workdps(150):
             gamma, coin = mpmath.mpf(maker.gamma), mpmath.mpf(maker.coin)
             cap = mpmath.betainc(mpmath.mpf(d - 1) / 2, 0.5, 0, 1 - gamma**2, regularized=True) / 2
@@ -60,7 +60,7 @@ class TestParameters:
 
     @pytest.mark.parametrize(("d", "epsilon"), [(d, e) for d, e in GRID if e <= 20 or d >= 64])
     def test_no_other_split_tells_more(self, d: int, epsilon: float) -> None:
-        best = PrivUnit.calibrated(d, epsilon)
+        best = PrivUnit.calibrate(d, epsilon)
         assert best.mean == pytest.approx(best.gamma, rel=1e-12)  # the optimum's own equation
         for factor in (0.95, 0.999, 1.001, 1.05):
             gamma = best.gamma * factor
@@ -72,13 +72,13 @@ class TestParameters:
 
     def test_known_errors(self) -> None:
         """The figures that the specification states for d = 384."""
-        assert PrivUnit.calibrated(384, 10).std == pytest.approx(0.30, abs=0.006)
-        assert PrivUnit.calibrated(384, 20).std == pytest.approx(0.19, abs=0.006)
-        assert PrivUnit.calibrated(384, 10).std < 0.31
+        assert PrivUnit.calibrate(384, 10).std == pytest.approx(0.30, abs=0.006)
+        assert PrivUnit.calibrate(384, 20).std == pytest.approx(0.19, abs=0.006)
+        assert PrivUnit.calibrate(384, 10).std < 0.31
 
     def test_three_dimensions_by_hand(self) -> None:
         """On the sphere in R^3 heights are uniform: P = (1 - gamma)/2 and the optimum splits the budget evenly."""
-        maker = PrivUnit.calibrated(3, 2.0)
+        maker = PrivUnit.calibrate(3, 2.0)
         assert maker.cap == pytest.approx((1 - maker.gamma) / 2, rel=1e-14)
         assert maker.coin == pytest.approx(1.0, rel=1e-7)
         assert maker.mean == pytest.approx(math.tanh(0.5), rel=1e-7)
@@ -88,7 +88,7 @@ class TestParameters:
     )
     def test_bad_parameters(self, d: object, epsilon: object) -> None:
         with pytest.raises(ss.InvalidInput, match=r"The '(dimension|epsilon)' parameter"):
-            PrivUnit.calibrated(d, epsilon)  # type: ignore[arg-type]
+            PrivUnit.calibrate(d, epsilon)  # type: ignore[arg-type]
 
 
 def deviations(values: Array, mean: float, std: float) -> float:
@@ -101,7 +101,7 @@ class TestLaw:
         [(2, 0.1, 200_000), (2, 4, 200_000), (3, 5, 200_000), (16, 10, 200_000), (384, 20, 30_000)],
     )
     def test_unbiased_with_the_stated_variance(self, d: int, epsilon: float, n: int) -> None:
-        maker, rows = PrivUnit.calibrated(d, epsilon), units(n, d)
+        maker, rows = PrivUnit.calibrate(d, epsilon), units(n, d)
         released = maker.release(rows, research(1)).astype(np.float64)
         along = np.vecdot(released, rows)
         side = units(n, d, 5)
@@ -124,7 +124,7 @@ class TestLaw:
 
     @pytest.mark.parametrize(("d", "epsilon"), [(2, 5.0), (3, 10.0), (17, 8.0), (384, 10.0)])
     def test_heights_have_the_law_of_the_cap(self, d: int, epsilon: float) -> None:
-        maker, n = PrivUnit.calibrated(d, epsilon), 100_000
+        maker, n = PrivUnit.calibrate(d, epsilon), 100_000
         assert cap_of(maker).small
         t = np.sort(sphere._draw_heights(cap_of(maker), research(3), n).t)
 
@@ -138,7 +138,7 @@ class TestLaw:
 
     @pytest.mark.parametrize(("d", "epsilon"), [(2, 1.0), (3, 0.5), (5, 2.0), (40, 1.5)])
     def test_large_caps_by_rejection_have_it_too(self, d: int, epsilon: float) -> None:
-        maker, n = PrivUnit.calibrated(d, epsilon), 100_000
+        maker, n = PrivUnit.calibrate(d, epsilon), 100_000
         cap = cap_of(maker, 2.0**20)
         assert not cap.small
         rows = units(n, d)
@@ -159,7 +159,7 @@ class TestLaw:
 
     def test_the_side_is_uniform(self) -> None:
         """Around the axis all directions are alike: the angle in a plane orthogonal to it is uniform."""
-        maker, n = PrivUnit.calibrated(3, 8.0), 100_000
+        maker, n = PrivUnit.calibrate(3, 8.0), 100_000
         axis = np.array([2.0, -1.0, 2.0]) / 3
         first, second = (
             np.array([1.0, 2.0, 0.0]) / math.sqrt(5),
@@ -176,14 +176,14 @@ class TestPrivacy:
     @pytest.mark.parametrize(("d", "epsilon"), [(2, 1.0), (3, 0.1), (16, 10.0), (384, 20.0), (4096, 200.0)])
     def test_the_worst_ratio_of_densities_is_the_budget(self, d: int, epsilon: float) -> None:
         """In the cap of v the density is p/P under v and (1-p)/(1-P) under -v: their log-ratio is epsilon."""
-        maker = PrivUnit.calibrated(d, epsilon)
+        maker = PrivUnit.calibrate(d, epsilon)
         log_ratio = math.log(maker.p) - math.log(maker.cap) - (math.log1p(-maker.p) - math.log1p(-maker.cap))
         assert log_ratio == pytest.approx(epsilon, rel=1e-9)
 
     @pytest.mark.parametrize(("d", "epsilon"), [(2, 2.0), (8, 3.0), (60, 2.5)])
     def test_audit_of_antipodal_inputs(self, d: int, epsilon: float) -> None:
         """Outputs in the cap of v: a share p under v and (1-p) P / (1-P) under -v; their ratio is e^epsilon."""
-        maker, n = PrivUnit.calibrated(d, epsilon), 200_000
+        maker, n = PrivUnit.calibrate(d, epsilon), 200_000
         axis = units(1, d, 9)
         cap = cap_of(maker, 2.0**20)
         shares = []
@@ -208,7 +208,7 @@ class TestPrivacy:
                 self.read += count
                 return super().words(count)
 
-        maker, counts = PrivUnit.calibrated(40, 30.0), []  # the coin falls on heads, no rejection from the sphere
+        maker, counts = PrivUnit.calibrate(40, 30.0), []  # the coin falls on heads, no rejection from the sphere
         for rows in (units(50, 40), -units(50, 40), np.eye(40)[np.zeros(50, dtype=int)]):
             stream = Counting(np.random.default_rng(3))
             maker.release(rows, stream)
@@ -223,7 +223,7 @@ class TestExactness:
         self, d: int, epsilon: float, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The fast path and the exact one are one function of the same bits."""
-        maker, rows, heads = PrivUnit.calibrated(d, epsilon), units(40, d), np.arange(40) % 3 == 0
+        maker, rows, heads = PrivUnit.calibrate(d, epsilon), units(40, d), np.arange(40) % 3 == 0
 
         def draw() -> tuple[Array, Array]:
             if way == "cap":
@@ -247,7 +247,7 @@ class TestExactness:
     @pytest.mark.parametrize("way", ["cap", "sphere"])
     def test_the_error_bound_holds(self, d: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """On a grid far finer than doubles can serve, the fast path is off by no more than its bound says."""
-        maker = PrivUnit.calibrated(d, 12.0)
+        maker = PrivUnit.calibrate(d, 12.0)
         cap, rows, heads = cap_of(maker, 2.0**50), units(30, d), np.zeros(30, dtype=bool)
         seen: list[Array] = []
         original = sphere._round
@@ -281,7 +281,7 @@ class TestExactness:
         assert careful.longer[row, pair][0] >> 64 == int(plain.x[row, pair])
 
     def test_heights_that_the_fast_path_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cap = cap_of(PrivUnit.calibrated(12, 10.0))
+        cap = cap_of(PrivUnit.calibrate(12, 10.0))
         monkeypatch.setattr(gaussian, "_SMALLEST_X", 2.0**62)
         drawn = sphere._draw_heights(cap, research(12), 300)
         assert 100 < len(drawn.longer) < 200
@@ -303,7 +303,7 @@ class TestOutput:
         ("d", "epsilon"), [(2, 0.1), (2, 200), (3, 0.1), (3, 200), (4096, 0.1), (4096, 200), (16, 500)]
     )
     def test_edges(self, d: int, epsilon: float) -> None:
-        maker, rows = PrivUnit.calibrated(d, epsilon), units(8, d)
+        maker, rows = PrivUnit.calibrate(d, epsilon), units(8, d)
         for stream in (SecureStream(), research(1)):
             released = maker.release(rows, stream)
             assert released.dtype == np.float32
@@ -319,13 +319,13 @@ class TestOutput:
         assert maker.profile.epsilon_at(0) == epsilon
 
     def test_axes_and_rows_with_one_entry(self) -> None:
-        maker = PrivUnit.calibrated(5, 12.0)
+        maker = PrivUnit.calibrate(5, 12.0)
         rows = np.repeat(np.eye(5), 4000, axis=0)
         released = maker.release(rows, research(13)).astype(np.float64)
         means = released.reshape(5, 4000, 5).mean(axis=1)
         assert np.abs(means - np.eye(5)).max() < STRICT * float(maker.score_std(1.0)) / math.sqrt(4000) + 0.02
 
     def test_research_repeats_and_secure_does_not(self) -> None:
-        maker, rows = PrivUnit.calibrated(6, 3.0), units(20, 6)
-        assert np.array_equal(maker.release(rows, stream_from(4)), maker.release(rows, stream_from(4)))
+        maker, rows = PrivUnit.calibrate(6, 3.0), units(20, 6)
+        assert np.array_equal(maker.release(rows, open_stream(4)), maker.release(rows, open_stream(4)))
         assert not np.array_equal(maker.release(rows, SecureStream()), maker.release(rows, SecureStream()))

@@ -429,7 +429,7 @@ class TestLean:
     @pytest.mark.parametrize("small", [False, True])
     def test_who_is_drawn_how(self, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         heads = np.array([True, False, True, False])
-        monkeypatch.setattr(sphere.discrete, "coins", lambda *_: heads)
+        monkeypatch.setattr(sphere.discrete, "flip_coins", lambda *_: heads)
         rounds: list[Any] = []
 
         def from_cap(_: Any, rows: Array, stream: Any) -> Array:
@@ -458,7 +458,7 @@ class TestLean:
         assert not np.signbit(out).any()
 
     def test_no_heads_in_a_small_cap(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sphere.discrete, "coins", lambda *_: np.zeros(2, dtype=bool))
+        monkeypatch.setattr(sphere.discrete, "flip_coins", lambda *_: np.zeros(2, dtype=bool))
         monkeypatch.setattr(sphere, "_from_sphere", lambda *given: (-0.0 * given[1], np.ones(2, dtype=bool)))
         out = np.empty((2, 2))
         sphere._lean_block(sphere.Cap(2, 1.0, 0.5, 1.0, 0.1), np.ones((2, 2)), None, out)  # type: ignore[arg-type]
@@ -473,7 +473,7 @@ class TestLean:
             seen.append((stream, chance(64), count))
             return np.zeros(count, dtype=bool)
 
-        monkeypatch.setattr(sphere.discrete, "coins", coins)
+        monkeypatch.setattr(sphere.discrete, "flip_coins", coins)
         monkeypatch.setattr(sphere, "_from_sphere", lambda *given: (given[1], np.ones(3, dtype=bool)))
         sphere._lean_block(sphere.Cap(2, 1.5, 0.5, 1.0, 0.1), np.ones((3, 2)), "stream", np.empty((3, 2)))  # type: ignore[arg-type]
         ((stream, (low, high), count),) = seen
@@ -491,21 +491,21 @@ class TestParameters:
 
     def test_no_cap_is_narrower_than_the_grid(self) -> None:
         assert privunit._widest(2, 400.0) == 1 - 2.0**-32
-        maker = PrivUnit.calibrated(2, 500.0)
+        maker = PrivUnit.calibrate(2, 500.0)
         assert maker.gamma <= 1 - 2.0**-32
         assert 499 < maker.coin + float(privunit._cap_cost(2, maker.gamma)) <= 500
 
     @pytest.mark.parametrize(("d", "epsilon"), [(2, 0.5), (24, 6.0), (384, 20.0), (2, 200.0)])
     def test_the_step(self, d: int, epsilon: float) -> None:
         """The power of two just above a 1024th of the deviation; entries stay below 2^23 steps."""
-        maker = PrivUnit.calibrated(d, epsilon)
+        maker = PrivUnit.calibrate(d, epsilon)
         least = max(maker.std / 1024, 1 / (maker.mean * 2.0**23))
         assert maker.step / 2 <= least < maker.step
         assert math.frexp(maker.step)[0] == 0.5
 
     def test_the_mass_of_a_cap_is_rounded_up(self) -> None:
         for d, epsilon in ((3, 0.5), (24, 6.0), (384, 20.0)):
-            maker = PrivUnit.calibrated(d, epsilon)
+            maker = PrivUnit.calibrate(d, epsilon)
             profile = maker.profile
             assert isinstance(profile, StepProfile)
             assert profile.epsilon == epsilon
@@ -535,7 +535,7 @@ class TestParameters:
             return np.array([[3.0, -2.0]])
 
         monkeypatch.setattr(sphere, "lean", lean)
-        maker, rows = PrivUnit.calibrated(2, 1.0), np.array([[0.6, 0.8]])
+        maker, rows = PrivUnit.calibrate(2, 1.0), np.array([[0.6, 0.8]])
         found = maker.release(rows, "stream")  # type: ignore[arg-type]
         assert found.tolist() == [[3 * maker.step, -2 * maker.step]]
         assert found.dtype == np.float32
@@ -547,7 +547,7 @@ class TestParameters:
 @pytest.mark.parametrize(("dimension", "epsilon"), [(2, 1.0), (8, 6.0), (384, 20.0)])
 def test_the_variance_of_a_score_is_linear_in_its_square(dimension: int, epsilon: float) -> None:
     """It is s^2 times that of a score of 1, and (1 - s^2) times that of a score of 0."""
-    maker = PrivUnit.calibrated(dimension, epsilon)
+    maker = PrivUnit.calibrate(dimension, epsilon)
     at_zero, at_one = maker.score_std(0.0) ** 2, maker.score_std(1.0) ** 2
     for score in (0.25, -0.5, 0.9):
         expected = score**2 * at_one + (1 - score**2) * at_zero

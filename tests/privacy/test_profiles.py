@@ -104,13 +104,13 @@ def test_gaussian_has_no_pure_epsilon() -> None:
 def test_spec_figures_of_the_laws() -> None:
     """Standard deviations at D = 2: Laplace 2.83, 0.57, 0.28, 0.14; staircase 2.77, 0.385, 0.096, 0.0078."""
     for epsilon, laplace, staircase in ((1, 2.83, 2.77), (5, 0.57, 0.385), (10, 0.28, 0.096), (20, 0.14, 0.0078)):
-        assert LaplaceNoise.calibrated(epsilon, 2.0).std == pytest.approx(laplace, rel=0.02)
-        assert StaircaseNoise.calibrated(epsilon, 2.0).std == pytest.approx(staircase, rel=0.01)
+        assert LaplaceNoise.calibrate(epsilon, 2.0).std == pytest.approx(laplace, rel=0.02)
+        assert StaircaseNoise.calibrate(epsilon, 2.0).std == pytest.approx(staircase, rel=0.01)
 
 
 @given(epsilon=st.floats(0.05, 12), move=st.floats(-1, 1), x=st.floats(-10, 10))
 def test_staircase_density_never_falls_by_more(epsilon: float, move: float, x: float) -> None:
-    law = StaircaseNoise.calibrated(epsilon, 2.0)
+    law = StaircaseNoise.calibrate(epsilon, 2.0)
     h = 1e-7
     for shift in (move * 2.0, 2.0, -2.0):
         p = float(law.cdf(x + h) - law.cdf(x - h))
@@ -119,7 +119,7 @@ def test_staircase_density_never_falls_by_more(epsilon: float, move: float, x: f
             assert p <= q * math.exp(epsilon) * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("law", [LaplaceNoise(0.3), StaircaseNoise.calibrated(2.0, 1.5)], ids=lambda law: law.name)
+@pytest.mark.parametrize("law", [LaplaceNoise(0.3), StaircaseNoise.calibrate(2.0, 1.5)], ids=lambda law: law.name)
 def test_quantiles_invert_the_cdf(law: LaplaceNoise | StaircaseNoise) -> None:
     p = np.linspace(0.001, 0.999, 501)
     assert np.allclose(law.cdf(law.quantile(p)), p, atol=1e-12)
@@ -130,7 +130,7 @@ def test_quantiles_invert_the_cdf(law: LaplaceNoise | StaircaseNoise) -> None:
 
 
 def test_a_move_beyond_the_step_costs_more() -> None:
-    law = StaircaseNoise.calibrated(2.0, 1.0)
+    law = StaircaseNoise.calibrate(2.0, 1.0)
     assert law.profile(1.0).epsilon_at(0.0) == 2.0
     assert law.profile(2.5) == PureProfile(6.0)
 
@@ -139,7 +139,7 @@ def test_a_move_beyond_the_step_costs_more() -> None:
 @pytest.mark.parametrize("gamma", [None, 0.01, 0.4, 0.5])
 def test_the_profile_of_a_staircase(epsilon: float, gamma: float | None) -> None:
     """Against the integral of (f(x) - e^eps f(x - s))_+ over the density, for every move s up to a step."""
-    law = StaircaseNoise.calibrated(epsilon, 1.0) if gamma is None else StaircaseNoise(epsilon, 1.0, gamma)
+    law = StaircaseNoise.calibrate(epsilon, 1.0) if gamma is None else StaircaseNoise(epsilon, 1.0, gamma)
     profile = law.profile(1.0)
     with mpmath.workdps(40):
         q = mpmath.exp(-mpmath.mpf(epsilon))

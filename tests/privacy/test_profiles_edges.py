@@ -13,7 +13,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.levels.tables import randomised_response
-from scoreshield.privacy.losses import pure_epsilon
+from scoreshield.privacy.losses import find_pure_epsilon
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.noise.laws import law_from_dict
 from scoreshield.privacy.profiles import (
@@ -24,11 +24,11 @@ from scoreshield.privacy.profiles import (
     PureProfile,
     StepProfile,
     profile_from_dict,
-    rounded_up,
+    round_up,
 )
 from scoreshield.privacy.sampling import discrete
 
-LAWS = [GaussianNoise(0.7), LaplaceNoise(0.3), StaircaseNoise.calibrated(2.0, 1.5), StaircaseNoise(1.0, 2.0, 0.3)]
+LAWS = [GaussianNoise(0.7), LaplaceNoise(0.3), StaircaseNoise.calibrate(2.0, 1.5), StaircaseNoise(1.0, 2.0, 0.3)]
 PROFILES: list[Profile] = [
     GaussianProfile(0.7),
     PureProfile(2.0),
@@ -229,16 +229,16 @@ def test_the_share_of_a_staircase() -> None:
         with pytest.raises(ss.InvalidInput):
             StaircaseNoise(gamma=0.5, **broken)
     # The inner part is a whole number of grid steps, at least one, whatever the budget.
-    assert StaircaseNoise.calibrated(2.0, 1.0).gamma == pytest.approx(1 / (1 + math.e))
-    assert StaircaseNoise.calibrated(2.0, 1.0, 1 / 8).gamma == 2 / 8
-    assert StaircaseNoise.calibrated(2.0, 2.0, 1 / 8).gamma == 4 / 16
-    assert StaircaseNoise.calibrated(100.0, 1.0, 1 / 8).gamma == 1 / 8
-    assert 0 < StaircaseNoise.calibrated(1e6, 1.0).gamma < 1e-300
+    assert StaircaseNoise.calibrate(2.0, 1.0).gamma == pytest.approx(1 / (1 + math.e))
+    assert StaircaseNoise.calibrate(2.0, 1.0, 1 / 8).gamma == 2 / 8
+    assert StaircaseNoise.calibrate(2.0, 2.0, 1 / 8).gamma == 4 / 16
+    assert StaircaseNoise.calibrate(100.0, 1.0, 1 / 8).gamma == 1 / 8
+    assert 0 < StaircaseNoise.calibrate(1e6, 1.0).gamma < 1e-300
 
 
 def test_the_pure_scale_of_laplace_noise_is_rounded_up(rng: np.random.Generator) -> None:
     for epsilon, sensitivity in rng.uniform(0.1, 10, (300, 2)):
-        law = LaplaceNoise.calibrated(float(epsilon), float(sensitivity))
+        law = LaplaceNoise.calibrate(float(epsilon), float(sensitivity))
         with mpmath.workdps(40):
             discrete = mpmath.mpf(float(sensitivity)) / mpmath.mpf(float(epsilon))
             assert discrete * (1 + mpmath.mpf(2) ** -50) < law.b < discrete * (1 + mpmath.mpf(2) ** -46)
@@ -279,7 +279,7 @@ NOT_PURE = {
 def test_a_profile_with_gaussian_noise_in_it_is_never_pure(profile: Profile) -> None:
     """Where delta is smaller than any double it is rounded up, and a budget without delta does not take it."""
     assert profile.delta_at(600.0) > 0
-    assert math.isinf(pure_epsilon(profile))
+    assert math.isinf(find_pure_epsilon(profile))
     assert not ss.PrivacyFilter(1e6, 0.0).would_fit(profile)
 
 
@@ -426,9 +426,9 @@ def test_errors_name_what_is_wrong() -> None:
 
 
 def test_fractions_are_rounded_up_to_doubles() -> None:
-    assert rounded_up(Fraction(1, 4)) == 0.25
-    assert rounded_up(Fraction(2**60 + 1, 2**62)) == math.nextafter(0.25, 1.0)
-    assert rounded_up(Fraction(2**62 - 1, 2**64)) == 0.25
+    assert round_up(Fraction(1, 4)) == 0.25
+    assert round_up(Fraction(2**60 + 1, 2**62)) == math.nextafter(0.25, 1.0)
+    assert round_up(Fraction(2**62 - 1, 2**64)) == 0.25
 
 
 def test_the_end_of_a_long_curve_is_rounded_up() -> None:

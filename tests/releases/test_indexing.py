@@ -15,10 +15,10 @@ from scipy.special import hyp2f1
 from support import STRICT, assert_feasible
 
 import scoreshield as ss
-from scoreshield.privacy.calibration import mu_of
+from scoreshield.privacy.calibration import find_mu
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.sampling.stream import stream_from
+from scoreshield.privacy.sampling.stream import open_stream
 from scoreshield.releases import index as indexing
 from scoreshield.releases import index_plan
 from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -45,7 +45,7 @@ class TestScores:
         delta = 1e-6 if mechanism == "gaussian" else 0.0
         index = release_index(np.tile(record, (40_000, 1)), epsilon=6, delta=delta, mechanism=mechanism, rng=1)
         scores = index.scores(query)
-        std = index.score_std if delta else float(PrivUnit.calibrated(12, 6.0).score_std(clean))
+        std = index.score_std if delta else float(PrivUnit.calibrate(12, 6.0).score_std(clean))
         assert deviations(scores, clean, std) < STRICT
         assert deviations(scores, clean + 0.05, std) > STRICT
         squares = (scores - clean) ** 2
@@ -93,7 +93,7 @@ class TestScores:
         gram = index.gram()
         assert np.all(gram.diagonal() == 1)
         assert np.array_equal(gram, gram.T)
-        maker = PrivUnit.calibrated(5, 12.0)
+        maker = PrivUnit.calibrate(5, 12.0)
         # The mean over a block is the product of two means of 300 vectors each.
         error = STRICT * 2 * float(maker.score_std(0.0)) / math.sqrt(300)
         assert abs(gram[:300, 300:].mean() - first @ second) < error < 0.12
@@ -173,7 +173,7 @@ class TestPrivatePca:
     def test_the_moment_is_exact_and_noisy_as_stated(self, rng: np.random.Generator) -> None:
         rows = rng.standard_normal((300, 40))
         plan = make_plan(rows, epsilon=1.0, delta=1e-6, components=3, reduction="pca", mechanism="gaussian")
-        noisy = plan._moment(rows, stream_from(1))
+        noisy = plan._moment(rows, open_stream(1))
         assert np.array_equal(noisy, noisy.T)
         _, std, step = plan._moment_noise()
         assert np.array_equal(noisy / step, np.rint(noisy / step))
@@ -183,7 +183,7 @@ class TestPrivatePca:
             error = abs(float(np.mean(values**2)) / wanted**2 - 1) / math.sqrt(2 / values.size)
             assert error < STRICT
         assert abs(float(np.mean(above**2)) / std**2 - 1) / math.sqrt(2 / above.size) > STRICT  # near miss
-        mu = mu_of(1.0, 1e-6)
+        mu = find_mu(1.0, 1e-6)
         assert std == pytest.approx(math.sqrt(2) / (mu * math.sqrt(0.1)), rel=1e-4)
 
     def test_its_sensitivity_is_attained_and_not_passed(self, rng: np.random.Generator) -> None:
@@ -213,13 +213,13 @@ class TestPrivatePca:
         if mechanism == "gaussian":
             parts = (2 / index.score_std, details["covariance_sensitivity"] / details["covariance_std"])
             assert math.hypot(*parts) == pytest.approx(guarantee.mu, rel=1e-3)
-            assert guarantee.mu == mu_of(6.0, 1e-5)
+            assert guarantee.mu == find_mu(6.0, 1e-5)
             assert parts[1] ** 2 / guarantee.mu**2 == pytest.approx(0.25)
         else:
             assert details["epsilon_per_record"] == pytest.approx(4.5, rel=1e-12)
             assert guarantee.delta_at(6.0) > 0.5e-5
             # Randomised response with 4.5, then the Gaussian: by summing the two losses over their laws.
-            mu, p = mu_of(1.5, 1e-5), 1 / (1 + math.exp(-4.5))
+            mu, p = find_mu(1.5, 1e-5), 1 / (1 + math.exp(-4.5))
             x = np.linspace(-12, 12, 400_001)
             density = np.exp(-((x - mu / 2) ** 2) / 2 / 1.0) / math.sqrt(2 * math.pi)
             total = 0.0
@@ -236,7 +236,7 @@ class TestGuarantee:
         assert guarantee.sampler == "exact"
         assert guarantee.epsilon_at(0) == 3.0
         assert guarantee.noise is None
-        maker = PrivUnit.calibrated(8, 3.0)
+        maker = PrivUnit.calibrate(8, 3.0)
         # Opposite vectors have disjoint caps: total variation p - (1 - p) P / (1 - P).
         apart = maker.p - (1 - maker.p) * maker.cap / (1 - maker.cap)
         assert guarantee.attack_advantage == pytest.approx(apart, rel=1e-9)
@@ -266,7 +266,7 @@ class TestGuarantee:
             assert raw.score_std == pytest.approx(alone.score_std * math.sqrt(3), rel=1e-3)
         else:
             assert raw.guarantee.details["epsilon_per_record"] == pytest.approx(3.0, rel=1e-12)
-            assert raw.score_std == pytest.approx(PrivUnit.calibrated(8, 3.0).std, rel=1e-9)
+            assert raw.score_std == pytest.approx(PrivUnit.calibrate(8, 3.0).std, rel=1e-9)
             assert raw.guarantee.epsilon == 9.0
 
     @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_every_finite_collection_has_an_index_by_private_pca(mechanism: str, cen
     for rows in (np.zeros((5, 4)), np.eye(5, 4), [[1, 0, 0, 0], [-1, 0, 0, 0], [0, 1, 0, 0], [0, -1, 0, 0], [0] * 4]):
         index = release_index(rows, mechanism=mechanism, adjacency=who, **contract)
         assert np.isfinite(index.vectors).all()
-        assert index.holds_together()
+        assert index.is_intact()
 
 
 def test_a_ledger_is_charged_before_the_noise_and_not_for_bad_rows(collection: Array) -> None:

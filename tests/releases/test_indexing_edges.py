@@ -13,16 +13,16 @@ import pytest
 from release_support import PEOPLE, ROWS, Account, make_plan
 
 import scoreshield as ss
-from scoreshield.privacy.calibration import LEAST_DELTA, mu_of
+from scoreshield.privacy.calibration import LEAST_DELTA, find_mu
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise, grid_step
+from scoreshield.privacy.noise import GaussianNoise, choose_grid_step
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.privacy.sampling.stream import Stream
 from scoreshield.releases import index as indexing
 from scoreshield.releases import index_plan
 from scoreshield.releases.index import IndexRelease, pair_components, release_index
-from scoreshield.releases.index_plan import GaussianRows, Plan
+from scoreshield.releases.index_plan import GaussianRows, IndexPlan
 
 WIDE = np.random.default_rng(5).standard_normal((12, 6))
 RAW = ss.Identity(np.arange(12) // 3)
@@ -90,9 +90,9 @@ def test_gaussian_rows_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_holds_what_was_asked() -> None:
     plan = make_plan(WIDE, epsilon=3)
-    assert plan == Plan(3.0, 0.0, "privunit", 6, 6, "random", 0.0, ss.Replacement(), 1, 12)
+    assert plan == IndexPlan(3.0, 0.0, "privunit", 6, 6, "random", 0.0, ss.Replacement(), 1, 12)
     plan = make_plan(WIDE, **PCA, mechanism="gaussian", pca_share=0.3, adjacency=RAW)
-    assert plan == Plan(4.0, 1e-6, "gaussian", 3, 6, "pca", 0.3, RAW, 3, 12)
+    assert plan == IndexPlan(4.0, 1e-6, "gaussian", 3, 6, "pca", 0.3, RAW, 3, 12)
     plan = make_plan(WIDE, epsilon=3, components=np.int64(2), adjacency=ss.Identity(RAW.labels, centroids=True))
     assert (plan.components, plan.share, plan.group, plan.records) == (2, 0.0, 1, 4)
     assert type(plan.components) is int
@@ -174,9 +174,9 @@ def test_a_basis_keeps_its_orientation() -> None:
 SHARES = [0.1, 0.3, 1 / 3, 0.7, 0.05, 0.9, 0.123456789]
 
 
-def shared(mechanism: str, epsilon: float, share: float, group: int = 1) -> Plan:
+def shared(mechanism: str, epsilon: float, share: float, group: int = 1) -> IndexPlan:
     adjacency = ss.Identity([0] * group) if group > 1 else ss.Replacement()
-    return Plan(epsilon, 1e-6, mechanism, 3, 6, "pca" if share else "random", share, adjacency, group, 12)
+    return IndexPlan(epsilon, 1e-6, mechanism, 3, 6, "pca" if share else "random", share, adjacency, group, 12)
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 7])
@@ -197,7 +197,7 @@ def test_two_gaussian_parts_are_within_the_whole(share: float, monkeypatch: pyte
     monkeypatch.setattr(index_plan, "GaussianRows", lambda *given: given)
     for epsilon in (0.1, 0.3, 1.1, 2.7, 4.0, 11.3, 7 / 3):
         plan = shared("gaussian", epsilon, share, 2)
-        assert plan.mu == mu_of(epsilon, 1e-6)
+        assert plan.mu == find_mu(epsilon, 1e-6)
         components, group, mu = plan.maker()  # type: ignore[misc]
         assert (components, group) == (3, 2)
         whole = Fraction(plan.mu) ** 2
@@ -214,8 +214,8 @@ def test_nothing_is_taken_off_where_nothing_is_shared(monkeypatch: pytest.Monkey
 
 def test_the_covariance_beside_privunit_has_its_share_of_epsilon() -> None:
     plan = shared("privunit", 4.0, 0.25, 2)
-    assert plan.mu == plan.moment_mu == mu_of(1.0, 1e-6)
-    assert plan.maker() == PrivUnit.calibrated(3, plan.per_record)
+    assert plan.mu == plan.moment_mu == find_mu(1.0, 1e-6)
+    assert plan.maker() == PrivUnit.calibrate(3, plan.per_record)
     assert plan.per_record == pytest.approx(1.5, rel=1e-14)
 
 
@@ -227,7 +227,7 @@ def test_the_noise_of_a_covariance(mechanism: str, group: int) -> None:
     sensitivity, std, step = plan._moment_noise()
     longer = (1 + math.sqrt(384) * 2.0**-18) ** 2
     entries = group * math.sqrt(2) * longer * (1 + 2**-48)
-    assert step == grid_step(entries / plan.moment_mu)
+    assert step == choose_grid_step(entries / plan.moment_mu)
     assert sensitivity == entries + 384 * (step + 1e9 * 2.0**-52)
     assert Fraction(sensitivity) / Fraction(std) < Fraction(plan.moment_mu)
     assert std == pytest.approx(sensitivity / plan.moment_mu, rel=1e-14)
@@ -282,7 +282,7 @@ def test_an_entry_for_two_places_has_half_the_square(monkeypatch: pytest.MonkeyP
     for std in np.linspace(0.3, 9.0, 30).tolist():
         laws: list[GaussianNoise] = []
         monkeypatch.setattr(index_plan, "add_noise", lambda _, law, *__, laws=laws: laws.append(law))
-        monkeypatch.setattr(Plan, "_moment_noise", lambda _, std=std: (2.0, std, 2.0**-20))
+        monkeypatch.setattr(IndexPlan, "_moment_noise", lambda _, std=std: (2.0, std, 2.0**-20))
         shared("gaussian", 4.0, 0.25)._moment(WIDE, None)  # type: ignore[arg-type]
         whole, half = (Fraction(law.std) ** 2 for law in laws)
         assert whole <= 2 * half <= whole * (1 + Fraction(1, 2**47))
@@ -316,11 +316,11 @@ def test_projections_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(drawn, index_plan._orthonormal(rng.standard_normal((4, 6))))  # type: ignore[arg-type]
     asked: list[Any] = []
 
-    def moment(_: Plan, *given: Any) -> np.ndarray:
+    def moment(_: IndexPlan, *given: Any) -> np.ndarray:
         asked.append(given)
         return np.diag([3.0, 9.0, 1.0, 7.0, 0.0, 2.0])
 
-    monkeypatch.setattr(Plan, "_moment", moment)
+    monkeypatch.setattr(IndexPlan, "_moment", moment)
     leading = make_plan(WIDE, **PCA).projection(WIDE, "stream")  # type: ignore[arg-type]
     assert leading is not None
     assert np.abs(leading).tolist() == np.eye(6)[[1, 3, 0]].tolist()
@@ -399,14 +399,14 @@ def test_the_least_delta_beside_a_pure_part() -> None:
 
 
 def test_profiles_of_each_kind() -> None:
-    assert make_plan(WIDE, epsilon=3).profile() == PrivUnit.calibrated(6, 3.0).profile
-    assert make_plan(WIDE, epsilon=3, components=4).profile() == PrivUnit.calibrated(4, 3.0).profile
+    assert make_plan(WIDE, epsilon=3).profile() == PrivUnit.calibrate(6, 3.0).profile
+    assert make_plan(WIDE, epsilon=3, components=4).profile() == PrivUnit.calibrate(4, 3.0).profile
     assert make_plan(WIDE, epsilon=3, adjacency=RAW).profile() == PureProfile(3.0)
     gaussian = make_plan(WIDE, epsilon=3, delta=1e-6, mechanism="gaussian", adjacency=RAW)
-    assert gaussian.profile() == GaussianProfile(mu_of(3.0, 1e-6))
+    assert gaussian.profile() == GaussianProfile(find_mu(3.0, 1e-6))
     plan = make_plan(WIDE, **PCA, adjacency=RAW, pca_share=0.3)
     assert plan.profile() == index_plan._with_pure(
-        GaussianProfile(mu_of(4.0 * 0.3, 1e-6)), plan.per_record * 3, plan.epsilon
+        GaussianProfile(find_mu(4.0 * 0.3, 1e-6)), plan.per_record * 3, plan.epsilon
     )
     assert plan.per_record * 3 == pytest.approx(2.8)
 
@@ -451,7 +451,7 @@ def test_an_index_states(name: str) -> None:
         delta=options.get("delta", 0.0),
         mechanism="gaussian" if gaussian else "privunit",
         calibration="analytic" if "delta" in options else "pure",
-        adjacency=adjacency.public(),
+        adjacency=adjacency.drop_labels(),
         regime="index",
         shape=index.vectors.shape,
         score_range=(-1.0, 1.0),
@@ -466,7 +466,7 @@ def test_an_index_states(name: str) -> None:
     )
     assert (account.guarantees, account.adjacency, account.paid) == ([index.guarantee], adjacency, True)
     assert index.score_std == maker.std
-    assert index.holds_together()
+    assert index.is_intact()
     if gaussian:
         assert index.guarantee.grid_sensitivity >= index.guarantee.mu * index.guarantee.scale
 
@@ -528,7 +528,7 @@ def test_rows_are_checked_before_they_are_drawn() -> None:
     bad[3, 1] = math.inf
     prepared = indexing.prepare_index(bad, epsilon=3.0)
     with pytest.raises(ss.InvalidInput, match="Row 3 "):
-        prepared.score()
+        prepared.compute()
 
 
 def test_each_block_is_reduced_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,13 +640,13 @@ def test_the_gram_matrix_of_an_index(index: IndexRelease, monkeypatch: pytest.Mo
 def test_what_holds_together(index: IndexRelease) -> None:
     guarantee, vectors, projection = index.guarantee, index.vectors, index.projection
     assert projection is not None
-    assert index.holds_together()
-    assert IndexRelease(guarantee, vectors, None).holds_together()
+    assert index.is_intact()
+    assert IndexRelease(guarantee, vectors, None).is_intact()
     scores = ss.release_scores(np.eye(6), np.ones(6), epsilon=1, delta=0.1).guarantee
     within, beyond = projection.copy(), projection.copy()
     within[0, 0] += 4e-10  # moves the product with itself by twice that
     beyond[0, 0] += 6e-10
-    assert IndexRelease(guarantee, vectors, within).holds_together()
+    assert IndexRelease(guarantee, vectors, within).is_intact()
     for broken in (
         IndexRelease(replace(guarantee, regime="scores"), vectors, projection),
         IndexRelease(scores, vectors, projection),
@@ -662,14 +662,14 @@ def test_what_holds_together(index: IndexRelease) -> None:
         IndexRelease(guarantee, vectors, beyond),
         IndexRelease(guarantee, vectors, np.ones((2, 3)) / math.sqrt(3)),
     ):
-        assert not broken.holds_together()
+        assert not broken.is_intact()
 
 
 def test_the_least_loss_of_pairs() -> None:
     """By the formula over all numbers of components, where the search stops early."""
 
     def loss(r: int, epsilon: float) -> float:
-        maker = PrivUnit.calibrated(r, epsilon)
+        maker = PrivUnit.calibrate(r, epsilon)
         along = maker.second_moment
         return (1 / r + along**2 + (1 - along) ** 2 / (r - 1)) / maker.mean**4
 
@@ -687,11 +687,11 @@ def test_the_search_for_components_stops(monkeypatch: pytest.MonkeyPatch) -> Non
     asked: list[int] = []
     losses = {2: 5.0, 3: 4.0, 4: 4.5, 5: 4.2, 6: 3.0}
 
-    def calibrated(r: int, _: float) -> Any:
+    def calibrate(r: int, _: float) -> Any:
         asked.append(r)
         return SimpleNamespace(second_moment=0.5, mean=losses.get(r, 9.0) ** -0.25)
 
-    monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrated=calibrated))
+    monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrate=calibrate))
     # Unrelated and equal add up to nearly the same for each r here, so the mean decides.
     assert pair_components(1.0, 100) == 6
     assert asked == list(range(2, 14))
@@ -702,10 +702,10 @@ def test_the_loss_of_pairs_counts_both_variances(monkeypatch: pytest.MonkeyPatch
     for along in (0.0, 0.25, 0.5):
         for factor, wanted in ((0.99, 3), (1.01, 2)):  # of the loss at three components over that at two
 
-            def calibrated(r: int, _: float, along: float = along, factor: float = factor) -> Any:
+            def calibrate(r: int, _: float, along: float = along, factor: float = factor) -> Any:
                 both = 1 / r + along**2 + (1 - along) ** 2 / (r - 1)
                 loss = {2: 1.0, 3: factor}.get(r, 5.0)
                 return SimpleNamespace(second_moment=along, mean=(both / loss) ** 0.25)
 
-            monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrated=calibrated))
+            monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrate=calibrate))
             assert pair_components(1.0, 9) == wanted

@@ -36,10 +36,10 @@ class Captured(Exception):
 def clean_of(entry: Entry, rows: Array, monkeypatch: pytest.MonkeyPatch) -> Captured:
     def capture(prepared: Any, ledger: Any) -> Any:
         del ledger
-        raise Captured(prepared.guarantee, np.array(prepared.score(), dtype=np.float64))
+        raise Captured(prepared.guarantee, np.array(prepared.compute(), dtype=np.float64))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline.Prepared, "release", capture)
+        patch.setattr(pipeline.PendingRelease, "release", capture)
         patch.setattr(mechanism_registry, "ROWS", rows)
         try:
             entry.release(rng=1)
@@ -218,9 +218,9 @@ def test_each_release_scores_by_the_norm_that_was_asked_for(
 
     def capture(prepared: Any, ledger: Any) -> Any:
         del ledger
-        raise Captured(prepared.guarantee, np.array(prepared.score(), dtype=np.float64))
+        raise Captured(prepared.guarantee, np.array(prepared.compute(), dtype=np.float64))
 
-    monkeypatch.setattr(pipeline.Prepared, "release", capture)
+    monkeypatch.setattr(pipeline.PendingRelease, "release", capture)
     with pytest.raises(Captured) as caught:
         WITH_A_NORM[name](norm=norm)
     guarantee, clean = caught.value.guarantee, caught.value.clean

@@ -101,7 +101,7 @@ def test_private_pca_of_identities(mechanism: str, who: str) -> None:
 @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
 def test_a_forgotten_group_is_noticed(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group left out of the covariance, of the rows, or of the profile: each by itself."""
-    plan = index_plan.Plan
+    plan = index_plan.IndexPlan
     moment = plan._moment_noise
     monkeypatch.setattr(plan, "_moment_noise", lambda self: moment(dataclasses.replace(self, group=1)))
     with pytest.raises(AssertionError):

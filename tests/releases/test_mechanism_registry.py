@@ -189,7 +189,7 @@ def test_each_release_is_charged_once_for_what_its_certificate_says_and_before_a
     assert account.charged == [release.guarantee]
     assert account.charged[0].profile == release.guarantee.profile
     # A ledger tells groupings apart by their labels, and takes them for the same people only where somebody says so.
-    assert account.adjacency.public() == release.guarantee.adjacency
+    assert account.adjacency.drop_labels() == release.guarantee.adjacency
     assert not isinstance(account.adjacency, ss.Identity) or np.array_equal(account.adjacency.labels, LABELS)
     assert account.same_people is False
     assert release.guarantee.sampler == "exact"
@@ -220,7 +220,7 @@ def test_a_release_that_draws_before_it_pays_would_be_noticed(
     happened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For each of the faults: drawing first, and paying twice."""
-    release = pipeline.Prepared.release
+    release = pipeline.PendingRelease.release
 
     def draws_first(self: Any, ledger: Any) -> Any:
         SecureStream().words(1)
@@ -231,7 +231,7 @@ def test_a_release_that_draws_before_it_pays_would_be_noticed(
         return release(self, ledger)
 
     for fault in (draws_first, pays_twice):
-        monkeypatch.setattr(pipeline.Prepared, "release", fault)
+        monkeypatch.setattr(pipeline.PendingRelease, "release", fault)
         happened.clear()
         with pytest.raises(AssertionError):
             test_each_release_is_charged_once_for_what_its_certificate_says_and_before_any_bit(ENTRIES[0], happened)
@@ -350,9 +350,9 @@ def narrower_staircase(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def narrower_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One grid step too few in both the certificate and the draw."""
-    across = pipeline.steps_across
+    across = pipeline.count_steps
     for module in (pipeline, matches):
-        monkeypatch.setattr(module, "steps_across", lambda low, high, step: across(low, high, step) - 1)
+        monkeypatch.setattr(module, "count_steps", lambda low, high, step: across(low, high, step) - 1)
 
 
 def wider_inner_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,14 +368,14 @@ def larger_staircase_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def other_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = discrete.choose
+    choose = discrete.draw_columns
 
     def shifted(stream: Any, table: Any, rows: Any) -> Any:
         table = table.copy()
         table[0, 0] += np.uint64(1)
         return choose(stream, table, rows)
 
-    monkeypatch.setattr(discrete, "choose", shifted)
+    monkeypatch.setattr(discrete, "draw_columns", shifted)
 
 
 def surer_coins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,8 +399,8 @@ def surer_cap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def covariance_for_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group forgotten in both the certificate and the draw of the covariance."""
-    noise = index_plan.Plan._moment_noise
-    monkeypatch.setattr(index_plan.Plan, "_moment_noise", lambda self: noise(dataclasses.replace(self, group=1)))
+    noise = index_plan.IndexPlan._moment_noise
+    monkeypatch.setattr(index_plan.IndexPlan, "_moment_noise", lambda self: noise(dataclasses.replace(self, group=1)))
 
 
 def rows_for_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,11 +409,11 @@ def rows_for_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole_budget_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_plan.Plan, "per_record", property(lambda self: self.epsilon * (1 - self.share)))
+    monkeypatch.setattr(index_plan.IndexPlan, "per_record", property(lambda self: self.epsilon * (1 - self.share)))
 
 
 def no_share_for_the_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_plan.Plan, "per_record", property(lambda self: self.epsilon / self.group))
+    monkeypatch.setattr(index_plan.IndexPlan, "per_record", property(lambda self: self.epsilon / self.group))
 
 
 def noise_of_the_upper_triangle_halved(monkeypatch: pytest.MonkeyPatch) -> None:

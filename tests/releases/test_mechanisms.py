@@ -17,7 +17,7 @@ from support import STRICT
 import scoreshield as ss
 from scoreshield.privacy.profiles import LaplaceProfile, StepProfile
 from scoreshield.privacy.sampling import discrete
-from scoreshield.privacy.sampling.stream import Stream, stream_from
+from scoreshield.privacy.sampling.stream import Stream, open_stream
 from scoreshield.releases import matches
 
 PURE = ("laplace", "staircase")
@@ -54,7 +54,7 @@ def test_the_noise_on_a_release_has_its_law(mechanism: str) -> None:
     u = np.sort(release.guarantee.noise.cdf(release.noisy - 0.6))
     gap = np.abs(u - (np.arange(size) + 0.5) / size).max()
     assert gap < math.sqrt(math.log(2 / 1e-7) / (2 * size))
-    other = type(release.guarantee.noise).calibrated(4.3, 2.0)
+    other = type(release.guarantee.noise).calibrate(4.3, 2.0)
     wrong = np.sort(other.cdf(release.noisy - 0.6))
     assert np.abs(wrong - (np.arange(size) + 0.5) / size).max() > math.sqrt(math.log(2 / 1e-7) / (2 * size))
 
@@ -492,13 +492,13 @@ def test_bad_histograms(change: dict[str, object], says: str, collection: np.nda
 def test_a_random_order_is_uniform_even_where_keys_collide(monkeypatch: pytest.MonkeyPatch) -> None:
     draws, close = 24_000, 6 * math.sqrt(24_000 * 5 / 36)  # six deviations of each of six counts
     monkeypatch.setattr(matches, "_KEYS", 4)
-    stream = stream_from(3)
+    stream = open_stream(3)
     found = Counter(tuple(matches._random_order(stream, 3).tolist()) for _ in range(draws))
     assert len(found) == 6
     assert max(abs(number - draws / 6) for number in found.values()) < close
 
     def kept(stream: Stream) -> tuple[int, ...]:
-        return tuple(np.argsort(discrete.below(stream, np.full(3, 4)), kind="stable").tolist())
+        return tuple(np.argsort(discrete.draw_below(stream, np.full(3, 4)), kind="stable").tolist())
 
     near = Counter(kept(stream) for _ in range(draws))
     assert abs(near[0, 1, 2] - draws / 6) > 2 * close, "equal keys that keep the records' order must show"

@@ -12,10 +12,10 @@ from release_support import PEOPLE, QUERY, ROWS, Account
 
 import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import StaircaseNoise, grid_step
+from scoreshield.privacy.noise import StaircaseNoise, choose_grid_step
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.privacy.sampling import discrete
-from scoreshield.privacy.sampling.stream import Stream, stream_from
+from scoreshield.privacy.sampling.stream import Stream, open_stream
 from scoreshield.releases import histogram, matches
 
 
@@ -70,7 +70,7 @@ def test_a_histogram_states(query: Any, mechanism: str, adjacency: Any, monkeypa
         delta=delta,
         mechanism=mechanism,
         calibration="pure" if pure else "analytic",
-        adjacency=adjacency.public(),
+        adjacency=adjacency.drop_labels(),
         regime="histogram",
         shape=(3,),
         score_range=(-0.9, 0.9),
@@ -204,8 +204,8 @@ def test_a_zero_with_a_minus_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> 
         size, minus = drawn[len(asked) - 1]
         return np.array(size), np.array(minus)
 
-    monkeypatch.setattr(discrete, "geometric", geometric)
-    found = histogram._two_sided_geometric(stream_from(1), 0.25, 4)
+    monkeypatch.setattr(discrete, "draw_geometric", geometric)
+    found = histogram._two_sided_geometric(open_stream(1), 0.25, 4)
     assert found.tolist() == [-3, -5, 0, 2]
     assert found.dtype == np.int64
     assert asked == [(0.25, 4), (0.25, 1), (0.25, 1)]
@@ -224,15 +224,15 @@ def test_a_screening_states(refine: float, adjacency: Any) -> None:
     )
     step, scale = 2.0**-20, 1.0
     if refine:
-        step = grid_step(StaircaseNoise.calibrated(0.5, 0.7 - 0.1).std)
+        step = choose_grid_step(StaircaseNoise.calibrate(0.5, 0.7 - 0.1).std)
         width = max(round(0.7 / step) - round(0.1 / step), math.ceil((0.7 - 0.1) / step)) * step
-        scale = StaircaseNoise.calibrated(0.5, width, step).std
+        scale = StaircaseNoise.calibrate(0.5, width, step).std
     assert release.guarantee == Guarantee(
         epsilon=2.0,
         delta=0.0,
         mechanism="screen-and-refine" if refine else "randomised-response",
         calibration="pure",
-        adjacency=adjacency.public(),
+        adjacency=adjacency.drop_labels(),
         regime="matches",
         shape=(4 if adjacency is PEOPLE else 5,),
         score_range=(-0.5, 0.7),
@@ -293,7 +293,7 @@ def test_refined_scores_are_clamped_to_what_passes(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(matches, "_kept", lambda *_: np.array([True, True, False, False, True]))
     monkeypatch.setattr(matches, "add_noise", add_noise)
-    monkeypatch.setattr(matches, "tie_break", lambda stream: {"research": 17}[stream.name])
+    monkeypatch.setattr(matches, "draw_tie_break", lambda stream: {"research": 17}[stream.name])
     release = ss.release_matches(ROWS, QUERY, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.9), rng=1)
     ((values, law, step, stream),) = seen
     assert release.candidates.tolist() == [0, 1, 2, 3]
@@ -392,7 +392,7 @@ def test_a_selection_states(mechanism: str, adjacency: Any, monkeypatch: pytest.
         rng=2,
         ledger=account,
     )
-    step = grid_step(1.6 / 0.5)
+    step = choose_grid_step(1.6 / 0.5)
     width = max(round(0.9 / step) - round(-0.7 / step), math.ceil((0.9 - -0.7) / step))
     n = 4 if adjacency is PEOPLE else 5
     assert release.guarantee == Guarantee(
@@ -400,7 +400,7 @@ def test_a_selection_states(mechanism: str, adjacency: Any, monkeypatch: pytest.
         delta=0.0,
         mechanism=mechanism,
         calibration="pure",
-        adjacency=adjacency.public(),
+        adjacency=adjacency.drop_labels(),
         regime="top-k",
         shape=(3,),
         score_range=(-0.7, 0.9),
@@ -479,39 +479,39 @@ class Script:
             self.asked.append(("geometric", rate, count))
             return np.array(next(sizes)), np.zeros(count, dtype=bool)
 
-        monkeypatch.setattr(discrete, "below", draw_below)
-        monkeypatch.setattr(discrete, "geometric", draw_geometric)
+        monkeypatch.setattr(discrete, "draw_below", draw_below)
+        monkeypatch.setattr(discrete, "draw_geometric", draw_geometric)
 
 
 def test_a_proposal_is_accepted_from_its_gap_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four proposals per record at a time: the first whose draw reaches its gap to the best, in either block."""
     steps = np.array([5.0, 8.0])  # gaps 3 and 0
     script = Script(monkeypatch, [[0] * 8, [0, 0, 0, 1, 0, 0, 1, 1]], [[2] * 8, [2, 2, 3, 9, 9, 9, 9, 9]])
-    assert matches._gumbel(stream_from(1), steps, 4.0) == 0
+    assert matches._gumbel(open_stream(1), steps, 4.0) == 0
     assert script.asked == [("below", [2] * 8), ("geometric", 0.25, 8)] * 2
     script = Script(monkeypatch, [[0, 0, 0, 1, 0, 0, 1, 1]], [[2, 2, 2, 0, 9, 9, 9, 9]])
-    assert matches._gumbel(stream_from(1), steps, 4.0) == 1
+    assert matches._gumbel(open_stream(1), steps, 4.0) == 1
 
 
 def test_the_first_heads_in_a_random_order_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = np.array([5.0, 8.0, 7.0])  # gaps 3, 0 and 1; the keys put them in the order 2, 0, 1
     for drawn, winner in (([1, 0, 0], 2), ([0, 3, 0], 0), ([0, 2, 0], 1)):
         script = Script(monkeypatch, [[20, 30, 10]], [drawn])
-        assert matches._permute_and_flip(stream_from(1), steps, 4.0) == winner
+        assert matches._permute_and_flip(open_stream(1), steps, 4.0) == winner
         assert script.asked == [("below", [2**62] * 3), ("geometric", 0.25, 3)]
 
 
 def test_equal_keys_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, [[5, 7, 5], [2, 3, 3], [9, 1, 4]], [])
-    assert matches._random_order(stream_from(1), 3).tolist() == [1, 2, 0]
+    assert matches._random_order(open_stream(1), 3).tolist() == [1, 2, 0]
     assert len(script.asked) == 3
 
 
 def test_coins_of_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of probability e^epsilon / (1 + e^epsilon): ln 3 gives 3 / 4, up to the rounding of ln 3."""
     seen: list[Any] = []
-    monkeypatch.setattr(discrete, "coins", lambda *given: seen.append(given) or np.ones(7, dtype=bool))
-    stream = stream_from(1)
+    monkeypatch.setattr(discrete, "flip_coins", lambda *given: seen.append(given) or np.ones(7, dtype=bool))
+    stream = open_stream(1)
     assert matches._kept(stream, math.log(3), 7).all()
     ((given, enclosure, count),) = seen
     assert given is stream

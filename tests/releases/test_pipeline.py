@@ -14,18 +14,18 @@ import scoreshield as ss
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration
 from scoreshield.privacy.adjacency import Sensitivity
-from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, grid_step
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, choose_grid_step
 from scoreshield.privacy.profiles import GaussianProfile
-from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, this_process
+from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, identify_process
 from scoreshield.releases import pipeline
 from scoreshield.releases.pipeline import (
-    Collection,
-    Contract,
-    Prepared,
+    PendingRelease,
+    PrivacyRequest,
+    PrivateCollection,
     check_account,
+    count_steps,
+    draw_tie_break,
     reserve,
-    steps_across,
-    tie_break,
 )
 
 GIVEN: dict[str, Any] = {
@@ -38,20 +38,20 @@ GIVEN: dict[str, Any] = {
 ONE = Sensitivity(2.0, 2.0, 1)
 
 
-def contract(**changes: Any) -> Contract:
-    return Contract.check(**{**GIVEN, **changes})
+def contract(**changes: Any) -> PrivacyRequest:
+    return PrivacyRequest.check(**{**GIVEN, **changes})
 
 
-def pure(mechanism: str, **changes: Any) -> Contract:
+def pure(mechanism: str, **changes: Any) -> PrivacyRequest:
     return contract(mechanism=mechanism, delta=0.0, **changes)
 
 
 class TestContract:
     def test_fields(self) -> None:
-        assert contract() == Contract(1.0, 1e-6, "gaussian", "analytic", (-1.0, 1.0), False)
-        assert pure("laplace") == Contract(1.0, 0.0, "laplace", "analytic", (-1.0, 1.0), False)
+        assert contract() == PrivacyRequest(1.0, 1e-6, "gaussian", "analytic", (-1.0, 1.0), False)
+        assert pure("laplace") == PrivacyRequest(1.0, 0.0, "laplace", "analytic", (-1.0, 1.0), False)
         unsafe = contract(calibration="classical", unsafe=True, score_range=(0, 0.5), epsilon=3)
-        assert unsafe == Contract(3.0, 1e-6, "gaussian", "classical", (0.0, 0.5), True)
+        assert unsafe == PrivacyRequest(3.0, 1e-6, "gaussian", "classical", (0.0, 0.5), True)
         assert contract(mechanism="other", mechanisms=("other",)).mechanism == "other"
         assert contract(mechanism="other", mechanisms=("other",), delta=0).delta == 0.0
         assert unsafe.width == 0.5
@@ -79,10 +79,10 @@ class TestContract:
         assert words in str(caught.value)
 
     def test_many_entries(self) -> None:
-        contract().many_move("a Gram matrix")
+        contract().require_gaussian("a Gram matrix")
         for mechanism in ("laplace", "staircase"):
             with pytest.raises(ss.InvalidInput, match="moves many entries of a Gram matrix"):
-                pure(mechanism).many_move("a Gram matrix")
+                pure(mechanism).require_gaussian("a Gram matrix")
 
 
 class TestNoise:
@@ -90,7 +90,7 @@ class TestNoise:
         """Calibrated for the sensitivity on the grid, where each entry that moves may move by one step more."""
         sensitivity = Sensitivity(2.0, 6.0, 9)
         noise = contract().calibrate(sensitivity)
-        step = grid_step(calibration.calibrate(1.0, 1e-6, 2.0))
+        step = choose_grid_step(calibration.calibrate(1.0, 1e-6, 2.0))
         on_grid = 2.0 + 3 * step
         scale = calibration.calibrate(1.0, 1e-6, on_grid)
         assert (noise.sensitivity, noise.grid_sensitivity, noise.scale, noise.step) == (2.0, on_grid, scale, step)
@@ -105,7 +105,7 @@ class TestNoise:
         assert isinstance(noise.law, GaussianNoise)
         total = entries * Fraction(noise.law.std) ** 2 / Fraction(noise.scale) ** 2
         assert 1 <= total < 1 + Fraction(1, 2**48)
-        assert noise.step == grid_step(calibration.calibrate(1.0, 1e-6, 2.0) / math.sqrt(entries))
+        assert noise.step == choose_grid_step(calibration.calibrate(1.0, 1e-6, 2.0) / math.sqrt(entries))
 
     @pytest.mark.parametrize(("mechanism", "law"), [("laplace", LaplaceNoise), ("staircase", StaircaseNoise)])
     @pytest.mark.parametrize("score_range", [(-1.0, 1.0), (0.0, 1 / 3), (-0.1, 0.7)])
@@ -113,9 +113,9 @@ class TestNoise:
         """For a width of whole steps, and of as many as two scores can be apart."""
         low, high = score_range
         noise = pure(mechanism, epsilon=0.7, score_range=score_range).calibrate(Sensitivity(0.25, 0.25, 1))
-        step = grid_step(law.calibrated(0.7, high - low).std)
-        width = steps_across(low, high, step) * step
-        expected = law.calibrated(0.7, width, step)
+        step = choose_grid_step(law.calibrate(0.7, high - low).std)
+        width = count_steps(low, high, step) * step
+        expected = law.calibrate(0.7, width, step)
         assert (noise.sensitivity, noise.grid_sensitivity, noise.step) == (0.25, width, step)
         assert (noise.law, noise.scale, noise.profile) == (expected, expected.scale, expected.profile(width))
         assert width >= high - low
@@ -127,7 +127,7 @@ class TestNoise:
         for rule in ("classical", "conservative"):
             safe = contract(calibration=rule)
             unsafe = contract(calibration=rule, unsafe=True)
-            textbook = 2.0 / calibration.rule_mu(1.0, 1e-6, rule)
+            textbook = 2.0 / calibration.compute_rule_mu(1.0, 1e-6, rule)
             assert safe._scale(2.0) == calibration.calibrate(1.0, 1e-6, 2.0, rule)
             assert unsafe._scale(2.0) == textbook
             assert safe._scale(2.0) == pytest.approx(textbook, rel=1e-9)
@@ -136,15 +136,15 @@ class TestNoise:
             contract(calibration="classical", epsilon=30.0)._scale(2.0)
 
     def test_steps(self) -> None:
-        assert steps_across(0.0, 1.0, 0.25) == 4
-        assert steps_across(-1.0, 1.0, 0.25) == 8
-        assert steps_across(0.0, 1.0, 0.4) == 3, "no fewer than the range is wide"
-        assert steps_across(0.5, 1.5, 1.0) == 2, "both ends are rounded to even"
-        assert steps_across(0.25, 0.75, 0.5) == 2
-        assert steps_across(2.25, 3.0, 0.5) == 2
+        assert count_steps(0.0, 1.0, 0.25) == 4
+        assert count_steps(-1.0, 1.0, 0.25) == 8
+        assert count_steps(0.0, 1.0, 0.4) == 3, "no fewer than the range is wide"
+        assert count_steps(0.5, 1.5, 1.0) == 2, "both ends are rounded to even"
+        assert count_steps(0.25, 0.75, 0.5) == 2
+        assert count_steps(2.25, 3.0, 0.5) == 2
         for low, high, step in ((0.1, 0.3, 1.0), (-0.4, 0.4, 1.0), (0.6, 0.7, 0.5), (-0.7, -0.65, 0.25)):
             with pytest.raises(ss.InvalidInput, match="narrower than one step"):
-                steps_across(low, high, step)
+                count_steps(low, high, step)
 
 
 class TestGuarantee:
@@ -155,7 +155,7 @@ class TestGuarantee:
         found = given.guarantee(noise, adjacency, "scores", (5,), "exact")
         assert (found.epsilon, found.delta, found.claimed) == (1.0, given.delta, None)
         assert (found.mechanism, found.calibration) == (mechanism, "analytic" if mechanism == "gaussian" else "pure")
-        assert found.adjacency == adjacency.public()
+        assert found.adjacency == adjacency.drop_labels()
         assert (found.regime, found.shape, found.score_range) == ("scores", (5,), (-1.0, 1.0))
         assert (found.sensitivity, found.grid_sensitivity) == (noise.sensitivity, noise.grid_sensitivity)
         assert (found.scale, found.grid, found.noise) == (noise.scale, noise.step, noise.law)
@@ -181,7 +181,7 @@ ROWS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 1.0]])
 class TestCollection:
     def test_records(self) -> None:
         for adjacency in (ss.Replacement(), ss.Identity([0, 0, 1, 2])):
-            found = Collection.check(ROWS, adjacency)
+            found = PrivateCollection.check(ROWS, adjacency)
             assert (found.adjacency, found.size, found.labels) == (adjacency, 4, None)
             assert found.dimension == 2
             assert found.rows() is found.records
@@ -189,10 +189,10 @@ class TestCollection:
 
     def test_centroids(self) -> None:
         adjacency = ss.Identity([0, 0, 1, 2], centroids=True)
-        found = Collection.check(ROWS.astype(np.float32), adjacency)
+        found = PrivateCollection.check(ROWS.astype(np.float32), adjacency)
         assert (found.size, found.labels) == (3, adjacency.labels)
         np.testing.assert_array_equal(found.rows(), _embeddings.centroids(found.records, adjacency.labels))  # type: ignore[arg-type]
-        bad = Collection.check(np.array([[np.nan, 0.0]] * 4), adjacency)
+        bad = PrivateCollection.check(np.array([[np.nan, 0.0]] * 4), adjacency)
         with pytest.raises(ss.InvalidInput, match="; give finite"):
             bad.rows()
 
@@ -200,31 +200,31 @@ class TestCollection:
         """Of the precision that scores are computed in: that of the rows, or double for centroids."""
         single = ROWS.astype(np.float32)
         bound = _embeddings.rounding_error
-        assert Collection.check(ROWS, ss.Replacement()).rounding == bound(2, np.float64)
-        assert Collection.check(single, ss.Replacement()).rounding == bound(2, np.float32)
+        assert PrivateCollection.check(ROWS, ss.Replacement()).rounding == bound(2, np.float64)
+        assert PrivateCollection.check(single, ss.Replacement()).rounding == bound(2, np.float32)
         centroids = ss.Identity([0, 0, 1, 2], centroids=True)
-        assert Collection.check(single, centroids).rounding == bound(2, np.float64)
+        assert PrivateCollection.check(single, centroids).rounding == bound(2, np.float64)
 
     def test_least(self) -> None:
-        assert Collection.check(ROWS[:1], ss.Replacement()).size == 1
-        assert Collection.check(ROWS[:2], ss.Replacement(), least=2).size == 2
+        assert PrivateCollection.check(ROWS[:1], ss.Replacement()).size == 1
+        assert PrivateCollection.check(ROWS[:2], ss.Replacement(), least=2).size == 2
         for rows, adjacency in ((ROWS[:1], ss.Replacement()), (ROWS[:2], ss.Identity([0, 0], centroids=True))):
             with pytest.raises(ss.InvalidInput, match="Give at least two records"):
-                Collection.check(rows, adjacency, least=2)
+                PrivateCollection.check(rows, adjacency, least=2)
 
     @pytest.mark.parametrize(
         ("rows", "adjacency", "words"),
         [
             (ROWS, "replacement", "'adjacency' parameter must"),
             (ROWS[0], ss.Replacement(), "'embeddings' parameter must"),
-            (ROWS, ss.Identity([0, 0, 1, 2]).public(), "Identity was read from a guarantee"),
+            (ROWS, ss.Identity([0, 0, 1, 2]).drop_labels(), "Identity was read from a guarantee"),
             (ROWS, ss.Identity([0, 0, 1]), "one per record, 4 of them"),
             (ROWS, ss.Identity([0, 0, 1, 2, 3]), "one per record, 4 of them"),
         ],
     )
     def test_errors(self, rows: Any, adjacency: Any, words: str) -> None:
         with pytest.raises(ss.InvalidInput) as caught:
-            Collection.check(rows, adjacency)
+            PrivateCollection.check(rows, adjacency)
         assert words in str(caught.value)
 
 
@@ -242,7 +242,7 @@ class Book:
 
 
 class TestPayment:
-    def prepared(self, order: list[Any], rng: Any = None, **more: Any) -> Prepared[str, str]:
+    def prepared(self, order: list[Any], rng: Any = None, **more: Any) -> PendingRelease[str, str]:
         def draw(clean: str, stream: Any) -> str:
             order.append(("draw", clean, type(stream)))
             return "noisy"
@@ -251,7 +251,7 @@ class TestPayment:
             order.append("score")
             return "clean"
 
-        return Prepared("guarantee", "adjacency", rng, score, draw, **more)  # type: ignore[arg-type]
+        return PendingRelease("guarantee", "adjacency", rng, score, draw, **more)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("rng", "stream"), [(None, SecureStream), (3, ResearchStream)])
     def test_order(self, rng: Any, stream: type) -> None:
@@ -267,7 +267,7 @@ class TestPayment:
 
     def test_forks(self) -> None:
         """A fork is not charged and draws nothing, except in research mode."""
-        other = (this_process()[0] + 1, 0)
+        other = (identify_process()[0] + 1, 0)
         order: list[Any] = []
         fork = self.prepared(order, process=other)
         with pytest.raises(ss.InvalidInput, match="another process"):
@@ -275,7 +275,7 @@ class TestPayment:
         assert [step for step in order if step == "commit" or step[0] == "draw"] == []
         order.clear()
         with pytest.raises(ss.InvalidInput, match="another process"):
-            fork.noisy("clean")
+            fork.finish("clean")
         assert order == []
         assert self.prepared(order, 3, process=other).release(Book(order)) == "noisy"
 
@@ -284,7 +284,7 @@ class TestPayment:
         release = self.prepared(order)
         moved = lambda *_: monkeypatch.setattr("scoreshield.privacy.sampling.stream._forks", 99)  # noqa: E731
         with pytest.raises(ss.InvalidInput, match="another process"):
-            Prepared(release.guarantee, release.adjacency, None, release.score, moved).noisy("clean")
+            PendingRelease(release.guarantee, release.adjacency, None, release.compute, moved).finish("clean")
 
     def test_errors(self) -> None:
         order: list[Any] = []
@@ -337,7 +337,7 @@ def test_tie_break(word: int, number: int) -> None:
     """62 bits of one word, so that the number is not negative."""
     asked: list[int] = []
     stream: Any = SimpleNamespace(words=lambda count: asked.append(count) or np.array([word, 99], dtype=np.int64))
-    assert tie_break(stream) == number
+    assert draw_tie_break(stream) == number
     assert asked == [1]
 
 

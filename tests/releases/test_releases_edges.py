@@ -12,13 +12,13 @@ from release_support import PEOPLE, QUERY, ROWS, Account
 
 import scoreshield as ss
 from scoreshield.geometry import embeddings
-from scoreshield.privacy.adjacency import Released
+from scoreshield.privacy.adjacency import ReleaseShape
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import GaussianNoise, StaircaseNoise
 from scoreshield.privacy.profiles import GaussianProfile
-from scoreshield.privacy.sampling.stream import Stream, stream_from
+from scoreshield.privacy.sampling.stream import Stream, open_stream
 from scoreshield.releases import gram, row, scores
-from scoreshield.releases.pipeline import Contract, Noise
+from scoreshield.releases.pipeline import CalibratedNoise, PrivacyRequest
 
 CONTRACT: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6}
 BATCH = np.array([[1.0, 0], [0, 2], [1, 1]])
@@ -29,14 +29,14 @@ RAW = ss.Identity([0, 0, 1, 2, 3])
 class Watching(ss.Replacement):
     """The usual neighbours, and what their sensitivity is asked for."""
 
-    asked: list[Released]
+    asked: list[ReleaseShape]
 
     def __init__(self) -> None:
         object.__setattr__(self, "asked", [])
 
-    def of(self, released: Released) -> Any:
+    def bound_sensitivity(self, released: ReleaseShape) -> Any:
         self.asked.append(released)
-        return super().of(released)
+        return super().bound_sensitivity(released)
 
 
 def watch_noise(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -50,17 +50,17 @@ def watch_noise(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for module in (scores, row, gram):
         monkeypatch.setattr(module, "add_noise", add_noise)
     for module in (scores, row):
-        monkeypatch.setattr(module, "tie_break", lambda stream: {"research": 17, "exact": 23}[stream.name])
+        monkeypatch.setattr(module, "draw_tie_break", lambda stream: {"research": 17, "exact": 23}[stream.name])
     return seen
 
 
-def stated(noise: Noise, regime: str, shape: tuple[int, ...], adjacency: Any, **options: Any) -> Guarantee:
+def stated(noise: CalibratedNoise, regime: str, shape: tuple[int, ...], adjacency: Any, **options: Any) -> Guarantee:
     """The guarantee of Gaussian noise, field by field."""
     usual: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "calibration": "analytic", "score_range": (-1.0, 1.0)}
     usual |= {"sampler": "research"} | options
     return Guarantee(
         mechanism="gaussian",
-        adjacency=adjacency.public(),
+        adjacency=adjacency.drop_labels(),
         regime=regime,
         shape=shape,
         sensitivity=noise.sensitivity,
@@ -73,8 +73,10 @@ def stated(noise: Noise, regime: str, shape: tuple[int, ...], adjacency: Any, **
     )
 
 
-def contract(score_range: tuple[float, float] = (-1.0, 1.0), rule: str = "analytic", unsafe: bool = False) -> Contract:
-    return Contract.check(2.0, 1e-6, "gaussian", rule, score_range, unsafe)
+def contract(
+    score_range: tuple[float, float] = (-1.0, 1.0), rule: str = "analytic", unsafe: bool = False
+) -> PrivacyRequest:
+    return PrivacyRequest.check(2.0, 1e-6, "gaussian", rule, score_range, unsafe)
 
 
 # Scores
@@ -124,10 +126,10 @@ def test_scores_state(query: np.ndarray, dtype: type, monkeypatch: pytest.Monkey
     shape = {1: (5,), 2: (len(query), 5)}[query.ndim]
     queries = np.atleast_2d(query) / np.linalg.norm(np.atleast_2d(query), axis=1, keepdims=True)
     norm = ss.privacy.adjacency.spectral_norm(queries)
-    released = Released("scores", 5, 2.0, len(queries), norm, embeddings.rounding_error(2, dtype))
+    released = ReleaseShape("scores", 5, 2.0, len(queries), norm, embeddings.rounding_error(2, dtype))
     assert watching.asked == [released]
     assert released.rounding > 0
-    noise = contract().calibrate(ss.Replacement().of(released))
+    noise = contract().calibrate(ss.Replacement().bound_sensitivity(released))
     assert release.guarantee == stated(noise, "scores", shape, watching)
     assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
     assert seen == [(noise.law, noise.step, "research", math.prod(shape))]
@@ -142,7 +144,7 @@ def test_scores_with_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     release = ss.release_scores(
         ROWS / 4, QUERY, **CONTRACT, **options, calibration="conservative", unsafe_reproduce_paper=True
     )
-    noise = contract((-0.5, 0.7), "conservative", True).calibrate(RAW.of(Released("scores", 5, 1.2)))
+    noise = contract((-0.5, 0.7), "conservative", True).calibrate(RAW.bound_sensitivity(ReleaseShape("scores", 5, 1.2)))
     assert release.guarantee == stated(
         noise, "scores", (5,), RAW, score_range=(-0.5, 0.7), calibration="conservative", sampler="exact"
     )
@@ -158,7 +160,7 @@ def test_defaults_of_prepared_scores() -> None:
     g = scores.prepare_scores(ROWS / 2, QUERY, **CONTRACT).guarantee
     assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
     assert (g.score_range, g.sampler, g.claimed) == ((-1.0, 1.0), "exact", None)
-    values = scores.prepare_scores(ROWS / 8, QUERY, **CONTRACT).score()
+    values = scores.prepare_scores(ROWS / 8, QUERY, **CONTRACT).compute()
     assert values == pytest.approx(COSINES)
     with pytest.raises(ss.InvalidInput, match="'delta'"):
         scores.prepare_scores(ROWS, QUERY, epsilon=1.0)
@@ -212,7 +214,7 @@ def test_the_smaller_noise() -> None:
     low, high = 1e-3, 30.0
     for _ in range(40):
         middle = math.sqrt(low * high)
-        larger = StaircaseNoise.calibrated(middle, 1.3).std >= ss.calibrate(middle, 0.4, 1.3)
+        larger = StaircaseNoise.calibrate(middle, 1.3).std >= ss.calibrate(middle, 0.4, 1.3)
         low, high = (middle, high) if larger else (low, middle)
     assert chosen(low * 0.999, 0.4) == ("gaussian", 0.4)
     assert chosen(high * 1.001, 0.4) == ("staircase", 0.0)
@@ -249,7 +251,7 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
             "optimal_channel",
             lambda *given, **named: asked.append((given, named)) or ss.optimal_channel(*given, **named, levels=4),
         )
-    monkeypatch.setattr(scores, "tie_break", lambda stream: {"research": 17}[stream.name])
+    monkeypatch.setattr(scores, "draw_tie_break", lambda stream: {"research": 17}[stream.name])
     release = ss.release_scores(
         ROWS / 4,
         query,
@@ -263,7 +265,7 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
     used = table or ss.optimal_channel(2.0, 1e-6, levels=4)
     shape = (5,) if query.ndim == 1 else (1, 5)
     assert asked == ([] if table else [((2.0, 1e-6), {"score_range": (-1.0, 1.0)})])
-    assert watching.asked == [Released("scores", 5)]
+    assert watching.asked == [ReleaseShape("scores", 5)]
     assert release.guarantee == Guarantee(
         epsilon=used.epsilon,
         delta=used.delta,
@@ -284,7 +286,7 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
     )
     assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
     clean = np.array([0.5, 0.8, 0.0, -0.6, -0.25])
-    assert np.array_equal(release.noisy, used.release(stream_from(5), clean).reshape(shape))
+    assert np.array_equal(release.noisy, used.release(open_stream(5), clean).reshape(shape))
     assert release.tie_break == 17
 
 
@@ -293,8 +295,10 @@ def test_levels_over_a_narrow_range() -> None:
     release = ss.release_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5), adjacency=PEOPLE)
     g = release.guarantee
     assert (g.score_range, g.sensitivity, g.grid_sensitivity, g.shape) == ((0.0, 0.5), 0.5, 0.5, (4,))
-    assert g.adjacency == PEOPLE.public()
-    assert scores.prepare_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5)).score().max() == 0.5
+    assert g.adjacency == PEOPLE.drop_labels()
+    assert (
+        scores.prepare_scores(ROWS, QUERY, epsilon=1.0, mechanism=table, score_range=(0.0, 0.5)).compute().max() == 0.5
+    )
 
 
 def test_tables_that_the_contract_does_not_cover() -> None:
@@ -324,8 +328,10 @@ def test_a_row_states(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
         rng=1,
         ledger=account,
     )
-    assert watching.asked == [Released("row", 5, 1.4)]
-    noise = contract((-0.5, 0.9), "conservative").calibrate(ss.Replacement().of(Released("row", 5, 1.4)))
+    assert watching.asked == [ReleaseShape("row", 5, 1.4)]
+    noise = contract((-0.5, 0.9), "conservative").calibrate(
+        ss.Replacement().bound_sensitivity(ReleaseShape("row", 5, 1.4))
+    )
     assert release.guarantee == stated(
         noise, "row", (5,), watching, score_range=(-0.5, 0.9), calibration="conservative"
     )
@@ -365,7 +371,7 @@ def test_a_row_of_zeros_has_a_direction(monkeypatch: pytest.MonkeyPatch) -> None
     assert ss.release_row(rows, 0, **CONTRACT).noisy == pytest.approx([1.0, 0.6 + 1, 0.8 + 2])
     assert ss.release_row(rows, 1, **CONTRACT).noisy == pytest.approx([0.6, 1.0, 0.0 + 2])
     prepared = scores.prepare_scores(rows, QUERY, epsilon=1.0, mechanism=ss.optimal_channel(1.0, levels=4))
-    assert prepared.score() == pytest.approx([0.6, 1.0, 0.0])
+    assert prepared.compute() == pytest.approx([0.6, 1.0, 0.0])
 
 
 def test_bad_rows_are_named() -> None:
@@ -408,9 +414,11 @@ def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.Monke
         progress=lambda *at: steps.append(at),
         **options,
     )
-    released = Released("gram", 5, 0.7 - -0.9, rounding=embeddings.rounding_error(2, np.float64))
+    released = ReleaseShape("gram", 5, 0.7 - -0.9, rounding=embeddings.rounding_error(2, np.float64))
     assert watching.asked == [released]
-    noise = contract((-0.9, 0.7), "conservative").calibrate(ss.Replacement().of(released), entries_per_draw=2)
+    noise = contract((-0.9, 0.7), "conservative").calibrate(
+        ss.Replacement().bound_sensitivity(released), entries_per_draw=2
+    )
     assert release.guarantee == stated(
         noise, "gram", (5, 5), watching, score_range=(-0.9, 0.7), calibration="conservative"
     )
@@ -527,15 +535,15 @@ def test_noise_tile_by_tile(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gram, "add_noise", add_noise)
     monkeypatch.setattr(gram, "_TILE", tile)
-    noise = Noise(2.0, 2.0, 2.0, GaussianNoise(2.0), 0.5, GaussianProfile(1.0))
+    noise = CalibratedNoise(2.0, 2.0, 2.0, GaussianNoise(2.0), 0.5, GaussianProfile(1.0))
     matrix = np.zeros((5, 5))
     steps: list[tuple[int, int]] = []
-    gram._add_symmetric_noise(matrix, noise, stream_from(1), lambda *at: steps.append(at))
+    gram._add_symmetric_noise(matrix, noise, open_stream(1), lambda *at: steps.append(at))
     assert steps == [(min(end, 5), 5) for end in range(tile, 5 + tile, tile)]
     assert np.array_equal(matrix, matrix.T)
     assert matrix.diagonal().tolist() == [1.0] * 5
     assert sorted(matrix[np.triu_indices(5, 1)].tolist()) == list(range(100, 110))
-    gram._add_symmetric_noise(np.zeros((5, 5)), noise, stream_from(1), None)
+    gram._add_symmetric_noise(np.zeros((5, 5)), noise, open_stream(1), None)
 
 
 def test_a_projector_starts_from_nothing() -> None:

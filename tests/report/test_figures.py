@@ -71,7 +71,7 @@ class TestCalibrated:
         rule = figures.calibrated("conservative", epsilon, 1e-6, 2.0)
         assert rule.scale == pytest.approx(2 * math.sqrt(2 * math.log(2e6)) / epsilon)
         assert rule.private == private
-        assert rule.true_epsilon == pytest.approx(max(epsilon, calibration.epsilon_of(1e-6, 2 / rule.scale)))
+        assert rule.true_epsilon == pytest.approx(max(epsilon, calibration.find_epsilon(1e-6, 2 / rule.scale)))
 
     def test_analytic_is_always_private(self) -> None:
         assert all(figures.calibrated("analytic", e, 1e-6, 1.5).private for e in figures.EPSILONS)

@@ -167,7 +167,7 @@ def test_the_shift_curve_and_its_epsilons(pages: dict[str, tuple[ss.plan.Plan, s
     assert len(ticks) >= 4
     for scale, epsilon in ticks:
         expected = float(epsilon.replace(",", ""))
-        assert calibration.epsilon_of(plan.contract.delta, plan.sensitivity / scale) == pytest.approx(expected)
+        assert calibration.find_epsilon(plan.contract.delta, plan.sensitivity / scale) == pytest.approx(expected)
     assert chart.areas[0].x[0] == plan.critical_scale
     assert any(mark.x == plan.scale and mark.y == plan.recalibration.shift for mark in chart.marks)
 

@@ -195,7 +195,7 @@ class TestCountOnDisk:
 
         with monkeypatch.context() as patch:
             patch.setattr(totals.os, "fsync", full)
-            patch.setattr(pipeline.Prepared, "noisy", draw)
+            patch.setattr(pipeline.PendingRelease, "finish", draw)
             for search in searches:
                 with pytest.raises(FileError, match=r"total\.json: No space left on device; nothing was released"):
                     search.refresh()

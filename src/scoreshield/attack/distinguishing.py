@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 
 from scoreshield import _validation
 from scoreshield._validation import check_inside_unit, validate
-from scoreshield.privacy.losses import profile_of
+from scoreshield.privacy.losses import extract_profile
 
 Float = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ def evaluate_statistic(
     """Compute the area of one statistic and its height at 1 % false positives, with intervals and the ceiling."""
     inside = check_finite_array(members, "members", "a vector of finite numbers", 1)
     outside = check_finite_array(non_members, "non_members", "a vector of finite numbers", 1)
-    profile = None if ceiling is None else profile_of(ceiling)
+    profile = None if ceiling is None else extract_profile(ceiling)
     m, n = len(inside), len(outside)
     ranks = rankdata(np.concatenate([inside, outside]))
     area = float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))

@@ -268,7 +268,7 @@ def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SEN
     if queries == 0:
         return 0.0
     mu = math.inf if sigma == 0 else sensitivity * math.sqrt(queries) / sigma
-    return math.inf if mu > 1e9 else gaussian.epsilon_of(delta, mu)
+    return math.inf if mu > 1e9 else gaussian.find_epsilon(delta, mu)
 
 
 @validate(delta=check_inside_unit, sensitivity=check_positive)
@@ -280,7 +280,7 @@ def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: f
     """
     d = _validation.check_count(dimension, "dimension", least=2)
     cosine = _cosine(cosine, "cosine")
-    return gaussian.epsilon_of(delta, sensitivity * cosine * math.sqrt(d * (d - 1) / (1 - cosine**2)))
+    return gaussian.find_epsilon(delta, sensitivity * cosine * math.sqrt(d * (d - 1) / (1 - cosine**2)))
 
 
 class _Log:

@@ -250,7 +250,7 @@ def _read(path: Path) -> tuple[dict[str, deque[dict[str, Any]]], int | None, int
     found: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
     wide, repeated, end = None, 0, 0
     try:
-        with _loading.opened(path) as file:
+        with _loading.open_regular_file(path) as file:
             while (line := file.readline(_LONGEST + 1)).endswith(b"\n"):
                 end += len(line)
                 try:

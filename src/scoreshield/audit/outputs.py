@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
-from scoreshield._loading import first_line
+from scoreshield._loading import describe_error
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.privacy.adjacency import Replacement
 from scoreshield.releases import release_scores
@@ -120,8 +120,8 @@ class Source:
                 if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                     raise  # a person's: in another thread only the release itself can raise it
                 raise InvalidInput(
-                    f"The release under audit raised {type(error).__name__} ({first_line(error)}) on a collection of "
-                    f"shape {rows.shape}; it must return an output for every collection of unit rows."
+                    f"The release under audit raised {type(error).__name__} ({describe_error(error)}) on a collection "
+                    f"of shape {rows.shape}; it must return an output for every collection of unit rows."
                 ) from error
 
         return call() if self._worker is None else self._worker.run(call)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 
-from scoreshield._loading import first_line
+from scoreshield._loading import describe_error
 from scoreshield.audit.engine import audit, fewest
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.shipped import Own, own_releases
@@ -138,7 +138,7 @@ def _main() -> int:
     try:
         return main()
     except Exception as error:
-        print(f"scoreshield.audit.own: {type(error).__name__} ({first_line(error)})", file=sys.stderr)
+        print(f"scoreshield.audit.own: {type(error).__name__} ({describe_error(error)})", file=sys.stderr)
         return 70
 
 

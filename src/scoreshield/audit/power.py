@@ -236,14 +236,14 @@ def _family(law: str, delta: float, loss: float = 0.0) -> Callable[[float], Prof
     """From an epsilon at delta to the profile of noise that has it."""
 
     def noisy(epsilon: float) -> Profile:
-        mu = gaussian.mu_of(epsilon, delta)
+        mu = gaussian.find_mu(epsilon, delta)
         return GaussianProfile(mu**2 / math.sqrt(mu**2 + loss))
 
     # Pure noise has its epsilon at delta 0; at a delta above it has less.
     return {
         "gaussian": noisy,
         "laplace": LaplaceProfile,
-        "staircase": lambda epsilon: StaircaseNoise.calibrated(epsilon, 1.0).profile(1.0),
+        "staircase": lambda epsilon: StaircaseNoise.calibrate(epsilon, 1.0).profile(1.0),
     }[law]
 
 

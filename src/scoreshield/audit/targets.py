@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._loading import first_line
+from scoreshield._loading import describe_error
 from scoreshield._validation import validate
 from scoreshield.audit.deadline import Reply, left
 from scoreshield.audit.saved import saved_outputs
@@ -146,7 +146,7 @@ def _imported(name: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise InvalidInput(f"There is no module {missing!r} here or among the installed ones.") from None
-        said = first_line(error)
+        said = describe_error(error)
         raise InvalidInput(f"The module {name} cannot be imported: {type(error).__name__}: {said}") from None
 
 

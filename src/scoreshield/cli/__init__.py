@@ -21,10 +21,10 @@ import typer
 from rich.console import Console
 
 import scoreshield as ss
-from scoreshield._loading import first_line
+from scoreshield._loading import describe_error
 from scoreshield.cli import audit, bench, ledger, plan, rag, report, select
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
-from scoreshield.cli.text import printable
+from scoreshield.cli.text import make_printable
 from scoreshield.privacy import calibration as gaussian
 
 _UNFORESEEN = 70  # as EX_SOFTWARE in sysexits.h
@@ -73,7 +73,7 @@ def calibrate(
         "delta": delta,
         "sensitivity": sensitivity,
         "method": method,
-        "delta_at_epsilon": gaussian.delta_of(epsilon, mu),
+        "delta_at_epsilon": gaussian.compute_delta(epsilon, mu),
         "attack_auc": gaussian.attack_auc(mu),
         "attack_advantage": gaussian.attack_advantage(mu),
     }
@@ -128,7 +128,10 @@ def main() -> None:
             raise
         if os.environ.get("SCORESHIELD_DEBUG") == "1":
             traceback.print_exc()
-        _stop(f"Unforeseen {type(error).__name__} ({first_line(error)}); SCORESHIELD_DEBUG=1 shows where.", _UNFORESEEN)
+        _stop(
+            f"Unforeseen {type(error).__name__} ({describe_error(error)}); SCORESHIELD_DEBUG=1 shows where.",
+            _UNFORESEEN,
+        )
     if code == _INTERRUPTED:
         _stop("Interrupted; no file was left half-written.", code)
     sys.exit(code if isinstance(code, int) else 0)
@@ -136,7 +139,7 @@ def main() -> None:
 
 def _stop(message: str, code: int = 2) -> None:
     with contextlib.suppress(OSError, ValueError):  # standard error may be full or closed
-        print("scoreshield: " + printable(" ".join(message.split())), file=sys.stderr, flush=True)
+        print("scoreshield: " + make_printable(" ".join(message.split())), file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -125,7 +125,7 @@ def claimed(epsilon: float | None, delta: float, adjacency: str | None, noise: s
     if noise == "gaussian":
         if not 0 < delta < 1 or not epsilon > 0:
             raise InvalidInput("--noise gaussian needs --epsilon and --delta above 0: Gaussian noise is never pure.")
-        profile = GaussianProfile(calibration.mu_of(epsilon, delta))
+        profile = GaussianProfile(calibration.find_mu(epsilon, delta))
     return Claim(epsilon, delta, REPLACE if adjacency == "replace" else adjacency, profile)
 
 

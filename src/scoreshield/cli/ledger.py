@@ -16,7 +16,7 @@ from scoreshield.cli.output import check_not_input, ledger_file
 from scoreshield.cli.text import say
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
-from scoreshield.privacy.ledger.entries import brief
+from scoreshield.privacy.ledger.entries import shorten
 
 app = typer.Typer(
     help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
@@ -59,7 +59,7 @@ def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> No
         try:
             mechanism, epsilon, delta = promise["mechanism"], *(f"{promise[name]:g}" for name in ("epsilon", "delta"))
         except (KeyError, TypeError, ValueError):
-            raise LedgerError(f"Entry {brief(entry.id)} holds no guarantee that can be listed.") from None
+            raise LedgerError(f"Entry {shorten(entry.id)} holds no guarantee that can be listed.") from None
         where = (entry.dataset or "all").removeprefix("hmac-sha256:")[:16]
         time = entry.time[:19].replace("T", " ")
         table.add_row(

@@ -11,7 +11,7 @@ import typer
 
 import scoreshield as ss
 from scoreshield import _files
-from scoreshield.cli.text import printable, say
+from scoreshield.cli.text import make_printable, say
 from scoreshield.report.certificate import beside, write_with_certificate
 
 Embeddings = Annotated[
@@ -123,4 +123,4 @@ def finish(release: ss.Release, output: Path, as_json: bool, facts: dict[str, An
     say(str(release.guarantee))
     for name, value in facts.items():
         say(f"{name:<15} {value}")
-    say("Written        " + ", ".join(printable(str(path)) for path in beside(output)))
+    say("Written        " + ", ".join(make_printable(str(path)) for path in beside(output)))

@@ -17,7 +17,7 @@ from scoreshield import _files
 from scoreshield._formatting import format_rate
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
 from scoreshield.cli.output import check_not_input
-from scoreshield.cli.text import printable
+from scoreshield.cli.text import make_printable
 from scoreshield.decisions import Endpoint
 from scoreshield.decisions.models import score_model
 from scoreshield.plan import (
@@ -201,9 +201,9 @@ def _show_choice(made: Choice, as_json: bool) -> None:
         typer.echo(json.dumps(made.to_dict()))
         return
     console = Console(highlight=False)
-    console.print(printable(made.answer), style="bold", markup=False)
+    console.print(make_printable(made.answer), style="bold", markup=False)
     for warning in made.warnings:
-        console.print(printable(f"Warning: {warning}"), style="yellow", markup=False)
+        console.print(make_printable(f"Warning: {warning}"), style="yellow", markup=False)
     table = Table(title=f"Predicted {made.metric}")
     for name in ("mechanism", "range", "predicted", "eps", "attack advantage"):
         table.add_column(name, justify="left" if name == "mechanism" else "right")
@@ -269,9 +269,9 @@ def _check_page(html: Path, force: bool, inputs: list[Path | None]) -> None:
 
 def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
     console = Console(highlight=False)
-    console.print(printable(made.answer), style="bold", markup=False)
+    console.print(make_printable(made.answer), style="bold", markup=False)
     for warning in made.warnings:
-        console.print(printable(f"Warning: {warning}"), style="yellow", markup=False)
+        console.print(make_printable(f"Warning: {warning}"), style="yellow", markup=False)
     console.print(
         f"The best membership test has an advantage of {made.contract.attack_advantage:.4f} (AUC "
         f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds "
@@ -282,7 +282,7 @@ def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
     for note in notes:
         console.print(f"* {note}", markup=False)
     if html is not None:
-        console.print(printable(f"Written {html}"), soft_wrap=True, markup=False)
+        console.print(make_printable(f"Written {html}"), soft_wrap=True, markup=False)
 
 
 def _verification_table(made: VerificationPlan) -> tuple[Table, list[str]]:

@@ -11,7 +11,7 @@ import typer
 
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import Dataset, LedgerUrl, check_not_input, ledger_file, ledger_of
-from scoreshield.cli.text import printable, say
+from scoreshield.cli.text import make_printable, say
 from scoreshield.errors import InvalidInput, ScoreShieldError
 
 EXAMPLE = (
@@ -129,7 +129,7 @@ def rag(
         typer.echo(json.dumps({"files": files, **done.to_dict(records=False)}))
         return
     say(str(done))
-    say("Written        " + ", ".join(map(printable, files)))
+    say("Written        " + ", ".join(map(make_printable, files)))
 
 
 def _models(

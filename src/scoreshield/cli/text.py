@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from scoreshield._loading import printable
+from scoreshield._loading import make_printable
 
-__all__ = ["printable", "say"]
+__all__ = ["make_printable", "say"]
 
 
 def say(text: str) -> None:
     """Print lines to standard output without control characters, which names of files and records may hold."""
-    typer.echo("\n".join(map(printable, text.split("\n"))))
+    typer.echo("\n".join(map(make_printable, text.split("\n"))))

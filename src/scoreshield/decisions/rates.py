@@ -299,8 +299,8 @@ def epsilon_for_scale(scale: float, delta: float, sensitivity: float, method: st
     if math.isinf(scale):
         return 0.0
     if method == "analytic":
-        return calibration.epsilon_of(delta, sensitivity / scale)
-    epsilon = calibration.rule_mu(1.0, delta, method) ** -1 * sensitivity / scale
+        return calibration.find_epsilon(delta, sensitivity / scale)
+    epsilon = calibration.compute_rule_mu(1.0, delta, method) ** -1 * sensitivity / scale
     calibration.calibrate(epsilon, delta, sensitivity, method)  # refuses the rule where it is not private
     return epsilon
 

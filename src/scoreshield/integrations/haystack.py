@@ -26,7 +26,7 @@ from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.integrations._common import Fields, refuse
 from scoreshield.privacy.ledger import Account, Ledger
-from scoreshield.privacy.sampling.stream import stream_from
+from scoreshield.privacy.sampling.stream import open_stream
 from scoreshield.search import MODES, IndexNotSaved, Mode, PrivateSearch
 from scoreshield.search.index_files import has_saved_index, resolve_path
 from scoreshield.search.sources import check_identities, check_ledger
@@ -276,7 +276,7 @@ def _rehearse(mode: Mode, ledger: Any, options: dict[str, Any]) -> None:
     """Tell what is wrong with the options now, on two public records: nothing is read or released yet."""
     given = dict(options)
     file, rng, identity_of = (given.pop(name, None) for name in ("file", "rng", "identity_of"))
-    stream_from(rng)
+    open_stream(rng)
     check_ledger(ledger, rng)
     check_identities(identity_of, False, given.get("pin", "auto"))
     if file is not None:

@@ -184,7 +184,7 @@ def _pure_outcome(
         epsilon = -2 * math.log1p(-advantage) if mechanism == "laplace" else 2 * math.atanh(advantage)
 
     def make(spend: float) -> LaplaceNoise | StaircaseNoise:
-        return kind.calibrated(spend, width)
+        return kind.calibrate(spend, width)
 
     law = make(epsilon)
     impostor, genuine = need.clamped(score_range)
@@ -223,11 +223,11 @@ def _outcome(
     elif calibration == "analytic":
         scale = gaussian.calibrate(promise.epsilon, promise.delta, sensitivity)
     else:
-        mu = gaussian.rule_mu(promise.epsilon, promise.delta, calibration)
+        mu = gaussian.compute_rule_mu(promise.epsilon, promise.delta, calibration)
         scale = sensitivity / mu
-        if gaussian.exceeds(promise.epsilon, mu, math.log(promise.delta)) > 0:
+        if gaussian.bound_excess(promise.epsilon, mu, math.log(promise.delta)) > 0:
             private = False
-            note = f"not private: its true epsilon is {format_number(gaussian.epsilon_of(promise.delta, mu))}"
+            note = f"not private: its true epsilon is {format_number(gaussian.find_epsilon(promise.delta, mu))}"
     impostor, genuine = need.clamped(score_range)
     moved = decisions.recalibrate(
         impostor, need.target, scale, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]

@@ -294,14 +294,14 @@ def _additive(promise: Promise, within: tuple[float, float]) -> Iterator[tuple[s
         yield "gaussian", f"release_scores({budget}{window})", GaussianNoise(width / mu), pair
     spend = promise.pure(LaplaceProfile)
     call = f'release_scores(epsilon={spend:.6g}, mechanism="laplace"{window})'
-    yield "laplace", call, LaplaceNoise.calibrated(spend, width), LaplaceProfile(spend)
+    yield "laplace", call, LaplaceNoise.calibrate(spend, width), LaplaceProfile(spend)
     spend = promise.pure(staircase_profile)
     call = f'release_scores(epsilon={spend:.6g}, mechanism="staircase"{window})'
-    yield "staircase", call, StaircaseNoise.calibrated(spend, width), staircase_profile(spend)
+    yield "staircase", call, StaircaseNoise.calibrate(spend, width), staircase_profile(spend)
 
 
 def staircase_profile(epsilon: float) -> Profile:
-    return StaircaseNoise.calibrated(epsilon, 1.0).profile(1.0)  # the same at every width
+    return StaircaseNoise.calibrate(epsilon, 1.0).profile(1.0)  # the same at every width
 
 
 def unit_profile(dimension: int) -> Callable[[float], Profile]:
@@ -310,7 +310,7 @@ def unit_profile(dimension: int) -> Callable[[float], Profile]:
     def profile(epsilon: float) -> Profile:
         if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
             return PureProfile(epsilon)
-        return PrivUnit.calibrated(dimension, epsilon).profile
+        return PrivUnit.calibrate(dimension, epsilon).profile
 
     return profile
 
@@ -406,11 +406,11 @@ def _many(promise: Promise, queries: int, dimension: int, ranges: Sequence[tuple
     width = within[1] - within[0]
     spend, mu = promise.pure(unit_profile(dimension)), promise.mu()
     note = "the same for any number of queries, known in advance or not"
-    unit = PrivUnit.calibrated(dimension, spend)
+    unit = PrivUnit.calibrate(dimension, spend)
     call = f'release_index(epsilon={spend:.6g}, mechanism="privunit")'
     yield _candidate("privunit index", call, unit.std, unit.profile, promise, (-1.0, 1.0), note)
     spend = promise.pure()
-    each = StaircaseNoise.calibrated(spend / queries, width)
+    each = StaircaseNoise.calibrate(spend / queries, width)
     call = f'{queries} times release_scores(epsilon={spend / queries:.6g}, mechanism="staircase")'
     yield _candidate("staircase, query by query", call, each.std, PureProfile(spend), promise, within)
     if mu is not None:
@@ -432,7 +432,7 @@ def _gram(promise: Promise, records: int, dimension: int) -> Iterator[Candidate]
         return math.sqrt((1 / r if r < dimension else 0.0) + 2 * e**2 + r * e**4)
 
     sizes = sorted({min(dimension, max(2, round(2 ** (j / 2)))) for j in range(2, 26)})
-    pure = min((error(PrivUnit.calibrated(r, spend).std, r), r) for r in sizes)
+    pure = min((error(PrivUnit.calibrate(r, spend).std, r), r) for r in sizes)
     call = f"release_index(epsilon={spend:.6g}, components={pure[1]}).gram()"
     yield _candidate("privunit index", call, pure[0], PureProfile(spend), promise, full)
     if mu is not None:

@@ -117,4 +117,4 @@ def contract(
         raise InvalidInput(
             f"{stated[0].upper()}{stated[1:]} is out of reach: choose a bound that noise can make a difference to."
         )
-    return Contract(mu, gaussian.epsilon_of(delta, mu), delta, stated, "attack")
+    return Contract(mu, gaussian.find_epsilon(delta, mu), delta, stated, "attack")

@@ -1,4 +1,4 @@
-r"""Who counts as a neighbour, and how far one neighbour can move what is released.
+r"""Who counts as a neighbour, and how far one neighbour can move what is shape.
 
 A guarantee protects the difference between two *neighbouring* collections. Each class here names one notion of
 neighbour and answers, for each regime, how far the released object can move (its sensitivity). Every bound holds
@@ -42,7 +42,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleaseShape:
     """The public facts about a release that its sensitivity depends on.
 
     Attributes
@@ -82,7 +82,7 @@ class Adjacency(ABC):
         ``queries`` are the public queries of a batch, one a row (they are normalised here); None is one query.
         """
         low, high = check_score_range(score_range)
-        released = Released(regime, records, high - low)
+        shape = ReleaseShape(regime, records, high - low)
         if queries is not None:
             must = "a vector or a matrix of real numbers without zero rows"
             stack = np.atleast_2d(_validation.check_array(queries, "queries", must))
@@ -92,29 +92,29 @@ class Adjacency(ABC):
             if lengths.min() == 0:
                 _validation.reject("queries", must, stack)
             stack = stack / lengths
-            released = Released(regime, records, high - low, len(stack), spectral_norm(stack))
-        return self.of(released)
+            shape = ReleaseShape(regime, records, high - low, len(stack), spectral_norm(stack))
+        return self.bound_sensitivity(shape)
 
-    def of(self, released: Released) -> Sensitivity:
+    def bound_sensitivity(self, shape: ReleaseShape) -> Sensitivity:
         """The same for a described release, float error included."""
-        match released.regime:
+        match shape.regime:
             case "scores":
-                return self._scores(released)
+                return self._scores(shape)
             case "row":
-                return self._row(released)
+                return self._row(shape)
             case _:
-                return self._gram(released)
+                return self._gram(shape)
 
     @abstractmethod
-    def _scores(self, released: Released) -> Sensitivity: ...
+    def _scores(self, shape: ReleaseShape) -> Sensitivity: ...
 
     @abstractmethod
-    def _row(self, released: Released) -> Sensitivity: ...
+    def _row(self, shape: ReleaseShape) -> Sensitivity: ...
 
     @abstractmethod
-    def _gram(self, released: Released) -> Sensitivity: ...
+    def _gram(self, shape: ReleaseShape) -> Sensitivity: ...
 
-    def public(self) -> Adjacency:
+    def drop_labels(self) -> Adjacency:
         """What a guarantee keeps of this adjacency: all of it, less labels."""
         return self
 
@@ -132,15 +132,15 @@ class Replacement(Adjacency):
 
     kind = "replacement"
 
-    def _scores(self, released: Released) -> Sensitivity:
-        return _moved_rows(1, released)
+    def _scores(self, shape: ReleaseShape) -> Sensitivity:
+        return _moved_rows(1, shape)
 
-    def _row(self, released: Released) -> Sensitivity:
+    def _row(self, shape: ReleaseShape) -> Sensitivity:
         # The worst case replaces the row's own record: every other similarity moves.
-        return _moved_entries(released.records - 1, released.width)
+        return _moved_entries(shape.records - 1, shape.width)
 
-    def _gram(self, released: Released) -> Sensitivity:
-        return _moved_entries(2 * (released.records - 1), released.width)
+    def _gram(self, shape: ReleaseShape) -> Sensitivity:
+        return _moved_entries(2 * (shape.records - 1), shape.width)
 
     def describe(self) -> str:
         return "any one record was replaced by any other record, real or made up"
@@ -195,28 +195,28 @@ class Identity(Adjacency):
         ):
             object.__setattr__(self, name, value)
 
-    def _scores(self, released: Released) -> Sensitivity:
-        return _moved_rows(self._group(released), released)
+    def _scores(self, shape: ReleaseShape) -> Sensitivity:
+        return _moved_rows(self._group(shape), shape)
 
-    def _row(self, released: Released) -> Sensitivity:
+    def _row(self, shape: ReleaseShape) -> Sensitivity:
         # If the row's own identity is replaced every other similarity may move, as for one record.
-        return _moved_entries(released.records - 1, released.width)
+        return _moved_entries(shape.records - 1, shape.width)
 
-    def _gram(self, released: Released) -> Sensitivity:
-        n, g = released.records, self._group(released)
+    def _gram(self, shape: ReleaseShape) -> Sensitivity:
+        n, g = shape.records, self._group(shape)
         moved = 2 * g * (n - g) + g * (g - 1)
-        by_entries = _moved_entries(moved, released.width)
+        by_entries = _moved_entries(moved, shape.width)
         if g == 1:
             return by_entries
         # The geometry of the elliptope does better than counting entries: docs/sensitivity.md, theorem 3.
         flipped = min(g, n / 2)
-        geometric = math.sqrt(8 * flipped * (n - flipped)) + 2 * math.sqrt(moved) * released.rounding
+        geometric = math.sqrt(8 * flipped * (n - flipped)) + 2 * math.sqrt(moved) * shape.rounding
         return Sensitivity(min(by_entries.l2, geometric), by_entries.l1, moved)
 
-    def _group(self, released: Released) -> int:
-        return min(self.largest, released.records)
+    def _group(self, shape: ReleaseShape) -> int:
+        return min(self.largest, shape.records)
 
-    def public(self) -> Identity:
+    def drop_labels(self) -> Identity:
         return self._bare(self.centroids, self.identities, self.largest)
 
     @classmethod
@@ -286,17 +286,17 @@ class GramRadius(Adjacency):
         """Whether this radius covers the replacement of any one of ``n`` records."""
         return self.radius >= Replacement().sensitivity("gram", n).l2
 
-    def _scores(self, released: Released) -> Sensitivity:
+    def _scores(self, shape: ReleaseShape) -> Sensitivity:
         raise InvalidInput(
-            f"GramRadius is an adjacency on Gram matrices and says nothing about a release of {released.regime}; use "
+            f"GramRadius is an adjacency on Gram matrices and says nothing about a release of {shape.regime}; use "
             "Replacement() or Identity(labels), or release_gram."
         )
 
     _row = _scores
 
-    def _gram(self, released: Released) -> Sensitivity:
-        moved = released.records * (released.records - 1)
-        l2 = self.radius + 2 * math.sqrt(moved) * released.rounding
+    def _gram(self, shape: ReleaseShape) -> Sensitivity:
+        moved = shape.records * (shape.records - 1)
+        l2 = self.radius + 2 * math.sqrt(moved) * shape.rounding
         return Sensitivity(l2, l2 * math.sqrt(moved), moved)
 
     def describe(self) -> str:
@@ -344,11 +344,11 @@ def _moved_entries(moved: int, width: float) -> Sensitivity:
     return Sensitivity(width * math.sqrt(moved), width * moved, moved)
 
 
-def _moved_rows(rows: int, released: Released) -> Sensitivity:
+def _moved_rows(rows: int, shape: ReleaseShape) -> Sensitivity:
     """So many records, each moving its scores under all the queries."""
-    by_entries = _moved_entries(rows * released.queries, released.width)
-    if released.queries == 1:
+    by_entries = _moved_entries(rows * shape.queries, shape.width)
+    if shape.queries == 1:
         return by_entries
     # |(e - e') Q^T| <= |e - e'| |Q|_2 <= 2 |Q|_2 for each record, plus float error on both sides.
-    one = 2 * released.query_norm + 2 * math.sqrt(released.queries) * released.rounding
+    one = 2 * shape.query_norm + 2 * math.sqrt(shape.queries) * shape.rounding
     return Sensitivity(min(by_entries.l2, one * math.sqrt(rows)), by_entries.l1, by_entries.moved)

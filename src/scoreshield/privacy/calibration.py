@@ -34,7 +34,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _MILLS_ERROR = 1e-12
 
 
-def log_delta(epsilon: float, mu: float) -> tuple[float, float]:
+def compute_log_delta(epsilon: float, mu: float) -> tuple[float, float]:
     """The logarithm of the exact delta of Gaussian noise at ``epsilon`` >= 0, and a bound on its numerical error."""
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if low < -8:
@@ -60,41 +60,41 @@ def log_delta(epsilon: float, mu: float) -> tuple[float, float]:
     return value, loss + 1e-15 * (4 + low * low + epsilon)
 
 
-def delta_of(epsilon: float, mu: float) -> float:
+def compute_delta(epsilon: float, mu: float) -> float:
     """The exact delta of Gaussian noise at ``epsilon``, rounded up: never 0, since Gaussian noise is never pure."""
-    value, error = log_delta(epsilon, mu)
+    value, error = compute_log_delta(epsilon, mu)
     return min(1.0, max(math.exp(value + error), LEAST_DELTA))
 
 
-def exceeds(epsilon: float, mu: float, log_target: float) -> float:
+def bound_excess(epsilon: float, mu: float, log_target: float) -> float:
     """How far log delta may lie above a target: at most 0 means that (epsilon, delta) holds for certain.
 
-    The error counts twice, so that asking ``delta_of`` afterwards, with an error of its own, never contradicts it.
+    The error counts twice, so that asking ``compute_delta`` afterwards, with an error of its own, never contradicts it.
     """
-    value, error = log_delta(epsilon, mu)
+    value, error = compute_log_delta(epsilon, mu)
     return value + 2 * error - log_target
 
 
-def epsilon_of(delta: float, mu: float) -> float:
+def find_epsilon(delta: float, mu: float) -> float:
     """The least epsilon >= 0 that Gaussian noise has at ``delta`` in (0, 1), rounded up; 0 where nothing moves."""
     if mu == 0:
         return 0.0
     target = math.log(delta)
-    if exceeds(0.0, mu, target) <= 0:
+    if bound_excess(0.0, mu, target) <= 0:
         return 0.0
     high = max(1.0, mu * mu)
-    while exceeds(high, mu, target) > 0:
+    while bound_excess(high, mu, target) > 0:
         high *= 2
-    root = float(brentq(exceeds, 0.0, high, args=(mu, target), xtol=1e-300, rtol=1e-14, maxiter=500))
-    return _step_until(root, lambda epsilon: exceeds(epsilon, mu, target) <= 0, upward=True)
+    root = float(brentq(bound_excess, 0.0, high, args=(mu, target), xtol=1e-300, rtol=1e-14, maxiter=500))
+    return _step_until(root, lambda epsilon: bound_excess(epsilon, mu, target) <= 0, upward=True)
 
 
-def mu_of(epsilon: float, delta: float) -> float:
+def find_mu(epsilon: float, delta: float) -> float:
     """The largest sensitivity-to-noise ratio that meets (epsilon, delta), rounded down."""
     target = math.log(delta)
 
     def excess(log_mu: float) -> float:
-        return exceeds(epsilon, math.exp(log_mu), target)
+        return bound_excess(epsilon, math.exp(log_mu), target)
 
     # The answer lies near a textbook rule; widen until it is bracketed.
     low = math.log(epsilon / math.sqrt(2 * (math.log(2) - target) + 2 * epsilon))
@@ -104,7 +104,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     while excess(high) <= 0:
         high += 1
     root = math.exp(brentq(excess, low, high, xtol=1e-13, rtol=1e-14, maxiter=500))
-    return _step_until(root, lambda mu: exceeds(epsilon, mu, target) <= 0, upward=False)
+    return _step_until(root, lambda mu: bound_excess(epsilon, mu, target) <= 0, upward=False)
 
 
 @validate(epsilon=check_epsilon, delta=check_inside_unit, sensitivity=check_positive, method=one_of(METHODS))
@@ -121,7 +121,7 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
 
     Returns
     -------
-    The scale, rounded up so that the exact delta never exceeds the asked one.
+    The scale, rounded up so that the exact delta never bound_excess the asked one.
 
     Raises
     ------
@@ -131,11 +131,11 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
     if not 1e-100 <= sensitivity <= 1e100:
         _validation.reject("sensitivity", "between 1e-100 and 1e100", sensitivity)
     if method == "analytic":
-        return _scale(sensitivity, mu_of(epsilon, delta))
-    mu = rule_mu(epsilon, delta, method)
-    if exceeds(epsilon, mu, math.log(delta)) > 0:
-        true_delta, true_epsilon = delta_of(epsilon, mu), epsilon_of(delta, mu)
-        analytic = _scale(sensitivity, mu_of(epsilon, delta))
+        return _scale(sensitivity, find_mu(epsilon, delta))
+    mu = compute_rule_mu(epsilon, delta, method)
+    if bound_excess(epsilon, mu, math.log(delta)) > 0:
+        true_delta, true_epsilon = compute_delta(epsilon, mu), find_epsilon(delta, mu)
+        analytic = _scale(sensitivity, find_mu(epsilon, delta))
         raise InvalidCalibration(
             f"The {method} rule is not ({epsilon:g}, {delta:g})-private: its scale {_scale(sensitivity, mu):.6g} has "
             f"delta {true_delta:.3g} at epsilon {epsilon:g} and epsilon {true_epsilon:.4g} at delta {delta:g}; use "
@@ -147,7 +147,7 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
     return _scale(sensitivity, mu)
 
 
-def rule_mu(epsilon: float, delta: float, method: str) -> float:
+def compute_rule_mu(epsilon: float, delta: float, method: str) -> float:
     """The ratio sensitivity / scale that a textbook rule asks for, whether or not the rule is valid there."""
     numerator = 2.0 if method == "conservative" else 1.25
     return epsilon / math.sqrt(2 * (math.log(numerator) - math.log(delta)))

@@ -24,8 +24,15 @@ from scoreshield import _validation
 from scoreshield._validation import one_of, validate
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy.filters import Headroom, PrivacyFilter
-from scoreshield.privacy.losses import LossLaw, log_moment, loss_law, profile_of, pure_epsilon, residual
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, rounded_up
+from scoreshield.privacy.losses import (
+    LossLaw,
+    compute_log_moment,
+    compute_residual,
+    extract_profile,
+    find_pure_epsilon,
+    make_loss_law,
+)
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, round_up
 
 __all__ = ["BudgetExceeded", "Headroom", "PrivacyFilter", "compose", "group", "parallel"]
 
@@ -61,7 +68,7 @@ def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     """
     if not isinstance(items, Iterable):
         _validation.reject("items", "a list of guarantees, releases or profiles", items)
-    counts = Counter(profile_of(item) for item in items)
+    counts = Counter(extract_profile(item) for item in items)
     if not counts:
         raise InvalidInput("compose needs at least one guarantee, release or profile; got none.")
     pure = _sum_up(counts)
@@ -91,7 +98,7 @@ def parallel(items: Iterable[Any]) -> Profile:
     Sound only if who reads which record was settled without looking at the records (by position, by a public label, or
     by an earlier release that was paid for), so that changing one record changes the input of one mechanism.
     """
-    profiles = list(dict.fromkeys(profile_of(item) for item in items))
+    profiles = list(dict.fromkeys(extract_profile(item) for item in items))
     if not profiles:
         raise InvalidInput("parallel needs at least one guarantee, release or profile; got none.")
     if len(profiles) == 1:
@@ -99,7 +106,7 @@ def parallel(items: Iterable[Any]) -> Profile:
     if all(isinstance(profile, GaussianProfile) for profile in profiles):
         return max(profiles, key=lambda profile: profile.mu)  # type: ignore[attr-defined]
     if all(isinstance(profile, PureProfile) for profile in profiles):
-        return max(profiles, key=pure_epsilon)
+        return max(profiles, key=find_pure_epsilon)
     # The largest of convex curves is convex, so the broken line through its values lies above it.
     far = min(_FARTHEST, max(_reach(profile) for profile in profiles))
     losses = np.union1d(np.linspace(0, far, _KNOTS), [min(_reach(profile), far) for profile in profiles])
@@ -115,17 +122,17 @@ def group(item: Any, records: int) -> Profile:
     entries, calibrating for them (``Identity``) asks for less noise than this does. A curve without a pure end is
     refused.
     """
-    profile = profile_of(item)
+    profile = extract_profile(item)
     size = _validation.check_count(records, "records")
     if size == 1:
         return profile
     if isinstance(profile, GaussianProfile):
-        return GaussianProfile(rounded_up(size * Fraction(profile.mu)))
-    if math.isinf(pure_epsilon(profile)):
+        return GaussianProfile(round_up(size * Fraction(profile.mu)))
+    if math.isinf(find_pure_epsilon(profile)):
         raise InvalidInput(
             "A group of records has no useful bound under a curve that is not pure; calibrate with Identity(labels)."
         )
-    return PureProfile(rounded_up(size * Fraction(pure_epsilon(profile))))
+    return PureProfile(round_up(size * Fraction(find_pure_epsilon(profile))))
 
 
 class _Part(NamedTuple):
@@ -159,7 +166,7 @@ class _Convolution:
         """Delta at the knots: the convolution, or the best Renyi order where that is less; 0 at the pure epsilon."""
         middle = min(self._middle(), pure, _FARTHEST)
         moments = np.array([self._moment(order) for order in _ORDERS])
-        mass = sum(number * residual(profile) for profile, number in self._counts.items())
+        mass = sum(number * compute_residual(profile) for profile, number in self._counts.items())
         tail = float(np.min((moments - _ORDER_SLACK - math.log(_FAINTEST)) / (_ORDERS - 1)))
         far = min(max(middle, tail) if mass < _FAINTEST else middle, pure, _FARTHEST)
         losses = np.union1d(np.linspace(0, middle, _KNOTS), np.linspace(middle, far, _KNOTS // 4))
@@ -192,13 +199,13 @@ class _Convolution:
         return math.fsum(number * math.log1p(-beyond[profile]) for profile, number in self._counts.items())
 
     def _moment(self, order: float) -> float:
-        return math.fsum(number * log_moment(profile, order) for profile, number in self._counts.items())
+        return math.fsum(number * compute_log_moment(profile, order) for profile, number in self._counts.items())
 
     def _law(self, profile: Profile) -> _Part:
         """The profile on the grid."""
         points = max(2, math.ceil(min(_reach(profile), _FARTHEST) / self._step) + 1)
         losses = self._step * np.arange(points, dtype=np.float64)
-        law = loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
+        law = make_loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
         masses = _both_sides(law)
         norm = math.sqrt(sum(mass * mass for mass in masses.values()))
         # Reading delta off the law subtracts two sums of at most 1, each rounded.
@@ -233,16 +240,16 @@ def _reach(profile: Profile) -> float:
     """Where the profile ends: its pure epsilon, or where next to nothing is left."""
     if isinstance(profile, CurveProfile):
         return profile.losses[-1]
-    pure = pure_epsilon(profile)
+    pure = find_pure_epsilon(profile)
     return pure if math.isfinite(pure) else profile.epsilon_at(_TAIL)
 
 
 def _sum_up(counts: Counter[Profile]) -> float:
     """The sum of the pure epsilons, rounded up; infinite where one has none."""
-    epsilons = {profile: pure_epsilon(profile) for profile in counts}
+    epsilons = {profile: find_pure_epsilon(profile) for profile in counts}
     if math.inf in epsilons.values():
         return math.inf
-    return rounded_up(sum((number * Fraction(epsilons[profile]) for profile, number in counts.items()), Fraction(0)))
+    return round_up(sum((number * Fraction(epsilons[profile]) for profile, number in counts.items()), Fraction(0)))
 
 
 def _root_of_squares(counts: Counter[Profile]) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import GramRadius, Identity, Released
+from scoreshield.privacy.adjacency import GramRadius, Identity, ReleaseShape
 from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
@@ -130,7 +130,7 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     if guarantee.mechanism == "privunit" or (guarantee.mechanism == "gaussian" and regime != "histogram"):
         return True
     queries = guarantee.shape[0] if regime == "scores" and len(guarantee.shape) == 2 else 1
-    return adjacency.of(Released("scores", max(rows), queries=queries)).moved == 1
+    return adjacency.bound_sensitivity(ReleaseShape("scores", max(rows), queries=queries)).moved == 1
 
 
 def _rows(guarantee: Guarantee) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ def _screening(guarantee: Guarantee) -> Delta | None:
         return None
     if refined:
         width = max(round(high / grid) - round(low / grid), math.ceil((high - low) / grid)) * grid
-        if not math.isclose(guarantee.scale, StaircaseNoise.calibrated(refining, width, grid).std, rel_tol=_REPEATED):
+        if not math.isclose(guarantee.scale, StaircaseNoise.calibrate(refining, width, grid).std, rel_tol=_REPEATED):
             return None
     return PureProfile((screening + refining) * (1 - _ROUNDING)).delta_at
 
@@ -223,7 +223,7 @@ def _selection(guarantee: Guarantee) -> Delta | None:
 def _privunit(guarantee: Guarantee) -> Delta | None:
     """PrivUnit on each record of an identity, beside the covariance of a private PCA where there is one."""
     told, group = guarantee.details, _group(guarantee)
-    maker = PrivUnit.calibrated(guarantee.shape[1], told["epsilon_per_record"])
+    maker = PrivUnit.calibrate(guarantee.shape[1], told["epsilon_per_record"])
     stated = (told["cap_probability"], told["cap_height"], told["shrinkage"], guarantee.scale, guarantee.grid)
     if not np.allclose(stated, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
         return None

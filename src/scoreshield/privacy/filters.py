@@ -32,7 +32,13 @@ from scoreshield import _validation
 from scoreshield._validation import validate
 from scoreshield.errors import BudgetExceeded, InvalidInput
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.losses import dominating_mu, log_moment, profile_of, pure_epsilon, residual
+from scoreshield.privacy.losses import (
+    compute_log_moment,
+    compute_residual,
+    extract_profile,
+    find_dominating_mu,
+    find_pure_epsilon,
+)
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 
 #: Of this rule book; a number never changes meaning, so an old ledger is always judged by its own rules. Book 1 rounds
@@ -159,16 +165,21 @@ class Sums:
         )
 
 
-def cost_of(profile: Profile, epsilon: float, delta: float) -> Sums:
+def compute_cost(profile: Profile, epsilon: float, delta: float) -> Sums:
     """What one charge adds to the sums of a budget."""
     return _cost(profile, *_limits(epsilon, delta).orders)
 
 
 @functools.lru_cache(maxsize=4096)
 def _cost(profile: Profile, *orders: float) -> Sums:
-    mu = dominating_mu(profile)
+    mu = find_dominating_mu(profile)
     squared = mu * mu
-    numbers = (pure_epsilon(profile), squared, residual(profile), *(log_moment(profile, order) for order in orders))
+    numbers = (
+        find_pure_epsilon(profile),
+        squared,
+        compute_residual(profile),
+        *(compute_log_moment(profile, order) for order in orders),
+    )
     pure, squared_mu, rest, *moments = (Fraction(number) if math.isfinite(number) else math.inf for number in numbers)
     return Sums(1, int(isinstance(profile, GaussianProfile)), pure, squared_mu, rest, tuple(moments), profile)
 
@@ -234,7 +245,7 @@ def _limits(epsilon: float, delta: float) -> _Limits:
     if not delta:
         return _Limits(orders)
     # Rounded down, so that the sum, rounded to nearest, stays within.
-    squared_mu = gaussian.mu_of(epsilon, _ONE_KIND * delta) ** 2 * (1 - 1e-14)
+    squared_mu = gaussian.find_mu(epsilon, _ONE_KIND * delta) ** 2 * (1 - 1e-14)
     caps, mixed_caps = (_moment_caps(epsilon, delta, orders, share) for share in (_ONE_KIND, _BOTH_KINDS))
     return _Limits(orders, caps, mixed_caps, squared_mu)
 
@@ -287,7 +298,7 @@ class PrivacyFilter:
     @validate()
     def would_fit(self, item: Any) -> bool:
         """Whether the budget covers this mechanism on top of everything charged so far."""
-        profile = profile_of(item)
+        profile = extract_profile(item)
         return self._fits(_Cost.of(self._sums + self._cost(profile)), profile)
 
     def would_fit_by_book_1(self, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
@@ -305,7 +316,7 @@ class PrivacyFilter:
     @validate()
     def spend(self, item: Any) -> None:
         """Charge it, or raise :class:`BudgetExceeded` and charge nothing."""
-        profile = profile_of(item)
+        profile = extract_profile(item)
         if not self.would_fit(profile):
             raise self.refusal(profile)
         self._charged[profile] += 1
@@ -336,8 +347,8 @@ class PrivacyFilter:
     @validate()
     def asked(self, item: Any) -> float:
         """The epsilon of one mechanism by itself at the budget's delta; a pure mechanism counts in full."""
-        profile = profile_of(item)
-        pure = pure_epsilon(profile)
+        profile = extract_profile(item)
+        pure = find_pure_epsilon(profile)
         if isinstance(profile, CurveProfile):  # it may end in 0 far beyond the epsilon it was made for
             return min(pure, profile.epsilon_at(self.delta))
         return pure if math.isfinite(pure) else profile.epsilon_at(self.delta)
@@ -352,7 +363,7 @@ class PrivacyFilter:
         if self._sums.only is not None:
             bounds.append(self.asked(self._sums.only))
         if self.delta and 0 < total.squared_mu < math.inf:  # the square of a tiny mu is 0
-            bounds.append(gaussian.epsilon_of(self.delta, math.sqrt(total.squared_mu)))
+            bounds.append(gaussian.find_epsilon(self.delta, math.sqrt(total.squared_mu)))
         if total.residual < self.delta:
             spare = math.log(self.delta - total.residual)
             bounds.extend(
@@ -373,9 +384,9 @@ class PrivacyFilter:
         pure = _largest(lambda value: self.would_fit(PureProfile(value)), self.epsilon, exact)
         if not self.delta:
             return Headroom(pure, 0.0, 0.0)
-        most = gaussian.mu_of(self.epsilon, self.delta)
+        most = gaussian.find_mu(self.epsilon, self.delta)
         mu = _largest(lambda value: self.would_fit(GaussianProfile(value)), most, most)
-        return Headroom(pure, mu, gaussian.epsilon_of(self.delta, mu) if mu else 0.0)
+        return Headroom(pure, mu, gaussian.find_epsilon(self.delta, mu) if mu else 0.0)
 
     def _fits(self, total: _Cost, last: Profile | None) -> bool:
         if (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scoreshield import _validation
-from scoreshield._loading import first_line
+from scoreshield._loading import describe_error
 from scoreshield._validation import check_real, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
@@ -79,7 +79,7 @@ class Guarantee:
     grid_sensitivity: float
     scale: float
     grid: float
-    noise: Any  # a Law, or None
+    noise: Any  # a NoiseLaw, or None
     profile: Profile
     sampler: str
     claimed: tuple[float, float] | None = None
@@ -192,7 +192,9 @@ class Guarantee:
                 details=dict(data["details"]),
             )
         except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
-            raise InvalidInput(f"The guarantee in the file is not complete or not valid: {first_line(error)}") from None
+            raise InvalidInput(
+                f"The guarantee in the file is not complete or not valid: {describe_error(error)}"
+            ) from None
         from scoreshield.privacy.consistency import is_consistent
 
         try:

@@ -42,7 +42,7 @@ class LossLaw(NamedTuple):
     infinite: float  # P[L = infinity]
 
 
-def profile_of(item: Any) -> Profile:
+def extract_profile(item: Any) -> Profile:
     """The profile of a profile, a guarantee or a release."""
     if isinstance(item, Profile):
         return item
@@ -52,7 +52,7 @@ def profile_of(item: Any) -> Profile:
     return profile
 
 
-def pure_epsilon(profile: Profile) -> float:
+def find_pure_epsilon(profile: Profile) -> float:
     """The epsilon at which delta is 0; infinite where there is none."""
     if not isinstance(profile, CurveProfile):
         return profile.epsilon_at(0.0)
@@ -60,12 +60,12 @@ def pure_epsilon(profile: Profile) -> float:
     return min((loss for loss, delta in knots if delta == 0), default=math.inf)
 
 
-def residual(profile: Profile) -> float:
+def compute_residual(profile: Profile) -> float:
     """The probability that a profile leaves with no bound on the loss at all."""
     return profile.deltas[-1] if isinstance(profile, CurveProfile) else 0.0
 
 
-def dominating_mu(profile: Profile) -> float:
+def find_dominating_mu(profile: Profile) -> float:
     r"""A mu such that Gaussian noise with it tells at least as much, at every epsilon; infinite where there is none.
 
     A pure epsilon is covered by the least mu with :math:`\Phi(-\mu/2) \le 1/(1 + e^\epsilon)`: the curve of randomised
@@ -73,14 +73,14 @@ def dominating_mu(profile: Profile) -> float:
     """
     if isinstance(profile, GaussianProfile):
         return profile.mu
-    epsilon = pure_epsilon(profile)
+    epsilon = find_pure_epsilon(profile)
     if epsilon < 1:
         return 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2))) * _UP
     return -2 * float(ndtri_exp(-float(np.logaddexp(0, epsilon)))) * _UP if math.isfinite(epsilon) else math.inf
 
 
 @validate()
-def log_moment(profile: Profile, order: float) -> float:
+def compute_log_moment(profile: Profile, order: float) -> float:
     r""":math:`\ln E[e^{(\alpha-1) L}] = (\alpha-1) D_\alpha` at ``order`` > 1, rounded up.
 
     A curve that ends above 0 leaves a loss without bound on a mass of that size. That mass is charged apart, and the
@@ -104,7 +104,7 @@ def log_moment(profile: Profile, order: float) -> float:
             return _curve_moment(profile, order)
 
 
-def loss_law(losses: Float, deltas: Float) -> LossLaw:
+def make_loss_law(losses: Float, deltas: Float) -> LossLaw:
     r"""The law whose :math:`\delta` is the broken line through the knots, in :math:`e^\epsilon`, from above.
 
     With x = e^loss and slopes s_i of the segments, the mass at knot i is x_i (s_i - s_{i-1}); a mass that rounding made
@@ -135,8 +135,8 @@ def _curve_moment(profile: CurveProfile, order: float) -> float:
     if profile.losses[-1] > 700:  # further than a curve looks
         return math.inf
     if len(profile.losses) == 1:
-        return order * math.log1p(residual(profile))
-    law = loss_law(np.array(profile.losses), np.array(profile.deltas))
+        return order * math.log1p(compute_residual(profile))
+    law = make_loss_law(np.array(profile.losses), np.array(profile.deltas))
     exponents = np.concatenate([(order - 1) * law.losses, -order * law.losses, [0.0, (order - 1) * law.losses[-1]]])
     weights = np.concatenate([law.masses, law.masses, [law.centre, order * law.infinite]])
     used = weights > 0  # a weight may be the smallest double there is, which has no reciprocal

@@ -75,7 +75,7 @@ class PrivUnit:
 
     @classmethod
     @validate(dimension=whole_from(2), epsilon=check_positive)
-    def calibrated(cls, dimension: int, epsilon: float) -> PrivUnit:
+    def calibrate(cls, dimension: int, epsilon: float) -> PrivUnit:
         """The best unbiased mechanism for this dimension and budget; checked in 50 digits, rounded to the safe side."""
         if dimension > LARGEST_DIMENSION:
             _validation.reject("dimension", f"at most {LARGEST_DIMENSION}", dimension)

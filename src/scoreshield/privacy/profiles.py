@@ -31,7 +31,7 @@ Float = NDArray[np.float64]
 _UP = 1 + 2.0**-45
 
 
-def rounded_up(value: Fraction) -> float:
+def round_up(value: Fraction) -> float:
     """The least double that is not below a fraction."""
     found = float(value)
     return found if Fraction(found) >= value else math.nextafter(found, math.inf)
@@ -77,10 +77,10 @@ class GaussianProfile(Profile):
     mu: float
 
     def delta_at(self, epsilon: float) -> float:
-        return gaussian.delta_of(epsilon, self.mu)
+        return gaussian.compute_delta(epsilon, self.mu)
 
     def epsilon_at(self, delta: float) -> float:
-        return math.inf if delta == 0 else gaussian.epsilon_of(delta, self.mu)
+        return math.inf if delta == 0 else gaussian.find_epsilon(delta, self.mu)
 
     def tpr_at(self, fpr: ArrayLike) -> Any:
         return ndtr(ndtri(np.asarray(fpr, dtype=np.float64)) + self.mu)

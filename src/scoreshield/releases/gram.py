@@ -21,12 +21,12 @@ from scoreshield.geometry.elliptope import needs_memory, project_elliptope
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
     Adjacency,
-    Released,
+    ReleaseShape,
     Replacement,
 )
 from scoreshield.privacy.noise import add_noise
-from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.pipeline import Collection, Contract, Noise, Prepared
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.pipeline import CalibratedNoise, PendingRelease, PrivacyRequest, PrivateCollection
 from scoreshield.releases.results import GramRelease
 
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
@@ -70,14 +70,14 @@ def release_gram(
     Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection holds about six while it
     runs, and leaves one.
     """
-    contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
-    contract.many_move("a Gram matrix")
+    contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract.require_gaussian("a Gram matrix")
     if projection == "none" and denoise not in ("projection", "none"):
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     if max_iterations is not None:
         max_iterations = _validation.check_count(max_iterations, "max_iterations")
-    source = Collection.check(embeddings, adjacency, least=2)
-    sampler = sampler_name(rng)
+    source = PrivateCollection.check(embeddings, adjacency, least=2)
+    sampler = name_sampler(rng)
     method = "newton" if projection == "exact" else projection
     if "none" not in (projection, denoise):
         # Refuse a device that is not there, or too little memory, before any noise is drawn.
@@ -85,8 +85,8 @@ def release_gram(
         needs_memory(source.size, method, device)
 
     rounding = _embeddings.rounding_error(source.dimension, np.float64)
-    released = Released("gram", source.size, contract.width, rounding=rounding)
-    noise = contract.calibrate(source.adjacency.of(released), entries_per_draw=2)
+    released = ReleaseShape("gram", source.size, contract.width, rounding=rounding)
+    noise = contract.calibrate(source.adjacency.bound_sensitivity(released), entries_per_draw=2)
     guarantee = contract.guarantee(noise, source.adjacency, "gram", (source.size, source.size), sampler)
 
     def score() -> Float:
@@ -111,7 +111,7 @@ def release_gram(
             project.converged,
         )
 
-    return Prepared(guarantee, source.adjacency, rng, score, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 @dataclass
@@ -136,7 +136,9 @@ class _Projector:
         return end.matrix
 
 
-def _add_symmetric_noise(matrix: NDArray[np.float64], noise: Noise, stream: Stream, progress: Progress | None) -> None:
+def _add_symmetric_noise(
+    matrix: NDArray[np.float64], noise: CalibratedNoise, stream: Stream, progress: Progress | None
+) -> None:
     """Noise on the upper triangle, drawn once, in place, tile by tile, and mirrored; the diagonal is the public 1."""
     n = len(matrix)
     for start in range(0, n, _TILE):

@@ -21,13 +21,13 @@ from scoreshield._validation import check_delta, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, ReleaseShape, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
-from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.pipeline import Collection, Prepared
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 from scoreshield.releases.results import HistogramRelease
 
 Float = NDArray[np.float64]
@@ -72,8 +72,8 @@ def release_histogram(
         _validation.reject("delta", "above 0 for Gaussian noise and 0 for geometric", delta)
     low, high = check_score_range(score_range)
     edges = _edges(bins, low, high)
-    source = Collection.check(embeddings, adjacency, least=1 if query is not None else 2)
-    if source.adjacency.of(Released("scores", source.size)).moved > 1:
+    source = PrivateCollection.check(embeddings, adjacency, least=1 if query is not None else 2)
+    if source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size)).moved > 1:
         raise InvalidInput("A histogram protects single records, or identities with centroids=True.")
     if query is None and norm != "unit":
         raise InvalidInput("All pairs need unit rows: leave norm='ball' out, or give a query.")
@@ -82,7 +82,7 @@ def release_histogram(
         queries, single = _embeddings.as_queries(query, source.dimension)
         if not single and len(queries) != 1:
             raise InvalidInput("A histogram takes one query, or None for all pairs.")
-    sampler = sampler_name(rng)
+    sampler = name_sampler(rng)
     moved = 1 if query is not None else source.size - 1
     l1, l2 = 2.0 * moved, math.sqrt(2) * moved
 
@@ -102,7 +102,7 @@ def release_histogram(
         delta=delta,
         mechanism=mechanism,
         calibration="pure" if mechanism == "geometric" else "analytic",
-        adjacency=source.adjacency.public(),
+        adjacency=source.adjacency.drop_labels(),
         regime="histogram",
         shape=(len(edges) - 1,),
         score_range=(low, high),
@@ -128,7 +128,7 @@ def release_histogram(
     def count() -> NDArray[np.int64]:
         return _count(source, queries, edges, norm)
 
-    return Prepared(guarantee, source.adjacency, rng, count, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, count, draw).release(ledger)
 
 
 def _edges(bins: Any, low: float, high: float) -> Float:
@@ -146,7 +146,7 @@ def _edges(bins: Any, low: float, high: float) -> Float:
     return edges.astype(np.float64)
 
 
-def _count(source: Collection, queries: Float | None, edges: Float, norm: str) -> NDArray[np.int64]:
+def _count(source: PrivateCollection, queries: Float | None, edges: Float, norm: str) -> NDArray[np.int64]:
     """Scores in each bin (left, right], as thresholds cut them; what lies outside goes to the ends."""
     inner = edges[1:-1]
     bins = len(edges) - 1
@@ -167,7 +167,7 @@ def _two_sided_geometric(stream: Stream, rate: float, count: int) -> NDArray[np.
     out = np.empty(count, dtype=np.int64)
     todo = np.arange(count)
     while len(todo):
-        size, minus = discrete.geometric(stream, rate, len(todo))
+        size, minus = discrete.draw_geometric(stream, rate, len(todo))
         good = ~(minus & (size == 0))
         out[todo[good]] = np.where(minus, -size, size)[good]
         todo = todo[~good]

@@ -25,9 +25,9 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import needs_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.index_plan import Plan, blocks
-from scoreshield.releases.pipeline import Collection, Prepared
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.index_plan import IndexPlan, blocks
+from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 from scoreshield.releases.results import Release
 
 Float = NDArray[np.float64]
@@ -35,7 +35,7 @@ Float = NDArray[np.float64]
 _SEARCH_ROWS = 65_536
 
 
-class Found(NamedTuple):
+class BestRecords(NamedTuple):
     """The best records of each query, best first: scores and indices, in that order, as FAISS returns them."""
 
     scores: Float
@@ -67,7 +67,7 @@ class IndexRelease(Release):
         """The standard deviation of the noise on a score whose clean value is 0."""
         return float(self.guarantee.details["score_std"])
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         steps = self.vectors / np.float32(self.guarantee.grid)
         if self.projection is not None:
             if self.projection.ndim != 2 or self.projection.dtype != np.float64:
@@ -97,7 +97,7 @@ class IndexRelease(Release):
         return scores[0] if single else scores
 
     @validate()
-    def search(self, query: ArrayLike, k: int) -> Found:
+    def search(self, query: ArrayLike, k: int) -> BestRecords:
         """The ``k`` best records of one query, (k,), or of each of a batch, (m, k), best first; fewer if there are."""
         k = min(_validation.check_count(k, "k"), len(self.vectors))
         queries, single = self._reduced(query)
@@ -109,8 +109,10 @@ class IndexRelease(Release):
             numbers = np.broadcast_to(np.arange(start, start + fresh.shape[1]), fresh.shape)
             scores, indices = _best(np.hstack([scores, fresh]), np.hstack([indices, numbers]), k)
         order = np.argsort(-scores, axis=1, kind="stable")
-        found = Found(np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1))
-        return Found(found.scores[0], found.indices[0]) if single else found
+        found = BestRecords(
+            np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1)
+        )
+        return BestRecords(found.scores[0], found.indices[0]) if single else found
 
     @validate()
     def gram(self, *, project: bool = False) -> Float:
@@ -196,12 +198,12 @@ def prepare_index(
     adjacency: Adjacency = Replacement(),  # noqa: B008
     rng: Rng = None,
     progress: Progress | None = None,
-) -> Prepared[_embeddings.Rows, IndexRelease]:
+) -> PendingRelease[_embeddings.Rows, IndexRelease]:
     """An index that nothing was charged for yet; the parameters are those of :func:`release_index`."""
-    source = Collection.check(embeddings, adjacency)
-    plan = Plan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
+    source = PrivateCollection.check(embeddings, adjacency)
+    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
     maker, shape = plan.maker(), (source.size, plan.components)
-    guarantee = plan.guarantee(maker, shape, sampler_name(rng))
+    guarantee = plan.guarantee(maker, shape, name_sampler(rng))
 
     def checked_rows() -> _embeddings.Rows:
         rows = source.rows()
@@ -220,7 +222,7 @@ def prepare_index(
                 progress(end, len(rows))
         return IndexRelease(guarantee, vectors, projection)
 
-    return Prepared(guarantee, source.adjacency, rng, checked_rows, draw)
+    return PendingRelease(guarantee, source.adjacency, rng, checked_rows, draw)
 
 
 @validate(dimension=whole_from(2))
@@ -232,7 +234,7 @@ def pair_components(epsilon: float, dimension: int) -> int:
     """
     best, least = 2, math.inf
     for r in range(2, dimension + 1):
-        maker = PrivUnit.calibrated(r, epsilon)
+        maker = PrivUnit.calibrate(r, epsilon)
         along = maker.second_moment
         unrelated, equal = 1 / r, along**2 + (1 - along) ** 2 / (r - 1)
         loss = (unrelated + equal) / maker.mean**4

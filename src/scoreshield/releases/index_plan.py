@@ -20,11 +20,11 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise, add_noise, grid_step
+from scoreshield.privacy.noise import GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
 from scoreshield.privacy.sampling.stream import Stream
-from scoreshield.releases.pipeline import Collection
+from scoreshield.releases.pipeline import PrivateCollection
 
 Float = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class GaussianRows:
         # Rows are of length one up to rounding; rounding to the grid moves each of the g r entries by one step more.
         self.sensitivity = 2 * math.sqrt(group) * (1 + (components + 8) * 2.0**-53)
         rough = self.sensitivity / mu
-        grid_step(rough)  # refuses noise that drowns everything
+        choose_grid_step(rough)  # refuses noise that drowns everything
         self.step = math.ldexp(1.0, math.frexp(rough)[1] - 1 - _GAUSSIAN_BITS)
         if 2.0**24 * self.step < 2:
             raise InvalidInput("At this epsilon the noise is too small for single precision to hold it; ask for less.")
@@ -63,7 +63,7 @@ class GaussianRows:
 
 
 @dataclass(frozen=True)
-class Plan:
+class IndexPlan:
     """The checked arguments, and how the budget is divided."""
 
     epsilon: float
@@ -80,14 +80,14 @@ class Plan:
     @classmethod
     def check(
         cls,
-        source: Collection,
+        source: PrivateCollection,
         epsilon: Any,
         delta: Any,
         mechanism: Any,
         components: Any,
         reduction: Any,
         pca_share: Any,
-    ) -> Plan:
+    ) -> IndexPlan:
         epsilon = _validation.check_epsilon(epsilon)
         delta = _validation.check_probability(delta, "delta", zero=True)
         mechanism = _validation.check_option(mechanism, "mechanism", MECHANISMS)
@@ -127,7 +127,7 @@ class Plan:
     def mu(self) -> float:
         """Of the whole release by Gaussian noise, or of the covariance beside PrivUnit."""
         epsilon = self.epsilon if self.mechanism == "gaussian" else self.epsilon * self.share
-        return gaussian.mu_of(epsilon, self.delta)
+        return gaussian.find_mu(epsilon, self.delta)
 
     @property
     def moment_mu(self) -> float:
@@ -140,7 +140,7 @@ class Plan:
 
     def maker(self) -> PrivUnit | GaussianRows:
         if self.mechanism == "privunit":
-            return PrivUnit.calibrated(self.components, self.per_record)
+            return PrivUnit.calibrate(self.components, self.per_record)
         share = math.sqrt(1 - self.share) * (1 - 2**-50) if self.share else 1.0
         return GaussianRows(self.components, self.group, self.mu * share)
 
@@ -162,7 +162,7 @@ class Plan:
         # |e e' - f f'|_F <= sqrt 2 for unit rows; entries rounded to the moment's step lengthen them a little.
         longer = (1 + math.sqrt(self.dimension) * _MOMENT_STEP) ** 2
         sensitivity = self.group * math.sqrt(2) * longer * (1 + 2**-48)
-        step = grid_step(sensitivity / self.moment_mu)
+        step = choose_grid_step(sensitivity / self.moment_mu)
         # d^2 entries, each one step more, and the rounding of a sum of n products to double precision.
         sensitivity += self.dimension * (step + self.records * 2.0**-52)
         return sensitivity, sensitivity / self.moment_mu * (1 + 2**-48), step
@@ -191,7 +191,7 @@ class Plan:
             return GaussianProfile(self.mu)
         if not self.share:
             alone = self.group == 1
-            return PrivUnit.calibrated(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
+            return PrivUnit.calibrate(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
         return _with_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
 
     def guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
@@ -220,7 +220,7 @@ class Plan:
             delta=self.delta,
             mechanism=self.mechanism,
             calibration="analytic" if self.delta else "pure",
-            adjacency=self.adjacency.public(),
+            adjacency=self.adjacency.drop_labels(),
             regime="index",
             shape=shape,
             score_range=FULL_RANGE,

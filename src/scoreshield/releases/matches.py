@@ -25,13 +25,13 @@ from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Released, Replacement, check_score_range
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, ReleaseShape, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import StaircaseNoise, add_noise, grid_step
+from scoreshield.privacy.noise import StaircaseNoise, add_noise, choose_grid_step
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling import discrete
-from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.pipeline import Collection, Prepared, steps_across, tie_break
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.pipeline import PendingRelease, PrivateCollection, count_steps, draw_tie_break
 from scoreshield.releases.results import MatchRelease, TopKRelease
 
 Selection = Literal["permute-and-flip", "gumbel"]
@@ -100,7 +100,7 @@ def prepare_matches(
     score_range: tuple[float, float] = FULL_RANGE,
     norm: str = "unit",
     rng: Rng = None,
-) -> Prepared[Float, MatchRelease]:
+) -> PendingRelease[Float, MatchRelease]:
     """A screening that nothing was charged for yet; the parameters are those of :func:`release_matches`."""
     epsilon = _validation.check_epsilon(epsilon)
     low, high = check_score_range(score_range)
@@ -123,7 +123,7 @@ def prepare_matches(
         delta=0.0,
         mechanism="screen-and-refine" if refine else "randomised-response",
         calibration="pure",
-        adjacency=source.adjacency.public(),
+        adjacency=source.adjacency.drop_labels(),
         regime="matches",
         shape=(source.size,),
         score_range=(low, high),
@@ -148,9 +148,9 @@ def prepare_matches(
         if law is not None:
             values = np.clip(scores[candidates], threshold, high)
             add_noise(values, law, step, stream)
-        return MatchRelease(guarantee=guarantee, candidates=candidates, noisy=values, tie_break=tie_break(stream))
+        return MatchRelease(guarantee=guarantee, candidates=candidates, noisy=values, tie_break=draw_tie_break(stream))
 
-    return Prepared(guarantee, source.adjacency, rng, score, draw)
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw)
 
 
 @clear_frames_on_error
@@ -182,14 +182,14 @@ def release_top_k(
     if k > source.size:
         _validation.reject("k", f"at most the number of records, {source.size:,}", k)
     each = epsilon / k
-    step = grid_step((high - low) / each)
-    width = steps_across(low, high, step)
+    step = choose_grid_step((high - low) / each)
+    width = count_steps(low, high, step)
     guarantee = Guarantee(
         epsilon=epsilon,
         delta=0.0,
         mechanism=mechanism,
         calibration="pure",
-        adjacency=source.adjacency.public(),
+        adjacency=source.adjacency.drop_labels(),
         regime="top-k",
         shape=(k,),
         score_range=(low, high),
@@ -217,37 +217,37 @@ def release_top_k(
             left = np.delete(left, found)
         return TopKRelease(guarantee=guarantee, indices=indices)
 
-    return Prepared(guarantee, source.adjacency, rng, score, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 def _inputs(
     embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Rng
-) -> tuple[Collection, Float, str, str]:
+) -> tuple[PrivateCollection, Float, str, str]:
     """The checked collection and query, the name of the sampler, and the norm."""
     norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency)
+    source = PrivateCollection.check(embeddings, adjacency)
     queries, single = _embeddings.as_queries(query, source.dimension)
     if not single and len(queries) != 1:
         raise InvalidInput("Give one query; each further one is a release of its own.")
-    moved = source.adjacency.of(Released("scores", source.size)).moved
+    moved = source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size)).moved
     if moved > 1:
         raise InvalidInput(
             f"This release is private where one record moves one score; an identity moves up to {moved:,} of them: use "
             "Identity(labels, centroids=True)."
         )
-    return source, queries, sampler_name(rng), norm
+    return source, queries, name_sampler(rng), norm
 
 
 def _kept(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:
     """Coins of probability e^epsilon / (1 + e^epsilon), exactly."""
-    return discrete.coins(
-        stream, discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete._rational(iv, epsilon)))), count
+    return discrete.flip_coins(
+        stream, discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, epsilon)))), count
     )
 
 
 def _staircase(epsilon: float, low: float, high: float) -> tuple[StaircaseNoise, float]:
-    step = grid_step(StaircaseNoise.calibrated(epsilon, high - low).std)
-    return StaircaseNoise.calibrated(epsilon, steps_across(low, high, step) * step, step), step
+    step = choose_grid_step(StaircaseNoise.calibrate(epsilon, high - low).std)
+    return StaircaseNoise.calibrate(epsilon, count_steps(low, high, step) * step, step), step
 
 
 def _at_most(value: Fraction) -> float:
@@ -264,8 +264,8 @@ def _gumbel(stream: Stream, steps: NDArray[np.float64], scale: float) -> int:
     """
     gap = steps.max() - steps
     while True:
-        proposed = discrete.below(stream, np.full(4 * len(steps), len(steps)))
-        accepted = discrete.geometric(stream, 1.0 / scale, len(proposed))[0] >= gap[proposed]
+        proposed = discrete.draw_below(stream, np.full(4 * len(steps), len(steps)))
+        accepted = discrete.draw_geometric(stream, 1.0 / scale, len(proposed))[0] >= gap[proposed]
         if accepted.any():
             return int(proposed[int(np.argmax(accepted))])
 
@@ -278,14 +278,14 @@ def _permute_and_flip(stream: Stream, steps: NDArray[np.float64], scale: float) 
     """
     order = _random_order(stream, len(steps))
     gap = steps.max() - steps[order]
-    heads = discrete.geometric(stream, 1.0 / scale, len(steps))[0] >= gap  # P[G >= j] = e^(-j / scale)
+    heads = discrete.draw_geometric(stream, 1.0 / scale, len(steps))[0] >= gap  # P[G >= j] = e^(-j / scale)
     return int(order[int(np.argmax(heads))])
 
 
 def _random_order(stream: Stream, count: int) -> NDArray[np.intp]:
     """A uniform permutation: that of random keys, all drawn again while two agree (equal keys have no random order)."""
     while True:
-        keys = discrete.below(stream, np.full(count, _KEYS))
+        keys = discrete.draw_below(stream, np.full(count, _KEYS))
         order = np.argsort(keys, kind="stable")
         if np.diff(keys[order]).all():
             return order

@@ -17,10 +17,10 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import Adjacency, Identity, Sensitivity, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, grid_step
-from scoreshield.privacy.noise.laws import Law
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, choose_grid_step
+from scoreshield.privacy.noise.laws import NoiseLaw
 from scoreshield.privacy.profiles import GaussianProfile, Profile
-from scoreshield.privacy.sampling.stream import Stream, check_process, stream_from, this_process
+from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, open_stream
 
 Clean = TypeVar("Clean")
 R = TypeVar("R")
@@ -32,19 +32,19 @@ PURE = ("laplace", "staircase")
 
 
 @dataclass(frozen=True)
-class Noise:
+class CalibratedNoise:
     """Calibrated noise: its law on each entry, its privacy, and the grid that entries live on."""
 
     sensitivity: float
     grid_sensitivity: float
     scale: float
-    law: Law
+    law: NoiseLaw
     step: float
     profile: Profile
 
 
 @dataclass(frozen=True)
-class Contract:
+class PrivacyRequest:
     """The checked privacy arguments that all releases share."""
 
     epsilon: float
@@ -64,7 +64,7 @@ class Contract:
         score_range: Any,
         unsafe: Any = False,
         mechanisms: tuple[str, ...] = ADDITIVE,
-    ) -> Contract:
+    ) -> PrivacyRequest:
         epsilon = _validation.check_epsilon(epsilon)
         delta = _validation.check_probability(delta, "delta", zero=True)
         mechanism = _validation.check_option(mechanism, "mechanism", mechanisms)
@@ -79,7 +79,7 @@ class Contract:
             _validation.reject("unsafe_reproduce_paper", "True or False", unsafe)
         return cls(epsilon, delta, mechanism, calibration, check_score_range(score_range), unsafe)
 
-    def many_move(self, what: str) -> None:
+    def require_gaussian(self, what: str) -> None:
         """Refuse noise that is private for one moved entry where one record moves many."""
         if self.mechanism in PURE:
             raise InvalidInput(
@@ -92,19 +92,19 @@ class Contract:
     def width(self) -> float:
         return self.score_range[1] - self.score_range[0]
 
-    def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> Noise:
+    def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> CalibratedNoise:
         """The noise for this sensitivity; rounding clean values to the grid moves each entry by one step more."""
         if self.mechanism in PURE:
             return self._pure(sensitivity)
         share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
-        step = grid_step(self._scale(sensitivity.l2) * share)
+        step = choose_grid_step(self._scale(sensitivity.l2) * share)
         on_grid = sensitivity.l2 + step * math.sqrt(sensitivity.moved)
         scale = self._scale(on_grid)
-        return Noise(
+        return CalibratedNoise(
             sensitivity.l2, on_grid, scale, GaussianNoise(scale * share), step, GaussianProfile(on_grid / scale)
         )
 
-    def _pure(self, sensitivity: Sensitivity) -> Noise:
+    def _pure(self, sensitivity: Sensitivity) -> CalibratedNoise:
         """Laplace or staircase noise: for one moved entry, whose two values are whole numbers of steps apart."""
         if sensitivity.moved > 1:
             raise InvalidInput(
@@ -117,25 +117,25 @@ class Contract:
         make: type[LaplaceNoise] | type[StaircaseNoise] = (
             LaplaceNoise if self.mechanism == "laplace" else StaircaseNoise
         )
-        step = grid_step(make.calibrated(self.epsilon, self.width).std)
-        width = steps_across(low, high, step) * step
-        law = make.calibrated(self.epsilon, width, step)
-        return Noise(sensitivity.l2, width, law.scale, law, step, law.profile(width))
+        step = choose_grid_step(make.calibrate(self.epsilon, self.width).std)
+        width = count_steps(low, high, step) * step
+        law = make.calibrate(self.epsilon, width, step)
+        return CalibratedNoise(sensitivity.l2, width, law.scale, law, step, law.profile(width))
 
     def _scale(self, sensitivity: float) -> float:
         if self.unsafe and self.calibration != "analytic":
-            return sensitivity / gaussian.rule_mu(self.epsilon, self.delta, self.calibration)
+            return sensitivity / gaussian.compute_rule_mu(self.epsilon, self.delta, self.calibration)
         return gaussian.calibrate(self.epsilon, self.delta, sensitivity, self.calibration)
 
     def guarantee(
-        self, noise: Noise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], sampler: str
+        self, noise: CalibratedNoise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], sampler: str
     ) -> Guarantee:
         guarantee = Guarantee(
             epsilon=self.epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
             calibration="pure" if self.mechanism in PURE else self.calibration,
-            adjacency=adjacency.public(),
+            adjacency=adjacency.drop_labels(),
             regime=regime,
             shape=shape,
             score_range=self.score_range,
@@ -153,7 +153,7 @@ class Contract:
 
 
 @dataclass(frozen=True)
-class Collection:
+class PrivateCollection:
     """The checked collection: its public size is known at once, its rows are read only when the noise is settled."""
 
     records: _embeddings.Rows
@@ -162,7 +162,7 @@ class Collection:
     labels: NDArray[Any] | None  # of the identities, where centroids are released
 
     @classmethod
-    def check(cls, source: ArrayLike, adjacency: Any, *, least: int = 1) -> Collection:
+    def check(cls, source: ArrayLike, adjacency: Any, *, least: int = 1) -> PrivateCollection:
         if not isinstance(adjacency, Adjacency):
             must = "an Adjacency such as Replacement() or Identity(labels)"
             _validation.reject("adjacency", must, adjacency)
@@ -195,7 +195,7 @@ class Collection:
         return _embeddings.centroids(self.records, self.labels)
 
 
-def steps_across(low: float, high: float, step: float) -> int:
+def count_steps(low: float, high: float, step: float) -> int:
     """How many grid steps apart two clamped and rounded scores can be, and no fewer than the range is wide.
 
     Rounding is monotone: rounded scores stay between the rounded ends.
@@ -211,13 +211,13 @@ def steps_across(low: float, high: float, step: float) -> int:
 
 
 @dataclass(frozen=True, repr=False)
-class Prepared(Generic[Clean, R]):
+class PendingRelease(Generic[Clean, R]):
     """A release whose guarantee is settled from public facts, before a row is read or anything is charged.
 
     Attributes:
         guarantee: What the release will promise, which is what a ledger is charged.
         adjacency: As asked for; unlike the guarantee's it knows the labels of identities.
-        score: Computes the clean values and checks every row on the way.
+        compute: Computes the clean values and checks every row on the way.
         draw: Overwrites the clean values with noise from a stream and makes the release of them.
         process: The process that started the release. A fork of it cannot continue it, except in research mode.
     """
@@ -225,18 +225,18 @@ class Prepared(Generic[Clean, R]):
     guarantee: Guarantee
     adjacency: Adjacency
     rng: Rng
-    score: Callable[[], Clean]
+    compute: Callable[[], Clean]
     draw: Callable[[Clean, Stream], R]
-    process: tuple[int, int] = field(default_factory=this_process)
+    process: tuple[int, int] = field(default_factory=identify_process)
 
     def release(self, ledger: AccountLike | None, *, same_people: bool = False) -> R:
         """Reserve, compute, commit, draw: see :func:`release_all`."""
         return release_all([self], ledger, lambda release: release, same_people=same_people)[0]
 
-    def noisy(self, clean: Clean) -> R:
+    def finish(self, clean: Clean) -> R:
         """The release of clean values; whoever calls this has committed the charge."""
         self.check_process()
-        released = self.draw(clean, stream_from(self.rng))
+        released = self.draw(clean, open_stream(self.rng))
         self.check_process()  # a fork after the last word was drawn
         return released
 
@@ -247,7 +247,7 @@ class Prepared(Generic[Clean, R]):
 
 
 def release_all(
-    prepared: Sequence[Prepared[Clean, R]],
+    releases: Sequence[PendingRelease[Clean, R]],
     ledger: AccountLike | None,
     use: Callable[[R], T],
     *,
@@ -259,7 +259,7 @@ def release_all(
     one's clean values are computed before the charge, and every row is checked on the way.
 
     Args:
-        prepared: At least one release.
+        releases: At least one release.
         ledger: The account that is charged for all of them, or None.
         use: Takes each release when it is drawn. Its results are returned, so that one release is held at a time.
         same_people: As for :meth:`scoreshield.privacy.ledger.Account.reserve`.
@@ -267,15 +267,15 @@ def release_all(
     Returns:
         What ``use`` returned for each release.
     """
-    first = prepared[0]
-    guarantees = [one.guarantee for one in prepared]
+    first = releases[0]
+    guarantees = [one.guarantee for one in releases]
     pending = reserve(ledger, guarantees, first.adjacency, same_people=same_people)
-    clean = first.score()
+    clean = first.compute()
     first.check_process()  # before the charge, so that a fork is not charged for an error
     pending.commit()
     results = []
-    for place, one in enumerate(prepared):
-        results.append(use(one.noisy(clean if place == 0 else one.score())))
+    for place, one in enumerate(releases):
+        results.append(use(one.finish(clean if place == 0 else one.compute())))
     return results
 
 
@@ -301,5 +301,5 @@ def check_account(ledger: Any) -> None:
         _validation.reject("ledger", "ledger.account(name), with the name of the collection", ledger)
 
 
-def tie_break(stream: Stream) -> int:
+def draw_tie_break(stream: Stream) -> int:
     return int(stream.words(1)[0] >> 1) & (2**62 - 1)

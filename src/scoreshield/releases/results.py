@@ -59,7 +59,7 @@ class Release(ABC):
         return _files.release_writer(self.kind, self.guarantee.to_dict(), facts, arrays)
 
     @abstractmethod
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the values are of the kind, shape and grid that the guarantee speaks of."""
 
     def __eq__(self, other: object) -> bool:
@@ -97,7 +97,7 @@ class ScoreRelease(Release):
     noisy: Float
     tie_break: int
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         return _is_seed(self.tie_break) and _on_grid(self.noisy, self.guarantee, self.kind)
 
     @property
@@ -140,8 +140,8 @@ class RowRelease(ScoreRelease):
 
     index: int
 
-    def holds_together(self) -> bool:
-        return super().holds_together() and isinstance(self.index, int) and 0 <= self.index < len(self.noisy)
+    def is_intact(self) -> bool:
+        return super().is_intact() and isinstance(self.index, int) and 0 <= self.index < len(self.noisy)
 
     @property
     def scores(self) -> Float:
@@ -175,7 +175,7 @@ class GramRelease(Release):
     residual: float
     converged: bool
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         return _on_grid(self.noisy, self.guarantee, self.kind) and self.gram.shape == self.noisy.shape
 
     @validate()
@@ -202,7 +202,7 @@ class FactoredGramRelease(Release):
     factor: Float
     projection: str
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         lengths = np.linalg.norm(self.factor, axis=1)
         return self.guarantee.regime == "gram" and bool(np.abs(lengths - 1).max() < 1e-9)
 
@@ -235,7 +235,7 @@ class MatchRelease(Release):
     noisy: Float
     tie_break: int
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         n, steps = self.guarantee.shape[0], self.noisy / self.guarantee.grid
         return (
             self.guarantee.regime == self.kind
@@ -289,7 +289,7 @@ class TopKRelease(Release):
 
     indices: NDArray[np.intp]
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         n = self.guarantee.details["records"]
         return (
             self.guarantee.regime == self.kind
@@ -314,7 +314,7 @@ class HistogramRelease(Release):
     counts: NDArray[np.int64]
     edges: Float
 
-    def holds_together(self) -> bool:
+    def is_intact(self) -> bool:
         return (
             self.guarantee.regime == self.kind
             and self.counts.shape == self.guarantee.shape
@@ -419,7 +419,7 @@ def load(path: str | Path) -> Any:
     kinds = _kinds()
     if kind not in kinds:
         raise InvalidInput(f"{path} holds a release of kind {kind[:40]!r}, which this version does not know.")
-    with _loading.reading(path):
+    with _loading.explain_read_errors(path):
         guarantee = Guarantee.from_dict(guarantee_data)
     if kind == MatchRelease.kind and "told" in arrays:  # its name in files of earlier versions
         arrays["candidates"] = arrays.pop("told")
@@ -428,7 +428,7 @@ def load(path: str | Path) -> Any:
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
     try:
         release = kinds[kind](**arrays, **facts, guarantee=guarantee)
-        sound = release.holds_together()
+        sound = release.is_intact()
     except Exception:  # whatever values of other kinds make of it
         sound = False
     if not sound:

@@ -15,12 +15,12 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
     Adjacency,
-    Released,
+    ReleaseShape,
     Replacement,
 )
 from scoreshield.privacy.noise import add_noise
-from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.pipeline import Collection, Contract, Prepared, tie_break
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection, draw_tie_break
 from scoreshield.releases.results import RowRelease
 
 Float = NDArray[np.float64]
@@ -49,13 +49,13 @@ def release_row(
     far less noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)``
     the index counts identities in sorted order of the labels.
     """
-    contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
-    contract.many_move("the row of a record")
-    source = Collection.check(embeddings, adjacency, least=2)
+    contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract.require_gaussian("the row of a record")
+    source = PrivateCollection.check(embeddings, adjacency, least=2)
     index = _position(index, source.size)
-    sampler = sampler_name(rng)
+    sampler = name_sampler(rng)
 
-    noise = contract.calibrate(source.adjacency.of(Released("row", source.size, contract.width)))
+    noise = contract.calibrate(source.adjacency.bound_sensitivity(ReleaseShape("row", source.size, contract.width)))
     guarantee = contract.guarantee(noise, source.adjacency, "row", (source.size,), sampler)
 
     def score() -> Float:
@@ -68,9 +68,9 @@ def release_row(
     def draw(values: Float, stream: Stream) -> RowRelease:
         add_noise(values, noise.law, noise.step, stream)
         values[index] = 1.0
-        return RowRelease(noisy=values, guarantee=guarantee, tie_break=tie_break(stream), index=index)
+        return RowRelease(noisy=values, guarantee=guarantee, tie_break=draw_tie_break(stream), index=index)
 
-    return Prepared(guarantee, source.adjacency, rng, score, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw).release(ledger)
 
 
 def _position(index: Any, n: int) -> int:

@@ -18,7 +18,7 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
     Adjacency,
-    Released,
+    ReleaseShape,
     Replacement,
     check_score_range,
     spectral_norm,
@@ -26,8 +26,8 @@ from scoreshield.privacy.adjacency import (
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise, add_noise
-from scoreshield.privacy.sampling.stream import Stream, sampler_name
-from scoreshield.releases.pipeline import Collection, Contract, Prepared, tie_break
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection, draw_tie_break
 from scoreshield.releases.results import ScoreRelease
 
 Mechanism = Literal["gaussian", "laplace", "staircase", "optimal", "auto"]
@@ -109,7 +109,7 @@ def prepare_scores(
     norm: str = "unit",
     rng: Rng = None,
     unsafe_reproduce_paper: bool = False,
-) -> Prepared[Float, ScoreRelease]:
+) -> PendingRelease[Float, ScoreRelease]:
     """A score release that nothing was charged for yet; the parameters are those of :func:`release_scores`."""
     if not isinstance(mechanism, str | LevelChannel):
         _validation.reject("mechanism", "a name or a LevelChannel", mechanism)
@@ -119,27 +119,29 @@ def prepare_scores(
         return _prepare_levels(
             embeddings, query, epsilon, delta, mechanism, calibration, adjacency, score_range, norm, rng
         )
-    contract = Contract.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency)
+    source = PrivateCollection.check(embeddings, adjacency)
     queries, single = _embeddings.as_queries(query, source.dimension)
-    sampler = sampler_name(rng)
+    sampler = name_sampler(rng)
 
-    released = Released("scores", source.size, contract.width, len(queries), spectral_norm(queries), source.rounding)
-    noise = contract.calibrate(source.adjacency.of(released))
+    released = ReleaseShape(
+        "scores", source.size, contract.width, len(queries), spectral_norm(queries), source.rounding
+    )
+    noise = contract.calibrate(source.adjacency.bound_sensitivity(released))
     shape = (source.size,) if single else (len(queries), source.size)
     guarantee = contract.guarantee(noise, source.adjacency, "scores", shape, sampler)
 
     def draw(values: Float, stream: Stream) -> ScoreRelease:
         add_noise(values, noise.law, noise.step, stream)
-        return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=tie_break(stream))
+        return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=draw_tie_break(stream))
 
     score = _clamped_scores(source, queries, norm, contract.score_range)
-    return Prepared(guarantee, source.adjacency, rng, score, draw)
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw)
 
 
 def _clamped_scores(
-    source: Collection, queries: Float, norm: str, score_range: tuple[float, float]
+    source: PrivateCollection, queries: Float, norm: str, score_range: tuple[float, float]
 ) -> Callable[[], Float]:
     """The clean scores of all queries, one after the other, clamped to the public range, when called."""
 
@@ -162,11 +164,11 @@ def _smaller_noise(
     epsilon = _validation.check_epsilon(epsilon)
     delta = _validation.check_probability(delta, "delta", zero=True)
     low, high = check_score_range(score_range)
-    source = Collection.check(embeddings, adjacency)
+    source = PrivateCollection.check(embeddings, adjacency)
     queries, _ = _embeddings.as_queries(query, source.dimension)
-    one = source.adjacency.of(Released("scores", source.size, queries=len(queries))).moved == 1
+    one = source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size, queries=len(queries))).moved == 1
     if delta == 0 or (
-        one and StaircaseNoise.calibrated(epsilon, high - low).std < gaussian.calibrate(epsilon, delta, high - low)
+        one and StaircaseNoise.calibrate(epsilon, high - low).std < gaussian.calibrate(epsilon, delta, high - low)
     ):
         return "staircase", 0.0
     return "gaussian", delta
@@ -183,7 +185,7 @@ def _prepare_levels(
     score_range: tuple[float, float],
     norm: str,
     rng: Rng,
-) -> Prepared[Float, ScoreRelease]:
+) -> PendingRelease[Float, ScoreRelease]:
     """Scores drawn from a table of levels: one record moves one score, and the others' draws cancel."""
     epsilon = _validation.check_epsilon(epsilon)
     delta = _validation.check_probability(delta, "delta", zero=True)
@@ -191,13 +193,13 @@ def _prepare_levels(
     if calibration != "analytic":
         raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for a table of levels.")
     norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
-    source = Collection.check(embeddings, adjacency)
+    source = PrivateCollection.check(embeddings, adjacency)
     queries, single = _embeddings.as_queries(query, source.dimension)
-    if source.adjacency.of(Released("scores", source.size, queries=len(queries))).moved > 1:
+    if source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size, queries=len(queries))).moved > 1:
         raise InvalidInput(
             "A table of levels is private where one record moves one score: one query, no raw identities."
         )
-    sampler = sampler_name(rng)
+    sampler = name_sampler(rng)
     name = "levels"
     if not isinstance(mechanism, LevelChannel):
         name, mechanism = "optimal", optimal_channel(epsilon, delta, score_range=(low, high))
@@ -213,7 +215,7 @@ def _prepare_levels(
         delta=mechanism.delta,
         mechanism=name,
         calibration="pure" if mechanism.delta == 0 else "analytic",
-        adjacency=source.adjacency.public(),
+        adjacency=source.adjacency.drop_labels(),
         regime="scores",
         shape=shape,
         score_range=(low, high),
@@ -230,7 +232,7 @@ def _prepare_levels(
 
     def draw(values: Float, stream: Stream) -> ScoreRelease:
         values[...] = table.release(stream, values)
-        return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=tie_break(stream))
+        return ScoreRelease(noisy=values.reshape(shape), guarantee=guarantee, tie_break=draw_tie_break(stream))
 
     score = _clamped_scores(source, queries, norm, (low, high))
-    return Prepared(guarantee, source.adjacency, rng, score, draw)
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw)

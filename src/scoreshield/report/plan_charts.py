@@ -101,13 +101,13 @@ def build_shift_chart(plan: VerificationPlan) -> Chart:
 def _find_epsilon_ticks(scales: Axis, plan: Plan) -> list[tuple[float, str]]:
     """Find round epsilons within an axis of noise scales, each at the scale that it needs."""
     delta, sensitivity = plan.contract.delta, plan.sensitivity
-    least, most = (calibration.epsilon_of(delta, sensitivity / scale) for scale in (scales.high, scales.low))
+    least, most = (calibration.find_epsilon(delta, sensitivity / scale) for scale in (scales.high, scales.low))
     if most <= 0:  # so much noise that delta alone covers it
         return []
     powers = range(math.floor(math.log10(max(least, most * 1e-4))), math.ceil(math.log10(most)) + 1)
     epsilons = [digit * 10.0**power for digit in (1, 2, 5) for power in powers]
     shown = [epsilon for epsilon in epsilons if least <= epsilon <= most]
-    return [(sensitivity / calibration.mu_of(epsilon, delta), typeset_exact(epsilon)) for epsilon in shown]
+    return [(sensitivity / calibration.find_mu(epsilon, delta), typeset_exact(epsilon)) for epsilon in shown]
 
 
 def build_roc_chart(plan: VerificationPlan | RetrievalPlan) -> Chart | None:

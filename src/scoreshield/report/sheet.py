@@ -43,7 +43,7 @@ def calibrated(method: str, epsilon: float, delta: float, sensitivity: float) ->
     try:
         return Calibrated(method, calibration.calibrate(epsilon, delta, sensitivity, method), epsilon, epsilon)
     except InvalidCalibration as error:
-        scale = sensitivity / calibration.rule_mu(epsilon, delta, method)
+        scale = sensitivity / calibration.compute_rule_mu(epsilon, delta, method)
         return Calibrated(method, scale, epsilon, error.true_epsilon)
 
 

@@ -16,7 +16,7 @@ from scoreshield._types import Rng
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.releases.pipeline import Prepared, release_all
+from scoreshield.releases.pipeline import PendingRelease, release_all
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions, make_hits
 from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
 from scoreshield.stores.pinned import PinnedStore, Snapshot
@@ -92,7 +92,7 @@ class PerQuerySearch(BaseSearch):
         self._options, self._records, self._identities = options, records, identities
 
     @abstractmethod
-    def prepare(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Rng) -> Prepared[Float, Any]:
+    def prepare(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Rng) -> PendingRelease[Float, Any]:
         """Prepare one query's release; nothing is charged yet."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from scoreshield import _validation
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.sampling.stream import this_process
+from scoreshield.privacy.sampling.stream import identify_process
 from scoreshield.releases.index import IndexRelease, prepare_index
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchMechanism, SearchOptions, make_hits
 from scoreshield.search.index_files import (
@@ -201,7 +201,7 @@ class IndexSearch(BaseIndexSearch):
         super().__init__(IndexTotal(limit, options.delta, {}), file)
         self._options, self._records, self._identities = options, records, identities
         self._mechanism: SearchMechanism = "privunit" if options.mechanism is None else options.mechanism
-        self._process = this_process()
+        self._process = identify_process()
         self._check: Callable[[Names], None] | None = None
 
     def start(self) -> None:
@@ -254,7 +254,7 @@ class IndexSearch(BaseIndexSearch):
     def _check_process(self) -> None:
         """Raise an error in a fork whose total is in memory: each copy of it would spend the whole limit."""
         is_shared = self._options.ledger is not None or self._file is not None
-        if this_process() != self._process and not is_shared and self._options.rng is None:
+        if identify_process() != self._process and not is_shared and self._options.rng is None:
             raise InvalidInput(
                 "This search was made in another process and keeps its total in memory: refresh it there, or give it a "
                 "'file' or a 'ledger', which processes share."
@@ -265,7 +265,7 @@ class IndexSearch(BaseIndexSearch):
 
     def _make(self) -> None:
         """Read the records, charge the index, draw its noise and write it."""
-        options, process = self._options, this_process()
+        options, process = self._options, identify_process()
         account = IndexAccount(self.total, options.ledger, self._file)
         try:
             snapshot = self._records.take_snapshot()
@@ -292,7 +292,7 @@ class IndexSearch(BaseIndexSearch):
             ).release(account, same_people=True)
         finally:
             self._records.forget()
-        if this_process() != process:
+        if identify_process() != process:
             raise InvalidInput("The process was forked while it made an index: the process that was charged has it.")
         version = max(snapshot.version, self.version + 1)
         entries = account.entries

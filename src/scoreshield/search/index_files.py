@@ -24,9 +24,9 @@ from scoreshield._types import AccountLike
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Identity
 from scoreshield.privacy.ledger import Account
-from scoreshield.privacy.ledger.entries import canonical
+from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.privacy.profiles import Profile, profile_from_dict
-from scoreshield.privacy.sampling.stream import this_process
+from scoreshield.privacy.sampling.stream import identify_process
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import load
 from scoreshield.search.base import SearchMechanism
@@ -187,7 +187,7 @@ def lock_index(path: Path, *, to_write: bool = True) -> Iterator[None]:
         yield
         return
     lock = path.with_name(f".{path.stem}.npz.lock")  # as the ids and the count, whatever the file's ending is
-    name, process = str(lock.absolute()), this_process()
+    name, process = str(lock.absolute()), identify_process()
     mine: set[str] = vars(_thread_locks).setdefault("names", set())
     if name in mine:
         raise InvalidInput(
@@ -214,7 +214,7 @@ def lock_index(path: Path, *, to_write: bool = True) -> Iterator[None]:
     finally:
         mine.discard(name)
         if handle is not None:
-            if this_process() == process:  # a fork has a copy of the lock, which belongs to the parent
+            if identify_process() == process:  # a fork has a copy of the lock, which belongs to the parent
                 with contextlib.suppress(OSError):
                     lock.unlink()
                 with contextlib.suppress(OSError):
@@ -245,7 +245,7 @@ def check_request(saved: SavedIndex, request: IndexRequest, path: Path) -> None:
 
 
 def _check_charge(saved: SavedIndex, account: Any, path: Path) -> None:
-    charge, promise = saved.charge, canonical(saved.release.guarantee.to_dict())
+    charge, promise = saved.charge, write_canonical_json(saved.release.guarantee.to_dict())
     if charge is None or (charge.dataset == account.dataset and not _has_entry(account, charge, promise)):
         raise InvalidInput(
             f"{path} holds an index that the ledger {account.ledger.name} has no charge for: open it with the ledger "
@@ -336,7 +336,7 @@ def _encode_facts(saved: SavedIndex) -> dict[str, Any]:
 
 def _hash_index(index: IndexRelease, facts: dict[str, Any]) -> str:
     digest = hashlib.sha256(np.ascontiguousarray(index.vectors).data)
-    digest.update(canonical({"guarantee": index.guarantee.to_dict(), **facts}).encode())
+    digest.update(write_canonical_json({"guarantee": index.guarantee.to_dict(), **facts}).encode())
     return digest.hexdigest()
 
 

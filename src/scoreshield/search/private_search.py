@@ -20,7 +20,7 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.sampling.stream import sampler_name
+from scoreshield.privacy.sampling.stream import name_sampler
 from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
 from scoreshield.search.index import IndexNotSaved, IndexSearch, LoadedIndexSearch
 from scoreshield.search.index_files import read_index, resolve_path
@@ -109,7 +109,7 @@ class PrivateSearch:
         file: str | Path | None = None,
         progress: Progress | None = None,
     ) -> None:
-        sampler_name(rng)
+        name_sampler(rng)
         # One stream for all queries: a seed given to each release would give them all the same noise.
         stream = np.random.default_rng(rng) if isinstance(rng, int | np.integer) else rng
         options = SearchOptions(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from scoreshield._types import Rng
 from scoreshield.privacy.adjacency import Adjacency
-from scoreshield.releases.pipeline import Prepared
+from scoreshield.releases.pipeline import PendingRelease
 from scoreshield.releases.results import ScoreRelease
 from scoreshield.releases.scores import prepare_scores
 from scoreshield.search.base import Float, SearchOptions
@@ -28,7 +28,7 @@ class QuerySearch(PerQuerySearch):
 
     def prepare(
         self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Rng
-    ) -> Prepared[Float, ScoreRelease]:
+    ) -> PendingRelease[Float, ScoreRelease]:
         options = self._options
         mechanism: Any = "auto" if options.mechanism is None else options.mechanism
         return prepare_scores(

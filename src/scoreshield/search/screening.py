@@ -12,7 +12,7 @@ from scoreshield._types import Rng
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.releases.matches import prepare_matches
-from scoreshield.releases.pipeline import Prepared
+from scoreshield.releases.pipeline import PendingRelease
 from scoreshield.releases.results import MatchRelease
 from scoreshield.search.base import Float, SearchOptions
 from scoreshield.search.batch import PerQuerySearch, Ranking
@@ -39,7 +39,7 @@ class ScreeningSearch(PerQuerySearch):
 
     def prepare(
         self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Rng
-    ) -> Prepared[Float, MatchRelease]:
+    ) -> PendingRelease[Float, MatchRelease]:
         options = self._options
         assert options.threshold is not None  # check_options requires one
         return prepare_matches(

@@ -61,9 +61,9 @@ class TestFaces:
 
     def test_the_paper_carries_its_true_pair(self, rows: list[table.Row]) -> None:
         for row in table.where(rows, setting="paper", metric="accuracy", repeat=0):
-            mu = calibration.rule_mu(row["epsilon"], 1e-4, "conservative")
-            assert row["true_epsilon"] == pytest.approx(calibration.epsilon_of(1e-4, mu), rel=1e-6)
-            assert row["true_delta"] == pytest.approx(calibration.delta_of(row["epsilon"], mu), rel=1e-3)
+            mu = calibration.compute_rule_mu(row["epsilon"], 1e-4, "conservative")
+            assert row["true_epsilon"] == pytest.approx(calibration.find_epsilon(1e-4, mu), rel=1e-6)
+            assert row["true_delta"] == pytest.approx(calibration.compute_delta(row["epsilon"], mu), rel=1e-3)
         assert value_of(rows, "true_epsilon", setting="paper", epsilon=100) == pytest.approx(335, abs=1)
         assert value_of(rows, "true_delta", setting="paper", epsilon=100) == pytest.approx(1.0, abs=1e-6)
         assert value_of(rows, "true_epsilon", setting="paper", epsilon=1) < 1
@@ -156,11 +156,11 @@ class TestMatrices:
         )  # fmt: skip
         stretch = 2 * math.sqrt(2 * 31) / 0.5
         for setting, mu in (
-            ("paper", calibration.rule_mu(3.0, 1e-5, "conservative")),
-            ("contract", calibration.mu_of(3.0, 1e-5)),
+            ("paper", calibration.compute_rule_mu(3.0, 1e-5, "conservative")),
+            ("contract", calibration.find_mu(3.0, 1e-5)),
         ):
             (row,) = table.where(rows, setting=setting, radius=0.5)
-            assert row["true_epsilon"] == pytest.approx(calibration.epsilon_of(1e-5, mu * stretch), rel=1e-4)
+            assert row["true_epsilon"] == pytest.approx(calibration.find_epsilon(1e-5, mu * stretch), rel=1e-4)
             assert row["attack_advantage"] == pytest.approx(calibration.attack_advantage(mu * stretch), rel=1e-4)
         (row,) = table.where(rows, setting="contract", radius=None)
         assert row["true_epsilon"] == pytest.approx(3.0, rel=1e-9)
@@ -327,7 +327,7 @@ def test_the_epsilon_of_an_advantage(mechanism: str, advantage: float) -> None:
     cell = Cell("x", "advantage", mechanism, delta=delta, advantage=advantage)
     epsilon = mechanisms.spent(cell)
     known = {
-        "gaussian": lambda: calibration.attack_advantage(calibration.mu_of(epsilon, delta)),
+        "gaussian": lambda: calibration.attack_advantage(calibration.find_mu(epsilon, delta)),
         "laplace": lambda: 1 - math.exp(-epsilon / 2),
         "staircase": lambda: staircase_advantage(epsilon),
         "levels": lambda: math.tanh(epsilon / 2),

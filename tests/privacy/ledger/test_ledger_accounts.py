@@ -22,7 +22,7 @@ from ledger_support import Promise, gaussian, pure
 import scoreshield as ss
 from scoreshield.errors import LedgerError
 from scoreshield.privacy import filters
-from scoreshield.privacy.filters import PrivacyFilter, Sums, cost_of
+from scoreshield.privacy.filters import PrivacyFilter, Sums, compute_cost
 from scoreshield.privacy.ledger import Ledger, stores
 from scoreshield.privacy.ledger import books as ledger_books
 from scoreshield.privacy.profiles import (
@@ -68,7 +68,7 @@ PROFILES: list[Profile] = [
 class TestSums:
     def test_they_are_exact_and_have_no_order(self) -> None:
         charges = PROFILES * 7
-        costs = [cost_of(profile, 10.0, 1e-6) for profile in charges]
+        costs = [compute_cost(profile, 10.0, 1e-6) for profile in charges]
         for seed in range(5):
             random.Random(seed).shuffle(costs)
             total = Sums()
@@ -245,7 +245,7 @@ class TestTampering:
         fill(ledger)
         text = execute(url, "SELECT sums FROM scoreshield_accounts WHERE dataset = ?", name)[0][0]
         balance = ledger_books.Balance.from_text(1, text)
-        lower = ledger_books.Balance(1, cost_of(PureProfile(0.001), 10.0, 1e-6), balance.unit).to_text()
+        lower = ledger_books.Balance(1, compute_cost(PureProfile(0.001), 10.0, 1e-6), balance.unit).to_text()
         execute(url, "UPDATE scoreshield_accounts SET sums = ? WHERE dataset = ?", lower, name)
         for use in (lambda: ledger.spend(pure(0.1), dataset=name or "c"), lambda: ledger.spent_on(name or None)):
             with pytest.raises(LedgerError, match="has been altered"):
@@ -256,7 +256,7 @@ class TestTampering:
         """The next charge believes a sum with a good seal: who can write the database can read the key."""
         fill(ledger)
         last, entry = execute(url, "SELECT MAX(id), hash FROM scoreshield_entries WHERE dataset = 'a'")[0]
-        balance = ledger_books.Balance(last, cost_of(PureProfile(0.001), 10.0, 1e-6), "replacement")
+        balance = ledger_books.Balance(last, compute_cost(PureProfile(0.001), 10.0, 1e-6), "replacement")
         books = ledger_books.Books.__new__(ledger_books.Books)
         books._key = ledger._key
         seal = books.seal("a", last, entry, balance.to_text())
@@ -467,7 +467,7 @@ class TestMixedRuns:
         """The rules of docs/accounting.md, written down anew, each sum rounded once."""
         epsilon, delta = self.BUDGET
         limits = filters._limits(epsilon, delta)
-        costs = [cost_of(profile, epsilon, delta) for profile in charged]
+        costs = [compute_cost(profile, epsilon, delta) for profile in charged]
         kinds = {cost.gaussians for cost in costs}
         if len(charged) == 1 and charged[0].delta_at(epsilon) <= delta:
             return True

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.filters import PrivacyFilter, Sums, cost_of
-from scoreshield.privacy.ledger.books import Balance, Books, Budget, Check, check_kind, is_text
-from scoreshield.privacy.ledger.entries import Entry, canonical
+from scoreshield.privacy.filters import PrivacyFilter, Sums, compute_cost
+from scoreshield.privacy.ledger.books import AccountAudit, Balance, Books, LedgerLimit, check_kind, is_text
+from scoreshield.privacy.ledger.entries import Entry, write_canonical_json
 from scoreshield.privacy.ledger.stores import Session
 from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 
 KEY = bytes(range(32))
-BUDGET = Budget(10.0, 1e-6, 2)
-FIRST_BOOK = Budget(10.0, 1e-6, 1)
+BUDGET = LedgerLimit(10.0, 1e-6, 2)
+FIRST_BOOK = LedgerLimit(10.0, 1e-6, 1)
 ALTERED = "has been altered"
 
 
 def cost(profile: Profile) -> Sums:
-    return cost_of(profile, BUDGET.epsilon, BUDGET.delta)
+    return compute_cost(profile, BUDGET.epsilon, BUDGET.delta)
 
 
 class Database:
@@ -41,14 +41,14 @@ class Database:
             self.execute("DROP TABLE scoreshield_accounts")
             self.session = Session(self.execute, has_accounts=False)
 
-    def books(self, budget: Budget = BUDGET) -> Books:
+    def books(self, budget: LedgerLimit = BUDGET) -> Books:
         return Books(self.session, budget, KEY)
 
-    def check(self, budget: Budget = BUDGET) -> Check:
-        return Check(self.session, budget, KEY)
+    def check(self, budget: LedgerLimit = BUDGET) -> AccountAudit:
+        return AccountAudit(self.session, budget, KEY)
 
     def charge(self, dataset: str | None, profile: Profile, unit: str = "replacement", keep: bool = True) -> Entry:
-        number, text = self.session.last_number() + 1, canonical(profile.to_dict())
+        number, text = self.session.last_number() + 1, write_canonical_json(profile.to_dict())
         entry = Entry(number, 1, "charge", "now", "", dataset, unit, "", "", text, "{}", "").sealed()
         books = self.books()
         books.add(dataset, number, unit, profile)
@@ -57,7 +57,7 @@ class Database:
             books.write(dataset, entry)
         return entry
 
-    def checked(self, budget: Budget = BUDGET) -> list[str | None]:
+    def checked(self, budget: LedgerLimit = BUDGET) -> list[str | None]:
         """What a check says of each entry, and at the end."""
         check = self.check(budget)
         return [*(check.add(entry) for entry in self.session.entries()), check.fault()]
@@ -89,7 +89,7 @@ def test_balance_as_text() -> None:
         data = json.loads(balance.to_text())
         del data[name]
         with pytest.raises(KeyError):
-            Balance.from_text(3, canonical(data))
+            Balance.from_text(3, write_canonical_json(data))
 
 
 def test_seal(database: Database) -> None:
@@ -148,10 +148,10 @@ def test_catching_up(database: Database, keep: bool) -> None:
 
 def test_sums_are_those_of_the_budget() -> None:
     """The moments are taken at orders that the budget fixes."""
-    database, budget = Database(), Budget(3.0, 1e-4, 2)
+    database, budget = Database(), LedgerLimit(3.0, 1e-4, 2)
     database.charge("a", PureProfile(0.5), keep=False)
     books = database.books(budget)
-    one = cost_of(PureProfile(0.5), 3.0, 1e-4)
+    one = compute_cost(PureProfile(0.5), 3.0, 1e-4)
     assert books.balance("a").sums == one
     books.add("a", 2, "replacement", PureProfile(0.5))
     assert books.balance("a").sums == one + one
@@ -173,7 +173,7 @@ def test_filters(database: Database) -> None:
 
 
 @pytest.mark.parametrize("budget", [BUDGET, FIRST_BOOK])
-def test_fits(database: Database, budget: Budget) -> None:
+def test_fits(database: Database, budget: LedgerLimit) -> None:
     """Every account that a charge counts against must have room for it."""
     database.charge("a", PureProfile(4.0))
     database.charge("b", PureProfile(9.0))
@@ -365,7 +365,7 @@ def test_check_of_forged_sums(database: Database, field: str) -> None:
         data[field] = "another"
     else:
         data["sums"] = Sums(**{**vars(good.sums), field: {"count": 3, "pure": Fraction(1)}[field]}).to_dict()
-    forged(database, "a", canonical(data))
+    forged(database, "a", write_canonical_json(data))
     assert "for 'a' " in (database.checked()[1] or "")
 
 
@@ -397,7 +397,7 @@ def test_check_of_rows_without_entries(database: Database) -> None:
 
 
 @pytest.mark.parametrize("budget", [BUDGET, FIRST_BOOK])
-def test_check_of_the_limit(budget: Budget) -> None:
+def test_check_of_the_limit(budget: LedgerLimit) -> None:
     """Each account with what was charged to all; the names of three that are over, in order."""
     database = Database()
     for name in "edcba":
@@ -413,7 +413,7 @@ def test_check_of_the_limit(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("budget", [BUDGET, FIRST_BOOK])
-def test_check_of_the_limit_without_names(database: Database, budget: Budget) -> None:
+def test_check_of_the_limit_without_names(database: Database, budget: LedgerLimit) -> None:
     database.charge(None, PureProfile(10.0))
     assert database.checked(budget)[-1] is None
     database.charge(None, PureProfile(0.001))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.ledger.names import canonical_name
+from scoreshield.privacy.ledger.names import normalise_name
 from scoreshield.privacy.ledger.stores import _server_name
-from scoreshield.privacy.ledger.units import _hash_labels, charge_of
+from scoreshield.privacy.ledger.units import _hash_labels, make_charge
 
 KEY = bytes(32)
 INTEGERS = "e6ce004d46bf0499354ec31278476eb84fe01b19d0c486568c13eab5063b76fa"
@@ -82,8 +82,8 @@ def test_names_are_of_letters_of_every_alphabet_and_of_plain_characters() -> Non
         "a",
     ):
         if unicodedata.normalize("NFKC", name) == name:
-            assert canonical_name(name) == name
-    assert canonical_name("caf" + "e\u0301") == "caf\u00e9"
+            assert normalise_name(name) == name
+    assert normalise_name("caf" + "e\u0301") == "caf\u00e9"
     for name in (
         "",
         "x" * 201,
@@ -107,10 +107,10 @@ def test_names_are_of_letters_of_every_alphabet_and_of_plain_characters() -> Non
         "\ue000",  # a private character, without a name
     ):
         with pytest.raises(ss.InvalidInput):
-            canonical_name(name)
+            normalise_name(name)
     for name in (None, 3, b"faces", ["faces"]):
         with pytest.raises(ss.InvalidInput):
-            canonical_name(name)
+            normalise_name(name)
 
 
 def test_the_name_of_a_server_is_host_port_and_database() -> None:
@@ -124,7 +124,9 @@ def test_the_name_of_a_server_is_host_port_and_database() -> None:
 
 def test_a_release_is_charged_by_its_guarantee() -> None:
     release = ss.release_scores(np.eye(6), np.ones(6), epsilon=0.5, mechanism="laplace")
-    of_release, of_guarantee = (charge_of(item, None, KEY, same_people=False) for item in (release, release.guarantee))
+    of_release, of_guarantee = (
+        make_charge(item, None, KEY, same_people=False) for item in (release, release.guarantee)
+    )
     assert of_release == of_guarantee
     assert of_release[0] == release.guarantee.profile
 

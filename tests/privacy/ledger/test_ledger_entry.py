@@ -14,17 +14,17 @@ from scoreshield.privacy.ledger import entries
 from scoreshield.privacy.ledger.entries import (
     COLUMNS,
     Entry,
-    brief,
-    canonical,
     check_text,
-    digest,
+    hash_canonical_json,
     is_time,
     read_json,
     read_profile,
+    shorten,
+    write_canonical_json,
 )
 from scoreshield.privacy.profiles import PureProfile
 
-PROFILE = canonical(PureProfile(0.5).to_dict())
+PROFILE = write_canonical_json(PureProfile(0.5).to_dict())
 ENTRY = Entry(
     id=3,
     format=1,
@@ -53,7 +53,7 @@ ENTRY = Entry(
 )
 def test_brief(value: object, text: str) -> None:
     """Forty characters of ASCII at most, and nothing that a terminal acts on."""
-    assert brief(value) == text
+    assert shorten(value) == text
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,16 +74,16 @@ def test_bad_json(text: str) -> None:
 def test_canonical() -> None:
     """Sorted keys, no spaces, ASCII, the shortest numbers; no value that JSON does not have."""
     assert (
-        canonical({"b": 0.1, "a": ["\u00e9", None, True], "c": 1e300})
+        write_canonical_json({"b": 0.1, "a": ["\u00e9", None, True], "c": 1e300})
         == r'{"a":["\u00e9",null,true],"b":0.1,"c":1e+300}'
     )
     for value in (float("nan"), float("inf"), [-float("inf")]):
         with pytest.raises(ValueError, match=r"."):
-            canonical(value)
+            write_canonical_json(value)
 
 
 def test_digest() -> None:
-    assert digest({"b": 1, "a": "\u00e9"}) == hashlib.sha256(rb'{"a":"\u00e9","b":1}').hexdigest()
+    assert hash_canonical_json({"b": 1, "a": "\u00e9"}) == hashlib.sha256(rb'{"a":"\u00e9","b":1}').hexdigest()
 
 
 def test_columns() -> None:
@@ -96,7 +96,7 @@ def test_hash() -> None:
     """Over every field but the hash itself."""
     facts = asdict(ENTRY)
     del facts["hash"]
-    assert ENTRY.own_hash() == ENTRY.hash == digest(facts)
+    assert ENTRY.own_hash() == ENTRY.hash == hash_canonical_json(facts)
     assert replace(ENTRY, hash="").sealed() == ENTRY
     assert replace(ENTRY, hash="f" * 64).sealed() == ENTRY
     for name in facts:

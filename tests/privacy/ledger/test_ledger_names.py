@@ -6,7 +6,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.privacy.ledger import names
-from scoreshield.privacy.ledger.names import canonical_name
+from scoreshield.privacy.ledger.names import normalise_name
 
 FINE = {
     "one character": "a",
@@ -80,31 +80,31 @@ REJECTED = {
 
 @pytest.mark.parametrize("name", FINE.values(), ids=FINE.keys())
 def test_fine(name: str) -> None:
-    assert canonical_name(name) == name
+    assert normalise_name(name) == name
 
 
 @pytest.mark.parametrize("name", REJECTED.values(), ids=REJECTED.keys())
 def test_rejected(name: str) -> None:
     with pytest.raises(ss.InvalidInput, match=r"parameter must be a name"):
-        canonical_name(name)
+        normalise_name(name)
 
 
 @pytest.mark.parametrize("name", [None, 3, b"faces", ["faces"]])
 def test_no_text(name: object) -> None:
     with pytest.raises(ss.InvalidInput):
-        canonical_name(name)
+        normalise_name(name)
 
 
 def test_composed() -> None:
     """A letter and its accent are one character."""
-    assert canonical_name("cafe\u0301") == "caf\u00e9"
-    assert canonical_name("\u1112\u1161\u11ab") == "\ud55c"
-    assert canonical_name("e\u0301" * 200) == "\u00e9" * 200
+    assert normalise_name("cafe\u0301") == "caf\u00e9"
+    assert normalise_name("\u1112\u1161\u11ab") == "\ud55c"
+    assert normalise_name("e\u0301" * 200) == "\u00e9" * 200
 
 
 def test_long_names_are_cut_in_the_message() -> None:
     with pytest.raises(ss.InvalidInput) as caught:
-        canonical_name("y" * 5000)
+        normalise_name("y" * 5000)
     assert 70 < str(caught.value).count("y") < 85
 
 

@@ -18,10 +18,10 @@ from ledger_support import pure
 
 import scoreshield as ss
 from scoreshield.privacy.filters import PrivacyFilter
-from scoreshield.privacy.ledger import Account, Ledger, PendingCharge, Verification
+from scoreshield.privacy.ledger import Account, Ledger, LedgerVerification, PendingCharge
 from scoreshield.privacy.ledger import accounts as module
-from scoreshield.privacy.ledger.entries import Entry, canonical, digest
-from scoreshield.privacy.ledger.stores import Session, Store
+from scoreshield.privacy.ledger.entries import Entry, hash_canonical_json, write_canonical_json
+from scoreshield.privacy.ledger.stores import LedgerStore, Session
 from scoreshield.privacy.profiles import PureProfile
 
 T = Any
@@ -29,7 +29,7 @@ ALTERED = "has been altered: run verify to see where"
 NOT_KEPT = "does not keep what is written to it"
 
 
-class MemoryStore(Store):
+class MemoryStore(LedgerStore):
     """A ledger without a file."""
 
     name = "memory"
@@ -74,7 +74,7 @@ def ledger(store: MemoryStore) -> Ledger:
 
 def identity(people: int) -> Any:
     """A promise to people, whose labels the guarantee has forgotten."""
-    return pure(0.5, adjacency=ss.Identity(list(range(people))).public())
+    return pure(0.5, adjacency=ss.Identity(list(range(people))).drop_labels())
 
 
 class TestMaking:
@@ -95,8 +95,8 @@ class TestMaking:
             "epsilon": 10.0,
             "delta": 1e-6,
         }
-        assert head == digest(json.loads(text))
-        assert text == canonical(json.loads(text))
+        assert head == hash_canonical_json(json.loads(text))
+        assert text == write_canonical_json(json.loads(text))
 
     def test_no_two_are_alike(self) -> None:
         stores = [MemoryStore(), MemoryStore()]
@@ -149,7 +149,7 @@ class TestMaking:
     )
     def test_versions(self, store: MemoryStore, form: int, rules: int, known: bool) -> None:
         facts = {**json.loads((store.made or ("",))[0]), "format": form, "rules": rules}
-        store.execute("UPDATE scoreshield_ledger SET facts = ?", (canonical(facts),))
+        store.execute("UPDATE scoreshield_ledger SET facts = ?", (write_canonical_json(facts),))
         if known:
             assert Ledger._at(store)._budget.rules == rules
         else:
@@ -169,7 +169,7 @@ class TestOpening:
     def stores(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
         """A database per address."""
         made: dict[str, MemoryStore] = {}
-        monkeypatch.setattr(module, "store_at", lambda url: made.setdefault(url, MemoryStore()))
+        monkeypatch.setattr(module, "open_store", lambda url: made.setdefault(url, MemoryStore()))
         return made
 
     def test_create(self, stores: dict[str, MemoryStore]) -> None:
@@ -307,8 +307,8 @@ class TestCharging:
                     "replacement",
                     "ann",
                     "test",
-                    canonical(PureProfile(promise).to_dict()),
-                    canonical(pure(promise).to_dict()),
+                    write_canonical_json(PureProfile(promise).to_dict()),
+                    write_canonical_json(pure(promise).to_dict()),
                     genesis if number == 1 else (one, two)[number - 2].hash,
                     entry.hash,
                 ),
@@ -321,7 +321,7 @@ class TestCharging:
         assert ledger.head() == f"4:{four.hash}"
         assert [ledger.entry(entry.hash) for entry in (one, four)] == [one, four]
         assert ledger.entry("f" * 64) is None
-        assert ledger.verify() == Verification(4, ledger.head())
+        assert ledger.verify() == LedgerVerification(4, ledger.head())
         assert [row[:2] for row in ledger._store.read(lambda session: session.accounts())] == [("a", 3), ("", 4)]
 
     def test_a_clock_that_goes_back(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ class TestCharging:
     def test_people(self, ledger: Ledger) -> None:
         """Labels that are unknown, or others, are a charge only on the caller's word."""
         adjacency = ss.Identity([0, 1, 1])
-        promise = pure(0.5, adjacency=adjacency.public())
+        promise = pure(0.5, adjacency=adjacency.drop_labels())
         for name, use in (("a", ledger.spend), ("b", lambda item, **o: ledger.reserve([item], **o).commit())):
             with pytest.raises(ss.InvalidInput, match="needs its labels"):
                 use(promise, dataset=name)
@@ -371,7 +371,7 @@ class TestCharging:
             use(promise, dataset=name, adjacency=ss.Identity([0, 0, 1]), same_people=True)
             use(promise, dataset=name, same_people=True)
         key, unit = ledger._key, ledger.entries()[0].unit
-        assert unit == module.charge_of(promise, adjacency, key, same_people=False)[1]
+        assert unit == module.make_charge(promise, adjacency, key, same_people=False)[1]
 
     def test_what_a_batch_is_told(self) -> None:
         """What was spent before it, what its charge asks for, and how many there are."""
@@ -412,7 +412,7 @@ class TestCharging:
     def test_old_names(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         """A name that earlier versions wrote is found by its exact spelling; a new one gets its one spelling."""
         with monkeypatch.context() as patch:
-            patch.setattr(module, "canonical_name", lambda name: name)
+            patch.setattr(module, "normalise_name", lambda name: name)
             ledger.spend(pure(1.0), dataset=name)
         assert ledger.account(name).dataset == name
         assert ledger.spent_on(name) == 1.0
@@ -552,7 +552,7 @@ class TestVerifying:
         heads = [f"0:{entries[0].previous}", *(f"{entry.id}:{entry.hash}" for entry in entries)]
         for head in (None, *heads):
             said = ledger.verify(head=head)
-            assert said == Verification(4, heads[-1], None, "")
+            assert said == LedgerVerification(4, heads[-1], None, "")
             assert bool(said) is True
             assert "All 4 entries" in str(said)
 
@@ -561,7 +561,7 @@ class TestVerifying:
         assert entries
         store.execute(f"UPDATE scoreshield_ledger SET {change}")
         facts = json.loads(store.execute("SELECT facts FROM scoreshield_ledger").fetchone()[0])
-        assert self.found(ledger, "own facts") == (0, f"0:{digest(facts)}", None)
+        assert self.found(ledger, "own facts") == (0, f"0:{hash_canonical_json(facts)}", None)
 
     @pytest.mark.parametrize("number", [1, 2, 4])
     def test_one_entry(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], number: int) -> None:

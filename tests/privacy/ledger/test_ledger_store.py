@@ -19,7 +19,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.privacy.ledger import stores
 from scoreshield.privacy.ledger.entries import Entry
-from scoreshield.privacy.ledger.stores import Session, SQLiteStore, Store, _Gate, _Pass, store_at
+from scoreshield.privacy.ledger.stores import LedgerStore, Session, SQLiteStore, _Gate, _Pass, open_store
 
 ENTRY = Entry(1, 1, "charge", "now", "", "a", "u", "ann", "why", "profile", "guarantee", "before", "hash 1")
 
@@ -301,21 +301,21 @@ class TestFile:
     def test_addresses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         for url in ("sqlite:///l.db", f"sqlite:///{tmp_path}/l.db"):
-            found = store_at(url)
+            found = open_store(url)
             assert isinstance(found, SQLiteStore)
             assert found.name == f"sqlite:///{tmp_path}/l.db"
-        assert store_at("sqlite:///x").name == f"sqlite:///{tmp_path}/x"
+        assert open_store("sqlite:///x").name == f"sqlite:///{tmp_path}/x"
         for url in ("sqlite:///:memory:", "sqlite:///", "sqlite://x", "mysql://db/x", "", None, 5, b"sqlite:///x"):
             with pytest.raises(ss.InvalidInput):
-                store_at(url)
+                open_store(url)
 
     def test_servers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stores, "PostgresStore", lambda url: ("server", url))
         for url in ("postgresql://db/x", "postgres://ann:pw@db/x", "postgresql://"):
-            assert store_at(url) == ("server", url)
+            assert open_store(url) == ("server", url)
         for url in ("POSTGRESQL://db/x", "xpostgres://db/x", "postgresqldb/x"):
             with pytest.raises(ss.InvalidInput):
-                store_at(url)
+                open_store(url)
 
     @pytest.mark.parametrize(
         ("url", "said"),
@@ -323,7 +323,7 @@ class TestFile:
     )
     def test_what_is_said_of_addresses(self, url: object, said: str) -> None:
         with pytest.raises(ss.InvalidInput) as caught:
-            store_at(url)
+            open_store(url)
         assert f"Got {said} instead" in str(caught.value)
 
     @pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o666])
@@ -345,7 +345,7 @@ class TestFile:
         assert store.is_at(other) is store.is_at(path.with_name("none")) is False
         path.unlink()
         assert store.is_at(other) is False
-        assert Store.is_at(store, other) is False
+        assert LedgerStore.is_at(store, other) is False
 
     def test_connections(self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only a file that is there, without SQLite's own waiting and without Python's own transactions."""

@@ -14,8 +14,8 @@ from ledger_support import Promise, pure
 
 import scoreshield as ss
 from scoreshield.privacy.ledger import units
-from scoreshield.privacy.ledger.entries import canonical
-from scoreshield.privacy.ledger.units import _brief, _hash_labels, _promise, charge_of, check_units
+from scoreshield.privacy.ledger.entries import write_canonical_json
+from scoreshield.privacy.ledger.units import _brief, _hash_labels, _promise, check_units, make_charge
 from scoreshield.privacy.profiles import Profile, PureProfile
 
 KEY = bytes(range(32))
@@ -64,13 +64,13 @@ def test_promises() -> None:
 
 
 def charge(item: Any, adjacency: Any = None, same_people: bool = False) -> tuple[Profile, str, str]:
-    return charge_of(item, adjacency, KEY, same_people=same_people)
+    return make_charge(item, adjacency, KEY, same_people=same_people)
 
 
 class TestCharges:
     def test_whole(self) -> None:
         promise = pure(0.5)
-        expected = (PureProfile(0.5), "replacement", canonical(promise.to_dict()))
+        expected = (PureProfile(0.5), "replacement", write_canonical_json(promise.to_dict()))
         assert charge(promise) == expected
         assert charge(SimpleNamespace(guarantee=promise, sampler="research")) == expected
         assert charge(promise, ss.Replacement()) == expected
@@ -102,7 +102,7 @@ class TestCharges:
     @pytest.mark.parametrize("mechanism", ["x", "x" * 500])
     def test_long_texts(self, monkeypatch: pytest.MonkeyPatch, mechanism: str) -> None:
         promise = pure(0.5, mechanism=mechanism)
-        most = max(len(canonical(promise.to_dict())), len(canonical(promise.profile.to_dict())))
+        most = max(len(write_canonical_json(promise.to_dict())), len(write_canonical_json(promise.profile.to_dict())))
         monkeypatch.setattr(units, "LONGEST_WRITTEN", most)
         assert charge(promise)[0] == PureProfile(0.5)
         monkeypatch.setattr(units, "LONGEST_WRITTEN", most - 1)
@@ -112,7 +112,7 @@ class TestCharges:
     def test_a_long_profile(self, monkeypatch: pytest.MonkeyPatch) -> None:
         profile = PureProfile(0.1234567890123)
         monkeypatch.setattr(Promise, "to_dict", lambda _: {})
-        monkeypatch.setattr(units, "LONGEST_WRITTEN", len(canonical(profile.to_dict())) - 1)
+        monkeypatch.setattr(units, "LONGEST_WRITTEN", len(write_canonical_json(profile.to_dict())) - 1)
         with pytest.raises(ss.InvalidInput, match="more than"):
             charge(Promise(profile))
 
@@ -131,7 +131,7 @@ class TestCharges:
 
 class TestIdentities:
     adjacency = ss.Identity([0, 0, 1])
-    promise = pure(0.5, adjacency=ss.Identity([0, 0, 1]).public())
+    promise = pure(0.5, adjacency=ss.Identity([0, 0, 1]).drop_labels())
     plain = "identity centroids False identities 2 largest 2"
 
     def test_labels(self) -> None:
@@ -139,15 +139,15 @@ class TestIdentities:
         assert charge(self.promise, self.adjacency)[1] == hashed
         assert charge(self.promise, self.adjacency, same_people=True)[1] == hashed
         assert charge(replace(self.promise, adjacency=self.adjacency))[1] == hashed
-        assert charge(replace(self.promise, adjacency=self.adjacency), self.adjacency.public())[1] == hashed
+        assert charge(replace(self.promise, adjacency=self.adjacency), self.adjacency.drop_labels())[1] == hashed
         other = ss.Identity([0, 1, 1])
         theirs = f"{self.plain} labels {_hash_labels(np.array([0, 1, 1]), KEY)}"
         assert charge(replace(self.promise, adjacency=self.adjacency), other)[1] == theirs
 
     def test_no_labels(self) -> None:
         assert charge(self.promise, same_people=True)[1] == self.plain
-        assert charge(self.promise, self.adjacency.public(), same_people=True)[1] == self.plain
-        for adjacency in (None, self.adjacency.public()):
+        assert charge(self.promise, self.adjacency.drop_labels(), same_people=True)[1] == self.plain
+        for adjacency in (None, self.adjacency.drop_labels()):
             with pytest.raises(ss.InvalidInput, match="needs its labels"):
                 charge(self.promise, adjacency)
 

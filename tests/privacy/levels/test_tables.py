@@ -24,7 +24,7 @@ from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.tables import (
     LevelChannel,
     optimal_channel,
-    predicted_recall,
+    predict_recall,
     randomised_response,
     retrieval_cuts,
 )
@@ -54,7 +54,7 @@ def is_private(rows: list[list[int]], epsilon: float, delta: float) -> bool:
     return all(sum(row) == WHOLE for row in rows)
 
 
-def costs_of(channel: LevelChannel, utility: str, threshold: float | None) -> np.ndarray:
+def build_costs(channel: LevelChannel, utility: str, threshold: float | None) -> np.ndarray:
     x, y = np.array(channel.inputs)[:, None], np.array(channel.outputs)
     if utility == "threshold":
         return ((x > threshold) != (y > threshold)).astype(float)
@@ -64,7 +64,7 @@ def costs_of(channel: LevelChannel, utility: str, threshold: float | None) -> np
 def weighted_costs(channel: LevelChannel, prior: Any, utility: str, threshold: float | None) -> np.ndarray:
     edges = np.concatenate([[-np.inf], channel.cuts, [np.inf]])
     masses = np.full(len(channel.inputs), 1 / len(channel.inputs)) if prior is None else np.diff(prior.cdf(edges))
-    return masses[:, None] * costs_of(channel, utility, threshold)
+    return masses[:, None] * build_costs(channel, utility, threshold)
 
 
 def pairwise_program(epsilon: float, costs: np.ndarray) -> float:
@@ -142,7 +142,7 @@ def test_never_worse_than_the_rivals(epsilon: float, prior: Any, utility: str, t
     ends = np.zeros((len(levels), 1))
     rivals = [
         np.diff(np.concatenate([ends, law.cdf(edges), ends + 1], axis=1), axis=1)
-        for law in (LaplaceNoise(2 / epsilon), StaircaseNoise.calibrated(epsilon, 2.0))
+        for law in (LaplaceNoise(2 / epsilon), StaircaseNoise.calibrate(epsilon, 2.0))
     ]
     rivals.append(randomised_response(epsilon, (levels[:-1] + levels[1:]) / 2).probabilities)
     for rival in rivals:
@@ -304,7 +304,7 @@ def test_a_near_miss_is_refused(epsilon: float, delta: float) -> None:
 def test_the_enclosure_lies_just_below(epsilon: float) -> None:
     with mpmath.workdps(80):
         true = mpmath.exp(mpmath.mpf(epsilon))
-        low = program.ratio_floor(epsilon)
+        low = program.floor_ratio(epsilon)
         low = mpmath.mpf(low.numerator) / low.denominator
         assert low <= true
         assert true - low < mpmath.mpf(10) ** -50
@@ -438,7 +438,7 @@ def test_predicted_recall_agrees_with_simulation() -> None:
     far, near = Distribution(norm(0.05, 0.1)), Distribution(norm(0.5, 0.15))
     epsilon, records, k, queries = 7.0, 2000, 5, 3000
     found = retrieval_cuts(epsilon, records, k, far, near, 4)
-    assert found.recall == pytest.approx(predicted_recall(epsilon, records, k, far, near, found.cuts), abs=1e-12)
+    assert found.recall == pytest.approx(predict_recall(epsilon, records, k, far, near, found.cuts), abs=1e-12)
     channel = randomised_response(epsilon, found.cuts)
     rng = np.random.default_rng(2)
     stream = ResearchStream(rng)
@@ -449,7 +449,7 @@ def test_predicted_recall_agrees_with_simulation() -> None:
         hits[query] = np.clip((k - (others > own).sum()) / (1 + (others == own).sum()), 0, 1)
     error = hits.std() / math.sqrt(queries)
     assert abs(hits.mean() - found.recall) < STRICT * error
-    assert abs(hits.mean() - predicted_recall(epsilon + 1.2, records, k, far, near, found.cuts)) > STRICT * error
+    assert abs(hits.mean() - predict_recall(epsilon + 1.2, records, k, far, near, found.cuts)) > STRICT * error
 
 
 def test_predicted_recall_against_the_curve_and_by_hand() -> None:
@@ -458,19 +458,19 @@ def test_predicted_recall_against_the_curve_and_by_hand() -> None:
     cuts = [0.1, 0.2, 0.3]
     law = randomised_response(6.0, cuts)
     curve = decisions.recall_at_k(near, far, law, records=800, k=10)
-    assert predicted_recall(6.0, 800, 10, far, near, cuts) == pytest.approx(curve, abs=2e-3)
+    assert predict_recall(6.0, 800, 10, far, near, cuts) == pytest.approx(curve, abs=2e-3)
     # One rival, one place, one cut: beaten half of the time where the bins tie.
     keep = math.e / (1 + math.e)
     wins = keep * keep + 0.5 * 2 * keep * (1 - keep)
-    assert predicted_recall(1.0, 2, 1, [-0.5, -0.5], [0.5, 0.5], [0.0]) == pytest.approx(wins, rel=1e-12)
-    assert predicted_recall(1.0, 5, 5, far, near, [0.0]) == 1.0
+    assert predict_recall(1.0, 2, 1, [-0.5, -0.5], [0.5, 0.5], [0.0]) == pytest.approx(wins, rel=1e-12)
+    assert predict_recall(1.0, 5, 5, far, near, [0.0]) == 1.0
 
 
 def test_cuts_are_at_least_as_good_as_any_of_a_coarse_grid() -> None:
     far, near = Distribution(norm(0.05, 0.1)), Distribution(norm(0.5, 0.15))
     best = retrieval_cuts(7.0, 2000, 5, far, near, 3).recall
     grid = np.linspace(-0.5, 0.95, 30)
-    others = [predicted_recall(7.0, 2000, 5, far, near, pair) for pair in itertools.combinations(grid, 2)]
+    others = [predict_recall(7.0, 2000, 5, far, near, pair) for pair in itertools.combinations(grid, 2)]
     assert best >= max(others)
 
 

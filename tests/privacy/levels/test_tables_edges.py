@@ -16,8 +16,8 @@ import scipy.sparse as sparse
 import scoreshield as ss
 from scoreshield.privacy.levels import cuts as channel_cuts
 from scoreshield.privacy.levels import program, tables
-from scoreshield.privacy.levels.cuts import check_range, increasing, predicted_recall, retrieval_cuts, tail
-from scoreshield.privacy.levels.profile import channel_profile, total_variation
+from scoreshield.privacy.levels.cuts import check_range, increasing, predict_recall, retrieval_cuts, tail
+from scoreshield.privacy.levels.profile import compute_channel_profile, compute_total_variation
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.sampling.stream import SecureStream
 
@@ -167,8 +167,8 @@ def test_scores_that_are_none(scores: Any) -> None:
 
 def test_the_profile_of_a_pure_table_knows_its_advantage() -> None:
     """The rows differ by 1/2 in total variation, which is less than any table with epsilon 1.2 may."""
-    assert total_variation(TWO) == pytest.approx(0.5, rel=1e-15)
-    assert total_variation(TWO) > 0.5
+    assert compute_total_variation(TWO) == pytest.approx(0.5, rel=1e-15)
+    assert compute_total_variation(TWO) > 0.5
     assert table().profile().advantage == pytest.approx(0.5, rel=1e-12)
     assert table().profile().epsilon_at(0.0) == 1.2
     assert table().profile(17.0) == table().profile()
@@ -177,7 +177,7 @@ def test_the_profile_of_a_pure_table_knows_its_advantage() -> None:
 def test_the_profile_of_three_rows_in_fractions() -> None:
     parts = [[8, 4, 2, 2], [2, 8, 4, 2], [1, 3, 4, 8]]
     weights = np.array([[part * (WHOLE // 16) for part in row] for row in parts], dtype=np.uint64)
-    profile = channel_profile(weights, 1.0)
+    profile = compute_channel_profile(weights, 1.0)
     for epsilon in (0.0, 0.2, 0.5, math.log(2), 1.0, 1.2, math.log(4), 1.9, math.log(8), 2.5):
         x = math.exp(epsilon)
         exact = max(
@@ -193,14 +193,14 @@ def test_the_profile_of_three_rows_in_fractions() -> None:
 
 def test_a_table_whose_rows_are_alike_tells_nothing() -> None:
     weights = np.full((2, 2), WHOLE // 2, dtype=np.uint64)
-    profile = channel_profile(weights, 1.0)
+    profile = compute_channel_profile(weights, 1.0)
     assert set(profile.deltas) == {0.0}
     assert profile.losses[-1] < 1e-13
 
 
 def test_an_output_that_only_one_row_has_is_never_paid_off() -> None:
     weights = np.array([[WHOLE // 2, WHOLE // 2], [WHOLE, 0]], dtype=np.uint64)
-    profile = channel_profile(weights, 1.0)
+    profile = compute_channel_profile(weights, 1.0)
     assert profile.delta_at(50.0) == pytest.approx(0.5)
     assert profile.epsilon_at(0.4) == math.inf
     assert profile.delta_at(0.0) == pytest.approx(0.5)
@@ -208,7 +208,7 @@ def test_an_output_that_only_one_row_has_is_never_paid_off() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.7, 5.0, 39.0, 64.0, 100.0])
 def test_the_ratio_is_just_below_the_exponential(epsilon: float) -> None:
-    ratio = program.ratio_floor(epsilon)
+    ratio = program.floor_ratio(epsilon)
     with mpmath.workdps(120):
         true = mpmath.exp(mpmath.mpf(min(epsilon, 64.0)))
         gap = true - mpmath.mpf(ratio.numerator) / ratio.denominator
@@ -225,15 +225,15 @@ def test_what_may_be_spent_of_delta() -> None:
 def test_the_worst_excess_by_hand() -> None:
     rows = [[8, 4, 4], [2, 6, 8], [4, 4, 8]]
     # At ratio 1: row 0 over row 1 is 6; row 1 over row 0 is 2 + 4 = 6; row 2 over row 0 is 4.
-    assert program.worst_excess(rows, Fraction(1)) == 6
-    assert program.worst_excess(rows, Fraction(3, 2)) == 5
-    assert program.worst_excess(rows, Fraction(4)) == 0
+    assert program.find_worst_excess(rows, Fraction(1)) == 6
+    assert program.find_worst_excess(rows, Fraction(3, 2)) == 5
+    assert program.find_worst_excess(rows, Fraction(4)) == 0
 
 
 def test_rounding_keeps_rows_whole_and_ratios_exact() -> None:
     rng = np.random.default_rng(4)
     for epsilon in (0.1, 1.0, 6.0):
-        ratio = program.ratio_floor(epsilon)
+        ratio = program.floor_ratio(epsilon)
         for _ in range(20):
             caps, costs = rng.random(5) * (rng.random(5) > 0.3), rng.random((4, 5))
             if not caps.any():
@@ -245,17 +245,17 @@ def test_rounding_keeps_rows_whole_and_ratios_exact() -> None:
             delta = 0.01
             mixed = program.round_mixture(caps, costs, ratio, delta)
             assert all(sum(row) == WHOLE for row in mixed)
-            assert program.worst_excess(mixed, ratio) <= Fraction(delta) * WHOLE
+            assert program.find_worst_excess(mixed, ratio) <= Fraction(delta) * WHOLE
 
 
 def test_a_float_table_is_moved_until_it_is_private() -> None:
     rng = np.random.default_rng(5)
     channel, costs = rng.dirichlet(np.ones(4), 4), rng.random((4, 4))
-    ratio = program.ratio_floor(1.0)
+    ratio = program.floor_ratio(1.0)
     rows = program.round_approximate(channel, costs, ratio, 0.05)
     assert rows is not None
     assert all(sum(row) == WHOLE for row in rows)
-    assert 0.04 < program.worst_excess(rows, ratio) / WHOLE <= 0.05
+    assert 0.04 < program.find_worst_excess(rows, ratio) / WHOLE <= 0.05
     private = np.full((4, 4), 0.25)
     assert program.round_approximate(private, costs, ratio, 0.05) == [[WHOLE // 4] * 4] * 4
 
@@ -372,9 +372,9 @@ def test_recall_by_hand() -> None:
     up_far, up_near = np.mean(far > 0), np.mean(near > 0)
     above = [keep * up + (1 - keep) * (1 - up) for up in (up_far, up_near)]
     wanted = above[1] * (1 - above[0]) + 0.5 * (above[0] * above[1] + (1 - above[0]) * (1 - above[1]))
-    assert predicted_recall(epsilon, 2, 1, far, near, [0.0]) == pytest.approx(wanted, rel=1e-12)
-    assert predicted_recall(epsilon, 2, 2, far, near, [0.0]) == 1.0
-    assert predicted_recall(epsilon, 1, 1, far, near, [0.0]) == 1.0
+    assert predict_recall(epsilon, 2, 1, far, near, [0.0]) == pytest.approx(wanted, rel=1e-12)
+    assert predict_recall(epsilon, 2, 2, far, near, [0.0]) == 1.0
+    assert predict_recall(epsilon, 1, 1, far, near, [0.0]) == 1.0
 
 
 def test_the_best_single_cut_is_found() -> None:
@@ -382,14 +382,14 @@ def test_the_best_single_cut_is_found() -> None:
     far, near = rng.normal(0, 0.1, 300), rng.normal(0.4, 0.1, 300)
     found = retrieval_cuts(2.0, 50, 5, far, near, 2)
     places = np.linspace(-1, 1, 513)[1:-1]
-    best = max(predicted_recall(2.0, 50, 5, far, near, [place]) for place in places)
+    best = max(predict_recall(2.0, 50, 5, far, near, [place]) for place in places)
     assert found.recall == pytest.approx(best, abs=1e-12)
-    assert found.recall == pytest.approx(predicted_recall(2.0, 50, 5, far, near, found.cuts), abs=1e-12)
+    assert found.recall == pytest.approx(predict_recall(2.0, 50, 5, far, near, found.cuts), abs=1e-12)
     assert found.cuts[0] in places
     three = retrieval_cuts(2.0, 50, 5, far, near, 4)
     assert len(three.cuts) == 3
     assert list(three.cuts) == sorted(three.cuts)
-    assert three.recall == pytest.approx(predicted_recall(2.0, 50, 5, far, near, three.cuts), abs=1e-12)
+    assert three.recall == pytest.approx(predict_recall(2.0, 50, 5, far, near, three.cuts), abs=1e-12)
     for bins in (1, 65, 2.0):
         with pytest.raises(ss.InvalidInput):
             retrieval_cuts(2.0, 50, 5, far, near, bins)  # type: ignore[arg-type]
@@ -429,9 +429,9 @@ def test_public_scores_that_know_their_tail() -> None:
             assert not inclusive
             return (1 - np.asarray(thresholds)) / 2
 
-    assert program.masses_of(Even(), [-1.0, 0.0, 1.0], cuts) == pytest.approx([0.25, 0.5, 0.25])
+    assert program.build_masses(Even(), [-1.0, 0.0, 1.0], cuts) == pytest.approx([0.25, 0.5, 0.25])
     with pytest.raises(ss.InvalidInput):
-        program.masses_of(Tail(), [-1.0, 0.0, 1.0], cuts)  # no mass at the ends
+        program.build_masses(Tail(), [-1.0, 0.0, 1.0], cuts)  # no mass at the ends
 
 
 def test_the_mass_of_each_level() -> None:
@@ -445,7 +445,7 @@ def test_the_mass_of_each_level() -> None:
             return np.array([1.0, 0.5, 0.25, 1e-20])
 
     levels = [-1.0, -0.5, 0.0, 0.5, 1.0]
-    found = program.masses_of(Far(), levels, [-0.7, -0.2, 0.2, 0.7])
+    found = program.build_masses(Far(), levels, [-0.7, -0.2, 0.2, 0.7])
     raw = np.array([1e-20, 0.4, 0.35, 0.25, 1e-20])
     assert found == pytest.approx(raw / raw.sum(), rel=1e-12, abs=0)
 
@@ -458,24 +458,24 @@ def test_the_mass_of_each_level() -> None:
         def __call__(self, x: float) -> float:
             return 2 + x
 
-    assert program.masses_of(Half(), [-1.0, 0.0, 1.0], [-0.5, 0.5]) == pytest.approx([1 / 6, 2 / 6, 3 / 6])
-    assert program.masses_of([1, 1, 2], [-1.0, 0.0, 1.0], [-0.5, 0.5]).tolist() == [0.25, 0.25, 0.5]
-    assert program.masses_of(None, [-1.0, 1.0], [0.0]).tolist() == [0.5, 0.5]
+    assert program.build_masses(Half(), [-1.0, 0.0, 1.0], [-0.5, 0.5]) == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    assert program.build_masses([1, 1, 2], [-1.0, 0.0, 1.0], [-0.5, 0.5]).tolist() == [0.25, 0.25, 0.5]
+    assert program.build_masses(None, [-1.0, 1.0], [0.0]).tolist() == [0.5, 0.5]
 
 
 def test_costs_by_hand() -> None:
     levels, outputs = [0.0, 1.0, 2.0], [0.0, 1.0, 3.0]
-    assert program.costs_of("squared", levels, outputs, None).tolist() == [[0, 1, 9], [1, 0, 4], [4, 1, 1]]
-    assert program.costs_of("absolute", levels, outputs, None).tolist() == [[0, 1, 3], [1, 0, 2], [2, 1, 1]]
+    assert program.build_costs("squared", levels, outputs, None).tolist() == [[0, 1, 9], [1, 0, 4], [4, 1, 1]]
+    assert program.build_costs("absolute", levels, outputs, None).tolist() == [[0, 1, 3], [1, 0, 2], [2, 1, 1]]
     # Accepted is what lies above the threshold, not what equals it.
-    assert program.costs_of("threshold", levels, outputs, 1.0).tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
-    assert program.costs_of("threshold", levels, outputs, 0.0).tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert program.build_costs("threshold", levels, outputs, 1.0).tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
+    assert program.build_costs("threshold", levels, outputs, 0.0).tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     own = np.array([[1e100, -1e100, 0], [1, 2, 3], [4, 5, 6]])
-    assert np.array_equal(program.costs_of(own, levels, outputs, None), own)
-    assert program.costs_of(own[1:].astype(np.int8), [0.0, 1.0], outputs, None).dtype == np.float64
+    assert np.array_equal(program.build_costs(own, levels, outputs, None), own)
+    assert program.build_costs(own[1:].astype(np.int8), [0.0, 1.0], outputs, None).dtype == np.float64
     for wrong in (own.T[:2], own.astype(str), own * 1.1, own.tolist()[0]):
         with pytest.raises(ss.InvalidInput):
-            program.costs_of(wrong, levels, outputs, None)
+            program.build_costs(wrong, levels, outputs, None)
 
 
 def test_the_dual_bound_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,7 +634,7 @@ def test_a_threshold_beside_another_utility_is_a_cut() -> None:
 def test_randomised_response_in_whole_numbers() -> None:
     for epsilon, cuts in ((1.0, [-0.5, 0.1, 0.3]), (0.01, [0.0])):
         channel, k = randomised_response(epsilon, cuts), len(cuts) + 1
-        other = math.ceil(WHOLE / (program.ratio_floor(epsilon) + k - 1))
+        other = math.ceil(WHOLE / (program.floor_ratio(epsilon) + k - 1))
         wanted = [[other] * i + [WHOLE - (k - 1) * other] + [other] * (k - 1 - i) for i in range(k)]
         assert channel.weights.tolist() == wanted
         assert channel.step == 2.0**-29
@@ -687,7 +687,7 @@ def test_no_knot_of_a_profile_is_understated(spread: float) -> None:
         parts = np.exp(rng.uniform(-spread, 0, (3, 4)))
         rows = [[int(Fraction(float(p)) / Fraction(float(row.sum())) * WHOLE) + 1 for p in row] for row in parts]
         weights = np.array([[WHOLE - sum(row[1:]), *row[1:]] for row in rows], dtype=np.uint64)
-        profile = channel_profile(weights, spread / 3)
+        profile = compute_channel_profile(weights, spread / 3)
         assert profile.losses[0] == 0.0
         assert profile.deltas[-1] == 0.0
         assert profile.losses[-1] == pytest.approx(float(np.log((weights.max(0) / weights.min(0)).max())), rel=1e-12)
@@ -702,14 +702,14 @@ def test_fractions_that_no_double_holds_are_rounded_up() -> None:
     apart = 2**60 + 1
     weights = np.array([[WHOLE // 2 + apart, WHOLE // 2 - apart], [WHOLE // 2, WHOLE // 2]], dtype=np.uint64)
     true = Fraction(apart, WHOLE)
-    for found in (channel_profile(weights, 1.0).deltas[0], total_variation(weights)):
+    for found in (compute_channel_profile(weights, 1.0).deltas[0], compute_total_variation(weights)):
         assert true <= Fraction(found) <= true * (1 + Fraction(1, 2**50))
-    assert total_variation(np.full((2, 2), WHOLE // 2, dtype=np.uint64)) == math.ulp(0.0)
+    assert compute_total_variation(np.full((2, 2), WHOLE // 2, dtype=np.uint64)) == math.ulp(0.0)
     certain = np.array([[WHOLE, 0], [0, WHOLE]], dtype=np.uint64)
-    assert set(channel_profile(certain, 1.0).deltas) == {1.0}
-    profile = channel_profile(TWO, 0.5)
+    assert set(compute_channel_profile(certain, 1.0).deltas) == {1.0}
+    profile = compute_channel_profile(TWO, 0.5)
     assert profile.losses == pytest.approx((0.0, 0.5, math.log(3)), rel=1e-12)
-    assert channel_profile(TWO, 9.0).losses[-1] < 1.1  # a knot at epsilon only where there is a curve
+    assert compute_channel_profile(TWO, 9.0).losses[-1] < 1.1  # a knot at epsilon only where there is a curve
 
 
 BAD: dict[str, Any] = {
@@ -742,12 +742,12 @@ BAD: dict[str, Any] = {
     "irrelevant of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [], [0.2], 2),
     "relevant of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [0.1], [], 2),
     "score_range of retrieval_cuts": lambda: retrieval_cuts(1.0, 9, 1, [0.1], [0.2], 2, score_range=(0.0, 2.0)),
-    "epsilon of predicted_recall": lambda: predicted_recall(0.0, 9, 1, [0.1], [0.2], [0.0]),
-    "records of predicted_recall": lambda: predicted_recall(1.0, 0, 1, [0.1], [0.2], [0.0]),
-    "k of predicted_recall": lambda: predicted_recall(1.0, 9, 0, [0.1], [0.2], [0.0]),
-    "irrelevant of predicted_recall": lambda: predicted_recall(1.0, 9, 1, [], [0.2], [0.0]),
-    "relevant of predicted_recall": lambda: predicted_recall(1.0, 9, 1, [0.1], [], [0.0]),
-    "cuts of predicted_recall": lambda: predicted_recall(1.0, 9, 1, [0.1], [0.2], []),
+    "epsilon of predict_recall": lambda: predict_recall(0.0, 9, 1, [0.1], [0.2], [0.0]),
+    "records of predict_recall": lambda: predict_recall(1.0, 0, 1, [0.1], [0.2], [0.0]),
+    "k of predict_recall": lambda: predict_recall(1.0, 9, 0, [0.1], [0.2], [0.0]),
+    "irrelevant of predict_recall": lambda: predict_recall(1.0, 9, 1, [], [0.2], [0.0]),
+    "relevant of predict_recall": lambda: predict_recall(1.0, 9, 1, [0.1], [], [0.0]),
+    "cuts of predict_recall": lambda: predict_recall(1.0, 9, 1, [0.1], [0.2], []),
 }
 
 

@@ -77,7 +77,7 @@ def test_draws_at_the_edges_agree_with_high_precision(word: int) -> None:
 
 def test_the_error_bound_of_the_logarithm() -> None:
     words = stream(3).words(20_000)
-    value, logarithm = gaussian.log_magnitude(words)
+    value, logarithm = gaussian.compute_log_magnitude(words)
     good = np.abs(value) >= 2.0**44
     with mpmath.workdps(40):
         for place in np.flatnonzero(good)[:2000]:
@@ -87,7 +87,7 @@ def test_the_error_bound_of_the_logarithm() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.7, 3.0, 20.0])
 def test_geometric_draws(epsilon: float) -> None:
-    draws, minus = discrete.geometric(stream(4), epsilon, 300_000)
+    draws, minus = discrete.draw_geometric(stream(4), epsilon, 300_000)
     for k in (1, 2, 3):
         p = math.exp(-k * epsilon)
         seen = float(np.mean(draws >= k))
@@ -104,30 +104,30 @@ def test_coins_are_exact_at_the_boundary() -> None:
     third = discrete.enclose(lambda iv: iv.mpf(1) / 3)
     low, high = third(64)
     assert low <= 2**64 // 3 <= high <= low + 2
-    heads = discrete.coins(stream(5), third, 300_000)
+    heads = discrete.flip_coins(stream(5), third, 300_000)
     assert abs(float(heads.mean()) - 1 / 3) < 5.33 * math.sqrt(2 / 9 / 300_000)
     assert abs(float(heads.mean()) - 0.339) > 5.33 * math.sqrt(2 / 9 / 300_000)
     # The word that equals the leading bits of 1/3 is decided by the next ones: 0x55... below, 0xFF... above.
     word = 2**64 // 3
     signed = word - 2**64 if word >= 2**63 else word
-    assert discrete.coins(Given([signed, 0]), third, 1)[0]
-    assert not discrete.coins(Given([signed, -1]), third, 1)[0]
+    assert discrete.flip_coins(Given([signed, 0]), third, 1)[0]
+    assert not discrete.flip_coins(Given([signed, -1]), third, 1)[0]
 
 
 def test_certain_coins() -> None:
-    assert discrete.coins(stream(), lambda bits: (1 << bits, 1 << bits), 50).all()
-    assert not discrete.coins(stream(), lambda _: (0, 0), 50).any()
+    assert discrete.flip_coins(stream(), lambda bits: (1 << bits, 1 << bits), 50).all()
+    assert not discrete.flip_coins(stream(), lambda _: (0, 0), 50).any()
 
 
 def test_uniform_integers_have_no_favourites() -> None:
     bounds = np.tile([3, 5, 7], 100_000)
-    drawn = discrete.below(stream(6), bounds)
+    drawn = discrete.draw_below(stream(6), bounds)
     for bound in (3, 5, 7):
         counts = np.bincount(drawn[bounds == bound], minlength=bound)
         expected = 100_000 / bound
         assert len(counts) == bound
         assert float(((counts - expected) ** 2 / expected).sum()) < chi2.isf(1e-7, bound - 1)
-    large = discrete.below(stream(6), np.full(1000, 3 * 2**61))  # a quarter of all words must be rejected
+    large = discrete.draw_below(stream(6), np.full(1000, 3 * 2**61))  # a quarter of all words must be rejected
     assert large.max() < 3 * 2**61
     assert abs(float((large < 3 * 2**60).mean()) - 0.5) < 5.33 * 0.5 / math.sqrt(1000)
 
@@ -153,18 +153,18 @@ def test_staircase_on_few_steps_cell_by_cell(epsilon: float, width: int, inner: 
 
 
 def test_staircase_of_a_release_follows_its_cdf() -> None:
-    law = StaircaseNoise.calibrated(5.0, 2.0, 2.0**-24)
+    law = StaircaseNoise.calibrate(5.0, 2.0, 2.0**-24)
     draws = np.empty(300_000)
     law.fill(stream(9), 2.0**-24, draws)
     assert uniform_enough(law.cdf(draws * 2.0**-24))
-    assert not uniform_enough(StaircaseNoise.calibrated(5.2, 2.0).cdf(draws * 2.0**-24))
+    assert not uniform_enough(StaircaseNoise.calibrate(5.2, 2.0).cdf(draws * 2.0**-24))
 
 
 def test_tables_are_sampled_as_written() -> None:
     weights = np.array([[2**61, 2**60, 2**60], [0, 2**62, 0]], dtype=np.uint64)
     table = np.cumsum(weights, axis=1, dtype=np.uint64)
     rows = np.tile([0, 1], 100_000)
-    picked = discrete.choose(stream(10), table, rows)
+    picked = discrete.draw_columns(stream(10), table, rows)
     assert (picked[rows == 1] == 1).all()
     counts = np.bincount(picked[rows == 0], minlength=3)
     expected = np.array([0.5, 0.25, 0.25]) * 100_000

@@ -150,7 +150,7 @@ def test_a_coin_is_decided_by_the_first_bit_that_differs(numerator: int, agree: 
         first, *tail = bits_of(mpmath.mpf(numerator) / 7, 64, 6)
     for word, heads in ((0, True), (ONES, False)):
         stream = Script([first, *tail[:agree], word, 7])
-        assert discrete.coins(stream, chance, 1).tolist() == [heads]  # type: ignore[arg-type]
+        assert discrete.flip_coins(stream, chance, 1).tolist() == [heads]  # type: ignore[arg-type]
         assert stream.left == 1
 
 
@@ -158,21 +158,21 @@ def test_coins_next_to_their_chance_need_no_second_word() -> None:
     chance = discrete.enclose(lambda iv: iv.mpf(3) / 7)
     edge = 3 * 2**64 // 7
     stream = Script([edge - 2, edge + 2, 0, ONES])
-    assert discrete.coins(stream, chance, 4).tolist() == [True, False, True, False]  # type: ignore[arg-type]
+    assert discrete.flip_coins(stream, chance, 4).tolist() == [True, False, True, False]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, False), (1, True)])
 def test_coins_that_always_fall_the_same_way(value: int, expected: bool) -> None:
     chance = discrete.enclose(lambda iv: iv.mpf(value))
     # Of the words that touch the end of the range each further bit leaves it open, so none of those here.
-    found = discrete.coins(Script([1, 2**63, ONES - 1]), chance, 3)  # type: ignore[arg-type]
+    found = discrete.flip_coins(Script([1, 2**63, ONES - 1]), chance, 3)  # type: ignore[arg-type]
     assert found.tolist() == [expected] * 3
 
 
 def test_a_coin_that_is_nearly_certain() -> None:
     """Of the largest words only the last is left open where the chance is between 1 - 2^-64 and 1."""
     stream = Script([ONES - 1, ONES - 2])
-    found = discrete.coins(stream, lambda bits: (2**bits - 1, 2**bits), 2)  # type: ignore[arg-type]
+    found = discrete.flip_coins(stream, lambda bits: (2**bits - 1, 2**bits), 2)  # type: ignore[arg-type]
     assert found.tolist() == [True, True]
 
 
@@ -181,15 +181,15 @@ def test_whole_numbers_below_a_bound(bound: int) -> None:
     """The words below 2^64 mod bound are drawn again; each remainder then has as many words as any other."""
     surplus = 2**64 % bound
     words = [surplus, surplus + 1, ONES, 2**63 + 12345]
-    found = discrete.below(Script(words), np.full(4, bound, dtype=np.int64))  # type: ignore[arg-type]
+    found = discrete.draw_below(Script(words), np.full(4, bound, dtype=np.int64))  # type: ignore[arg-type]
     assert found.tolist() == [word % bound for word in words]
     if surplus:
-        found = discrete.below(Script([surplus - 1, 0, surplus + 2]), np.array([bound]))  # type: ignore[arg-type]
+        found = discrete.draw_below(Script([surplus - 1, 0, surplus + 2]), np.array([bound]))  # type: ignore[arg-type]
         assert found.tolist() == [(surplus + 2) % bound]
 
 
 def test_each_number_has_a_bound_of_its_own() -> None:
-    found = discrete.below(Script([ONES, 0, ONES - 1, ONES - 5]), np.array([3, 7, 2]))  # type: ignore[arg-type]
+    found = discrete.draw_below(Script([ONES, 0, ONES - 1, ONES - 5]), np.array([3, 7, 2]))  # type: ignore[arg-type]
     # 2^64 = 2 mod 7, so the 0 for the second is drawn again, after the others.
     assert found.tolist() == [ONES % 3, (ONES - 5) % 7, (ONES - 1) % 2]
 
@@ -199,9 +199,9 @@ def test_a_table_is_read_at_its_edges() -> None:
     table = np.array([[1, 1, 5, 2**62], [2**62, 2**62, 2**62, 2**62]], dtype=np.uint64)
     numbers = [0, 1, 4, 5, 2**62 - 1]
     words = [4 * number + low for number in numbers for low in (0, 3)]
-    found = discrete.choose(Script(words), table, np.zeros(10, dtype=np.int64))  # type: ignore[arg-type]
+    found = discrete.draw_columns(Script(words), table, np.zeros(10, dtype=np.int64))  # type: ignore[arg-type]
     assert found.tolist() == [0, 0, 2, 2, 2, 2, 3, 3, 3, 3]
-    found = discrete.choose(Script(words), table, np.ones(10, dtype=np.int64))  # type: ignore[arg-type]
+    found = discrete.draw_columns(Script(words), table, np.ones(10, dtype=np.int64))  # type: ignore[arg-type]
     assert found.tolist() == [0] * 10
 
 
@@ -210,10 +210,10 @@ def test_long_draws_are_the_short_ones_one_after_the_other(count: int) -> None:
     words = np.random.default_rng(3).integers(0, 2**64, 2 * discrete._CHUNK + 100, dtype=np.uint64).tolist()
     table = np.array([[2**61, 2**62]], dtype=np.uint64)
     rows = np.zeros(count, dtype=np.int64)
-    picked = discrete.choose(Script(words), table, rows)  # type: ignore[arg-type]
+    picked = discrete.draw_columns(Script(words), table, rows)  # type: ignore[arg-type]
     assert np.array_equal(picked, (np.array(words[:count], dtype=np.uint64) >= 2**63).astype(int))
     stream = Script(words)
-    steps, minus = discrete.geometric(stream, 0.5, count)  # type: ignore[arg-type]
+    steps, minus = discrete.draw_geometric(stream, 0.5, count)  # type: ignore[arg-type]
     signed = np.array(words[:count], dtype=np.uint64).view(np.int64)
     assert np.array_equal(minus, signed < 0)
     size = -2 * np.log(np.abs((signed.astype(np.float64) + 0.5) / 2**63))

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 from scipy.stats import chi2, kstest
 from support import STRICT
 
-from scoreshield.privacy.calibration import calibrate, delta_of
+from scoreshield.privacy.calibration import calibrate, compute_delta
 from scoreshield.privacy.sampling import gaussian
 from scoreshield.privacy.sampling.gaussian import ERROR, fill_rounded_gaussian
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, Words
@@ -193,8 +193,8 @@ def test_enumerating_the_sampler_on_a_tiny_grid_gives_the_law_and_its_privacy() 
         padded = np.pad(probabilities, (moved, moved))
         return float(np.maximum(padded[: -moved or None] - math.exp(epsilon) * padded[moved:], 0).sum())
 
-    assert delta(law, shift) <= delta_of(epsilon, shift / scale) + TOLERANCE
-    assert delta(law, shift + 1) > delta_of(epsilon, shift / scale) + 1e-2  # near miss: one step further
+    assert delta(law, shift) <= compute_delta(epsilon, shift / scale) + TOLERANCE
+    assert delta(law, shift + 1) > compute_delta(epsilon, shift / scale) + 1e-2  # near miss: one step further
 
 
 def test_grid_accounting_by_exact_enumeration() -> None:

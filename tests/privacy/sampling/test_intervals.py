@@ -127,7 +127,7 @@ def test_a_coin_at_the_edge_of_its_chance_is_decided_by_the_true_one() -> None:
     for length in range(1, 10):
         for change, heads in ((-1, True), (1, False)):
             script = [*words[: length - 1], words[length - 1] + change]
-            assert discrete.coins(Words(script), chance, 1)[0] == heads
+            assert discrete.flip_coins(Words(script), chance, 1)[0] == heads
     assert all(low <= true >> (640 - bits) < high for bits in (64, 128, 320) for low, high in [chance(bits)])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scoreshield.privacy.levels.program import ratio_floor
+from scoreshield.privacy.levels.program import floor_ratio
 from scoreshield.privacy.levels.tables import randomised_response
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling import discrete, gaussian, sphere
@@ -36,12 +36,12 @@ def filled(draw: Callable[..., None], *arguments: Any, count: int = 40_000) -> n
 
 
 def signed_geometric(epsilon: float) -> np.ndarray:
-    found, minus = discrete.geometric(stream(), epsilon, 40_000)
+    found, minus = discrete.draw_geometric(stream(), epsilon, 40_000)
     return np.where(minus, ~found, found)
 
 
 def logistic(epsilon: float) -> Callable[[int], tuple[int, int]]:
-    return discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete._rational(iv, epsilon))))
+    return discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, epsilon))))
 
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -51,14 +51,14 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "laplace, the largest scale": lambda: filled(discrete.fill_rounded_laplace, 2.0**32),
     "staircase": lambda: filled(discrete.fill_staircase, 1.3, 2**27 + 5, 2**25 - 3),
     "geometric": lambda: signed_geometric(1e-10),
-    "coins": lambda: discrete.coins(stream(), logistic(0.7), 40_000),
-    "below": lambda: discrete.below(stream(), np.arange(1, 40_001) ** 2 * 7),
+    "coins": lambda: discrete.flip_coins(stream(), logistic(0.7), 40_000),
+    "below": lambda: discrete.draw_below(stream(), np.arange(1, 40_001) ** 2 * 7),
     "table": lambda: randomised_response(1.0, [-0.5, 0.1, 0.3]).release(stream(), np.linspace(-1, 1, 40_000)),
     "small cap": lambda: sphere.lean(sphere.Cap(8, 1.0, 0.6, 2.0**36, 0.04), units(1500, 8), stream()),
     "large cap": lambda: sphere.lean(sphere.Cap(5, -0.4, 0.1, 2.0**36, 0.4), units(1500, 5), stream()),
-    "privunit": lambda: PrivUnit.calibrated(24, 6.0).release(units(1500, 24), stream()),
+    "privunit": lambda: PrivUnit.calibrate(24, 6.0).release(units(1500, 24), stream()),
     "chances": lambda: [logistic(e)(bits) for e in (1e-6, 0.5, 3.0, 40.0) for bits in (64, 128, 320)],
-    "powers of e": lambda: [ratio_floor(e) for e in (1e-6, 0.1, 1.0, 5.0, 39.9, 64.0)],
+    "powers of e": lambda: [floor_ratio(e) for e in (1e-6, 0.1, 1.0, 5.0, 39.9, 64.0)],
 }
 PINS = {
     "gaussian": "8b1d307fad43d689",

@@ -68,7 +68,7 @@ def test_a_fork_in_the_middle_of_drawing_gets_no_word(monkeypatch: pytest.Monkey
 
 @forks
 def test_the_same_fork_without_the_check_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "this_process", lambda: (1, 0))
+    monkeypatch.setattr(streams, "identify_process", lambda: (1, 0))
     stream = SecureStream()
     stream.words(1000)
     assert in_a_fork(lambda: words_or_error(stream)) == stream.words(64).tolist()
@@ -139,7 +139,7 @@ def test_a_fork_inside_a_release_gives_no_second_view(moment: str, monkeypatch: 
         case "commit":
             before(account, "commit")
         case "stream":
-            before(pipeline, "stream_from")
+            before(pipeline, "open_stream")
         case "words":
             before(SecureStream, "words")
         case "last words":
@@ -259,11 +259,11 @@ def test_research_words_are_those_of_the_generator() -> None:
     same = np.random.default_rng(5).integers(0, 2**64, 1000, dtype=np.uint64)
     assert np.array_equal(words.view(np.uint64), same ^ np.uint64(2**63))
     for seed in (5, np.int64(5), np.random.default_rng(5)):
-        assert np.array_equal(streams.stream_from(seed).words(1000), words)
+        assert np.array_equal(streams.open_stream(seed).words(1000), words)
 
 
 def test_errors_name_the_seed() -> None:
     for seed in (-1, True, 1.5):
-        for call in (streams.stream_from, streams.sampler_name):
+        for call in (streams.open_stream, streams.name_sampler):
             with pytest.raises(ss.InvalidInput, match=r"^The 'rng' parameter must be"):
                 call(seed)

@@ -77,4 +77,6 @@ def make_folder(folder: Path) -> None:
 
 def first_line(error: object) -> str:
     """The first line of what an error says, printable and without its full stop."""
-    return _loading.printable((str(error).strip().splitlines() or [""])[0][:200].rstrip(".")) or type(error).__name__
+    return (
+        _loading.make_printable((str(error).strip().splitlines() or [""])[0][:200].rstrip(".")) or type(error).__name__
+    )

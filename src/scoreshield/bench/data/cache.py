@@ -209,7 +209,7 @@ def _allow(address: str, local_http: bool) -> None:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    with _loading.opened(path) as raw:
+    with _loading.open_regular_file(path) as raw:
         digest = hashlib.file_digest(raw, lambda: hashlib.new(algorithm, usedforsecurity=False))  # type: ignore[arg-type]
     return f"{algorithm}:{digest.hexdigest()}"
 

@@ -187,7 +187,7 @@ def _find(data_dir: str | Path, file: str) -> Path:
 def _arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The named arrays of an .npz file, in this order. Pickled objects are never read: they could run code."""
     path = _find(data_dir, file)
-    with _loading.opened(path) as raw:
+    with _loading.open_regular_file(path) as raw:
         archive = _loading.Archive(raw, path)
         missing = [name for name in names if name not in archive.names]
         if missing:

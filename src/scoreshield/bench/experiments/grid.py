@@ -73,7 +73,7 @@ class Choices:
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """One mapping from a YAML file, or one sentence about what is wrong with it."""
-    with _loading.opened(path) as file:
+    with _loading.open_regular_file(path) as file:
         content = file.read(_LONGEST + 1)
     try:
         return parse_yaml(content.decode("utf-8"), str(path))
@@ -94,7 +94,7 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
     except RecursionError:
         raise InvalidInput(f"The grid {source} is nested too deeply.") from None
     except ValueError as error:
-        raise InvalidInput(f"The grid {source} is not valid YAML: {_loading.first_line(error)}.") from None
+        raise InvalidInput(f"The grid {source} is not valid YAML: {_loading.describe_error(error)}.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from scoreshield import _loading
 from scoreshield._formatting import typeset_power
-from scoreshield._loading import printable
+from scoreshield._loading import make_printable
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.runner import SETTINGS
 from scoreshield.bench.report import experiments as pictures
@@ -180,7 +180,7 @@ _MARKS = re.compile(r"[\[\]<>`*\\|&!$^~{}]|(?<=http):(?=/)|(?<=https):(?=/)|(?<=
 def _without_marks(row: Row) -> Row:
     """A row whose names are plain text: a table from elsewhere could name a link or a script where a method stands."""
     return {
-        name: printable(_MARKS.sub("?", text)) if isinstance(text, str) and name not in _JSON else text
+        name: make_printable(_MARKS.sub("?", text)) if isinstance(text, str) and name not in _JSON else text
         for name, text in row.items()
     }
 

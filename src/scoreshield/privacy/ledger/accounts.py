@@ -32,25 +32,25 @@ from scoreshield._validation import validate
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
-from scoreshield.privacy.ledger.books import Books, Budget, Check
+from scoreshield.privacy.ledger.books import AccountAudit, Books, LedgerLimit
 from scoreshield.privacy.ledger.entries import (
     COLUMNS,
     FORMAT,
     KINDS,
     Entry,
-    brief,
-    canonical,
     check_text,
-    digest,
+    hash_canonical_json,
     is_time,
     read_json,
+    shorten,
+    write_canonical_json,
 )
-from scoreshield.privacy.ledger.names import canonical_name
-from scoreshield.privacy.ledger.stores import Session, Store, store_at
-from scoreshield.privacy.ledger.units import charge_of
+from scoreshield.privacy.ledger.names import normalise_name
+from scoreshield.privacy.ledger.stores import LedgerStore, Session, open_store
+from scoreshield.privacy.ledger.units import make_charge
 from scoreshield.privacy.profiles import Profile
 
-__all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "PendingCharge", "Verification"]
+__all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "LedgerVerification", "PendingCharge"]
 
 
 #: How many links at the end of the chain each charge looks at; ``verify`` looks at all.
@@ -58,7 +58,7 @@ _LOOK_BACK = 16
 
 
 @dataclass(frozen=True)
-class Verification:
+class LedgerVerification:
     """What a check of the whole chain found; true if nothing is wrong.
 
     Attributes
@@ -122,7 +122,7 @@ class Ledger:
     @clear_frames_on_error  # an address may hold a password
     @validate()
     def __init__(self, url: str, *, epsilon: float | None = None, delta: float | None = None) -> None:
-        store = store_at(url)
+        store = open_store(url)
         if not store.exists():
             if epsilon is None and delta is None:
                 raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
@@ -158,7 +158,7 @@ class Ledger:
         Raises:
             LedgerError: If there is a ledger already, or anything else by that name.
         """
-        store, budget = store_at(url), check_budget(epsilon, delta)
+        store, budget = open_store(url), check_budget(epsilon, delta)
         if store.exists() or not _create(store, *budget):
             raise LedgerError(f"There is a ledger at {store.name} already; open it with Ledger.open.")
         return cls._at(store)
@@ -177,25 +177,25 @@ class Ledger:
         Raises:
             LedgerError: If there is none; nothing is made.
         """
-        store = store_at(url)
+        store = open_store(url)
         if not store.exists():
             raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
         return cls._at(store)
 
     @classmethod
-    def _at(cls, store: Store) -> Ledger:
+    def _at(cls, store: LedgerStore) -> Ledger:
         ledger = cls.__new__(cls)
         ledger._read(store)
         return ledger
 
-    def _read(self, store: Store) -> None:
+    def _read(self, store: LedgerStore) -> None:
         self._store = store
         row = store.read(_row)
         self._facts, self._key = row.facts, row.key
-        self._genesis = digest(self._facts)
+        self._genesis = hash_canonical_json(self._facts)
         self.epsilon = float(self._facts["epsilon"])
         self.delta = float(self._facts["delta"])
-        self._budget = Budget(self.epsilon, self.delta, int(self._facts["rules"]))
+        self._budget = LedgerLimit(self.epsilon, self.delta, int(self._facts["rules"]))
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
@@ -275,7 +275,7 @@ class Ledger:
         process took the budget in between. ``check=False`` leaves the check to ``commit()``. The rest is as for
         :meth:`spend`.
         """
-        charges = [charge_of(item, adjacency, self._key, same_people=same_people) for item in items]
+        charges = [make_charge(item, adjacency, self._key, same_people=same_people) for item in items]
         where = self._dataset(dataset)
         who = _default_who() if who is None else check_text(who, "who")
         why = check_text(why, "why")
@@ -298,7 +298,7 @@ class Ledger:
             written: list[Entry] = []
             for place, (profile, unit, promise) in enumerate(charges):
                 time, note = _stamp(above)
-                text = canonical(profile.to_dict())
+                text = write_canonical_json(profile.to_dict())
                 fields = (number + place, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous)
                 above = Entry(*fields).sealed()
                 session.append(above)
@@ -381,7 +381,7 @@ class Ledger:
         return f"{row.entries}:{row.head}"
 
     @validate()
-    def verify(self, *, head: str | None = None) -> Verification:
+    def verify(self, *, head: str | None = None) -> LedgerVerification:
         """Check every entry, the chain, the limit and, if given, that an earlier ``head`` is still in the chain.
 
         The chain shows a change, a removal in the middle, an insertion and a swap. Entries cut off at the end by
@@ -414,7 +414,7 @@ class Ledger:
         if name is None:
             return None
         try:
-            composed = canonical_name(name)
+            composed = normalise_name(name)
         except InvalidInput:
             if not isinstance(name, str) or not self._has(name):
                 raise
@@ -444,7 +444,7 @@ class Ledger:
         links = session.links(_LOOK_BACK)
         for (number, previous, _), (one_before, _, hash_) in itertools.pairwise(links):
             whole = whole and (number, previous) == (one_before + 1, hash_)
-        if digest(row.facts) != self._genesis or not whole:
+        if hash_canonical_json(row.facts) != self._genesis or not whole:
             raise LedgerError(f"The ledger {self.name} has been altered: run verify to see where; nothing was charged.")
         return row.head, above
 
@@ -458,14 +458,14 @@ class Ledger:
         if not same or (row is not None and session.account(where or "") != row):
             raise LedgerError(f"The ledger {self.name} does not keep what is written to it; nothing was charged.")
 
-    def _verify(self, session: Session, pinned: tuple[int, str] | None) -> Verification:
+    def _verify(self, session: Session, pinned: tuple[int, str] | None) -> LedgerVerification:
         row = _row(session)
-        last, good = digest(row.facts), 0
+        last, good = hash_canonical_json(row.facts), 0
         if hashlib.sha256(row.key).hexdigest() != row.facts.get("key") or last != self._genesis:
-            return Verification(0, f"0:{last}", None, "The ledger's own facts (limit, key) were changed.")
+            return LedgerVerification(0, f"0:{last}", None, "The ledger's own facts (limit, key) were changed.")
         if pinned == (0, last):
             pinned = None
-        accounts, sums = Check(session, self._budget, row.key), None
+        accounts, sums = AccountAudit(session, self._budget, row.key), None
         names: set[str | None] = set()
         for entry in session.entries():
             fault = entry.fault(last)
@@ -474,26 +474,26 @@ class Ledger:
             if fault is None and pinned is not None and pinned[0] == entry.id and pinned[1] != entry.hash:
                 fault = "is another than the pinned head says: the chain was rewritten"
             if fault is not None:
-                return Verification(good, f"{good}:{last}", entry.id, f"Entry {brief(entry.id)} {fault}.")
+                return LedgerVerification(good, f"{good}:{last}", entry.id, f"Entry {shorten(entry.id)} {fault}.")
             last, good = entry.hash, entry.id
             names.add(entry.dataset)
             sums = sums or accounts.add(entry)
         here = f"{good}:{last}"
         if session.count() != good:
-            return Verification(good, here, None, "The ledger holds entries without a number.")
+            return LedgerVerification(good, here, None, "The ledger holds entries without a number.")
         if (good, last) != (row.entries, row.head):
             reason = (
                 f"The ledger's row says {row.entries} entries and the chain has {good}: its end was cut off or changed."
             )
-            return Verification(good, here, good + 1, reason)
+            return LedgerVerification(good, here, good + 1, reason)
         if pinned is not None and pinned[0] > good:
             reason = f"The pinned head has {pinned[0]} entries and the chain has {good}: the end was cut off."
-            return Verification(good, here, good + 1, reason)
+            return LedgerVerification(good, here, good + 1, reason)
         if pinned is not None and pinned[0] == 0:
-            return Verification(good, here, None, "The pinned head is of another ledger.")
+            return LedgerVerification(good, here, None, "The pinned head is of another ledger.")
         if set(session.datasets()) != names - {None}:
-            return Verification(good, here, None, "The index of the entries lists other datasets than they have.")
-        return Verification(good, here, None, sums or accounts.fault() or _damage(session))
+            return LedgerVerification(good, here, None, "The index of the entries lists other datasets than they have.")
+        return LedgerVerification(good, here, None, sums or accounts.fault() or _damage(session))
 
     def _as_json(self, entries: list[Entry]) -> str:
         content = {"ledger": self._facts, "entries": [entry.to_dict() for entry in entries]}
@@ -560,12 +560,12 @@ def _row(session: Session) -> _Row:
         form, rules = facts["format"], facts["rules"]
         check_budget(facts["epsilon"], facts["delta"])
         found = _Row(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
-        digest(facts)
+        hash_canonical_json(facts)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise LedgerError("The ledger's own row cannot be read; it cannot be used.") from None
     if form != FORMAT or rules not in range(1, RULES + 1):
         raise LedgerError(
-            f"The ledger has format {brief(form)} and rules {brief(rules)}, which this version ({FORMAT}, up to "
+            f"The ledger has format {shorten(form)} and rules {shorten(rules)}, which this version ({FORMAT}, up to "
             f"{RULES}) does not know; use a newer one."
         )
     return found
@@ -573,7 +573,7 @@ def _row(session: Session) -> _Row:
 
 def _damage(session: Session) -> str:
     found = session.damage()
-    return "" if found is None else f"The database is damaged or was altered: {brief(found)}."
+    return "" if found is None else f"The database is damaged or was altered: {shorten(found)}."
 
 
 def _refusal(before: list[PrivacyFilter], now: list[PrivacyFilter], profile: Profile, number: int) -> BudgetExceeded:
@@ -582,7 +582,7 @@ def _refusal(before: list[PrivacyFilter], now: list[PrivacyFilter], profile: Pro
     return before[tight].refusal(profile, number)
 
 
-def _create(store: Store, epsilon: float, delta: float) -> bool:
+def _create(store: LedgerStore, epsilon: float, delta: float) -> bool:
     key = secrets.token_bytes(32)
     facts = {
         "format": FORMAT,
@@ -593,7 +593,7 @@ def _create(store: Store, epsilon: float, delta: float) -> bool:
         "delta": delta,
         "key": hashlib.sha256(key).hexdigest(),
     }
-    return store.create(canonical(facts), key.hex(), digest(facts))
+    return store.create(write_canonical_json(facts), key.hex(), hash_canonical_json(facts))
 
 
 def _stamp(above: Entry | None) -> tuple[str, str]:

@@ -16,8 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scoreshield.errors import LedgerError
-from scoreshield.privacy.filters import PrivacyFilter, Sums, cost_of
-from scoreshield.privacy.ledger.entries import FORMAT, KINDS, Entry, brief, canonical, read_json, read_profile
+from scoreshield.privacy.filters import PrivacyFilter, Sums, compute_cost
+from scoreshield.privacy.ledger.entries import (
+    FORMAT,
+    KINDS,
+    Entry,
+    read_json,
+    read_profile,
+    shorten,
+    write_canonical_json,
+)
 from scoreshield.privacy.ledger.stores import Session
 from scoreshield.privacy.ledger.units import check_units
 from scoreshield.privacy.profiles import Profile
@@ -26,7 +34,7 @@ _ALTERED = "The ledger has been altered: run verify to see where; nothing was ch
 
 
 @dataclass(frozen=True)
-class Budget:
+class LedgerLimit:
     """The limit of a ledger and the book of rules that it is judged by."""
 
     epsilon: float
@@ -61,7 +69,7 @@ class Balance:
         return [unit for unit in (self.unit, self.other) if unit is not None]
 
     def to_text(self) -> str:
-        return canonical({"sums": self.sums.to_dict(), "unit": self.unit, "other": self.other})
+        return write_canonical_json({"sums": self.sums.to_dict(), "unit": self.unit, "other": self.other})
 
     @classmethod
     def from_text(cls, last: int, text: str) -> Balance:
@@ -73,7 +81,7 @@ class Balance:
 class Books:
     """The accounts of a ledger, inside one transaction."""
 
-    def __init__(self, session: Session, budget: Budget, key: bytes) -> None:
+    def __init__(self, session: Session, budget: LedgerLimit, key: bytes) -> None:
         self._session, self._budget, self._key = session, budget, key
         self._has_rows = session.has_accounts()
         self._balances: dict[str | None, Balance] = {}
@@ -117,7 +125,7 @@ class Books:
 
     def add(self, dataset: str | None, number: int, unit: str, profile: Profile) -> None:
         """One more entry."""
-        cost = cost_of(profile, self._budget.epsilon, self._budget.delta)
+        cost = compute_cost(profile, self._budget.epsilon, self._budget.delta)
         self._balances[dataset] = self.balance(dataset).plus(number, unit, cost)
 
     def write(self, dataset: str | None, last: Entry) -> tuple[int, str, str] | None:
@@ -132,7 +140,7 @@ class Books:
 
     def seal(self, dataset: str | None, last: int, entry: str, text: str) -> str:
         """HMAC over the sums, whose they are, and the entry that they go up to."""
-        content = canonical(["scoreshield account 1", dataset, last, entry, text])
+        content = write_canonical_json(["scoreshield account 1", dataset, last, entry, text])
         return hmac.new(self._key, content.encode("ascii"), hashlib.sha256).hexdigest()
 
     def _concerned(self, dataset: str | None) -> list[str | None]:
@@ -172,7 +180,7 @@ class Books:
             check_kind(form, kind)
             if not is_text(unit):
                 raise LedgerError(_ALTERED)
-            cost = cost_of(read_profile(text), self._budget.epsilon, self._budget.delta)
+            cost = compute_cost(read_profile(text), self._budget.epsilon, self._budget.delta)
             balance = balance.plus(number, unit, cost)
         return balance
 
@@ -184,10 +192,10 @@ class Books:
         return found
 
 
-class Check:
+class AccountAudit:
     """The accounts, added up anew from all entries, for ``verify``."""
 
-    def __init__(self, session: Session, budget: Budget, key: bytes) -> None:
+    def __init__(self, session: Session, budget: LedgerLimit, key: bytes) -> None:
         self._books, self._budget = Books(session, budget, key), budget
         rows = session.accounts() if session.has_accounts() else []
         # Only '' stands for charges without a dataset: NULL and an empty blob are rows that no charge reads.
@@ -204,7 +212,7 @@ class Check:
     def add(self, entry: Entry) -> str | None:
         """Count one entry; what is wrong with its account's row, if that goes up to here."""
         profile, name = read_profile(entry.profile), entry.dataset
-        cost = cost_of(profile, self._budget.epsilon, self._budget.delta)
+        cost = compute_cost(profile, self._budget.epsilon, self._budget.delta)
         balance = self._balances.get(name, Balance()).plus(entry.id, entry.unit, cost)
         self._balances[name] = balance
         if self._budget.rules == 1:
@@ -226,10 +234,10 @@ class Check:
         for name in self._rows:
             return _wrong_sums(name)
         for name in self._foreign:
-            return f"There are sums for {brief(name)}, which is no name of an account."
+            return f"There are sums for {shorten(name)}, which is no name of an account."
         over = [name for name in self._balances if not self._holds(name)]
         if over:
-            names = ", ".join(brief(name) for name in sorted(filter(None, over))[:3])
+            names = ", ".join(shorten(name) for name in sorted(filter(None, over))[:3])
             return "The entries add up to more than the limit" + (f" for {names}." if names else ".")
         return None
 
@@ -247,8 +255,8 @@ def check_kind(form: Any, kind: Any) -> None:
     """Raise an error for an entry that only a later version can read."""
     if form != FORMAT or kind not in KINDS:
         raise LedgerError(
-            f"The ledger holds an entry of format {brief(form)} and kind {brief(kind)}, which this version does not "
-            "know; use a newer one."
+            f"The ledger holds an entry of format {shorten(form)} and kind {shorten(kind)}, which this version does "
+            "not know; use a newer one."
         )
 
 
@@ -258,5 +266,5 @@ def is_text(*values: object) -> bool:
 
 
 def _wrong_sums(name: str | None) -> str:
-    of = "charges without a dataset" if name is None else brief(name)
+    of = "charges without a dataset" if name is None else shorten(name)
     return f"The sums that are kept for {of} are not what the entries add up to."

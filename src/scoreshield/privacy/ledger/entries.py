@@ -25,7 +25,7 @@ _LONGEST = 8_000_000
 LONGEST_WRITTEN = _LONGEST // 2
 
 
-def brief(value: object) -> str:
+def shorten(value: object) -> str:
     """A value of a database for a message: short, and nothing that a terminal acts on."""
     text = ascii(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
@@ -45,14 +45,14 @@ def read_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def canonical(value: Any) -> str:
+def write_canonical_json(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no spaces, ASCII, shortest numbers that read back equal."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def digest(value: Any) -> str:
+def hash_canonical_json(value: Any) -> str:
     """SHA-256 of the canonical text, in hexadecimal."""
-    return hashlib.sha256(canonical(value).encode("ascii")).hexdigest()
+    return hashlib.sha256(write_canonical_json(value).encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Entry:
         facts = asdict(self)
         del facts["hash"]
         try:
-            return digest(facts)
+            return hash_canonical_json(facts)
         except (TypeError, ValueError, RecursionError):  # a damaged database may hold anything at all
             return ""
 
@@ -104,7 +104,7 @@ class Entry:
         try:
             return {**asdict(self), "profile": read_json(self.profile), "guarantee": read_json(self.guarantee)}
         except (ValueError, TypeError):
-            raise LedgerError(f"Entry {brief(self.id)} holds a profile or guarantee that cannot be read.") from None
+            raise LedgerError(f"Entry {shorten(self.id)} holds a profile or guarantee that cannot be read.") from None
 
     def fault(self, previous: str) -> str | None:
         """What is wrong with this entry where the one above has the hash ``previous``; None if nothing is."""
@@ -113,7 +113,9 @@ class Entry:
         if not self.hash or self.own_hash() != self.hash:  # what cannot be hashed has the hash ''
             return "was changed after it was written"
         if self.format != FORMAT or self.kind not in KINDS:
-            return f"is of format {brief(self.format)} and kind {brief(self.kind)}, which this version does not know"
+            return (
+                f"is of format {shorten(self.format)} and kind {shorten(self.kind)}, which this version does not know"
+            )
         if not is_time(self.time):
             return "holds a time that cannot be read"
         try:

@@ -46,7 +46,7 @@ _LIKE_LATIN = frozenset(
 )
 
 
-def canonical_name(name: Any) -> str:
+def normalise_name(name: Any) -> str:
     """The one spelling of a new name, or an error that says what is wrong with it."""
     if not isinstance(name, str):
         _validation.reject("dataset", "the collection's name, a string", name)

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._loading import printable
+from scoreshield._loading import make_printable
 from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger.entries import COLUMNS, Entry
 
@@ -204,7 +204,7 @@ def _is(dataset: str | None) -> tuple[str, tuple[str, ...]]:
     return ("dataset IS NULL", ()) if dataset is None else ("dataset = ?", (dataset,))
 
 
-class Store(ABC):
+class LedgerStore(ABC):
     """A database that holds one ledger."""
 
     name: str  # the address, without a password
@@ -230,7 +230,7 @@ class Store(ABC):
         """Run the work under the ledger's lock; what it wrote is on the disk when this returns, or not there at all."""
 
 
-def store_at(url: Any) -> Store:
+def open_store(url: Any) -> LedgerStore:
     """The store that an address names."""
     if isinstance(url, str) and url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return SQLiteStore(url)
@@ -308,7 +308,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class SQLiteStore(Store):
+class SQLiteStore(LedgerStore):
     """One file, for any number of processes on one host."""
 
     def __init__(self, url: str) -> None:
@@ -557,7 +557,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class PostgresStore(Store):
+class PostgresStore(LedgerStore):
     """A database server, for any number of hosts. One ledger per schema: ``?options=-csearch_path%3Dname`` chooses."""
 
     def __init__(self, url: str) -> None:
@@ -717,4 +717,4 @@ def _locked(name: object) -> str:
 
 def _reason(error: BaseException) -> str:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return printable(" ".join((text or type(error).__name__).split())[:200]).rstrip(".")
+    return make_printable(" ".join((text or type(error).__name__).split())[:200]).rstrip(".")

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.privacy.adjacency import Adjacency, Identity
-from scoreshield.privacy.ledger.entries import LONGEST_WRITTEN, canonical, read_json
-from scoreshield.privacy.losses import profile_of
+from scoreshield.privacy.ledger.entries import LONGEST_WRITTEN, read_json, write_canonical_json
+from scoreshield.privacy.losses import extract_profile
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 
 #: How many identities there were, of what size, and which records were whose.
@@ -54,7 +54,7 @@ def check_units(known: Iterable[str], unit: str, *, same_people: bool) -> None:
         )
 
 
-def charge_of(item: Any, adjacency: Adjacency | None, key: bytes, *, same_people: bool) -> tuple[Profile, str, str]:
+def make_charge(item: Any, adjacency: Adjacency | None, key: bytes, *, same_people: bool) -> tuple[Profile, str, str]:
     """The profile, the unit and the whole guarantee as text, or an error for what cannot be charged."""
     guarantee = getattr(item, "guarantee", item)
     if isinstance(guarantee, Profile) or not hasattr(guarantee, "sampler"):
@@ -64,11 +64,11 @@ def charge_of(item: Any, adjacency: Adjacency | None, key: bytes, *, same_people
             f"A ledger does not take a release from the {guarantee.sampler!r} sampler: whoever knows its seed can undo "
             "the noise, so no budget covers it; release with rng=None."
         )
-    profile = profile_of(guarantee)
+    profile = extract_profile(guarantee)
     unit = _unit(guarantee.adjacency, adjacency, key, same_people)
     try:
         # What later versions read back must be what is charged now.
-        text, promise = canonical(profile.to_dict()), canonical(guarantee.to_dict())
+        text, promise = write_canonical_json(profile.to_dict()), write_canonical_json(guarantee.to_dict())
         if max(len(text), len(promise)) > LONGEST_WRITTEN:
             raise ValueError(f"it has more than {LONGEST_WRITTEN:,} characters")
         if profile_from_dict(read_json(text)) != profile:
@@ -79,7 +79,7 @@ def charge_of(item: Any, adjacency: Adjacency | None, key: bytes, *, same_people
 
 
 def _unit(promised: Adjacency, given: Adjacency | None, key: bytes, same_people: bool) -> str:
-    if given is not None and given.public() != promised.public():
+    if given is not None and given.drop_labels() != promised.drop_labels():
         raise InvalidParameter(
             "adjacency", f"must be the one of the release, {promised.to_dict()}. Got {given.to_dict()} instead."
         )

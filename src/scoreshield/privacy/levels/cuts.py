@@ -79,7 +79,7 @@ def retrieval_cuts(
 
 
 @validate(epsilon=check_epsilon)
-def predicted_recall(
+def predict_recall(
     epsilon: float, records: int, k: int, irrelevant: object, relevant: object, cuts: ArrayLike
 ) -> float:
     """Recall at k of randomised response on these bins, by the formula of this module."""

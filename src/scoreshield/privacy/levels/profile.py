@@ -25,7 +25,7 @@ _MOST_KNOTS = 1000
 _CLOSE = 1e-14
 
 
-def channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile:
+def compute_channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile:
     """The upper envelope over all ordered pairs of rows, with a knot at ``epsilon`` too."""
     table = weights.astype(np.float64) / WHOLE
     largest = _largest_ratio(table)
@@ -36,7 +36,7 @@ def channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile
     return CurveProfile(tuple(losses), tuple(float(value) for value in falling))
 
 
-def total_variation(weights: NDArray[np.uint64]) -> float:
+def compute_total_variation(weights: NDArray[np.uint64]) -> float:
     """The largest total variation between two rows, rounded up."""
     largest = 0
     for row in weights:

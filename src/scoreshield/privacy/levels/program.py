@@ -63,7 +63,7 @@ class Solution:
     bound: float
 
 
-def ratio_floor(epsilon: float) -> Fraction:
+def floor_ratio(epsilon: float) -> Fraction:
     """A rational number just below e^epsilon, by interval arithmetic; at most e^64, which no two weights exceed."""
     exact = Fraction(min(epsilon, 64.0))
     with intervals.LOCK:
@@ -186,7 +186,7 @@ def round_approximate(channel: Float, costs: Float, ratio: Fraction, delta: floa
     constant = int(np.argmin(costs.sum(axis=0)))
     rows = [_whole([Fraction(float(p)) for p in row], constant) for row in channel]
     for _ in range(6):
-        excess = worst_excess(rows, ratio)
+        excess = find_worst_excess(rows, ratio)
         if excess <= allowed:
             return rows
         kept = Fraction(allowed) / excess * (1 - Fraction(1, 2**44))
@@ -206,7 +206,7 @@ def _whole(row: list[Fraction], rest: int) -> list[int]:
     return out
 
 
-def worst_excess(rows: Sequence[Sequence[int]], ratio: Fraction) -> Fraction:
+def find_worst_excess(rows: Sequence[Sequence[int]], ratio: Fraction) -> Fraction:
     """The largest, over ordered pairs of inputs, of the sum of (w_ij - ratio w_kj)_+; exact."""
     scaled = np.array([[weight * ratio.denominator for weight in row] for row in rows], dtype=object)
     against = np.array([[weight * ratio.numerator for weight in row] for row in rows], dtype=object)
@@ -219,7 +219,7 @@ def expected(rows: Sequence[Sequence[int]], costs: Float) -> float:
     return float((np.array(rows, dtype=np.float64) / WHOLE * costs).sum())
 
 
-def threshold_in(threshold: Any, low: float, high: float) -> float:
+def check_threshold(threshold: Any, low: float, high: float) -> float:
     must = f"a number in [{low:g}, {high:g})"
     t = _validation.check_real(threshold, "threshold", must)
     if not low <= t < high:
@@ -227,7 +227,7 @@ def threshold_in(threshold: Any, low: float, high: float) -> float:
     return t
 
 
-def costs_of(utility: Any, inputs: Any, outputs: Any, threshold: float | None) -> Float:
+def build_costs(utility: Any, inputs: Any, outputs: Any, threshold: float | None) -> Float:
     """The cost of each output at each level."""
     levels, released = np.asarray(inputs)[:, None], np.asarray(outputs)
     if isinstance(utility, str):
@@ -236,7 +236,7 @@ def costs_of(utility: Any, inputs: Any, outputs: Any, threshold: float | None) -
                 return np.asarray((levels - released) ** 2)
             case "absolute":
                 return np.asarray(np.abs(levels - released))
-        t = threshold_in(threshold, float(levels[0, 0]), float(levels[-1, 0]))
+        t = check_threshold(threshold, float(levels[0, 0]), float(levels[-1, 0]))
         return np.asarray((levels > t) != (released > t), dtype=np.float64)
     must = f"one of {', '.join(map(repr, UTILITIES))}, or finite costs of shape {(len(levels), len(released))}"
     matrix = _validation.check_array(utility, "utility", must)
@@ -247,7 +247,7 @@ def costs_of(utility: Any, inputs: Any, outputs: Any, threshold: float | None) -
     return matrix
 
 
-def masses_of(prior: Any, inputs: Any, cuts: Any) -> Float:
+def build_masses(prior: Any, inputs: Any, cuts: Any) -> Float:
     """The public probability of each level."""
     must = f"None, a density, a distribution or {len(inputs)} weights: finite, and positive at every level"
     if prior is None:

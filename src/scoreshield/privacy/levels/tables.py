@@ -33,10 +33,10 @@ from scoreshield.privacy.levels.cuts import (
     RetrievalCuts,
     check_range,
     increasing,
-    predicted_recall,
+    predict_recall,
     retrieval_cuts,
 )
-from scoreshield.privacy.levels.profile import channel_profile, total_variation
+from scoreshield.privacy.levels.profile import compute_channel_profile, compute_total_variation
 from scoreshield.privacy.levels.program import WHOLE
 from scoreshield.privacy.profiles import Profile, StepProfile
 from scoreshield.privacy.sampling import discrete
@@ -46,7 +46,7 @@ __all__ = [
     "LevelChannel",
     "RetrievalCuts",
     "optimal_channel",
-    "predicted_recall",
+    "predict_recall",
     "randomised_response",
     "retrieval_cuts",
 ]
@@ -144,7 +144,7 @@ class LevelChannel:
         scores = _validation.check_array(clean_scores, "clean_scores", must)
         if scores.dtype.kind not in "fiu" or not np.isfinite(scores).all():
             _validation.reject("clean_scores", must, clean_scores)
-        picked = discrete.choose(stream, self._cumulative, self.level_of(scores).ravel())
+        picked = discrete.draw_columns(stream, self._cumulative, self.level_of(scores).ravel())
         return np.asarray(self.outputs, dtype=np.float64)[picked].reshape(scores.shape)
 
     def exceed(self, threshold: ArrayLike, score: ArrayLike, inclusive: bool = False) -> Any:
@@ -171,8 +171,8 @@ class LevelChannel:
     @validate()
     def expected_cost(self, prior: object = None, utility: object = "squared", threshold: float | None = None) -> float:
         """The mean cost of a release, smaller is better; arguments as in :func:`optimal_channel`."""
-        masses = program.masses_of(prior, self.inputs, self.cuts)
-        costs = program.costs_of(utility, self.inputs, self.outputs, threshold)
+        masses = program.build_masses(prior, self.inputs, self.cuts)
+        costs = program.build_costs(utility, self.inputs, self.outputs, threshold)
         return float(masses @ (self.probabilities * costs).sum(axis=1))
 
     def expected_utility(
@@ -189,8 +189,8 @@ class LevelChannel:
     @cached_property
     def _profile(self) -> Profile:
         if self.delta:
-            return channel_profile(self.weights, self.epsilon)
-        return StepProfile.of_advantage(self.epsilon, total_variation(self.weights))
+            return compute_channel_profile(self.weights, self.epsilon)
+        return StepProfile.of_advantage(self.epsilon, compute_total_variation(self.weights))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a row of weights is one string of hexadecimal numbers."""
@@ -231,11 +231,11 @@ def _whole_weights(weights: Any, shape: tuple[int, int]) -> NDArray[np.uint64]:
 
 def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None:
     """Refuse weights that are not (epsilon, delta)-private; exact integers throughout."""
-    ratio = program.ratio_floor(epsilon)
+    ratio = program.floor_ratio(epsilon)
     if delta == 0:
         private = all(max(column) <= ratio * min(column) for column in zip(*rows, strict=True))
     else:
-        private = program.worst_excess(rows, ratio) <= Fraction(delta) * WHOLE
+        private = program.find_worst_excess(rows, ratio) <= Fraction(delta) * WHOLE
     if not private:
         raise InvalidInput(
             f"These weights are not (epsilon, delta) = ({epsilon:g}, {delta:g}) private for every pair of inputs; "
@@ -279,12 +279,12 @@ def optimal_channel(
     released = inputs if outputs is None else _outputs(outputs, low, high, step)
     _check_size(count, len(released), delta)
     ends = float(inputs[0]), float(inputs[-1])
-    t = None if threshold is None else program.threshold_in(threshold, *ends)
+    t = None if threshold is None else program.check_threshold(threshold, *ends)
     cuts = (inputs[:-1] + inputs[1:]) / 2
     if t is not None:  # levels keep the clean decision: the cut around the threshold is the threshold
         cuts[np.searchsorted(inputs, t, side="right") - 1] = t
-    costs = program.costs_of(utility, inputs, released, t)
-    costs = program.masses_of(prior, inputs, cuts)[:, None] * (costs - costs.min(axis=1, keepdims=True))
+    costs = program.build_costs(utility, inputs, released, t)
+    costs = program.build_masses(prior, inputs, cuts)[:, None] * (costs - costs.min(axis=1, keepdims=True))
     rows = _best_rows(min(epsilon, program.LARGEST_EPSILON), delta, costs)
     weights = np.array(rows, dtype=np.uint64)
     return LevelChannel(tuple(inputs), tuple(cuts), tuple(released), step, weights, epsilon, delta)
@@ -292,7 +292,7 @@ def optimal_channel(
 
 def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
     """Solve, round, and of two candidates take the one that costs less once it is private for sure."""
-    ratio = program.ratio_floor(epsilon)
+    ratio = program.floor_ratio(epsilon)
     caps = program.solve_pure(epsilon, costs).caps
     mixture = program.round_mixture(caps, costs, ratio, delta)  # without delta, the pure channel itself
     if delta * math.exp(-epsilon) < program.FINEST_DELTA:
@@ -319,7 +319,7 @@ def randomised_response(
     step = min(_step(high - low), math.ldexp(1.0, math.frexp(width)[1] - 3))
     middles = np.rint((edges[:-1] + edges[1:]) / 2 / step) * step
     k = len(middles)
-    other = math.ceil(WHOLE / (program.ratio_floor(epsilon) + k - 1))
+    other = math.ceil(WHOLE / (program.floor_ratio(epsilon) + k - 1))
     weights = np.full((k, k), other, dtype=np.uint64)
     np.fill_diagonal(weights, WHOLE - (k - 1) * other)
     return LevelChannel(tuple(middles), tuple(edges[1:-1]), tuple(middles), step, weights, epsilon)

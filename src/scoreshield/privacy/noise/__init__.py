@@ -1,6 +1,6 @@
 """The noise laws: what a release adds to scores, on which grid."""
 
-from scoreshield.privacy.noise.gaussian import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, grid_step
+from scoreshield.privacy.noise.gaussian import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.noise.laplace import LaplaceNoise
 from scoreshield.privacy.noise.staircase import StaircaseNoise
 
@@ -11,5 +11,5 @@ __all__ = [
     "LaplaceNoise",
     "StaircaseNoise",
     "add_noise",
-    "grid_step",
+    "choose_grid_step",
 ]

@@ -58,7 +58,7 @@ class GaussianNoise:
         return {"name": self.name, "std": self.std}
 
 
-def grid_step(std: float) -> float:
+def choose_grid_step(std: float) -> float:
     """The public grid for noise of this size: a power of two near std / 2^26."""
     if not math.isfinite(std):
         raise InvalidInput("This contract takes infinite noise; ask for a larger epsilon or delta.")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import validate
-from scoreshield.privacy.profiles import LaplaceProfile, Profile, rounded_up
+from scoreshield.privacy.profiles import LaplaceProfile, Profile, round_up
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
 
@@ -32,7 +32,7 @@ class LaplaceNoise:
         object.__setattr__(self, "b", _validation.check_positive(self.b, "b"))
 
     @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float, step: float | None = None) -> LaplaceNoise:
+    def calibrate(cls, epsilon: float, sensitivity: float, step: float | None = None) -> LaplaceNoise:
         """The scale for pure epsilon, rounded up; the same on any grid."""
         del step
         return cls(sensitivity / epsilon * (1 + 2**-48))
@@ -59,7 +59,7 @@ class LaplaceNoise:
             return np.where(u < 0.5, self.b * np.log(2 * u), -self.b * np.log(2 * (1 - u)))
 
     def profile(self, sensitivity: float) -> Profile:
-        return LaplaceProfile(rounded_up(Fraction(float(sensitivity)) / Fraction(self.b)))
+        return LaplaceProfile(round_up(Fraction(float(sensitivity)) / Fraction(self.b)))
 
     def fill(self, stream: Stream, step: float, out: Float) -> None:
         """Draws in steps of the grid."""

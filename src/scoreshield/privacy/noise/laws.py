@@ -26,7 +26,7 @@ from scoreshield.privacy.sampling.stream import Stream
 Float = NDArray[np.float64]
 
 
-class Law(Protocol):
+class NoiseLaw(Protocol):
     """The noise on a released entry: its distribution, its privacy, and how it is drawn."""
 
     name: ClassVar[str]
@@ -43,7 +43,7 @@ class Law(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-def law_from_dict(data: dict[str, Any]) -> Law:
+def law_from_dict(data: dict[str, Any]) -> NoiseLaw:
     """Read back what ``to_dict`` wrote."""
     match data:
         case {"name": GaussianNoise.name, "std": std}:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import validate
-from scoreshield.privacy.profiles import Profile, PureProfile, StepProfile, rounded_up
+from scoreshield.privacy.profiles import Profile, PureProfile, StepProfile, round_up
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
 
@@ -44,7 +44,7 @@ class StaircaseNoise:
             _validation.reject("gamma", "in (0, 1]", self.gamma)
 
     @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float, step: float | None = None) -> StaircaseNoise:
+    def calibrate(cls, epsilon: float, sensitivity: float, step: float | None = None) -> StaircaseNoise:
         """The law of least mean size; with a grid ``step``, its inner part a whole number of steps, at least one."""
         gamma = 1 / (1 + math.exp(min(epsilon / 2, 700.0)))
         if step is not None:
@@ -101,7 +101,7 @@ class StaircaseNoise:
         """
         steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
         if steps > 1 or self.gamma > 0.5:
-            return PureProfile(rounded_up(steps * Fraction(self.epsilon)))
+            return PureProfile(round_up(steps * Fraction(self.epsilon)))
         q = math.exp(-self.epsilon)
         inside = (self.gamma + (0.5 - self.gamma) * q) / (self.gamma + (1 - self.gamma) * q)
         return StepProfile(self.epsilon, inside * (1 + 2**-45))

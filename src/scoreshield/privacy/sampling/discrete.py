@@ -38,7 +38,7 @@ def fill_rounded_laplace(stream: Stream, scale: float, out: Float) -> None:
     for start in range(0, len(out), _CHUNK):
         chunk = out[start : start + _CHUNK]
         words = stream.words(len(chunk))
-        value, logarithm = gaussian.log_magnitude(words)
+        value, logarithm = gaussian.compute_log_magnitude(words)
         logarithm *= -scale
         nearest = np.rint(logarithm)
         undecided = np.abs(logarithm - nearest) >= 0.5 - scale * LOG_ERROR
@@ -48,14 +48,14 @@ def fill_rounded_laplace(stream: Stream, scale: float, out: Float) -> None:
         chunk[:] = np.copysign(nearest, value)
 
 
-def geometric(stream: Stream, epsilon: float, count: int) -> tuple[Ints, NDArray[np.bool_]]:
+def draw_geometric(stream: Stream, epsilon: float, count: int) -> tuple[Ints, NDArray[np.bool_]]:
     """Independent G >= 0 with P[G >= k] = e^(-k epsilon), each with an independent fair sign (True for minus)."""
     found, minus = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
     inverse = Fraction(1) / Fraction(epsilon)
     for start in range(0, count, _CHUNK):
         part = slice(start, min(start + _CHUNK, count))
         words = stream.words(part.stop - start)
-        value, logarithm = gaussian.log_magnitude(words)
+        value, logarithm = gaussian.compute_log_magnitude(words)
         logarithm /= -epsilon
         whole = np.floor(logarithm)
         margin = LOG_ERROR / epsilon + 2.0**-50 * (whole + 1)
@@ -68,7 +68,7 @@ def geometric(stream: Stream, epsilon: float, count: int) -> tuple[Ints, NDArray
     return found, minus
 
 
-def coins(stream: Stream, probability: Callable[[int], tuple[int, int]], count: int) -> NDArray[np.bool_]:
+def flip_coins(stream: Stream, probability: Callable[[int], tuple[int, int]], count: int) -> NDArray[np.bool_]:
     """Independent coins of one real probability p, known through enclosures.
 
     ``probability(bits)`` returns integers (low, high) with low <= p 2^bits <= high, as close as one likes.
@@ -81,7 +81,7 @@ def coins(stream: Stream, probability: Callable[[int], tuple[int, int]], count: 
     return heads
 
 
-def below(stream: Stream, bounds: Ints) -> Ints:
+def draw_below(stream: Stream, bounds: Ints) -> Ints:
     """Independent uniform integers, each in [0, bound), by rejection."""
     limits = bounds.astype(np.uint64)
     out = np.empty(len(limits), dtype=np.int64)
@@ -155,29 +155,29 @@ def fill_staircase(stream: Stream, epsilon: float, width: int, inner: int, out: 
     outer = width - inner
 
     def inside(iv: Any) -> Any:
-        return inner / (inner + outer * iv.exp(-_rational(iv, epsilon)))
+        return inner / (inner + outer * iv.exp(-make_rational(iv, epsilon)))
 
     chance = enclose(inside)
     todo = np.arange(len(out))
     while len(todo):
-        steps, minus = geometric(stream, epsilon, len(todo))
+        steps, minus = draw_geometric(stream, epsilon, len(todo))
         if outer:
-            first = coins(stream, chance, len(todo))
-            place = below(stream, np.where(first, inner, outer)) + np.where(first, 0, inner)
+            first = flip_coins(stream, chance, len(todo))
+            place = draw_below(stream, np.where(first, inner, outer)) + np.where(first, 0, inner)
         else:
-            place = below(stream, np.full(len(todo), inner))
+            place = draw_below(stream, np.full(len(todo), inner))
         size = steps.astype(np.float64) * width + place
         good = ~(minus & (size == 0))
         out[todo[good]] = np.where(minus, -size, size)[good]
         todo = todo[~good]
 
 
-def _rational(iv: Any, value: float) -> Any:
+def make_rational(iv: Any, value: float) -> Any:
     exact = Fraction(value)
     return iv.mpf(exact.numerator) / exact.denominator
 
 
-def choose(stream: Stream, table: NDArray[np.uint64], rows: Ints) -> Ints:
+def draw_columns(stream: Stream, table: NDArray[np.uint64], rows: Ints) -> Ints:
     """A column for each row index, with the probabilities of that row: exact, for tables of whole 2^-62nds.
 
     ``table`` holds cumulative weights, each row ending at 2^62.

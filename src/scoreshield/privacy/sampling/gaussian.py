@@ -63,7 +63,7 @@ def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
 
 def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
     """Both normals of each pair to within ERROR, and where that bound does not hold."""
-    value, logarithm = log_magnitude(x)
+    value, logarithm = compute_log_magnitude(x)
     logarithm *= -2
     np.maximum(logarithm, 0, out=logarithm)
     radius = np.sqrt(logarithm)
@@ -85,7 +85,7 @@ def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
     return cosine, sine, outside
 
 
-def log_magnitude(x: Words) -> tuple[Float, Float]:
+def compute_log_magnitude(x: Words) -> tuple[Float, Float]:
     """x as double, and ln(|x| / 2^63) to within 571 u where |x| >= 2^44 (docs/noise.md), u = 2^-53.
 
     With |x| = m 2^e it is (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).

@@ -123,8 +123,8 @@ def lean(cap: Cap, rows: Float, stream: Stream) -> Float:
 
 
 def _lean_block(cap: Cap, rows: Float, stream: Stream, out: Float) -> None:
-    heads = discrete.coins(
-        stream, discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete._rational(iv, cap.coin)))), len(rows)
+    heads = discrete.flip_coins(
+        stream, discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, cap.coin)))), len(rows)
     )
     whole = np.arange(len(rows))
     if cap.small:
@@ -220,7 +220,7 @@ def _draw_heights(cap: Cap, stream: Stream, count: int) -> _Heights:
     off = (286 * power + 30) * _U  # half the bound on the error of 1 - W
     while len(todo):
         drawn = stream.words(2 * len(todo)).reshape(2, -1)
-        value, logarithm = gaussian.log_magnitude(drawn[0])
+        value, logarithm = gaussian.compute_log_magnitude(drawn[0])
         rest = _one_minus_exp(np.maximum(-power * logarithm, 0.0))
         height = np.sqrt(cap.gamma**2 + width * rest)
         chance = cap.gamma / height
@@ -284,7 +284,7 @@ def _height_enclosure(cap: Cap, start: Bits) -> tuple[Any, Any] | None:
         return None
     iv = intervals.INTERVALS
     iv.prec = bits + 64
-    gamma = discrete._rational(iv, cap.gamma)
+    gamma = discrete.make_rational(iv, cap.gamma)
     w = iv.exp(iv.log(iv.mpf([magnitude, magnitude + 1]) / (1 << bits)) * 2 / (cap.dimension - 1))
     inside = (1 - gamma * gamma) * w
     return iv.sqrt(1 - inside), iv.sqrt(inside)
@@ -301,7 +301,7 @@ def _exact_height(cap: Cap, start: Bits, word: int, stream: Stream) -> Bits | No
             if found is None:
                 continue
             iv = intervals.INTERVALS
-            over = iv.mpf([word, word + 1]) / (1 << size) * found[0] - discrete._rational(iv, cap.gamma)
+            over = iv.mpf([word, word + 1]) / (1 << size) * found[0] - discrete.make_rational(iv, cap.gamma)
             if iv.is_below(over, 0):
                 return x, bits
             if iv.is_below(0, over):
@@ -351,7 +351,7 @@ def _exact_sphere(
                 continue
             if heads and iv.is_below(height, 0):
                 height, length = -height, -length
-            over = height - discrete._rational(iv, cap.gamma)
+            over = height - discrete.make_rational(iv, cap.gamma)
             if not (iv.is_below(over, 0) or iv.is_below(0, over)):
                 continue
             if iv.is_below(0, over) != heads:
@@ -371,7 +371,7 @@ def _row_enclosures(pairs: list[tuple[int, int, int]], dimension: int) -> list[A
 def _unit(v: Float) -> list[Any]:
     """The row, divided by its length in interval arithmetic: of length one in truth, not up to rounding."""
     iv = intervals.INTERVALS
-    entries = [discrete._rational(iv, float(value)) for value in v]
+    entries = [discrete.make_rational(iv, float(value)) for value in v]
     length = iv.sqrt(_dot(entries, entries))
     return [entry / length for entry in entries]
 
@@ -384,6 +384,6 @@ def _dot(first: list[Any], second: list[Any]) -> Any:
 
 
 def _all_nearest(cap: Cap, values: list[Any]) -> list[int] | None:
-    factor = discrete._rational(intervals.INTERVALS, cap.factor)
+    factor = discrete.make_rational(intervals.INTERVALS, cap.factor)
     rounded = [gaussian._nearest(value * factor) for value in values]
     return None if any(value is None for value in rounded) else [value for value in rounded if value is not None]

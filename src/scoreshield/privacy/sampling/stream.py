@@ -34,14 +34,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-def this_process() -> tuple[int, int]:
+def identify_process() -> tuple[int, int]:
     """What tells this process from those it was forked from: an id alone may be given out again."""
     return os.getpid(), _forks
 
 
 def check_process(started: tuple[int, int]) -> None:
     """Raise an error in a fork of the process that started a release: its view would be a second one for one charge."""
-    if started != this_process():
+    if started != identify_process():
         raise InvalidInput("This release was started in another process; a fork cannot continue it.")
 
 
@@ -66,7 +66,7 @@ class SecureStream:
     def __init__(self) -> None:
         self._zeros = b""
         self._keystream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
-        self._process = this_process()
+        self._process = identify_process()
 
     def words(self, count: int) -> Words:
         size, zeros = 8 * count, self._zeros
@@ -92,8 +92,8 @@ class ResearchStream:
         return self._generator.integers(limits.min, limits.max, size=count, dtype=np.int64, endpoint=True)
 
 
-def sampler_name(rng: Any) -> str:
-    """Check ``rng`` and name the stream that :func:`stream_from` will make of it, without drawing a key."""
+def name_sampler(rng: Any) -> str:
+    """Check ``rng`` and name the stream that :func:`open_stream` will make of it, without drawing a key."""
     if rng is None:
         return SecureStream.name
     seed = isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0
@@ -102,9 +102,9 @@ def sampler_name(rng: Any) -> str:
     return ResearchStream.name
 
 
-def stream_from(rng: Rng) -> Stream:
+def open_stream(rng: Rng) -> Stream:
     """Make the stream that ``rng`` names: None is the secure one, an integer seed or a Generator is research mode."""
-    sampler_name(rng)
+    name_sampler(rng)
     if rng is None:
         return SecureStream()
     return ResearchStream(rng if isinstance(rng, np.random.Generator) else np.random.default_rng(int(rng)))
