@@ -71,7 +71,7 @@ def statistics_for(name: str, *, unknown: bool = False) -> tuple[str, ...]:
 @cache
 def abstracts(folder: Path) -> tuple[Any, Any, list[tuple[int, int]]]:
     """Unit rows of the abstracts and of the claims, and which claim is about which abstract."""
-    data = compact.scifact(folder)
+    data = compact.load_compact_scifact(folder)
     pairs = [(claim, int(abstract)) for claim, found in enumerate(data.relevant) for abstract in found]
     return _unit(data.document_embeddings), _unit(data.query_embeddings), pairs
 
@@ -113,7 +113,7 @@ def claims(folder: Path, name: str, epsilon: float) -> Line:
 
 def faces(folder: Path, name: str, epsilon: float) -> Line:
     """Is this person enrolled? One picture a person is in the matcher, the probe is another one."""
-    data = compact.lfw_faces(folder, "dlib")
+    data = compact.load_compact_lfw_faces(folder, "dlib")
     rows = _unit(data.embeddings)
     order = np.argsort(data.identity, kind="stable")
     _, first, count = np.unique(data.identity[order], return_index=True, return_counts=True)
@@ -154,7 +154,7 @@ def worst_case(_: Path, name: str, epsilon: float) -> Line:
 
 def climbs(folder: Path) -> list[tuple[str, float, float, float, float, tuple[tuple[int, float], ...]]]:
     """Templates of 40 people from a matcher's answers, by hill climbing and by the linear attack, 16 d answers each."""
-    rows = _unit(compact.lfw_faces(folder, "dlib").embeddings)[::190][:40]
+    rows = _unit(compact.load_compact_lfw_faces(folder, "dlib").embeddings)[::190][:40]
     d = rows.shape[1]
     found = []
     for label, sigma in (

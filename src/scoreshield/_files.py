@@ -62,8 +62,40 @@ def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: 
                 leftover.unlink()
 
 
-def rehearse(path: Path) -> None:
-    """Before anything is paid for: raise an OSError or a ValueError where :func:`write_whole` could not write here."""
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write one file whole or not at all, and make its folder where there is none.
+
+    The new file takes the place of an old one in a single step, so that there is no moment without a file: several
+    processes may write and read the same file at once, which :func:`write_whole` does not allow.
+    """
+    make_folder(path.parent)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with fresh.open("xb") as out:
+            write(out)
+            out.flush()
+            os.fsync(out.fileno())
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        fresh.replace(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise FileError(f"Cannot write {path}: {reason}; nothing was changed there.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise an OSError or a ValueError where :func:`write_whole` could not write here; for use before a charge."""
     probe = path.parent / f".{path.name}.old.{secrets.token_hex(8)}.part"  # the longest name that it takes
     try:
         if path.is_dir():

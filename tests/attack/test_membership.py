@@ -354,7 +354,7 @@ class TestAttack:
     def test_on_real_abstracts(self, shared_data: Path) -> None:
         from scoreshield.bench.data import compact
 
-        embeddings = compact.scifact(shared_data).document_embeddings
+        embeddings = compact.load_compact_scifact(shared_data).document_embeddings
         assert embeddings is not None
         collection, members, non_members = make_game(embeddings[:1000], rng=1)
         clean = score_attack(lambda q: collection @ q, members, non_members)["best"]

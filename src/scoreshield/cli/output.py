@@ -67,7 +67,7 @@ def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | 
         check_not_input(beside(output), (*inputs, ledger_file(ledger)))
         str(output).encode()  # the certificate names the file
         for path in beside(output):
-            _files.rehearse(path)
+            _files.check_writable(path)
         taken = [path for path in beside(output) if path.exists()]
     except UnicodeEncodeError:
         raise ss.InvalidInput("The output's name is no valid text, and its certificate could not name it.") from None

@@ -163,7 +163,7 @@ def check_writable(path: Path) -> None:
     """Raise an error, before an index is charged, where :func:`write_index` could not write its files."""
     for target in (path, _locate_ids(path)):
         try:
-            _files.rehearse(target)
+            _files.check_writable(target)
         except FileNotFoundError:
             raise FileError(f"Cannot write {path}: there is no folder {path.parent} that can be written to.") from None
         except (OSError, ValueError) as error:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from scoreshield.bench.data import _files, cache, catalogue
+from scoreshield._files import replace_file
+from scoreshield.bench.data import cache, catalogue
 from scoreshield.bench.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
 
@@ -116,7 +117,7 @@ def contents(folder: Path) -> list[str]:
 def test_a_download_arrives_whole_and_is_remembered_as_checked(server: Server, tmp_path: Path, path: str) -> None:
     seen: list[tuple[str, int, int | None]] = []
     target = tmp_path / "new" / "set.bin"
-    cache.download(remote(server, path), target, lambda *said: seen.append(said), local_http=True)
+    cache.download_file(remote(server, path), target, lambda *said: seen.append(said), local_http=True)
     assert target.read_bytes() == BODY
     assert contents(tmp_path) == ["new/set.bin", "new/set.bin.checked"]
     assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
@@ -139,7 +140,7 @@ def test_a_download_arrives_whole_and_is_remembered_as_checked(server: Server, t
 def test_a_failed_download_says_why_and_leaves_nothing(server: Server, tmp_path: Path, path: str, words: str) -> None:
     start = time.monotonic()
     with pytest.raises(FileError, match=words) as caught:
-        cache.download(remote(server, path), tmp_path / "set.bin", timeout=0.5, local_http=True)
+        cache.download_file(remote(server, path), tmp_path / "set.bin", timeout=0.5, local_http=True)
     message = str(caught.value)
     assert message.startswith("Cannot download set.bin: ")
     assert message.endswith(f"get it from {server.address(path)} by hand and put it at {tmp_path / 'set.bin'}.")
@@ -150,8 +151,8 @@ def test_a_failed_download_says_why_and_leaves_nothing(server: Server, tmp_path:
 
 def test_a_download_with_another_checksum_is_not_kept(server: Server, tmp_path: Path) -> None:
     wrong = "md5:" + "0" * 32
-    with pytest.raises(FileError, match=f"its checksum {MD5} is not the published one {wrong}; nothing was kept"):
-        cache.download(remote(server, "good", wrong), tmp_path / "set.bin", local_http=True)
+    with pytest.raises(FileError, match=f"expected {wrong} but got {MD5[4:]}; nothing was kept"):
+        cache.download_file(remote(server, "good", wrong), tmp_path / "set.bin", local_http=True)
     assert contents(tmp_path) == []
 
 
@@ -163,27 +164,27 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch:
     with pytest.raises(
         FileError, match=r"^Cannot write .*set\.bin: No space left on device; nothing was changed there"
     ):
-        cache.download(remote(server, "good"), tmp_path / "set.bin", local_http=True)
+        cache.download_file(remote(server, "good"), tmp_path / "set.bin", local_http=True)
     assert contents(tmp_path) == []
 
 
 def test_a_server_that_is_not_there_and_plain_http_are_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"http://127\.0\.0\.1:\d+/good is not an https address"):
-        cache.download(remote(server, "good"), tmp_path / "set.bin")
+        cache.download_file(remote(server, "good"), tmp_path / "set.bin")
     assert server.asked == []
     for address in ("http://example.invalid/x", "file:///etc/hostname", "ftp://127.0.0.1/x"):
         with pytest.raises(FileError, match="is not an https address"):
-            cache.download(RemoteFile("x", address, MD5), tmp_path / "x", local_http=True)
+            cache.download_file(RemoteFile("x", address, MD5), tmp_path / "x", local_http=True)
     gone = RemoteFile("x", "http://127.0.0.1:1/x", MD5)
     with pytest.raises(FileError, match="Connection refused"):
-        cache.download(gone, tmp_path / "x", local_http=True)
+        cache.download_file(gone, tmp_path / "x", local_http=True)
     assert contents(tmp_path) == []
 
 
 def test_a_body_without_end_ends(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MOST", 1000)
     with pytest.raises(FileError, match="the server sent more than the 1000 bytes that it should have"):
-        cache.download(remote(server, "unsized"), tmp_path / "set.bin", local_http=True)
+        cache.download_file(remote(server, "unsized"), tmp_path / "set.bin", local_http=True)
     assert contents(tmp_path) == []
 
 
@@ -195,9 +196,9 @@ def test_a_body_larger_than_the_file_should_be_is_cut_off(server: Server, tmp_pa
         ("unsized", "sent more"),
     ):
         with pytest.raises(FileError, match=words):
-            cache.download(remote(server, path, size=short), tmp_path / "set.bin", local_http=True)
+            cache.download_file(remote(server, path, size=short), tmp_path / "set.bin", local_http=True)
         assert contents(tmp_path) == []
-        cache.download(remote(server, path, size=len(BODY)), tmp_path / path / "set.bin", local_http=True)
+        cache.download_file(remote(server, path, size=len(BODY)), tmp_path / path / "set.bin", local_http=True)
         for file in (tmp_path / path).iterdir():
             file.unlink()
 
@@ -219,7 +220,7 @@ def test_a_file_that_is_written_anew_is_never_missing(tmp_path: Path, monkeypatc
     reader = threading.Thread(target=read)
     reader.start()
     for number in range(1500):
-        _files.place(path, lambda out, number=number: out.write(b"%d" % (number % 7)))
+        replace_file(path, lambda out, number=number: out.write(b"%d" % (number % 7)))
     done.set()
     reader.join()
     assert seen <= {b"%d" % number for number in range(7)}
@@ -231,7 +232,7 @@ def test_many_downloads_of_one_file_at_once_all_succeed(server: Server, tmp_path
 
     def fetch() -> None:
         try:
-            cache.download(remote(server, "good"), tmp_path / "set.bin", local_http=True)
+            cache.download_file(remote(server, "good"), tmp_path / "set.bin", local_http=True)
         except Exception as error:
             errors.append(error)
 
@@ -275,7 +276,7 @@ def test_files_that_lie_there_are_checked_and_used(tmp_path: Path) -> None:
 def test_the_terms_are_put_beside_what_was_downloaded(
     tiny: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "download", lambda _, path, __: (path.parent.mkdir(exist_ok=True), path.touch()))
+    monkeypatch.setattr(cache, "download_file", lambda _, path, __: (path.parent.mkdir(exist_ok=True), path.touch()))
     cache.fetch_file("tiny", "a.bin", tmp_path)
     words = (tmp_path / "tiny" / "TERMS.txt").read_text()
     for part in (tiny.title, tiny.terms, tiny.citation, tiny.files[0].address):
@@ -288,8 +289,8 @@ def test_a_passed_check_is_not_made_twice_and_a_changed_file_is_checked_again(
 ) -> None:
     place(tmp_path)
     hashed: list[str] = []
-    digest = cache._digest
-    monkeypatch.setattr(cache, "_digest", lambda path, how: (hashed.append(path.name), digest(path, how))[1])
+    digest = cache._compute_checksum
+    monkeypatch.setattr(cache, "_compute_checksum", lambda path, how: (hashed.append(path.name), digest(path, how))[1])
     for _ in range(3):
         cache.fetch("tiny", root=tmp_path, offline=True)
     assert hashed == ["a.bin", "b.bin"]
@@ -357,7 +358,7 @@ def test_a_missing_file_without_a_network_says_the_same(tmp_path: Path, monkeypa
 def test_a_folder_that_cannot_be_made_is_one_sentence(tiny: Official, tmp_path: Path) -> None:
     (tmp_path / "tiny").write_text("a file where a folder should be")
     with pytest.raises(FileError, match=r"Cannot (make the folder|look for) "):
-        cache.download(tiny.files[0], tmp_path / "tiny" / "a.bin")
+        cache.download_file(tiny.files[0], tmp_path / "tiny" / "a.bin")
 
 
 def test_the_folder_is_the_argument_or_the_variable_or_the_cache(

@@ -23,7 +23,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def test_stsb_has_the_correlation_that_its_readme_states(shared_data: Path) -> None:
-    made = compact.stsb(shared_data)
+    made = compact.load_compact_stsb(shared_data)
     assert (len(made.sentences), len(made.human)) == (2552, 1379)
     assert made.sentences[:2] == ("A girl is styling her hair.", "A girl is brushing her hair.")
     cosines = np.einsum("ij,ij->i", made.embeddings[made.first], made.embeddings[made.second])
@@ -36,7 +36,7 @@ def test_stsb_has_the_correlation_that_its_readme_states(shared_data: Path) -> N
 def test_retrieval_has_the_recall_that_its_readme_states(
     shared_data: Path, read: str, sizes: tuple[int, ...], recall: float
 ) -> None:
-    made = getattr(compact, read)(shared_data)
+    made = getattr(compact, f"load_compact_{read}")(shared_data)
     assert (len(made.documents), len(made.queries), len(made.pairs)) == sizes
     best = np.argsort(-(made.query_embeddings @ made.document_embeddings.T), axis=1)[:, :10]
     found = [np.isin(relevant, row).mean() for relevant, row in zip(made.relevant, best, strict=True)]
@@ -44,13 +44,13 @@ def test_retrieval_has_the_recall_that_its_readme_states(
 
 
 def test_frames_keeps_questions_titles_and_answers_together(shared_data: Path) -> None:
-    made = compact.frames(shared_data)
+    made = compact.load_compact_frames(shared_data)
     assert made.answers[0] == "Jane Ballou"
     assert [made.documents[number] for number in made.relevant[2]] == ["Punxsutawney Phil", "United States Capitol"]
 
 
 def test_movielens_has_the_official_folds(shared_data: Path) -> None:
-    made = compact.movielens(shared_data)
+    made = compact.load_compact_movielens(shared_data)
     assert (made.user_count, made.item_count, len(made)) == (943, 1682, 100_000)
     train, test = made.split(1)
     assert (len(train), len(test)) == (80_000, 20_000)
@@ -59,7 +59,7 @@ def test_movielens_has_the_official_folds(shared_data: Path) -> None:
 
 
 def test_cifar10_is_a_gallery_and_queries_not_normalised(shared_data: Path) -> None:
-    gallery, queries = compact.cifar10(shared_data)
+    gallery, queries = compact.load_compact_cifar10(shared_data)
     assert (gallery.embeddings.shape, queries.embeddings.shape) == ((3000, 1280), (1000, 1280))
     assert gallery.embeddings.dtype == np.float32
     assert np.bincount(gallery.labels).tolist() == [300] * 10
@@ -71,7 +71,10 @@ def test_cifar10_is_a_gallery_and_queries_not_normalised(shared_data: Path) -> N
 
 @pytest.mark.parametrize("model", compact.LFW_MODELS)
 def test_lfw_scores_are_the_cosines_of_lfw_faces(shared_data: Path, model: str) -> None:
-    faces, scores = compact.lfw_faces(shared_data, model), compact.lfw_scores(shared_data, model)
+    faces, scores = (
+        compact.load_compact_lfw_faces(shared_data, model),
+        compact.load_compact_lfw_scores(shared_data, model),
+    )
     rows = unit(faces.embeddings.astype(np.float64))
     cosines = np.einsum("ij,ij->i", rows[faces.first], rows[faces.second])
     assert np.abs(cosines[faces.same] - scores.genuine).max() < 2e-3  # one set is kept in half precision
@@ -81,7 +84,7 @@ def test_lfw_scores_are_the_cosines_of_lfw_faces(shared_data: Path, model: str) 
 
 
 def test_every_score_set_can_be_read(shared_data: Path) -> None:
-    means = {name: compact.lfw_scores(shared_data, name).genuine.mean() for name in compact.LFW_SCORE_SETS}
+    means = {name: compact.load_compact_lfw_scores(shared_data, name).genuine.mean() for name in compact.LFW_SCORE_SETS}
     stated = {"dlib": 0.953, "dlib_centred": 0.709, "faceres": 0.712, "faceres_centred": 0.540, "mobileface": 0.447}
     assert means == pytest.approx(stated, abs=5e-4)
 
@@ -136,13 +139,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 READERS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
-    "stsb": (compact.stsb, ("stsb_test.csv", "stsb_test_minilm.npz")),
-    "scifact": (compact.scifact, ("scifact_minilm.npz", "scifact_queries.csv", "scifact_titles.csv")),
-    "frames": (compact.frames, ("frames_minilm.npz", "frames_questions.csv", "frames_titles.csv")),
-    "movielens": (compact.movielens, ("ml100k_ratings.csv",)),
-    "cifar10": (compact.cifar10, ("cifar10_effnetlite0.npz",)),
-    "lfw_scores": (lambda folder: compact.lfw_scores(folder, "dlib"), ("lfw_scores.npz",)),
-    "lfw_faces": (lambda folder: compact.lfw_faces(folder, "faceres"), ("lfw_faceres.npz",)),
+    "stsb": (compact.load_compact_stsb, ("stsb_test.csv", "stsb_test_minilm.npz")),
+    "scifact": (compact.load_compact_scifact, ("scifact_minilm.npz", "scifact_queries.csv", "scifact_titles.csv")),
+    "frames": (compact.load_compact_frames, ("frames_minilm.npz", "frames_questions.csv", "frames_titles.csv")),
+    "movielens": (compact.load_compact_movielens, ("ml100k_ratings.csv",)),
+    "cifar10": (compact.load_compact_cifar10, ("cifar10_effnetlite0.npz",)),
+    "lfw_scores": (lambda folder: compact.load_compact_lfw_scores(folder, "dlib"), ("lfw_scores.npz",)),
+    "lfw_faces": (lambda folder: compact.load_compact_lfw_faces(folder, "faceres"), ("lfw_faceres.npz",)),
 }
 FILES = [(name, file) for name, (_, files) in READERS.items() for file in files]
 
@@ -185,7 +188,7 @@ def test_a_damaged_file_gives_one_sentence(folder: Path, name: str, file: str, d
 
 
 def test_ratings_keep_the_order_of_the_file(folder: Path) -> None:
-    made = compact.movielens(folder)
+    made = compact.load_compact_movielens(folder)
     assert (made.users.tolist(), made.items.tolist()) == ([0, 1], [1, 0])
     assert (made.ratings.tolist(), made.fold.tolist()) == ([5, 3], [1, 2])
 
@@ -194,7 +197,7 @@ def test_pickles_are_refused(folder: Path) -> None:
     np.savez(folder / "lfw_scores.npz", **{name: np.array([{}]) for name in ("fold_genuine", "fold_impostor",
              "dlib_genuine", "dlib_impostor")})  # fmt: skip
     with pytest.raises(InvalidInput, match="arrays of type object are not read"):
-        compact.lfw_scores(folder, "dlib")
+        compact.load_compact_lfw_scores(folder, "dlib")
 
 
 def test_an_array_beyond_the_limit_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,14 +205,14 @@ def test_an_array_beyond_the_limit_is_not_read(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(archives, "LIMIT", 100)
     monkeypatch.setattr(_loading.Archive, "__getitem__", lambda *_: pytest.fail("an array was read"))
     with pytest.raises(InvalidInput, match=r"the member \w+\.npy has \d+ bytes, more than the 100 that are read"):
-        compact.lfw_scores(folder, "dlib")
+        compact.load_compact_lfw_scores(folder, "dlib")
 
 
 def test_an_npy_under_the_name_of_an_npz_is_refused(folder: Path) -> None:
     with (folder / "lfw_scores.npz").open("wb") as out:
         np.save(out, np.ones(3))
     with pytest.raises(InvalidInput, match=r"is an \.npy file in spite of its name"):
-        compact.lfw_scores(folder, "dlib")
+        compact.load_compact_lfw_scores(folder, "dlib")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ def test_arrays_that_do_not_fit_are_refused(
 def test_rows_that_do_not_fit_are_refused_with_their_line(folder: Path, text: str, words: str) -> None:
     (folder / "ml100k_ratings.csv").write_text(text)
     with pytest.raises(InvalidInput, match=words):
-        compact.movielens(folder)
+        compact.load_compact_movielens(folder)
 
 
 def test_whole_numbers_that_are_no_plain_digits_are_refused_too(folder: Path) -> None:
@@ -274,18 +277,18 @@ def test_whole_numbers_that_are_no_plain_digits_are_refused_too(folder: Path) ->
             f"user,item,rating,timestamp,test_fold\n{number},1,3,4,1\n", encoding="utf-8"
         )
         with pytest.raises(InvalidInput, match="line 2: the column 'user' must hold whole numbers from 1"):
-            compact.movielens(folder)
+            compact.load_compact_movielens(folder)
 
 
 def test_names_and_folders_are_checked(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="'set_name' parameter of lfw_scores must be one of 'dlib'"):
-        compact.lfw_scores(folder, "arcface")
-    with pytest.raises(InvalidInput, match="'model' parameter of lfw_faces"):
-        compact.lfw_faces(folder, "mobileface")
+    with pytest.raises(InvalidInput, match="'set_name' parameter of load_compact_lfw_scores must be one of 'dlib'"):
+        compact.load_compact_lfw_scores(folder, "arcface")
+    with pytest.raises(InvalidInput, match="'model' parameter of load_compact_lfw_faces"):
+        compact.load_compact_lfw_faces(folder, "mobileface")
     with pytest.raises(InvalidInput, match="'data_dir' parameter"):
-        compact.movielens(None)  # type: ignore[arg-type]
+        compact.load_compact_movielens(None)  # type: ignore[arg-type]
     with pytest.raises(FileError, match=r"There is no file ml100k_ratings\.csv in nowhere"):
-        compact.movielens("nowhere")
+        compact.load_compact_movielens("nowhere")
 
 
 def test_an_array_that_claims_to_be_huge_is_refused(folder: Path) -> None:
@@ -295,4 +298,4 @@ def test_an_array_that_claims_to_be_huge_is_refused(folder: Path) -> None:
         for name in ("dlib_genuine", "dlib_impostor", "fold_genuine", "fold_impostor"):
             archive.writestr(f"{name}.npy", header.getvalue())
     with pytest.raises(InvalidInput, match="corrupt, truncated or of another kind"):
-        compact.lfw_scores(folder, "dlib")
+        compact.load_compact_lfw_scores(folder, "dlib")

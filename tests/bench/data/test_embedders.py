@@ -16,7 +16,7 @@ import pytest
 
 from scoreshield.bench.data import neural
 from scoreshield.bench.data.embedders import HashingEmbedder, embed_cached, embedder
-from scoreshield.bench.data.pictures import open_picture
+from scoreshield.bench.data.neural import open_picture
 from scoreshield.bench.data.sets import SentencePairs
 from scoreshield.errors import FileError, InvalidInput
 
@@ -99,7 +99,7 @@ def test_names_and_options_are_checked(kind: Any, options: dict[str, Any], words
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ([], "'items' parameter of embed"),
+        ([], "'items' parameter of HashingEmbedder.embed"),
         ("a text", "'items'"),
         (None, "'items'"),
         (np.array("x"), "'items'"),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scoreshield.bench.data import archives, compact, faces, images, ratings, retrieval, text
+from scoreshield.bench.data import archives, compact, faces, images, ratings, texts
 from scoreshield.bench.data.catalogue import CATALOGUE
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 
@@ -85,11 +85,11 @@ def test_cifar10_comes_from_the_cache_once_its_checksum_is_right(
     (tmp_path / "cifar-10").mkdir()
     path = cifar10_archive(tmp_path / "cifar-10" / "cifar-10-binary.tar.gz")
     with pytest.raises(InvalidInput, match="is not the published one md5:c32a1d4ab5d03f1284b67883e8d87530"):
-        images.cifar10(tmp_path, offline=True)
+        images.load_cifar10(tmp_path, offline=True)
     accept(monkeypatch, "cifar-10", path)
-    assert len(images.cifar10(tmp_path, offline=True)) == 4
+    assert len(images.load_cifar10(tmp_path, offline=True)) == 4
     with pytest.raises(FileError, match=r"cifar-100-binary\.tar\.gz and put it there"):
-        images.cifar100(tmp_path, offline=True)
+        images.load_cifar100(tmp_path, offline=True)
 
 
 def test_cifar100_has_coarse_and_fine_labels(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_cifar10_refuses_what_is_not_its_form(tmp_path: Path, changes: dict[str,
 
 def test_options_of_the_image_loaders_are_checked(tmp_path: Path) -> None:
     path = cifar10_archive(tmp_path / "c.tar.gz")
-    with pytest.raises(InvalidInput, match="'split' parameter of cifar10 must be one of 'train', 'test'"):
+    with pytest.raises(InvalidInput, match="'split' parameter of read_cifar10 must be one of 'train', 'test'"):
         images.read_cifar10(path, split="dev")
-    with pytest.raises(InvalidInput, match="'labels' parameter of cifar100"):
+    with pytest.raises(InvalidInput, match="'labels' parameter of read_cifar100"):
         images.read_cifar100(path, labels="both")
     for limit in (0, -1, 2.5, "3", True):
         with pytest.raises(InvalidInput, match="'limit' parameter"):
@@ -151,17 +151,17 @@ def test_pets_are_taken_out_of_the_archive_when_they_are_wanted(
     members = {f"images/{name}.jpg": name.encode() for name in names}
     pictures = tar(folder / "images.tar.gz", {"images/../../evil.jpg": b"evil", **members})
     accept(monkeypatch, "oxford-iiit-pet", notes, pictures)
-    made = images.pets(tmp_path, offline=True)
+    made = images.load_pets(tmp_path, offline=True)
     assert made.labels.tolist() == [0, 0, 1]
     assert made.class_names == ("Abyssinian", "american bulldog")
     assert [Path(item).read_bytes() for item in made.items] == [name.encode() for name in names[:3]]
     assert sorted(path.name for path in (folder / "images").iterdir()) == [f"{name}.jpg" for name in names[:3]]
     assert not list(tmp_path.rglob("evil*"))
     pictures.unlink()  # the folder is enough from now on
-    assert len(images.pets(tmp_path, offline=True)) == 3
+    assert len(images.load_pets(tmp_path, offline=True)) == 3
     (folder / "images" / "Abyssinian_2.jpg").unlink()
     with pytest.raises(FileError, match=r"images\.tar\.gz; download https://www\.robots\.ox\.ac\.uk"):
-        images.pets(tmp_path, offline=True)
+        images.load_pets(tmp_path, offline=True)
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ def test_stsb_reads_tabs_and_takes_quotation_marks_as_they_are(tmp_path: Path, m
     (tmp_path / "stsb").mkdir()
     path = tar(tmp_path / "stsb" / "Stsbenchmark.tar.gz", {"stsbenchmark/sts-test.csv": STS.encode()})
     accept(monkeypatch, "stsb", path)
-    made = text.stsb(tmp_path, offline=True)
+    made = texts.load_stsb(tmp_path, offline=True)
     assert made.sentences == ('A girl said "hi.', "A girl, brushing.", "Nobody")
     assert made.pairs.tolist() == [[0, 1], [1, 2]]
     assert made.human.tolist() == [2.5, 0]
     with pytest.raises(InvalidInput, match=r"holds no member stsbenchmark/sts-dev\.csv"):
-        text.stsb(tmp_path, split="dev", offline=True)
-    with pytest.raises(InvalidInput, match="'split' parameter of stsb"):
-        text.read_stsb(path, split="all")
+        texts.load_stsb(tmp_path, split="dev", offline=True)
+    with pytest.raises(InvalidInput, match="'split' parameter of read_stsb"):
+        texts.read_stsb(path, split="all")
 
 
 def test_stsb_in_the_official_form_is_the_compact_set(shared_data: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_stsb_in_the_official_form_is_the_compact_set(shared_data: Path, tmp_pat
             for number, row in enumerate(csv.DictReader(file))
         ]
     path = tar(tmp_path / "s.tar.gz", {"stsbenchmark/sts-test.csv": "\n".join(rows).encode()})
-    made, known = text.read_stsb(path), compact.stsb(shared_data)
+    made, known = texts.read_stsb(path), compact.load_compact_stsb(shared_data)
     assert np.array_equal(made.pairs, known.pairs)
     assert np.allclose(made.human, known.human, atol=1e-6)
 
@@ -234,7 +234,7 @@ def test_stsb_in_the_official_form_is_the_compact_set(shared_data: Path, tmp_pat
 def test_stsb_refuses_malformed_lines(tmp_path: Path, content: str, words: str) -> None:
     path = tar(tmp_path / "s.tar.gz", {"stsbenchmark/sts-test.csv": content.encode()})
     with pytest.raises(InvalidInput, match=words):
-        text.read_stsb(path)
+        texts.read_stsb(path)
 
 
 def movielens_archive(path: Path, **changes: bytes | None) -> Path:
@@ -251,7 +251,7 @@ def test_movielens_knows_in_which_fold_a_rating_is_tested(tmp_path: Path, monkey
     (tmp_path / "movielens-100k").mkdir()
     path = movielens_archive(tmp_path / "movielens-100k" / "ml-100k.zip")
     accept(monkeypatch, "movielens-100k", path)
-    made = ratings.movielens(tmp_path, offline=True)
+    made = ratings.load_movielens(tmp_path, offline=True)
     assert (made.user_count, made.item_count, len(made)) == (3, 4, 10)
     train, test = made.split(2)  # rows 2 and 3: user 3 of film 1, user 1 of film 2
     told = sorted(zip(test.users.tolist(), test.items.tolist(), test.ratings.tolist(), strict=True))
@@ -350,25 +350,25 @@ def test_lfw_takes_its_pictures_out_of_the_archive(
     names = ["Ann/Ann_0001", "Ann/Ann_0002", "Bob_Lee/Bob_Lee_0003", "Cy/Cy_0004", "Cy/Cy_0005", "Di/Di_0001"]
     archive = tar(folder / f"lfw-{alignment}.tgz", {f"{inside}/{name}.jpg": name.encode() for name in names})
     accept(monkeypatch, f"lfw-{alignment}", folder / "pairs.txt", archive)
-    made = faces.lfw(tmp_path, alignment=alignment, offline=True)
+    made = faces.load_lfw(tmp_path, alignment=alignment, offline=True)
     assert [Path(item).read_text() for item in made.items] == names[:5]
     archive.unlink()
-    assert len(faces.lfw(tmp_path, alignment=alignment, offline=True).items) == 5
-    with pytest.raises(InvalidInput, match="'alignment' parameter of lfw"):
-        faces.lfw(tmp_path, alignment="raw")
+    assert len(faces.load_lfw(tmp_path, alignment=alignment, offline=True).items) == 5
+    with pytest.raises(InvalidInput, match="'alignment' parameter of load_lfw"):
+        faces.load_lfw(tmp_path, alignment="raw")
 
 
 def test_lfw_is_what_can_be_downloaded_and_says_so_of_what_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FileError, match=r"lfw-funneled/pairs\.txt; download https://ndownloader"):
-        faces.lfw(tmp_path, offline=True)
+        faces.load_lfw(tmp_path, offline=True)
     folder = tmp_path / "lfw-deepfunneled"
     folder.mkdir()
     (folder / "pairs.txt").write_text(PAIRS)
     accept(monkeypatch, "lfw-deepfunneled", folder / "pairs.txt")
     with pytest.raises(FileError, match=r"lfw-deepfunneled\.tgz, and the server .* is gone: .* alignment='funneled'"):
-        faces.lfw(tmp_path, alignment="deepfunneled")
+        faces.load_lfw(tmp_path, alignment="deepfunneled")
 
 
 def test_lfw_says_which_pictures_an_archive_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ def test_lfw_says_which_pictures_an_archive_lacks(tmp_path: Path, monkeypatch: p
     archive = tar(folder / "lfw-funneled.tgz", {"lfw_funneled/Ann/Ann_0001.jpg": b"x"})
     accept(monkeypatch, "lfw-funneled", folder / "pairs.txt", archive)
     with pytest.raises(InvalidInput, match=r"holds no member lfw_funneled/Ann/Ann_0002\.jpg and 3 more"):
-        faces.lfw(tmp_path, alignment="funneled", offline=True)
+        faces.load_lfw(tmp_path, alignment="funneled", offline=True)
 
 
 def beir_archive(path: Path, **changes: str | None) -> Path:
@@ -402,7 +402,7 @@ def test_scifact_keeps_judged_queries_and_joins_title_and_text(tmp_path: Path, m
     (tmp_path / "scifact").mkdir()
     path = beir_archive(tmp_path / "scifact" / "scifact.zip")
     accept(monkeypatch, "scifact", path)
-    made = retrieval.scifact(tmp_path, offline=True)
+    made = texts.load_scifact(tmp_path, offline=True)
     assert made.documents == ("On cats They purr.", "No title.")
     assert made.titles == ("On cats", "")
     assert made.queries == ("cats?", "titles?")
@@ -433,7 +433,7 @@ def test_scifact_keeps_judged_queries_and_joins_title_and_text(tmp_path: Path, m
 def test_scifact_refuses_malformed_files(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = beir_archive(tmp_path / "scifact.zip", **changes)
     with pytest.raises(InvalidInput, match=words):
-        retrieval.read_beir(path, name="x")
+        texts.read_beir(path, name="x")
 
 
 def frames_file(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -470,14 +470,14 @@ def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path, monk
         ],
     )
     with pytest.raises(InvalidInput, match="is not the published one sha256:4255093c"):
-        retrieval.frames(tmp_path, offline=True)
+        texts.load_frames(tmp_path, offline=True)
     accept(monkeypatch, "frames", path)
-    made = retrieval.frames(tmp_path, offline=True)
+    made = texts.load_frames(tmp_path, offline=True)
     assert made.documents == ("James A. Garfield", "Charlotte Brontë", "Rubik's Cube", "AC/DC", "Solomon Sea")
     assert made.queries == ('Who said\n"so"?', "Where?")
     assert made.answers == ("Jane", "here, there")
     assert [part.tolist() for part in made.relevant] == [[0, 1, 2], [3, 4, 0]]  # in the order of the links
-    assert retrieval.frames_links(path) == (
+    assert texts.read_frames_links(path) == (
         ("James A. Garfield", "Charlotte Brontë", "Rubik's Cube"),
         ("AC/DC", "Solomon Sea", "James A. Garfield"),
     )
@@ -500,11 +500,11 @@ def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path, monk
 )
 def test_frames_titles_are_those_of_the_pages(tmp_path: Path, links: list[str], titles: list[str]) -> None:
     listed = frames_file(tmp_path / "a.tsv", [{"Prompt": "q", "Answer": "a", "wiki_links": repr(links)}])
-    assert retrieval.frames_links(listed) == (tuple(titles),)
+    assert texts.read_frames_links(listed) == (tuple(titles),)
     columns = {f"wikipedia_link_{number}": link for number, link in enumerate(links[:-1], 1)}
     columns["wikipedia_link_11+"] = links[-1]
     spread = frames_file(tmp_path / "b.tsv", [{"Prompt": "q", "Answer": "a", **columns}])
-    assert retrieval.frames_links(spread) == (tuple(titles),)
+    assert texts.read_frames_links(spread) == (tuple(titles),)
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_frames_titles_are_those_of_the_pages(tmp_path: Path, links: list[str], 
 def test_frames_refuses_malformed_rows(tmp_path: Path, row: dict[str, str], words: str) -> None:
     path = frames_file(tmp_path / "test.tsv", [{"Prompt": "q", "Answer": "a", **row}])
     with pytest.raises(InvalidInput, match=words):
-        retrieval.read_frames(path)
+        texts.read_frames(path)
 
 
 @pytest.mark.parametrize(
@@ -538,14 +538,14 @@ def test_frames_refuses_malformed_rows(tmp_path: Path, row: dict[str, str], word
 def test_frames_refuses_another_kind_of_file(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "test.tsv").write_bytes(content)
     with pytest.raises(InvalidInput, match=words):
-        retrieval.read_frames(tmp_path / "test.tsv")
+        texts.read_frames(tmp_path / "test.tsv")
 
 
 READERS: list[tuple[str, Callable[[Path], Path], Callable[[Path], Any]]] = [
     ("x.tar.gz", cifar10_archive, images.read_cifar10),
     ("y.zip", movielens_archive, ratings.read_movielens),
-    ("scifact.zip", beir_archive, lambda path: retrieval.read_beir(path, name="x")),
-    ("z.tar.gz", lambda p: tar(p, {"stsbenchmark/sts-test.csv": STS.encode()}), text.read_stsb),
+    ("scifact.zip", beir_archive, lambda path: texts.read_beir(path, name="x")),
+    ("z.tar.gz", lambda p: tar(p, {"stsbenchmark/sts-test.csv": STS.encode()}), texts.read_stsb),
 ]
 
 
@@ -574,7 +574,7 @@ def test_a_text_list_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"^There is no file .*none\.$"):
         faces.read_pairs(tmp_path / "none", "f")
     with pytest.raises(FileError, match=r"^There is no file .*none\.$"):
-        retrieval.read_frames(tmp_path / "none")
+        texts.read_frames(tmp_path / "none")
 
 
 @pytest.mark.parametrize("path", [None, 5, b"x", "", "a\0b", ["x"]])
@@ -583,10 +583,10 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
         "read_cifar10": images.read_cifar10,
         "read_cifar100": images.read_cifar100,
         "read_pets": lambda value: images.read_pets(value, "f"),
-        "read_stsb": text.read_stsb,
+        "read_stsb": texts.read_stsb,
         "read_movielens": ratings.read_movielens,
-        "read_beir": lambda value: retrieval.read_beir(value, name="x"),
-        "read_frames": retrieval.read_frames,
+        "read_beir": lambda value: texts.read_beir(value, name="x"),
+        "read_frames": texts.read_frames,
         "read_pairs": lambda value: faces.read_pairs(value, "f"),
     }
     for name, read in readers.items():
@@ -597,17 +597,17 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises(InvalidInput, match="'folder' parameter of read_pets must be the path of a folder"):
         images.read_pets("x", path)
     with pytest.raises(InvalidInput, match="'split' parameter of read_beir must be a text"):
-        retrieval.read_beir("x", name="x", split=3)  # type: ignore[arg-type]
+        texts.read_beir("x", name="x", split=3)  # type: ignore[arg-type]
 
 
 def test_members_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
     packed = tar(tmp_path / "a.tar.gz", {"big": bytes(2000)})
     with pytest.raises(InvalidInput, match="the member big has 2000 bytes, more than the 1000 that are read"):
-        archives.tar_members(packed, ["big"], limit=1000)
+        archives.read_tar_members(packed, ["big"], limit=1000)
     flat = zipped(tmp_path / "a.zip", {"big": bytes(2000)})
     with pytest.raises(InvalidInput, match="the member big has 2000 bytes, more than the 1000"):
-        archives.zip_members(flat, ["big"], limit=1000)
-    assert archives.zip_members(flat, ["big"], limit=2000)["big"] == bytes(2000)
+        archives.read_zip_members(flat, ["big"], limit=1000)
+    assert archives.read_zip_members(flat, ["big"], limit=2000)["big"] == bytes(2000)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
@@ -623,7 +623,7 @@ def test_a_header_that_claims_much_is_not_read(tmp_path: Path, kind: bytes) -> N
         content = header.tobuf(tarfile.USTAR_FORMAT) + bytes(-(-size // 512) * 512) + follows + bytes(1024)
         (tmp_path / "a.tar").write_bytes(content)
         with pytest.raises(InvalidInput, match=words):
-            archives.tar_members(tmp_path / "a.tar", ["wanted"])
+            archives.read_tar_members(tmp_path / "a.tar", ["wanted"])
 
 
 def test_links_inside_an_archive_are_not_followed(tmp_path: Path) -> None:
@@ -632,4 +632,4 @@ def test_links_inside_an_archive_are_not_followed(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
         archive.addfile(link)
     with pytest.raises(InvalidInput, match="holds no member wanted"):
-        archives.tar_members(tmp_path / "a.tar", ["wanted"])
+        archives.read_tar_members(tmp_path / "a.tar", ["wanted"])

@@ -83,7 +83,7 @@ class TestFaces:
     def test_the_collection_has_exactly_those_scores(self, shared_data: Path) -> None:
         grid = EXPERIMENTS["dp-fr"].grid({"datasets": ["lfw/dlib"]})
         loaded = EXPERIMENTS["dp-fr"].load(grid, shared_data)["lfw/dlib"]
-        clean = compact.lfw_scores(shared_data, "dlib").scores
+        clean = compact.load_compact_lfw_scores(shared_data, "dlib").scores
         release = ss.release_scores(loaded.rows, [1.0, 0.0], epsilon=1e6, mechanism="laplace", rng=1)
         assert np.abs(release.noisy - clean).max() < 1e-4
 

@@ -470,9 +470,9 @@ GOOD = Question("a", "Why?", "Because", ("Silk",))
         (None, "'questions' parameter"),
         (["Why?"], "'questions' parameter"),
         ([GOOD, GOOD], "have the id 'a'"),
-        ([Question("", "Why?", "Because", ("Silk",))], "Question 0 of evaluate_retrieval must have an id"),
-        ([Question("a", " ", "Because", ("Silk",))], "Question 0 of"),
-        ([Question("a", "Why?", None, ("Silk",))], "Question 0 of"),  # type: ignore[arg-type]
+        ([Question("", "Why?", "Because", ("Silk",))], "Question 0 must have an id"),
+        ([Question("a", " ", "Because", ("Silk",))], "Question 0 must have an id"),
+        ([Question("a", "Why?", None, ("Silk",))], "Question 0 must have an id"),  # type: ignore[arg-type]
         ([Question("a", "Why?", "Because", ())], "must name at least one document"),
         ([Question("a", "Why?", "Because", ("Nylon",))], "must name at least one document"),
         ([Question("a", "Why?", "Because", "Silk")], "must name at least one document"),  # type: ignore[arg-type]

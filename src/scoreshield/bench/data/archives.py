@@ -1,4 +1,4 @@
-"""Members of archives by their exact names, and lines of texts with their numbers.
+"""Parts of official files: paths, members of archives by their exact names, lines with their numbers, whole numbers.
 
 Nothing is ever extracted by the paths an archive names: a member is read into memory, up to a limit, or written to a
 place that the caller chose.
@@ -10,9 +10,11 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from scoreshield.bench.data import _files
+from scoreshield._files import replace_file
+from scoreshield._loading import explain_read_errors
+from scoreshield._validation import reject
 from scoreshield.errors import InvalidInput
 
 LIMIT = 256 << 20  # bytes of one member; the largest here, the training images of CIFAR-100, has 154 MB
@@ -26,36 +28,43 @@ _NAME_HEADERS = (
 )  # fmt: skip
 
 
-def tar_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
-    """The contents of these regular files of a tar archive, compressed or not, read in one pass."""
+def check_path(value: Any, name: str = "path", must: str = "the path of a file") -> Path:
+    """Check for the path of a file or folder."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        reject(name, must, value)
+    return Path(value)
+
+
+def read_tar_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
+    """Read these regular files of a tar archive, compressed or not, in one pass."""
     found = dict(_tar(path, set(names), limit))
     return _complete(path, names, found)
 
 
-def unpack(path: Path, targets: Mapping[str, Path], *, limit: int = LIMIT) -> None:
+def unpack_members(path: Path, targets: Mapping[str, Path], *, limit: int = LIMIT) -> None:
     """Write these members of a tar archive to these places, each whole or not at all."""
     found = {}
     for name, content in _tar(path, set(targets), limit):
-        _files.place(targets[name], lambda out, content=content: out.write(content))  # type: ignore[misc]
+        replace_file(targets[name], lambda out, content=content: out.write(content))  # type: ignore[misc]
         found[name] = b""
     _complete(path, list(targets), found)
 
 
-def zip_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
-    """The contents of these files of a zip archive."""
-    with _files.reading(path), zipfile.ZipFile(path) as archive:
+def read_zip_members(path: Path, names: Sequence[str], *, limit: int = LIMIT) -> dict[str, bytes]:
+    """Read these files of a zip archive."""
+    with explain_read_errors(path), zipfile.ZipFile(path) as archive:
         there = set(archive.namelist())
         found = {}
         for name in (name for name in names if name in there):
-            within(path, name, archive.getinfo(name).file_size, limit)
+            check_member_size(path, name, archive.getinfo(name).file_size, limit)
             with archive.open(name) as member:
                 found[name] = member.read(limit + 1)
-            within(path, name, len(found[name]), limit)
+            check_member_size(path, name, len(found[name]), limit)
     return _complete(path, names, found)
 
 
-def lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 text with their numbers from 1; blank ones are passed over."""
+def split_lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
+    """Split a UTF-8 text into lines with their numbers from 1; blank lines are left out."""
     for number, raw in enumerate(content.split(b"\n"), 1):
         try:
             line = raw.decode("utf-8").removesuffix("\r")
@@ -74,12 +83,12 @@ def parse_number(text: str, most: int) -> int | None:
 
 def _tar(path: Path, names: set[str], limit: int) -> Iterator[tuple[str, bytes]]:
     left = set(names)
-    with _files.reading(path), tarfile.open(path, "r|*", tarinfo=_Header) as archive:
+    with explain_read_errors(path), tarfile.open(path, "r|*", tarinfo=_Header) as archive:
         for member in archive:
             name = member.name.removeprefix("./")
             if name not in left or not member.isreg():
                 continue
-            within(path, name, member.size, limit)
+            check_member_size(path, name, member.size, limit)
             file = archive.extractfile(member)
             assert file is not None  # a regular file has content
             yield name, file.read()
@@ -89,7 +98,7 @@ def _tar(path: Path, names: set[str], limit: int) -> Iterator[tuple[str, bytes]]
 
 
 class _Header(tarfile.TarInfo):
-    """A header whose own content is read only up to a limit: tarfile reads as much as the header claims."""
+    """A header whose own content is read only up to a limit; tarfile reads as much as the header claims."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -99,8 +108,8 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def within(path: Path, name: str, size: int, limit: int) -> None:
-    """Refuse a member that is too large to be read."""
+def check_member_size(path: Path, name: str, size: int, limit: int) -> None:
+    """Raise InvalidInput where a member is too large to be read."""
     if size > limit:
         raise InvalidInput(f"{path}: the member {name} has {size} bytes, more than the {limit} that are read.")
 

@@ -8,7 +8,6 @@ folder. Beside it ``<file>.checked`` remembers a passed check, so that a large f
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import os
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from scoreshield import _loading, _validation
+from scoreshield._files import make_folder, replace_file
 from scoreshield._validation import validate
-from scoreshield.bench.data import _files, archives
+from scoreshield.bench.data import archives
 from scoreshield.bench.data.catalogue import CATALOGUE, Official, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
 
@@ -63,12 +63,12 @@ def fetch_file(
     except OSError as error:
         raise FileError(f"Cannot look for {path}: {error.strerror}.") from None
     if there:
-        verify(path, file)
+        verify_checksum(path, file)
         return path
     if offline:
         raise FileError(f"{_missing(path, file)} (offline: nothing was downloaded).")
-    download(file, path, progress)
-    _tell_terms(official, path.parent)
+    download_file(file, path, progress)
+    _write_terms(official, path.parent)
     return path
 
 
@@ -76,7 +76,7 @@ def set_folder(name: str, root: str | Path | None = None) -> Path:
     """The folder of one set."""
     if root is None:
         root = os.environ.get("SCORESHIELD_DATA") or _user_cache() / "scoreshield"
-    return _files.path_of(root, "root", "a folder, or None for the usual one") / name
+    return archives.check_path(root, "root", "a folder, or None for the usual one") / name
 
 
 def _user_cache() -> Path:
@@ -87,11 +87,11 @@ def _user_cache() -> Path:
         raise InvalidInput("No home folder is known; name the folder of the data sets in SCORESHIELD_DATA.") from None
 
 
-def verify(path: Path, file: RemoteFile) -> None:
-    """Refuse a file that is not the one the catalogue means.
+def verify_checksum(path: Path, file: RemoteFile) -> None:
+    """Raise InvalidInput where a file is not the one that the catalogue means.
 
-    A check that passed is remembered, and holds while the file has the same size, inode, time of writing and time of
-    change; the last of these cannot be set back by whoever may write the file.
+    A check that passed is remembered. It holds while the file has the same size, inode, time of writing and time of
+    change. A user who may write the file cannot set the time of change back.
     """
     record = path.with_name(path.name + ".checked")
     try:
@@ -103,9 +103,9 @@ def verify(path: Path, file: RemoteFile) -> None:
             "written": state.st_mtime_ns,
             "changed": state.st_ctime_ns,
         }
-        if _recall(record) == stamp:
+        if _read_record(record) == stamp:
             return
-        found = _digest(path, file.checksum.partition(":")[0])
+        found = _compute_checksum(path, file.checksum.partition(":")[0])
     except FileError:
         raise
     except OSError as error:
@@ -115,75 +115,96 @@ def verify(path: Path, file: RemoteFile) -> None:
             f"{path} is not used: its checksum {found} is not the published one {file.checksum}; "
             f"move it away and get it again from {file.address}."
         )
-    _remember(record, stamp)
+    with contextlib.suppress(FileError):  # where the folder cannot be written to, the file is checked each time
+        replace_file(record, lambda out: out.write(json.dumps(stamp).encode()))
 
 
-def download(
+def download_file(
     file: RemoteFile, path: Path, progress: Progress | None = None, *, timeout: float = 30.0, local_http: bool = False
 ) -> None:
-    """Fetch one file to its place, whole and checked, or not at all.
+    """Download one file to its place, whole and checked, or not at all.
 
-    Parameters
-    ----------
-    timeout : seconds without a single byte after which the server is given up.
-    local_http : allow plain http, from 127.0.0.1 only; for tests of this function.
+    pooch writes to a temporary file, compares the checksum and moves the file to its place. The transfer is our own:
+    pooch's would follow a redirection to plain http, send passwords from ~/.netrc, and take a body of any length.
+
+    Args:
+        file: What to download.
+        path: The place.
+        progress: See `fetch`.
+        timeout: Seconds without a single byte after which the download fails.
+        local_http: Whether plain http is allowed, from 127.0.0.1 only; for tests of this function.
     """
+    make_folder(path.parent)
+
+    def transfer(address: str, target: str, _: object) -> None:
+        Path(target).unlink()  # the temporary file is for its owner alone; the data follow the umask
+        with open(target, "xb") as out:  # noqa: PTH123
+            _stream(file, address, out, progress, timeout, local_http)
+            out.flush()
+            os.fsync(out.fileno())
+
+    pooch = _import_pooch()
+    pooch.get_logger().setLevel("WARNING")  # it would print every address
+    reason = None
     try:
-        _files.place(path, lambda out: _stream(file, out, progress, timeout, local_http))
-    except _Failed as failure:
+        pooch.retrieve(file.address, file.checksum, path.name, path.parent, downloader=transfer)
+    except _DownloadError as error:
+        reason = str(error)
+    except ValueError as error:  # another checksum
+        reason = str(error).partition(". ")[0]
+    except OSError as error:
+        raise FileError(f"Cannot write {path}: {error.strerror or error}; nothing was changed there.") from error
+    if reason is not None:
         by_hand = f"get it from {file.address} by hand and put it at {path}"
-        raise FileError(f"Cannot download {file.name}: {failure}; nothing was kept; {by_hand}.") from None
-    verify(path, file)
+        raise FileError(f"Cannot download {file.name}: {reason}; nothing was kept; {by_hand}.")
+    verify_checksum(path, file)
 
 
-class _Failed(Exception):
-    """Why a download came to nothing. Not an OSError, which `_files.place` would take for trouble with the disk."""
+class _DownloadError(Exception):
+    """Why a download failed. It is no OSError, which would mean trouble with the disk."""
 
 
-def _stream(file: RemoteFile, out: BinaryIO, progress: Progress | None, timeout: float, local_http: bool) -> None:
-    algorithm, _, expected = file.checksum.partition(":")
-    digest, done = hashlib.new(algorithm, usedforsecurity=False), 0
-    most = _MOST if file.size is None else file.size
-    response = _receive(lambda: _open(file.address, timeout, local_http))
+def _stream(
+    file: RemoteFile, address: str, out: BinaryIO, progress: Progress | None, timeout: float, local_http: bool
+) -> None:
+    done, most = 0, _MOST if file.size is None else file.size
+    response = _receive(lambda: _open(address, timeout, local_http))
     with response:
         length = response.headers.get("Content-Length")
         total = None if length is None else archives.parse_number(length, 10**18)
         if total is not None and total > most:
-            raise _Failed(f"the server offers {total} bytes, more than the {most} that it should have")
+            raise _DownloadError(f"the server offers {total} bytes, more than the {most} that it should have")
         while block := _receive(lambda: response.read(_BLOCK)):
             done += len(block)
             if done > most:
-                raise _Failed(f"the server sent more than the {most} bytes that it should have")
+                raise _DownloadError(f"the server sent more than the {most} bytes that it should have")
             out.write(block)
-            digest.update(block)
             if progress is not None:
                 progress(file.name, done, total)
     if total is not None and done != total:
-        raise _Failed(f"the connection ended after {done} of {total} bytes")
+        raise _DownloadError(f"the connection ended after {done} of {total} bytes")
     if not done:
-        raise _Failed("the server sent nothing")
-    if digest.hexdigest() != expected:
-        raise _Failed(f"its checksum {algorithm}:{digest.hexdigest()} is not the published one {file.checksum}")
+        raise _DownloadError("the server sent nothing")
 
 
 def _receive(ask: Callable[[], Any]) -> Any:
-    """What the network answers, or why it does not, in a few words."""
+    """Return what the network answers, or raise an error that says in a few words why it does not."""
     try:
         return ask()
     except urllib.error.HTTPError as error:
         error.close()
-        raise _Failed(f"the server answered {error.code} {error.reason}".rstrip()) from None
+        raise _DownloadError(f"the server answered {error.code} {error.reason}".rstrip()) from None
     except urllib.error.URLError as error:
-        raise _Failed(_words(error.reason)) from None
+        raise _DownloadError(_describe(error.reason)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _Failed(_words(error)) from None
+        raise _DownloadError(_describe(error)) from None
 
 
 def _open(address: str, timeout: float, local_http: bool) -> Any:
     handlers: list[urllib.request.BaseHandler] = [_Redirects(local_http)]
     if local_http:
         handlers.append(urllib.request.ProxyHandler({}))
-    _allow(address, local_http)
+    _check_address(address, local_http)
     request = urllib.request.Request(address, headers={"User-Agent": "scoreshield"})
     return urllib.request.build_opener(*handlers).open(request, timeout=timeout)
 
@@ -196,50 +217,54 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
         try:
-            _allow(newurl, self.local_http)
-        except _Failed:
+            _check_address(newurl, self.local_http)
+        except _DownloadError:
             fp.close()
             raise
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _allow(address: str, local_http: bool) -> None:
+def _check_address(address: str, local_http: bool) -> None:
     if not (address.startswith("https://") or (local_http and address.startswith("http://127.0.0.1:"))):
-        raise _Failed(f"{address} is not an https address")
+        raise _DownloadError(f"{address} is not an https address")
 
 
-def _digest(path: Path, algorithm: str) -> str:
-    with _loading.open_regular_file(path) as raw:
-        digest = hashlib.file_digest(raw, lambda: hashlib.new(algorithm, usedforsecurity=False))  # type: ignore[arg-type]
-    return f"{algorithm}:{digest.hexdigest()}"
+def _import_pooch() -> Any:
+    try:
+        import pooch
+    except ImportError:
+        raise InvalidInput("Official data sets need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
+    return pooch
 
 
-def _recall(record: Path) -> object:
+def _compute_checksum(path: Path, algorithm: str) -> str:
+    return f"{algorithm}:{_import_pooch().file_hash(str(path), algorithm)}"
+
+
+def _read_record(record: Path) -> object:
     try:
         return _loading.parse_json(_loading.read_bytes(record))
     except (OSError, ValueError):
         return None  # it only saves time
 
 
-def _remember(record: Path, stamp: dict[str, Any]) -> None:
-    text = json.dumps(stamp).encode()
-    with contextlib.suppress(FileError):  # a folder that cannot be written to: the file is checked each time
-        _files.place(record, lambda out: out.write(text))
-
-
-def _tell_terms(official: Official, folder: Path) -> None:
+def _write_terms(official: Official, folder: Path) -> None:
     sources = "\n".join(f"{file.name} from {file.address}" for file in official.files)
     text = f"{official.title}\n\nTerms: {official.terms}\nCite: {official.citation}\n\n{sources}\n"
-    _files.place(folder / "TERMS.txt", lambda out: out.write(text.encode()))
+    replace_file(folder / "TERMS.txt", lambda out: out.write(text.encode()))
 
 
 def _missing(path: Path, file: RemoteFile) -> str:
     return f"There is no file {path}; download {file.address} and put it there"
 
 
-def _words(error: object) -> str:
+def _describe(error: object) -> str:
     if isinstance(error, TimeoutError):
         return "the server did not answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return _files.first_line(error)
+    return (
+        _loading.describe_error(error)
+        if isinstance(error, BaseException)
+        else _loading.make_printable(str(error)[:200])
+    )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _loading, _validation
 from scoreshield._validation import one_of, validate
-from scoreshield.bench.data import _files, archives
+from scoreshield.bench.data import archives
 from scoreshield.bench.data.sets import (
     FacePairs,
     LabelledSet,
@@ -28,10 +28,10 @@ from scoreshield.bench.data.sets import (
 )
 from scoreshield.errors import FileError, InvalidInput
 
-#: The score sets of ``lfw_scores``: one face model each, raw or with the mean over the images taken away.
+#: The score sets of ``load_compact_lfw_scores``: one face model each, raw or with the mean over the images taken away.
 LFW_SCORE_SETS = ("dlib", "dlib_centred", "faceres", "faceres_centred", "mobileface")
 
-#: The face models of ``lfw_faces``.
+#: The face models of ``load_compact_lfw_faces``.
 LFW_MODELS = ("dlib", "faceres")
 
 _PAIRS = "the pairs (a, b, same, fold)"
@@ -52,7 +52,8 @@ _CONTENT: Mapping[str, str] = {
 }
 
 
-def stsb(data_dir: str | Path) -> SentencePairs:
+@validate()
+def load_compact_stsb(data_dir: str | Path) -> SentencePairs:
     """The STS-B test pairs: 1,379 pairs of 2,552 distinct sentences, 384 dimensions."""
     rows = _table(data_dir, "stsb_test.csv", ("score", "sentence1", "sentence2"))
     arrays = _arrays(data_dir, "stsb_test_minilm.npz", ("emb", "i", "j", "score"))
@@ -68,7 +69,8 @@ def stsb(data_dir: str | Path) -> SentencePairs:
     return made
 
 
-def scifact(data_dir: str | Path) -> RetrievalSet:
+@validate()
+def load_compact_scifact(data_dir: str | Path) -> RetrievalSet:
     """SciFact in BEIR's test form: 300 claims, 5,183 abstracts, 339 judgements.
 
     The embeddings are of title and abstract; ``documents`` holds the titles only, since the abstracts are not kept.
@@ -92,7 +94,8 @@ def scifact(data_dir: str | Path) -> RetrievalSet:
     )
 
 
-def frames(data_dir: str | Path) -> RetrievalSet:
+@validate()
+def load_compact_frames(data_dir: str | Path) -> RetrievalSet:
     """FRAMES: 824 questions of several steps against the titles of the 2,519 pages that answer them.
 
     Only titles are embedded and held in ``documents``: the text of the pages is not kept. ``answers`` holds the
@@ -114,7 +117,8 @@ def frames(data_dir: str | Path) -> RetrievalSet:
     )
 
 
-def movielens(data_dir: str | Path) -> Ratings:
+@validate()
+def load_compact_movielens(data_dir: str | Path) -> Ratings:
     """MovieLens-100K: 943 users, 1,682 films, 100,000 ratings, folds 1 to 5 of the official split.
 
     User 1 of the official files is 0 here, and so for the films. ``split(1)`` gives u1.base and u1.test.
@@ -129,10 +133,11 @@ def movielens(data_dir: str | Path) -> Ratings:
     )  # fmt: skip
 
 
-def cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet]:
+@validate()
+def load_compact_cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet]:
     """CIFAR-10 as a gallery of 3,000 images (300 a class) and 1,000 queries (100 a class), 1,280 dimensions.
 
-    The embeddings are not of length one. ``gallery, queries = cifar10(folder)``.
+    The embeddings are not of length one. ``gallery, queries = load_compact_cifar10(folder)``.
     """
     file = "cifar10_effnetlite0.npz"
     wanted = ("gallery_emb", "gallery_label", "query_emb", "query_label", "class_names")
@@ -148,7 +153,7 @@ def cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet]:
 
 
 @validate(set_name=one_of(LFW_SCORE_SETS))
-def lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
+def load_compact_lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
     """Cosine scores of the 6,000 pairs of the official LFW protocol, by one of ``LFW_SCORE_SETS``."""
     names = (f"{set_name}_genuine", f"{set_name}_impostor", "fold_genuine", "fold_impostor")
     genuine, impostor, genuine_fold, impostor_fold = _arrays(data_dir, "lfw_scores.npz", names).values()
@@ -159,7 +164,7 @@ def lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
 
 
 @validate()
-def lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
+def load_compact_lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
     """Embeddings of the 7,701 LFW images of the official pairs, by "dlib" (128) or "faceres" (1,024 dimensions).
 
     They are not of length one, and people are numbers: no names, no pictures.
@@ -178,7 +183,7 @@ def lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
 
 
 def _find(data_dir: str | Path, file: str) -> Path:
-    path = _files.path_of(data_dir, "data_dir", "the folder of the compact sets") / file
+    path = archives.check_path(data_dir, "data_dir", "the folder of the compact sets") / file
     if not path.is_file():
         raise FileError(f"There is no file {file} in {data_dir}; it should hold {_CONTENT[file]}.")
     return path
@@ -193,7 +198,7 @@ def _arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, 
         if missing:
             raise InvalidInput(f"{path} lacks the array '{missing[0]}'; it should hold {_CONTENT[file]}.")
         for name, size in archive.sizes.items():
-            archives.within(path, f"{name}.npy", size, archives.LIMIT)
+            archives.check_member_size(path, f"{name}.npy", size, archives.LIMIT)
         arrays = {name: archive[name] for name in names}
     for name, array in arrays.items():
         if not array.ndim or not len(array):
@@ -205,7 +210,7 @@ def _table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict
     """The rows of a .csv file that has at least these columns."""
     path = _find(data_dir, file)
     rows = []
-    with _files.reading(path), path.open(encoding="utf-8", newline="") as text:
+    with _loading.explain_read_errors(path), path.open(encoding="utf-8", newline="") as text:
         reader = csv.DictReader(text, strict=True)
         missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:

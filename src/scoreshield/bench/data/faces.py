@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scoreshield import _validation
+from scoreshield import _loading, _validation
 from scoreshield._validation import validate
-from scoreshield.bench.data import _files, archives, cache
+from scoreshield.bench.data import archives, cache
 from scoreshield.bench.data.archives import parse_number
 from scoreshield.bench.data.sets import FacePairs
 from scoreshield.errors import FileError, InvalidInput
@@ -22,7 +22,7 @@ Picture = tuple[str, int]  # a person and the number of the picture
 
 
 @validate()
-def lfw(
+def load_lfw(
     root: str | Path | None = None,
     *,
     alignment: str = "funneled",
@@ -53,10 +53,11 @@ def lfw(
                 f"There is no file {archive}, and the server of the deep-funneled pictures is gone: put the archive "
                 "there by hand, or use alignment='funneled', which can be downloaded."
             )
-        archives.unpack(cache.fetch_file(name, archive.name, root, offline, progress), absent)
+        archives.unpack_members(cache.fetch_file(name, archive.name, root, offline, progress), absent)
     return made
 
 
+@validate()
 def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs") -> FacePairs:
     """A list of pairs in the form of LFW's pairs.txt, with pictures at ``folder/Person/Person_0001.jpg``.
 
@@ -64,8 +65,8 @@ def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs"
     person, number) an impostor pair of two people. The first line may say "folds pairs": so many folds, each of so many
     genuine pairs and as many impostor pairs; or "pairs" alone, which is one fold; without it all lines are one fold.
     """
-    folder = _files.path_of(folder, "folder", "the path of a folder")
-    rows = list(archives.lines(_files.read(_files.path_of(path)), str(path)))
+    folder = archives.check_path(folder, "folder", "the path of a folder")
+    rows = list(archives.split_lines(_loading.read_bytes(archives.check_path(path)), str(path)))
     folds, each = 1, None
     header = rows[0][1].split() if rows else []
     if 1 <= len(header) <= 2:

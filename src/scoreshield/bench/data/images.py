@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import validate
-from scoreshield.bench.data import _files, archives, cache
+from scoreshield.bench.data import archives, cache
 from scoreshield.bench.data.sets import LabelledSet
 from scoreshield.errors import InvalidInput
 
@@ -29,7 +29,7 @@ _PETS = {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}
 
 
 @validate()
-def cifar10(
+def load_cifar10(
     root: str | Path | None = None,
     *,
     split: str = "test",
@@ -49,16 +49,17 @@ def cifar10(
     return read_cifar10(path, split=split, limit=limit)
 
 
+@validate()
 def read_cifar10(path: str | Path, *, split: str = "test", limit: int | None = None) -> LabelledSet:
-    """CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `cifar10`."""
+    """CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `load_cifar10`."""
     members = _CIFAR10[_validation.check_option(split, "split", _CIFAR10)]
     names = "cifar-10-batches-bin/batches.meta.txt"
-    file = _files.path_of(path)
+    file = archives.check_path(path)
     return _cifar(f"CIFAR-10 {split}", file, members, names, labels=1, column=0, limit=limit)
 
 
 @validate()
-def cifar100(
+def load_cifar100(
     root: str | Path | None = None,
     *,
     split: str = "test",
@@ -67,19 +68,20 @@ def cifar100(
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> LabelledSet:
-    """CIFAR-100: as `cifar10`, with 100 "fine" or 20 "coarse" classes."""
+    """CIFAR-100: as `load_cifar10`, with 100 "fine" or 20 "coarse" classes."""
     path = cache.fetch_file("cifar-100", "cifar-100-binary.tar.gz", root, offline, progress)
     return read_cifar100(path, split=split, labels=labels, limit=limit)
 
 
+@validate()
 def read_cifar100(
     path: str | Path, *, split: str = "test", labels: str = "fine", limit: int | None = None
 ) -> LabelledSet:
-    """CIFAR-100 from a ``cifar-100-binary.tar.gz`` that is already here; see `cifar100`."""
+    """CIFAR-100 from a ``cifar-100-binary.tar.gz`` that is already here; see `load_cifar100`."""
     members = _CIFAR100[_validation.check_option(split, "split", _CIFAR100)]
     column = ("coarse", "fine").index(_validation.check_option(labels, "labels", ("coarse", "fine")))
     names = f"cifar-100-binary/{labels}_label_names.txt"
-    file = _files.path_of(path)
+    file = archives.check_path(path)
     return _cifar(f"CIFAR-100 {split}", file, members, names, labels=2, column=column, limit=limit)
 
 
@@ -87,8 +89,8 @@ def _cifar(
     name: str, path: Path, members: Sequence[str], names: str, *, labels: int, column: int, limit: int | None
 ) -> LabelledSet:
     """Records of ``labels`` label bytes and three planes of pixels: red, green, blue, each row by row."""
-    content = archives.tar_members(path, [*members, names])
-    class_names = tuple(line.strip() for _, line in archives.lines(content[names], f"{path}: {names}"))
+    content = archives.read_tar_members(path, [*members, names])
+    class_names = tuple(line.strip() for _, line in archives.split_lines(content[names], f"{path}: {names}"))
     if not class_names:
         raise InvalidInput(f"{path}: the member {names} names no class.")
     length = labels + _PIXELS
@@ -112,7 +114,7 @@ def _cifar(
 
 
 @validate()
-def pets(
+def load_pets(
     root: str | Path | None = None,
     *,
     split: str = "test",
@@ -131,20 +133,21 @@ def pets(
     paths = [Path(item) for item in made.items or ()]
     absent = {f"images/{path.name}": path for path in paths if not path.is_file()}
     if absent:
-        archives.unpack(cache.fetch_file("oxford-iiit-pet", "images.tar.gz", root, offline, progress), absent)
+        archives.unpack_members(cache.fetch_file("oxford-iiit-pet", "images.tar.gz", root, offline, progress), absent)
     return made
 
 
+@validate()
 def read_pets(
     annotations: str | Path, folder: str | Path, *, split: str = "test", limit: int | None = None
 ) -> LabelledSet:
-    """The list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `pets`."""
+    """The list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `load_pets`."""
     member = _PETS[_validation.check_option(split, "split", _PETS)]
-    file = _files.path_of(annotations, "annotations")
-    folder = _files.path_of(folder, "folder", "the path of a folder")
+    file = archives.check_path(annotations, "annotations")
+    folder = archives.check_path(folder, "folder", "the path of a folder")
     where = f"{file}: {member}"
     rows = []
-    for number, line in archives.lines(archives.tar_members(file, [member])[member], where):
+    for number, line in archives.split_lines(archives.read_tar_members(file, [member])[member], where):
         parts = line.split()
         named = bool(parts) and "_" in parts[0] and not set(parts[0]) & set("/\\\0") and not parts[0].startswith(".")
         label = archives.parse_number(parts[1], 1000) if len(parts) == 4 else None

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.bench.data import _files, archives, cache
+from scoreshield._validation import validate
+from scoreshield.bench.data import archives, cache
 from scoreshield.bench.data.archives import MOST_RATED, parse_number
 from scoreshield.bench.data.sets import Ratings
 from scoreshield.errors import InvalidInput
@@ -15,7 +16,7 @@ from scoreshield.errors import InvalidInput
 _FOLDS = range(1, 6)
 
 
-def movielens(
+def load_movielens(
     root: str | Path | None = None, *, offline: bool = False, progress: cache.Progress | None = None
 ) -> Ratings:
     """MovieLens 100K: 100,000 ratings of 1,682 films by 943 users, with the official folds 1 to 5.
@@ -29,6 +30,7 @@ def movielens(
     return read_movielens(cache.fetch_file("movielens-100k", "ml-100k.zip", root, offline, progress))
 
 
+@validate()
 def read_movielens(path: str | Path) -> Ratings:
     """The same from an ``ml-100k.zip`` that is already here.
 
@@ -36,7 +38,7 @@ def read_movielens(path: str | Path) -> Ratings:
     but its test file, so that the five base files need not be read.
     """
     names = ["ml-100k/u.data", *(f"ml-100k/u{fold}.test" for fold in _FOLDS)]
-    content = archives.zip_members(_files.path_of(path), names)
+    content = archives.read_zip_members(archives.check_path(path), names)
     rows = _rows(content[names[0]], f"{path}: {names[0]}")
     place = {(user, item): number for number, (user, item) in enumerate(rows[:, :2].tolist())}
     if len(place) != len(rows):
@@ -66,7 +68,7 @@ def read_movielens(path: str | Path) -> Ratings:
 def _rows(content: bytes, where: str) -> NDArray[np.int64]:
     """Lines of user, item, rating and time, separated by tabs."""
     rows = []
-    for number, line in archives.lines(content, where):
+    for number, line in archives.split_lines(content, where):
         parts = line.split("\t")
         limits = (MOST_RATED, MOST_RATED, 5, 10**15)
         row = [parse_number(part, most) for part, most in zip(parts, limits, strict=False)]

@@ -96,7 +96,7 @@ def _load(dataset: str, grid: Grid, data_dir: Path | None) -> Scores:
             raise InvalidInput(
                 f"{dataset} is one of the compact data sets: say where they are with --data-dir (lfw_scores.npz)."
             )
-        pairs = compact.lfw_scores(data_dir, name)
+        pairs = compact.load_compact_lfw_scores(data_dir, name)
         genuine, impostor, folds = pairs.genuine, pairs.impostor, pairs.fold
     scores = np.clip(np.concatenate([genuine, impostor]), -1, 1)
     same = np.arange(len(scores)) < len(genuine)

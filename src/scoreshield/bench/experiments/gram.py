@@ -195,7 +195,7 @@ class SentenceSimilarity(GramExperiment):
     dataset_names = ("stsb",)
 
     def load(self, grid: Grid, data_dir: Path | None) -> SentencePairs:  # noqa: ARG002
-        return compact.stsb(_folder(data_dir, self))
+        return compact.load_compact_stsb(_folder(data_dir, self))
 
     def problem(self, cell: Cell, grid: Grid, data: SentencePairs) -> Problem:
         from scoreshield.tasks import sts_spearman
@@ -224,7 +224,7 @@ class CollaborativeFiltering(GramExperiment):
     dataset_names = tuple(f"ml100k/u{fold}" for fold in range(1, 6))
 
     def load(self, grid: Grid, data_dir: Path | None) -> Ratings:  # noqa: ARG002
-        return compact.movielens(_folder(data_dir, self))
+        return compact.load_compact_movielens(_folder(data_dir, self))
 
     def problem(self, cell: Cell, grid: Grid, data: Ratings) -> Problem:
         from scoreshield.tasks import RatingTable, collaborative_filtering, user_vectors
@@ -264,7 +264,7 @@ class ImageSimilarity(GramExperiment):
     dataset_names = tuple(f"cifar10/{n}" for n in (32, 64, 100, 256, 500, 1000, 2048))
 
     def load(self, grid: Grid, data_dir: Path | None) -> LabelledSet:  # noqa: ARG002
-        return compact.cifar10(_folder(data_dir, self))[0]
+        return compact.load_compact_cifar10(_folder(data_dir, self))[0]
 
     def problem(self, cell: Cell, grid: Grid, data: LabelledSet) -> Problem:
         from scoreshield.tasks import clustering_nmi, instance_retrieval, knn_accuracy, verification

@@ -24,7 +24,7 @@ from scoreshield.bench.experiments.mechanisms import Public
 from scoreshield.bench.rag.retrieval import SCOPE
 from scoreshield.errors import InvalidInput
 
-_READERS = {"scifact": compact.scifact, "frames": compact.frames}
+_READERS = {"scifact": compact.load_compact_scifact, "frames": compact.load_compact_frames}
 _OTHER = {"scifact": "frames", "frames": "scifact"}
 #: The paper's thresholds and depths.
 SETTINGS = ((0.35, 20), (0.25, 50), (0.25, 10))

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from scoreshield import _loading
 from scoreshield.bench.data import archives
-from scoreshield.bench.data.retrieval import read_frames
+from scoreshield.bench.data.texts import read_frames
 from scoreshield.bench.rag.chunks import Document
 from scoreshield.bench.rag.corpus import Question
 from scoreshield.errors import FileError, InvalidInput
@@ -39,7 +39,7 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
 
     A line of a ``.jsonl`` is an object with "id" (a text or a whole number), "question", "answer" and "documents", a
     list of titles. FRAMES questions are numbered from 0, as in its first column, and their titles are made of the links
-    (:func:`scoreshield.bench.data.retrieval.read_frames`).
+    (:func:`scoreshield.bench.data.texts.read_frames`).
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".tsv":
@@ -98,7 +98,7 @@ def _lines(path: Path) -> tuple[Question, ...]:
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with the words that say where it is."""
     content = _loading.read_stream(path)
-    for number, line in archives.lines(content, str(path)):
+    for number, line in archives.split_lines(content, str(path)):
         where = f"{path}, line {number}"
         try:
             record = _loading.parse_json(line)

@@ -179,7 +179,7 @@ def operating_points(data_dir: Path | None, folder: Path) -> Section | None:
         return None
     sets = []
     for name in _FIGURE_SETS:
-        scores = compact.lfw_scores(data_dir, name)
+        scores = compact.load_compact_lfw_scores(data_dir, name)
         sets.append(ScoreSet(f"LFW {name}", scores.impostor, scores.genuine))
     drawn = {
         "lfw-fmr-overlays": (

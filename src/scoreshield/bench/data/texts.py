@@ -1,4 +1,4 @@
-"""Queries and documents from the official files: SciFact as BEIR gives it, and FRAMES."""
+"""Texts from the official files: sentence pairs of the STS Benchmark, SciFact as BEIR gives it, and FRAMES."""
 
 from __future__ import annotations
 
@@ -13,18 +13,73 @@ import numpy as np
 
 from scoreshield import _loading, _validation
 from scoreshield._validation import validate
-from scoreshield.bench.data import _files, archives, cache
+from scoreshield.bench.data import archives, cache
 from scoreshield.bench.data.archives import parse_number
-from scoreshield.bench.data.sets import RetrievalSet, group_by_query
+from scoreshield.bench.data.sets import RetrievalSet, SentencePairs, group_by_query
 from scoreshield.errors import InvalidInput
 
+_SPLITS = ("train", "dev", "test")
+_DECIMAL = re.compile(r"[0-9](\.[0-9]{1,20})?")
 _LINK = re.compile(r"wikipedia_link_\d+\+?")
 _MOST_DECODED = 8
 _BETWEEN = re.compile(r"[\s,;|]+(?=https?://)")  # several addresses in one cell
 _MOST = 1_000_000  # the highest grade of a judgement that is believed
 
 
-def scifact(
+@validate()
+def load_stsb(
+    root: str | Path | None = None,
+    *,
+    split: str = "test",
+    offline: bool = False,
+    progress: cache.Progress | None = None,
+) -> SentencePairs:
+    """The STS Benchmark: 5,749 ("train"), 1,500 ("dev") or 1,379 ("test") pairs, not embedded yet.
+
+    Sentences are numbered by first appearance, the first of a pair before the second.
+
+    Parameters
+    ----------
+    root, offline, progress : see `scoreshield.bench.data.cache.fetch`.
+    """
+    return read_stsb(cache.fetch_file("stsb", "Stsbenchmark.tar.gz", root, offline, progress), split=split)
+
+
+@validate()
+def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
+    """The same from a ``Stsbenchmark.tar.gz`` that is already here.
+
+    Its files are called .csv but are separated by tabs, and quotation marks mean nothing in them: genre, file, year,
+    number, score, sentence, sentence, and in some rows the origin of each sentence.
+    """
+    member = f"stsbenchmark/sts-{_validation.check_option(split, 'split', _SPLITS)}.csv"
+    file = archives.check_path(path)
+    where = f"{file}: {member}"
+    numbers: dict[str, int] = {}
+    pairs, human = [], []
+    for number, line in archives.split_lines(archives.read_tar_members(file, [member])[member], where):
+        parts = line.split("\t")
+        if len(parts) < 7 or not parts[5].strip() or not parts[6].strip():
+            raise InvalidInput(
+                f"{where}, line {number}: a line must hold genre, file, year, number, score and two sentences."
+            )
+        human.append(_score(parts[4], f"{where}, line {number}"))
+        pairs.append([numbers.setdefault(text.strip(), len(numbers)) for text in parts[5:7]])
+    if not pairs:
+        raise InvalidInput(f"{where} holds no pairs.")
+    first, second = np.array(pairs).T
+    return SentencePairs(
+        name=f"STS-B {split}", sentences=tuple(numbers), first=first, second=second, human=np.array(human)
+    )
+
+
+def _score(text: str, where: str) -> float:
+    if not _DECIMAL.fullmatch(text.strip()) or float(text) > 5:
+        raise InvalidInput(f"{where}: the score must be a number from 0 to 5; it is {text[:20]!r}.")
+    return float(text)
+
+
+def load_scifact(
     root: str | Path | None = None, *, offline: bool = False, progress: cache.Progress | None = None
 ) -> RetrievalSet:
     """SciFact: 5,183 abstracts and the 300 test claims, not embedded yet.
@@ -45,13 +100,13 @@ def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: 
     Only queries with a document judged above 0 are kept, in the order of queries.jsonl. ``folder`` is the one inside
     the archive; None means that it is called what the archive is.
     """
-    file = _files.path_of(path)
+    file = archives.check_path(path)
     for value, option in ((name, "name"), (folder or "", "folder"), (split, "split")):
         if not isinstance(value, str):
             _validation.reject(option, "a text", value)
     folder = file.stem if folder is None else folder
     parts = [f"{folder}/corpus.jsonl", f"{folder}/queries.jsonl", f"{folder}/qrels/{split}.tsv"]
-    content = archives.zip_members(file, parts)
+    content = archives.read_zip_members(file, parts)
     corpus = _records(content[parts[0]], f"{path}: {parts[0]}")
     queries = _records(content[parts[1]], f"{path}: {parts[1]}")
     judged = _judgements(content[parts[2]], f"{path}: {parts[2]}", queries, corpus)
@@ -70,7 +125,7 @@ def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: 
 def _records(content: bytes, where: str) -> dict[str, tuple[str, str]]:
     """Title and text by identifier, one JSON object a line."""
     records: dict[str, tuple[str, str]] = {}
-    for number, line in archives.lines(content, where):
+    for number, line in archives.split_lines(content, where):
         try:
             record = _loading.parse_json(line)
         except ValueError:
@@ -89,7 +144,7 @@ def _judgements(
     content: bytes, where: str, queries: dict[str, tuple[str, str]], corpus: dict[str, tuple[str, str]]
 ) -> dict[str, list[str]]:
     """The relevant documents of each query that has any."""
-    rows = archives.lines(content, where)
+    rows = archives.split_lines(content, where)
     header = next(rows, (1, ""))[1].split("\t")
     if header != ["query-id", "corpus-id", "score"]:
         raise InvalidInput(f"{where}, line 1: the first line must name query-id, corpus-id and score, with tabs.")
@@ -108,7 +163,7 @@ def _judgements(
     return judged
 
 
-def frames(
+def load_frames(
     root: str | Path | None = None, *, offline: bool = False, progress: cache.Progress | None = None
 ) -> RetrievalSet:
     """FRAMES: 824 questions of several steps and the titles of the pages that answer them, not embedded yet.
@@ -118,6 +173,7 @@ def frames(
     return read_frames(cache.fetch_file("frames", "test.tsv", root, offline, progress))
 
 
+@validate()
 def read_frames(path: str | Path) -> RetrievalSet:
     """The same from a ``test.tsv`` that is already here, with columns Prompt, Answer and the links.
 
@@ -126,7 +182,7 @@ def read_frames(path: str | Path) -> RetrievalSet:
     decoded, with spaces for underscores, without a query and a fragment. ``relevant`` names the pages of a question in
     the order of its links, each once.
     """
-    file = _files.path_of(path)
+    file = archives.check_path(path)
     rows = _table(file)
     links = [_pages(row, f"{file}, line {number}") for number, row in rows]
     titles = {title: place for place, title in enumerate(dict.fromkeys(title for pages in links for title in pages))}
@@ -140,14 +196,15 @@ def read_frames(path: str | Path) -> RetrievalSet:
     )
 
 
-def frames_links(path: str | Path) -> tuple[tuple[str, ...], ...]:
+@validate()
+def read_frames_links(path: str | Path) -> tuple[tuple[str, ...], ...]:
     """The titles of the pages of each FRAMES question, in the order of its links, from a ``test.tsv``."""
     found = read_frames(path)
     return tuple(tuple(found.documents[page] for page in pages) for pages in found.relevant)
 
 
 def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
-    with _files.reading(path):
+    with _loading.explain_read_errors(path):
         text = _loading.read_bytes(path).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
         rows = [(reader.line_num, row) for row in reader]
