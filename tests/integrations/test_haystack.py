@@ -355,7 +355,7 @@ def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_rea
     options: dict[str, Any] = {"epsilon": 1, "mode": "query", "ledger": account, "filterable": declared}
     one = {"field": field, "operator": "==", "value": 1}
     deep = {"operator": "NOT", "conditions": [{"operator": "AND", "conditions": [one]}]}
-    message = rf"^A filter on the field '{missing}' needs filterable=\['{missing}'\], because whoever filters learns"
+    message = rf"^A filter on the field '{missing}' needs filterable=\['{missing}'\], because a filter reveals"
     retriever = PrivateRetriever(store, **options)
     for filters in (one, deep):
         with pytest.raises(InvalidInput, match=message):
@@ -428,7 +428,7 @@ def test_a_pipeline_is_written_and_read_without_vectors_and_says_when_it_pays_ag
     (tmp_path / "index.npz").unlink()
     with caplog.at_level(logging.WARNING, logger=MODULE):
         again(made).run(question)
-    assert "makes a new release, at the full price again" in caplog.text
+    assert "makes a new release, which is charged in full again" in caplog.text
     assert account.spent == pytest.approx(8)
     others = [replace(one, id=f"other {one.id}") for one in documents()]
     with pytest.raises(InvalidInput, match="names none of these"):
@@ -478,9 +478,9 @@ def test_bad_input_is_one_sentence() -> None:
             PrivateRetriever(store, epsilon=bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"takes a document store\. Got list"):
         PrivateRetriever([], epsilon=1)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="has no option 'fetch_k'"):
+    with pytest.raises(InvalidInput, match="'fetch_k' parameter of PrivateRetriever is unknown"):
         PrivateRetriever(store, epsilon=1, fetch_k=3)
-    with pytest.raises(InvalidInput, match="has no option 'centroids'"):
+    with pytest.raises(InvalidInput, match="'centroids' parameter of PrivateRetriever is rejected"):
         PrivateRetriever(store, epsilon=1, identity_of=str, centroids=True)
     with pytest.raises(InvalidInput, match="'mode'"):
         PrivateRetriever(store, epsilon=1, mode="free")

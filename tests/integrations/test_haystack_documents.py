@@ -21,7 +21,7 @@ from haystack.utils.filters import document_matches_filter
 
 from scoreshield.errors import DocumentsNotRead, FileError, InvalidInput, StoreError
 from scoreshield.integrations.haystack import PrivateRetriever
-from scoreshield.integrations.haystack_documents import Documents, plain_id
+from scoreshield.integrations.haystack_documents import HaystackStore, remove_hash
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.search import index_files
 
@@ -148,7 +148,7 @@ def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: 
     retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
     retriever.warm_up()
     store.fails_after = 0
-    with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\); nothing"):
+    with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\)\. Nothing"):
         retriever.run(QUERY)
     assert account.spent == 0
 
@@ -156,7 +156,7 @@ def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: 
 def test_documents_that_cannot_be_read_by_their_ids_are_not_paid_for_by_an_index(tmp_path: Path) -> None:
     store, account = Server(), account_in(tmp_path)
     store.fails_after = 0
-    with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\); nothing"):
+    with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\)\. Nothing"):
         PrivateRetriever(store, epsilon=1, ledger=account).run(QUERY)
     assert account.spent == 0
 
@@ -187,7 +187,7 @@ def test_documents_that_cannot_be_read_after_the_charge_are_not_charged_again(fi
     retriever = PrivateRetriever(store, epsilon=1, top_k=3, **options)
     store.fails_after = 1  # the one that is tried before
     for _ in range(2):
-        with pytest.raises(DocumentsNotRead, match=r"the query was charged and released the records '") as told:
+        with pytest.raises(DocumentsNotRead, match=r"The query was charged and released the records '") as told:
             retriever.run(QUERY, filters=filters)
         assert "secret" not in str(told.value)
         assert "nothing was released" not in str(told.value)
@@ -260,23 +260,23 @@ def test_the_same_text_with_and_without_an_embedding_in_the_id_are_two_documents
     for written in ([later, *at_once], [*at_once, later]):
         found = PrivateRetriever(in_memory(written), epsilon=PLENTY).run(QUERY)["documents"]
         assert {one.id for one in found} == {plain, f"{plain}-2", f"{plain}-3"}
-        store = Documents(in_memory(written), often=False)
+        store = HaystackStore(in_memory(written), holds=False)
         store.records()
-        assert store.keys[plain] == later.id  # an id that tells nothing stays with its document
+        assert store.ids_by_name[plain] == later.id  # an id that tells nothing stays with its document
 
 
 def test_metadata_that_was_added_later_does_not_bring_the_hash_back() -> None:
     made = Document(content="x", meta={"page": 3}, embedding=[1.0] * D)
     plain = Document(content="x", meta={"page": 3}).id
-    assert plain_id(made) == plain
+    assert remove_hash(made) == plain
     for more in ({"a": 1}, {"a": 1, "b": [2]}):
-        assert plain_id(replace(made, meta={**made.meta, **more})) == plain
+        assert remove_hash(replace(made, meta={**made.meta, **more})) == plain
     (found,) = PrivateRetriever(in_memory([replace(made, meta={"page": 3, "a": 1})]), epsilon=8).run(QUERY)["documents"]
     assert found.id == plain
     assert found.meta["a"] == 1
     # Ids that tell nothing of the embedding are left alone.
-    assert plain_id(replace(Document(content="x"), embedding=[1.0] * D, meta={"a": 1})) is None
-    assert plain_id(Document(id=hashlib.sha256(b"mine").hexdigest(), content="x", embedding=[1.0] * D)) is None
+    assert remove_hash(replace(Document(content="x"), embedding=[1.0] * D, meta={"a": 1})) is None
+    assert remove_hash(Document(id=hashlib.sha256(b"mine").hexdigest(), content="x", embedding=[1.0] * D)) is None
 
 
 # ---- What a look at the store sees.
@@ -285,7 +285,7 @@ def test_metadata_that_was_added_later_does_not_bring_the_hash_back() -> None:
 @pytest.mark.parametrize("often", [True, False])
 def test_the_state_of_a_store_in_memory(often: bool) -> None:
     store = in_memory()
-    looked = Documents(store, often=often)
+    looked = HaystackStore(store, holds=often)
     seen = [looked.state()]
     assert looked.state() == seen[0]
     store.write_documents([replace(documents()[3], embedding=[1.0] * D)], policy=DuplicatePolicy.OVERWRITE)

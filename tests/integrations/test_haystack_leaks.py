@@ -145,11 +145,11 @@ def test_embeddings_are_not_returned_in_any_way() -> None:
     store = store_of()
     assert tells(InMemoryEmbeddingRetriever(store, return_embedding=True).run(QUERY.tolist()))
     for kwargs in ({"return_embedding": True}, {"rng": SEED}):
-        with pytest.raises(InvalidInput, match="return_embedding is refused"):
+        with pytest.raises(InvalidInput, match="return_embedding is rejected"):
             PrivateRetriever(store, epsilon=2.0, **kwargs).run(QUERY.tolist(), return_embedding=True)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="return_embedding is refused"):
+    with pytest.raises(InvalidInput, match="return_embedding is rejected"):
         asyncio.run(private(store).run_async(QUERY.tolist(), return_embedding=True))
-    with pytest.raises(PipelineRuntimeError, match="return_embedding is refused"):
+    with pytest.raises(PipelineRuntimeError, match="return_embedding is rejected"):
         pipeline(private(store)).run({**QUESTION, "retriever": {"return_embedding": True}})
 
 
@@ -332,9 +332,9 @@ def test_no_public_attribute_leads_to_the_store() -> None:
 def test_no_clean_vector_is_kept_beside_an_index() -> None:
     retriever = private(store_of())
     retriever.run(QUERY.tolist())
-    kept = {name: value for name, value in vars(retriever._documents).items() if name != "wrapped"}
+    kept = {name: value for name, value in vars(retriever._store).items() if name != "wrapped"}
     assert kept["_fresh"] is None
-    assert not kept["_seen"]  # the documents themselves, which only the modes that pin vectors keep
+    assert kept["_counter"] is None  # it holds the documents themselves, in the modes that pin vectors
     assert not tells(kept)
 
 

@@ -53,11 +53,12 @@ def langchain(folder: Path, error: type[BaseException]) -> tuple[Source, Any, Ca
 def llama_index(folder: Path, error: type[BaseException]) -> tuple[Source, Any, Callable[[], Any]]:
     schema = pytest.importorskip("llama_index.core.schema")
     from scoreshield.integrations.llama_index import PrivateRetriever
+    from scoreshield.integrations.llama_index_nodes import NodeSource
 
     search, account = search_in(folder)
     source = Source(lambda one: schema.TextNode(id_=one, text=SECRET), error)
     retriever = PrivateRetriever(search, lambda one: source.read([one])[0], similarity_top_k=3)
-    retriever._answers.fetch = lambda ids: dict(zip(ids, source.read(ids), strict=True))
+    retriever._core.source = NodeSource(lambda ids: dict(zip(ids, source.read(ids), strict=True)))
     query = schema.QueryBundle("query", embedding=ROWS[0].tolist())
     return source, account, lambda: retriever.retrieve(query)
 

@@ -26,9 +26,9 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 import scoreshield as ss
-from scoreshield.errors import BudgetExceeded, DocumentsNotRead, InvalidInput, StoreError
+from scoreshield.errors import BudgetExceeded, DocumentsNotRead, InvalidInput, InvalidParameter, StoreError
 from scoreshield.integrations.langchain import PrivateRetriever, PrivateVectorStore
-from scoreshield.integrations.langchain_stores import InMemoryStore, adapted
+from scoreshield.integrations.langchain_documents import InMemoryStore, adapt_vectorstore
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore, PinnedStore
 
@@ -375,7 +375,7 @@ def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
         released = []
         for _ in range(3):
             with pytest.raises(
-                DocumentsNotRead, match=r"read \(ConnectionError\); the query was charged and"
+                DocumentsNotRead, match=r"read \(ConnectionError\)\. The query was charged and"
             ) as caught:
                 store.similarity_search("query")
             released.append(caught.value.ids)
@@ -384,7 +384,7 @@ def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
     assert released[0] == released[1] == released[2]
     (ids,) = released[0]
     assert len(ids) == 4
-    assert f"released the records {', '.join(map(repr, ids))};" in str(caught.value)
+    assert f"released the records {', '.join(map(repr, ids))}." in str(caught.value)
     assert pickle.loads(pickle.dumps(caught.value)).ids == caught.value.ids
     assert ids_of(store.get_by_ids(list(ids))) == list(ids)  # the caller can read them by other means
     assert len(store.similarity_search("query")) == 4
@@ -435,7 +435,7 @@ def test_an_index_answers_from_its_version_until_it_is_refreshed(clean: InMemory
     account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, ledger=account)
     assert store.stale is False
-    with pytest.warns(UserWarning, match=r"until refresh\(\), which pays its epsilon again"):
+    with pytest.warns(UserWarning, match=r"until refresh\(\), which charges its epsilon again"):
         assert store.add_texts(["new"], ids=["new"]) == ["new"]
     assert store.stale is True
     assert "new" not in ids_of(store.similarity_search("query", k=N + 1))
@@ -481,7 +481,7 @@ def test_modes_that_charge_see_the_new_version(clean: InMemoryVectorStore) -> No
 
 @pytest.mark.parametrize("hold", [False, True])
 def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore, hold: bool) -> None:
-    store = InMemoryStore(clean, hold=hold)
+    store = InMemoryStore(clean, holds=hold)
     states = [store.state()]
     assert store.state() == states[0]
     clean.add_texts(["another"], ids=["id-3"])
@@ -519,7 +519,7 @@ def test_the_state_of_a_large_store_is_told_without_reading_its_entries() -> Non
 
     wrapped = InMemoryVectorStore(Model())
     wrapped.store = {str(i): Entry(id=str(i), vector=[float(i)], text="", metadata={}) for i in range(20_000)}
-    store = InMemoryStore(wrapped, hold=True)
+    store = InMemoryStore(wrapped, holds=True)
     first = store.state()
     read = 0
     assert store.state() == first
@@ -530,9 +530,9 @@ def test_the_state_of_a_large_store_is_told_without_reading_its_entries() -> Non
 
 def test_the_ids_of_a_faiss_store_are_read_once_a_version() -> None:
     wrapped: Any = filled(in_faiss)
-    vectors = adapted(wrapped).store
-    inner, state = vectors._inner(), vectors.state()  # type: ignore[attr-defined]
-    assert vectors._inner() is inner  # type: ignore[attr-defined]
+    vectors = adapt_vectorstore(wrapped).store
+    inner, state = vectors._get_store(), vectors.state()  # type: ignore[attr-defined]
+    assert vectors._get_store() is inner  # type: ignore[attr-defined]
     assert vectors.state() == state
     named = wrapped.index_to_docstore_id
     named[0], named[1] = named[1], named[0]
@@ -680,12 +680,12 @@ def test_a_store_whose_ids_name_no_document_is_refused_before_it_is_paid_for(
     options: dict[str, Any] = {"epsilon": 2, "mode": mode, "ledger": account}
     rows = ROWS.astype(np.float32)
     for store in (ArrayStore(rows), PinnedStore(ArrayStore(rows))):  # their ids are row numbers
-        with pytest.raises(InvalidInput, match=r"None of the 30 records is called as a document is \(the first is 0\)"):
+        with pytest.raises(InvalidInput, match=r"None of the 30 records has the id of a document \(the first is 0\)"):
             PrivateRetriever.from_vectorstore(clean, store=store, **options)  # type: ignore[arg-type]
     assert account.spent == 0
     search = PrivateSearch(rows, epsilon=2, mode=mode, rng=1)
     for documents in ({}, {"id-3": Document(page_content="")}, lambda _: []):
-        with pytest.raises(InvalidInput, match="None of the 30 records is called as a document is"):
+        with pytest.raises(InvalidInput, match="None of the 30 records has the id of a document"):
             PrivateVectorStore(search, Model(), documents)  # type: ignore[arg-type]
     some = ArrayStore(rows, ids=[*range(N - 1), "id-7"])  # the others were deleted, it may be
     assert ids_of(PrivateVectorStore.from_vectorstore(clean, store=some, **options).similarity_search("query", k=N))
@@ -716,8 +716,8 @@ def test_an_index_of_documents_whose_ids_were_drawn_anew_is_refused(ledger: ss.L
         PrivateRetriever.from_vectorstore(InMemoryVectorStore.from_texts(TEXTS, Model()), **options)
     assert account.spent == 4
     shelf = filled(InMemoryVectorStore)
-    store = ArrayStore(ROWS.astype(np.float32), ids=list(first.vectorstore._search.ids))
-    with pytest.raises(InvalidInput, match="None of the 30 records is called as a document is"):
+    store = ArrayStore(ROWS.astype(np.float32), ids=list(first.vectorstore._core.search.ids))
+    with pytest.raises(InvalidInput, match="None of the 30 records has the id of a document"):
         PrivateRetriever.from_vectorstore(shelf, store=store, **options)
     assert account.spent == 4
 
@@ -754,21 +754,21 @@ Make = Callable[[InMemoryVectorStore], Any]
 WRONG: list[tuple[Make, str]] = [
     (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=0), "'epsilon' parameter"),
     (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, k=0), "'k' parameter"),
-    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, fetch_k=9), "'fetch_k' parameter of from_vectorstore"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, fetch_k=9), "'fetch_k' parameter .* is unknown"),
     (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_kwargs={"fetch_k": 9}), "'fetch_k'"),
-    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_type="mmr"), "marginal relevance is refused"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_type="mmr"), "marginal relevance is rejected"),
     (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, search_type="best"), "'search_type' parameter"),
     (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, mode="query"), "every query spends"),
     (lambda vs: private(vs).as_retriever(search_type="similarity_score_threshold"), "must be a relevance in"),
-    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, identity_of={}, centroids=True), "people and not"),
+    (lambda vs: PrivateRetriever.from_vectorstore(vs, epsilon=1, identity_of={}, centroids=True), "'centroids' param"),
     (lambda _: PrivateRetriever.from_vectorstore([[1.0]], epsilon=1), "a LangChain VectorStore"),  # type: ignore[arg-type]
     (lambda vs: PrivateRetriever(vectorstore=vs), "a PrivateVectorStore"),
     (lambda vs: PrivateVectorStore.from_vectorstore(vs, epsilon=1, embedding="model"), "LangChain Embeddings"),  # type: ignore[arg-type]
     (lambda vs: PrivateVectorStore(vs, Model(), {}), "a scoreshield.search.PrivateSearch"),  # type: ignore[arg-type]
-    (lambda vs: PrivateVectorStore(private(vs)._search, Model(), 3), "like get_by_ids"),  # type: ignore[arg-type]
+    (lambda vs: PrivateVectorStore(private(vs)._core.search, Model(), 3), "like get_by_ids"),  # type: ignore[arg-type]
     (lambda vs: PrivateVectorStore.from_vectorstore(private(vs), epsilon=1), "private already"),
     (lambda vs: private(vs).similarity_search(3), "'query' parameter"),
-    (lambda vs: private(vs).similarity_search("query", k=-1), "'k' parameter of similarity_search"),
+    (lambda vs: private(vs).similarity_search("query", k=-1), "'k' parameter of PrivateVectorStore.similarity_search"),
     (lambda vs: private(vs).similarity_search("query", score_threshold=0.5), "'score_threshold' parameter"),
     (lambda vs: private(vs).similarity_search("query", return_embedding=True), "'return_embedding' parameter"),
     (lambda vs: private(vs).similarity_search("query", filter=3), "'filter' parameter"),
@@ -777,15 +777,15 @@ WRONG: list[tuple[Make, str]] = [
     (lambda vs: private(vs).similarity_search_by_vector([1.0, 2.0]), "a vector of 12 real numbers"),
     (lambda vs: private(vs).similarity_search_by_vector([float("nan")] * D), "finite"),
     (lambda vs: private(vs).similarity_search_with_relevance_scores("query", score_threshold=7), "'score_threshold'"),
-    (lambda vs: private(vs).as_retriever(search_type="mmr"), "marginal relevance is refused"),
+    (lambda vs: private(vs).as_retriever(search_type="mmr"), "marginal relevance is rejected"),
     (lambda vs: private(vs).as_retriever(search_kwargs={"lambda_mult": 1}), "'lambda_mult'"),
-    (lambda vs: private(vs).delete(), "'ids' parameter of delete"),
-    (lambda vs: private(vs).delete("id-1"), "'ids' parameter of delete"),  # type: ignore[arg-type]
-    (lambda vs: private(vs).get_by_ids(None), "'ids' parameter of get_by_ids"),  # type: ignore[arg-type]
-    (lambda vs: private(vs).get_by_ids("id-1"), "'ids' parameter of get_by_ids"),
-    (lambda vs: private(vs).get_by_ids([["id-1"]]), "'ids' parameter of get_by_ids"),  # type: ignore[list-item]
-    (lambda vs: private(vs).similarity_search_by_vector(None), "'query' parameter of search"),  # type: ignore[arg-type]
-    (lambda vs: private(vs).delete(["id-1"], where={}), "'where' parameter of delete"),
+    (lambda vs: private(vs).delete(), "'ids' parameter of PrivateVectorStore.delete"),
+    (lambda vs: private(vs).delete("id-1"), "'ids' parameter of PrivateVectorStore.delete"),  # type: ignore[arg-type]
+    (lambda vs: private(vs).get_by_ids(None), "'ids' parameter of PrivateVectorStore.get_by_ids"),  # type: ignore[arg-type]
+    (lambda vs: private(vs).get_by_ids("id-1"), "'ids' parameter of PrivateVectorStore.get_by_ids"),
+    (lambda vs: private(vs).get_by_ids([["id-1"]]), "'ids' parameter of PrivateVectorStore.get_by_ids"),  # type: ignore[list-item]
+    (lambda vs: private(vs).similarity_search_by_vector(None), "'query' parameter of Private"),  # type: ignore[arg-type]
+    (lambda vs: private(vs).delete(["id-1"], where={}), "'where' parameter of PrivateVectorStore.delete"),
     (lambda vs: private(vs, mode="query", rng=1).guarantee, "its own guarantee"),
     (lambda vs: private(vs, mode="query", rng=1).as_retriever().batch(["query"], fetch_k=3), "'fetch_k'"),
 ]  # fmt: skip
@@ -816,13 +816,17 @@ def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode=mode, ledger=account)
     batch, before = both_ways(retriever)[way], account.spent
     for wrong in ({"a": 1}, ["query"], 5, None):
-        with pytest.raises(InvalidInput, match="'query' parameter of a search must be a text"):
+        with pytest.raises(InvalidInput, match=r"'query' parameter of .* must be a text"):
             batch([wrong])
     answers = batch(["query", {"a": 1}], return_exceptions=True)
-    expected = [list, InvalidInput] if mode == "index" else [InvalidInput, InvalidInput]  # all are charged, or none
+    expected = (
+        [list, InvalidParameter] if mode == "index" else [InvalidParameter, InvalidParameter]
+    )  # all are charged, or none
     assert [type(one) for one in answers] == expected
     for inputs in (None, "query", 5):
-        with pytest.raises(InvalidInput, match="'inputs' parameter of batch must be a list of texts"):
+        with pytest.raises(
+            InvalidInput, match=r"'inputs' parameter of PrivateRetriever.a?batch must be a list of texts"
+        ):
             batch(inputs)
     assert account.spent == before
 
@@ -896,7 +900,7 @@ def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_rea
 ) -> None:
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 3, "mode": mode, "ledger": account}
-    message = r"^A filter on the field 'part' needs filterable=\['part'\], because whoever filters learns that field"
+    message = r"^A filter on the field 'part' needs filterable=\['part'\], because a filter reveals that field"
     with pytest.raises(InvalidInput, match=message):
         PrivateRetriever.from_vectorstore(clean, **options, search_kwargs={"filter": {"part": 1}})
     assert account.spent == 0
@@ -951,13 +955,15 @@ def test_answers_carry_the_visible_fields_alone() -> None:
     (found,) = store.similarity_search("query", k=1, filter={"part": 1})
     assert set(found.metadata) == {"source", "scoreshield"}
     assert store.get_by_ids(IDS[:1])[0].metadata == {"source": "book"}
-    by_search = PrivateRetriever.from_search(store._search, Model(), wrapped.get_by_ids, visible=[])
+    by_search = PrivateRetriever.from_search(store._core.search, Model(), wrapped.get_by_ids, visible=[])
     assert set(by_search.invoke("query")[0].metadata) == {"scoreshield"}
 
 
 @pytest.mark.parametrize("wrong", ["part", 3, [1], None])
 def test_the_declared_fields_are_a_list_of_names(clean: InMemoryVectorStore, wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="'filterable' parameter of from_vectorstore must be a list of names"):
+    with pytest.raises(
+        InvalidInput, match=r"'filterable' parameter of PrivateVectorStore.from_vectorstore must be a list of names"
+    ):
         PrivateVectorStore.from_vectorstore(clean, epsilon=1, filterable=wrong)
 
 

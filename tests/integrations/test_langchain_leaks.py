@@ -165,7 +165,7 @@ def test_maximal_marginal_relevance_is_refused_on_every_way(
         lambda: asyncio.run(asked.abatch(["query"])),
     ]
     for way in ways:
-        with pytest.raises(InvalidInput, match="Maximal marginal relevance is refused"):
+        with pytest.raises(InvalidInput, match="Maximal marginal relevance is rejected"):
             way()
 
 
@@ -211,7 +211,7 @@ def test_options_that_are_not_known_are_refused_and_not_ignored(
     if "score_threshold" not in option:
         ways.append(lambda: private.similarity_search_with_relevance_scores("query", **option))
     for way in ways:
-        with pytest.raises(InvalidInput, match=f"'{next(iter(option))}' parameter of .* is refused"):
+        with pytest.raises(InvalidInput, match=f"'{next(iter(option))}' parameter of .* is rejected"):
             way()
 
 

@@ -180,9 +180,9 @@ def test_mmr_and_the_learners_are_refused_through_an_index_too() -> None:
     first, *_ = index.as_retriever(vector_store_query_mode="mmr").retrieve("q")
     assert 2 * (first.score or 0) == pytest.approx(COSINES[BEST[0]])  # half of the weight is on the clean score
     for mode in ("mmr", "svm", "linear_regression"):
-        with pytest.raises(InvalidInput, match="is refused"):
+        with pytest.raises(InvalidInput, match="is rejected"):
             over.as_retriever(vector_store_query_mode=mode).retrieve("q")
-        with pytest.raises(InvalidInput, match="is refused"):
+        with pytest.raises(InvalidInput, match="is rejected"):
             asyncio.run(over.as_retriever(vector_store_query_mode=mode).aretrieve("q"))
 
 
@@ -190,9 +190,9 @@ def test_mmr_and_the_learners_are_refused_through_an_index_too() -> None:
 def test_options_that_it_does_not_know_are_refused_and_not_ignored(name: str) -> None:
     store = PrivateVectorStore.from_index(index_of(), epsilon=2.0, rng=SEED)
     over = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
-    with pytest.raises(InvalidInput, match=f"The option '{name}' of a query is refused"):
+    with pytest.raises(InvalidInput, match=f"The option '{name}' of a query is rejected"):
         over.as_retriever(vector_store_kwargs={name: 0.5}).retrieve("q")
-    with pytest.raises(InvalidInput, match=f"from_index has no option '{name}'"):
+    with pytest.raises(InvalidInput, match=f"The '{name}' parameter of PrivateRetriever.from_index is unknown"):
         private(index_of(), **{name: 0.5})
 
 
@@ -200,7 +200,7 @@ def test_options_that_it_does_not_know_are_refused_and_not_ignored(name: str) ->
 def test_fields_of_a_query_that_go_around_the_noise_are_refused(name: str) -> None:
     store = PrivateVectorStore.from_index(index_of(), epsilon=2.0, rng=SEED)
     query = VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=2, **{name: 1})
-    with pytest.raises(InvalidInput, match=f"'{name}' in a query is refused"):
+    with pytest.raises(InvalidInput, match=f"'{name}' in a query is rejected"):
         store.query(query)
 
 

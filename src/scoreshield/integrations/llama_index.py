@@ -1,8 +1,8 @@
 """LlamaIndex: a private retriever, and a private vector store for what is built on one.
 
-``PrivateRetriever.from_index(index, epsilon=8, similarity_top_k=4)`` stands where
-``index.as_retriever(similarity_top_k=4)`` stood. Scores are released cosines; filters and restrictions act on the
-released ranking; what comes back are copies of the nodes without their vectors, with the guarantee in the metadata.
+``PrivateRetriever.from_index(index, epsilon=8, similarity_top_k=4)`` replaces
+``index.as_retriever(similarity_top_k=4)``. Scores are released cosines. Filters act on the released ranking. Answers
+are copies of the nodes without their vectors, with the guarantee in the metadata.
 """
 
 from __future__ import annotations
@@ -39,44 +39,53 @@ try:
 except ImportError:
     raise explain_missing_extra("llama-index", "The LlamaIndex adapter") from None
 
-from scoreshield.integrations._common import Fields, refuse
-from scoreshield.integrations.llama_index_nodes import (
-    Released,
-    Restriction,
-    bare_copy,
-    checked_fields,
-    fetching,
-    nodes_of,
+from scoreshield.integrations.core import (
+    Answer,
+    RetrievalCore,
+    check_search_options,
+    open_retrieval,
+    reject_bypass,
 )
-from scoreshield.integrations.llama_index_stores import Answers, private
+from scoreshield.integrations.fields import PublicFields
+from scoreshield.integrations.llama_index_nodes import (
+    NodeFilter,
+    NodeSource,
+    PrivateMarker,
+    adapt_index,
+    copy_node,
+    declare_node_fields,
+)
 
-#: From the id of a record to its node; None where there is none (any more).
-NodeOf = Callable[[Any], BaseNode | None]
+#: From the id of a record to its node; None where there is none, or none any more.
+GetNode = Callable[[Any], BaseNode | None]
 
-_UNSEEN = "its result has no guarantee"
+_NO_GUARANTEE = "its result has no guarantee"
 _NO_PICKLE = "It may hold private vectors and is not pickled or copied; save an index with search.save() instead."
 
 
-class PrivateRetriever(Released, BaseRetriever):
+class PrivateRetriever(PrivateMarker, BaseRetriever):
     """Retrieves nodes by released scores.
 
-    Parameters
-    ----------
-    search : what releases.
-    nodes : a mapping or a function from the search's ids to nodes.
-    embed_model : of the queries; without it, a query must bring its embedding.
-    similarity_top_k : how many nodes to return.
-    filters, node_ids, doc_ids : which nodes may be returned: the best of these by released score.
-    filterable : the metadata fields that filters may name, and ``"doc_id"`` for ``doc_ids``. None by default, because
-        whoever filters on a field learns it of every node exactly.
-    visible : the metadata fields that answers carry; all by default.
+    Args:
+        search: The search that releases.
+        nodes: A mapping or a function from the search's ids to nodes.
+        embed_model: The model that embeds queries. Without it, a query must bring its embedding.
+        similarity_top_k: How many nodes to return.
+        filters: Which nodes may be returned. Filters choose the best of them by released score.
+        node_ids: The nodes that may be returned.
+        doc_ids: The documents whose nodes may be returned.
+        filterable: The metadata fields that filters may name, and ``"doc_id"`` for ``doc_ids``. None by default,
+            because a filter reveals its field of every node exactly.
+        visible: The metadata fields that answers carry; all by default.
+        callback_manager: As in other retrievers.
+        verbose: As in other retrievers.
     """
 
     @validate()
     def __init__(
         self,
         search: PrivateSearch,
-        nodes: Mapping[Any, BaseNode] | NodeOf,
+        nodes: Mapping[Any, BaseNode] | GetNode,
         embed_model: BaseEmbedding | None = None,
         *,
         similarity_top_k: int = 2,
@@ -88,11 +97,10 @@ class PrivateRetriever(Released, BaseRetriever):
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
-        fields = checked_fields(filterable, visible)
-        self._answers = _checked(search, nodes, fields)
-        self.similarity_top_k, self._only = _checked_asking(
-            similarity_top_k, Restriction(fields, filters, node_ids, doc_ids), embed_model, callback_manager
-        )
+        fields = declare_node_fields(filterable, visible)
+        self._core = _build_core(search, nodes, fields)
+        self._filter = NodeFilter(fields, filters, node_ids, doc_ids)
+        self.similarity_top_k = _check_request(similarity_top_k, embed_model, callback_manager)
         self._embed_model = embed_model
         super().__init__(callback_manager=callback_manager, verbose=verbose)
 
@@ -116,111 +124,129 @@ class PrivateRetriever(Released, BaseRetriever):
         verbose: bool = False,
         **options: Any,
     ) -> PrivateRetriever:
-        """In the place of ``index.as_retriever()``.
+        """Make a private retriever in place of ``index.as_retriever()``.
 
-        Parameters
-        ----------
-        epsilon, options : of :class:`scoreshield.search.PrivateSearch`: mode, ledger, delta, file and so on.
-        store : where the vectors are, if this package cannot tell from the index; its ids are those of the nodes.
+        Args:
+            index: The index of a working pipeline.
+            epsilon: Of the private index, once; or of each query (``mode``). There is no default.
+            similarity_top_k: As in :class:`PrivateRetriever`, like the parameters that are not listed here.
+            filters: As above.
+            node_ids: As above.
+            doc_ids: As above.
+            filterable: As above.
+            visible: As above.
+            store: A store of :mod:`scoreshield.stores` that has the vectors, if this package does not know those of the
+                index. Its ids are those of the nodes.
+            embed_model: The model that embeds queries; by default that of the index.
+            callback_manager: By default that of the index.
+            verbose: As above.
+            options: Of :class:`~scoreshield.search.PrivateSearch`: ``mode``, ``ledger``, ``delta``, ``file``, ...
 
-        A store whose ids name none of the index's nodes is refused before anything is paid.
+        Raises:
+            InvalidInput: If an option is wrong, or no id of the store names a node. Nothing was charged.
         """
-        asking: dict[str, Any] = {
-            "similarity_top_k": similarity_top_k,
-            "filters": filters,
-            "node_ids": node_ids,
-            "doc_ids": doc_ids,
-            "filterable": filterable,
-            "visible": visible,
-            "verbose": verbose,
-        }
-        # Whatever is wrong with the asking is told before an index is paid for.
-        fields = checked_fields(filterable, visible)
-        only = Restriction(fields, filters, node_ids, doc_ids)
-        _checked_asking(similarity_top_k, only, embed_model, callback_manager)
-        answers = private(index, store, epsilon, options, fields)
-        asking["embed_model"] = index._embed_model if embed_model is None else embed_model
-        asking["callback_manager"] = index._callback_manager if callback_manager is None else callback_manager
-        made = cls(answers.search, {}, **asking)
-        made._answers = answers
-        return made
+        # Errors in the request are raised before an index is charged.
+        fields = declare_node_fields(filterable, visible)
+        NodeFilter(fields, filters, node_ids, doc_ids)
+        _check_request(similarity_top_k, embed_model, callback_manager)
+        core = _open_index(index, store, epsilon, options, fields)
+        retriever = cls(
+            core.search,
+            {},
+            index._embed_model if embed_model is None else embed_model,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            node_ids=node_ids,
+            doc_ids=doc_ids,
+            filterable=filterable,
+            visible=visible,
+            callback_manager=index._callback_manager if callback_manager is None else callback_manager,
+            verbose=verbose,
+        )
+        retriever._core = core
+        return retriever
 
     @property
     def search(self) -> PrivateSearch:
-        """What releases: its guarantee, ``stale``, ``refresh()`` and ``save()``."""
-        return self._answers.search
+        """The search that releases: its guarantee, ``stale``, ``refresh()`` and ``save()``."""
+        return self._core.search
 
     def __reduce__(self) -> Any:
         raise InvalidInput(_NO_PICKLE)
 
     @clear_frames_on_error
     def retrieve_batch(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
-        """The nodes of each query; where queries are charged, all are charged together or none is answered.
+        """Retrieve the nodes of each query. Where queries are charged, all are charged or none is answered.
 
         Batches raise no retrieval events.
         """
-        vectors = [self._vector(one) for one in _bundles(queries)]
-        return self._answers.find(np.stack(vectors), self.similarity_top_k, self._only)
+        vectors = [self._embed(one) for one in _check_batch(queries)]
+        return self._find(np.stack(vectors))
 
     @clear_frames_on_error
     async def aretrieve_batch(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
-        """:meth:`retrieve_batch`, the embedding awaited and the release in a thread of its own."""
-        vectors = [await self._avector(one) for one in _bundles(queries)]
-        return await asyncio.to_thread(self._answers.find, np.stack(vectors), self.similarity_top_k, self._only)
+        """:meth:`retrieve_batch`, with async embedding and the release in a thread."""
+        vectors = [await self._aembed(one) for one in _check_batch(queries)]
+        return await asyncio.to_thread(self._find, np.stack(vectors))
 
     @clear_frames_on_error
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        vector = self._vector(query_bundle)
-        return self._answers.find(vector[None], self.similarity_top_k, self._only)[0]
+        vector = self._embed(query_bundle)
+        return self._find(vector[None])[0]
 
     @clear_frames_on_error
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        vector = await self._avector(query_bundle)
-        found = await asyncio.to_thread(self._answers.find, vector[None], self.similarity_top_k, self._only)
-        return found[0]
+        vector = await self._aembed(query_bundle)
+        answers = await asyncio.to_thread(self._find, vector[None])
+        return answers[0]
 
-    def _vector(self, bundle: QueryBundle) -> NDArray[Any]:
-        given = bundle.embedding
-        if given is None:
-            given = self._model(bundle).get_agg_embedding_from_queries(bundle.embedding_strs)
-        return _query_vector(given, self.search)
+    def _find(self, queries: NDArray[Any]) -> list[list[NodeWithScore]]:
+        return _find_nodes(self._core, queries, self.similarity_top_k, self._filter)
 
-    async def _avector(self, bundle: QueryBundle) -> NDArray[Any]:
-        given = bundle.embedding
-        if given is None:
-            given = await self._model(bundle).aget_agg_embedding_from_queries(bundle.embedding_strs)
-        return _query_vector(given, self.search)
+    def _embed(self, bundle: QueryBundle) -> NDArray[Any]:
+        vector = bundle.embedding
+        if vector is None:
+            vector = self._get_model(bundle).get_agg_embedding_from_queries(bundle.embedding_strs)
+        return _check_vector(vector, self.search)
 
-    def _model(self, bundle: QueryBundle) -> BaseEmbedding:
+    async def _aembed(self, bundle: QueryBundle) -> NDArray[Any]:
+        vector = bundle.embedding
+        if vector is None:
+            vector = await self._get_model(bundle).aget_agg_embedding_from_queries(bundle.embedding_strs)
+        return _check_vector(vector, self.search)
+
+    def _get_model(self, bundle: QueryBundle) -> BaseEmbedding:
         if self._embed_model is None or not bundle.embedding_strs:
             raise InvalidInput("The query has no embedding, and there is no text or no embed_model to make one from.")
         return self._embed_model
 
 
-class PrivateVectorStore(Released, BasePydanticVectorStore):
+class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
     """A vector store that answers with released scores, for ``VectorStoreIndex.from_vector_store(store)``.
 
-    Parameters
-    ----------
-    search, nodes, filterable, visible : as in :class:`PrivateRetriever`.
+    Args:
+        search: As in :class:`PrivateRetriever`.
+        nodes: As in :class:`PrivateRetriever`.
+        filterable: As in :class:`PrivateRetriever`.
+        visible: As in :class:`PrivateRetriever`.
     """
 
     stores_text: bool = True
-    _answers: Answers = PrivateAttr()
+    _core: RetrievalCore[BaseNode] = PrivateAttr()
     _wrapped: VectorStoreIndex | None = PrivateAttr(default=None)
 
     @validate()
     def __init__(
         self,
         search: PrivateSearch,
-        nodes: Mapping[Any, BaseNode] | NodeOf,
+        nodes: Mapping[Any, BaseNode] | GetNode,
         *,
         filterable: Collection[str] = (),
         visible: Collection[str] | None = None,
     ) -> None:
         super().__init__(stores_text=True)
-        fields = checked_fields(filterable, visible)
-        self._answers = _checked(search, nodes, fields)
+        fields = declare_node_fields(filterable, visible)
+        self._core = _build_core(search, nodes, fields)
 
     @classmethod
     @clear_frames_on_error
@@ -235,12 +261,12 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         visible: Collection[str] | None = None,
         **options: Any,
     ) -> PrivateVectorStore:
-        """Over the vector store of an index; parameters as in :meth:`PrivateRetriever.from_index`."""
-        fields = checked_fields(filterable, visible)
-        answers = private(index, store, epsilon, options, fields)
-        made = cls(answers.search, {})
-        made._answers, made._wrapped = answers, index
-        return made
+        """Make the vector store of an index private; parameters as in :meth:`PrivateRetriever.from_index`."""
+        fields = declare_node_fields(filterable, visible)
+        core = _open_index(index, store, epsilon, options, fields)
+        private = cls(core.search, {})
+        private._core, private._wrapped = core, index
+        return private
 
     @classmethod
     def class_name(cls) -> str:
@@ -248,13 +274,13 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
 
     @property
     def client(self) -> None:
-        """None: the client of the wrapped store would answer without noise."""
+        """None. The client of the wrapped store would answer without noise."""
         return
 
     @property
     def search(self) -> PrivateSearch:
-        """What releases: its guarantee, ``stale``, ``refresh()`` and ``save()``."""
-        return self._answers.search
+        """The search that releases: its guarantee, ``stale``, ``refresh()`` and ``save()``."""
+        return self._core.search
 
     def __reduce__(self) -> Any:
         raise InvalidInput(_NO_PICKLE)
@@ -268,66 +294,70 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
     @clear_frames_on_error
     @validate()
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The ``similarity_top_k`` best nodes by released score; filters and lists of ids act on that ranking."""
+        """Find the ``similarity_top_k`` best nodes by released score. Filters and lists of ids act on that ranking."""
         for name in kwargs:
-            refuse(f"The option {name!r} of a query", _UNSEEN)
+            reject_bypass(f"The option {name!r} of a query", _NO_GUARANTEE)
         if query.mode != VectorStoreQueryMode.DEFAULT:
-            refuse(f"The query mode {VectorStoreQueryMode(query.mode).value!r}", "it ranks by clean vectors or text")
+            mode = VectorStoreQueryMode(query.mode).value
+            reject_bypass(f"The query mode {mode!r}", "it ranks by clean vectors or text")
         for name in ("alpha", "mmr_threshold", "sparse_top_k", "hybrid_top_k", "output_fields", "embedding_field"):
             if getattr(query, name) is not None:
-                refuse(f"{name!r} in a query", _UNSEEN)
+                reject_bypass(f"{name!r} in a query", _NO_GUARANTEE)
         if query.query_embedding is None:
             raise InvalidInput("The query has no embedding.")
-        vector = _query_vector(query.query_embedding, self.search)[None]
-        only = Restriction(self._answers.fields, query.filters, query.node_ids, query.doc_ids)
+        vector = _check_vector(query.query_embedding, self.search)[None]
+        node_filter = NodeFilter(self._core.fields, query.filters, query.node_ids, query.doc_ids)
         k = _validation.check_count(query.similarity_top_k, "similarity_top_k")
-        found = self._answers.find(vector, k, only)[0]
-        scores = [one.score for one in found if one.score is not None]
+        nodes = _find_nodes(self._core, vector, k, node_filter)[0]
+        scores = [one.score for one in nodes if one.score is not None]
         return VectorStoreQueryResult(
-            nodes=[one.node for one in found],
-            similarities=scores if len(scores) == len(found) else None,
-            ids=[one.node.node_id for one in found],
+            nodes=[one.node for one in nodes],
+            similarities=scores if len(scores) == len(nodes) else None,
+            ids=[one.node.node_id for one in nodes],
         )
 
     @clear_frames_on_error
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """:meth:`query` in a thread of its own."""
+        """:meth:`query` in a thread."""
         return await asyncio.to_thread(self.query, query, **kwargs)
 
     @clear_frames_on_error
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """The nodes without vectors or scores, in the order asked for or that of the store."""
-        fields = self._answers.fields
-        only = Restriction(fields, filters)
-        wanted = self.search.ids if node_ids is None else node_ids
-        found = nodes_of(self._answers.fetch, wanted)
-        nodes = [found[one] for one in wanted if one in found and only(found[one])]
-        return [bare_copy(node, fields.shown(node.metadata), fields) for node in nodes]
+        """Return nodes without vectors or scores, in the order of ``node_ids`` or of the store."""
+        fields = self._core.fields
+        node_filter = NodeFilter(fields, filters)
+        ids = self.search.ids if node_ids is None else node_ids
+        records = self._core.source.read(ids)
+        nodes = [records[one] for one in ids if one in records and node_filter.allows(one, records[one])]
+        return [copy_node(node, fields.select(node.metadata), fields) for node in nodes]
 
     @clear_frames_on_error
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Into the wrapped index. That is a new version: an index answers from the old one until ``search.refresh()``,
-        which pays again; the other modes see it at the next query.
+        """Add nodes to the wrapped index, which makes a new version of the collection.
 
-        Nodes without an embedding are embedded one by one, since texts that are embedded together change each other's
-        last bits.
+        A private index answers from the old version until ``search.refresh()``, which is charged again. The other modes
+        see the new version at the next query. Nodes without an embedding are embedded one by one, since texts that are
+        embedded together change the last bits of each other.
         """
         for name in kwargs:
-            refuse(f"The option {name!r} of add", "the wrapped index adds its own way")
+            reject_bypass(f"The option {name!r} of add", "the wrapped index has its own way to add")
         for node in nodes:
             self._index.insert_nodes([node])
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """From the wrapped index. No answer names these nodes again; what was released of them stays released."""
+        """Delete a document from the wrapped index. No later answer names its nodes.
+
+        What was released of them stays released.
+        """
         self._index.delete_ref_doc(ref_doc_id, **delete_kwargs)
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """As :meth:`delete`, by the nodes' own ids."""
+        """Delete nodes by their ids, as :meth:`delete` does by document."""
         if node_ids is None or filters is not None:
-            refuse("Deleting nodes by filters", "name them by 'node_ids', or delete in the wrapped index itself")
+            reject_bypass("Deleting nodes by filters", "name them by 'node_ids', or delete in the wrapped index itself")
         self._index.delete_nodes(node_ids, **delete_kwargs)
 
     @property
@@ -337,32 +367,52 @@ class PrivateVectorStore(Released, BasePydanticVectorStore):
         return self._wrapped
 
 
-def _checked(search: Any, nodes: Any, fields: Fields) -> Answers:
+def _build_core(search: Any, nodes: Any, fields: PublicFields) -> RetrievalCore[BaseNode]:
     if not isinstance(search, PrivateSearch):
         _validation.reject("search", "a PrivateSearch", type(search))
-    return Answers(search, fetching(nodes), fields)
+    return RetrievalCore(search, NodeSource.from_nodes(nodes), fields)
 
 
-def _checked_asking(
-    similarity_top_k: Any, only: Restriction, embed_model: Any, callback_manager: Any
-) -> tuple[int, Restriction]:
+def _open_index(
+    index: Any, store: Any, epsilon: float, options: Mapping[str, Any], fields: PublicFields
+) -> RetrievalCore[BaseNode]:
+    """Make a private search over the vectors of an index. Before a charge, its ids must name some of the nodes."""
+    if not isinstance(index, VectorStoreIndex):
+        _validation.reject("index", "a VectorStoreIndex", type(index))
+    check_search_options(options)
+    store, source = adapt_index(index, store, holds=options.get("mode", "index") != "index")
+    return open_retrieval(store, source, fields, epsilon=epsilon, options=options, reads_now=True)
+
+
+def _find_nodes(
+    core: RetrievalCore[BaseNode], queries: NDArray[Any], k: int, node_filter: NodeFilter
+) -> list[list[NodeWithScore]]:
+    def translate(answer: Answer[BaseNode]) -> NodeWithScore:
+        return NodeWithScore(node=copy_node(answer.record, answer.metadata, core.fields), score=answer.score)
+
+    answers = core.find(queries, k, node_filter if node_filter.is_restrictive else None)
+    return [list(map(translate, answer)) for answer in answers]
+
+
+def _check_request(similarity_top_k: Any, embed_model: Any, callback_manager: Any) -> int:
     if embed_model is not None and not isinstance(embed_model, BaseEmbedding):
         raise InvalidInput(f"The 'embed_model' must be a BaseEmbedding. Got {type(embed_model).__name__} instead.")
     if callback_manager is not None and not isinstance(callback_manager, CallbackManager):
         raise InvalidInput(f"The 'callback_manager' must be a CallbackManager. Got {type(callback_manager).__name__}.")
-    return _validation.check_count(similarity_top_k, "similarity_top_k"), only
+    return _validation.check_count(similarity_top_k, "similarity_top_k")
 
 
-def _bundles(queries: Any) -> list[QueryBundle]:
-    many = isinstance(queries, Sequence) and not isinstance(queries, str)
-    if not many or not queries or not all(isinstance(one, str | QueryBundle) for one in queries):
+def _check_batch(queries: Any) -> list[QueryBundle]:
+    is_list = isinstance(queries, Sequence) and not isinstance(queries, str)
+    if not is_list or not queries or not all(isinstance(one, str | QueryBundle) for one in queries):
         raise InvalidInput("A batch is a list of at least one query, each a text or a QueryBundle.")
     return [QueryBundle(one) if isinstance(one, str) else one for one in queries]
 
 
-def _query_vector(given: ArrayLike, search: PrivateSearch) -> NDArray[Any]:
-    """One query, checked here so that a bad one is told before anything is read."""
-    vector = _validation.check_array(given, "query", f"a vector of {search.dimension} real numbers")
-    if vector.shape != (search.dimension,):
-        _validation.reject("query", f"a vector of {search.dimension} real numbers", vector)
-    return vector
+def _check_vector(vector: ArrayLike, search: PrivateSearch) -> NDArray[Any]:
+    """Check one query vector before anything is read."""
+    must = f"a vector of {search.dimension} real numbers"
+    checked = _validation.check_array(vector, "query", must)
+    if checked.shape != (search.dimension,):
+        _validation.reject("query", must, checked)
+    return checked

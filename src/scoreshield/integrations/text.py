@@ -1,9 +1,10 @@
-"""Embed texts so that a row depends on its own text alone, and find out whether a model needs that.
+"""Embed texts so that a row depends on its own text alone, and find whether a model needs that.
 
 A text model that is given many texts at once pads them to one length and multiplies them as one block. Both change the
-last bits of a row with the *other* texts of the call. A guarantee is about replacing one row of a collection; where one
-text moves several rows, it is not about replacing one text. :func:`embed_rows` encodes one text per call, whose shapes
-are those of the text itself. :func:`find_batch_effect` says whether a given model moves other rows.
+last bits of a row with the *other* texts of the call. A guarantee is about replacing one row of a collection. If one
+text moves several rows, the guarantee is not about replacing one text. :func:`embed_rows` encodes one text per call, so
+that the shapes of the computation are those of the text itself. :func:`find_batch_effect` shows whether a given model
+moves other rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scoreshield.geometry.arrays import Progress
 
 __all__ = ["BatchEffect", "embed_rows", "find_batch_effect"]
 
-#: From a list of texts to one row for each: an array, a tensor, or a list of vectors.
+#: From a list of texts to one row per text: an array, a tensor, or a list of vectors.
 Encode = Callable[[list[str]], Any]
 
 _WORDS = (
@@ -32,21 +33,21 @@ _WORDS = (
     "station bridge paper answer question teacher engine village market window music bread stone field opens closes "
     "carries finds repairs forgets describes measures slowly often never again "
 )
-#: More words than most models read, and one: what a replaced text does to the padding of its neighbours.
+#: Many words and one word: both change the padding of the other texts of a call.
 _REPLACEMENTS = (_WORDS * 8, "river")
 _SAMPLE = 64
 
 
 @dataclass(frozen=True)
 class BatchEffect:
-    """What replacing one text of a call did to the rows of the others.
+    """The effect of replacing one text of a call on the rows of the other texts.
 
     Attributes:
         rows: How many texts were encoded together.
         moved: How many of their rows had other bits after *another* text was replaced.
         largest_change: The largest change of an entry of these rows.
         is_repeatable: Whether the same call gave the same bits twice. Where it did not, rows also move without any
-            replacement, and this check cannot tell the two apart.
+            replacement, and this check does not distinguish the two.
     """
 
     rows: int
@@ -117,16 +118,16 @@ def find_batch_effect(encode: Encode, texts: Sequence[str] | None = None) -> Bat
         >>> find_batch_effect(lambda texts: [[len(text), 1.0] for text in texts]).moved
         0
     """
-    sample = _sentences() if texts is None else check_texts(texts, "texts")
+    sample = _write_sentences() if texts is None else check_texts(texts, "texts")
     if len(sample) < 2:
         _validation.reject("texts", "at least two texts", sample)
     before = encode_batch(encode, sample)
-    is_repeatable = not _changed(before, encode_batch(encode, sample)).any()
+    is_repeatable = not _compare_rows(before, encode_batch(encode, sample)).any()
     moved, largest = np.zeros(len(sample), dtype=bool), 0.0
     for place in sorted({0, len(sample) // 2, len(sample) - 1}):
         for replacement in _REPLACEMENTS:
             after = encode_batch(encode, [*sample[:place], replacement, *sample[place + 1 :]])
-            changed = _changed(before, after)
+            changed = _compare_rows(before, after)
             changed[place] = False
             moved |= changed
             if changed.any():
@@ -135,15 +136,15 @@ def find_batch_effect(encode: Encode, texts: Sequence[str] | None = None) -> Bat
 
 
 def encode_batch(encode: Encode, texts: list[str]) -> NDArray[Any]:
-    """The rows of one call, checked: as many as texts, of real numbers."""
+    """Encode texts in one call, and check that there is one row of real numbers per text."""
     rows = as_array(encode(list(texts)))
     if rows.ndim != 2 or len(rows) != len(texts) or rows.dtype.kind != "f":
-        raise InvalidInput(f"The model must encode {len(texts):,} texts as so many rows of real numbers.")
+        raise InvalidInput(f"The model must encode {len(texts):,} texts as {len(texts):,} rows of real numbers.")
     return rows
 
 
 def as_array(given: Any) -> NDArray[Any]:
-    """Tensors of any device and precision, lists of them, and whatever NumPy reads."""
+    """Convert tensors of any device and precision, lists of them, and whatever NumPy reads, to an array."""
     if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
         return np.stack([as_array(one) for one in given])
     if hasattr(given, "detach"):
@@ -153,7 +154,7 @@ def as_array(given: Any) -> NDArray[Any]:
 
 
 def check_texts(given: Any, name: str) -> list[str]:
-    """A list of at least one text; the message says its length and nothing of its content."""
+    """Check a list of at least one text. The message says its length and nothing of its content."""
     must = "a list of at least one string"
     if isinstance(given, str):
         _validation.reject(name, must, str)
@@ -162,14 +163,14 @@ def check_texts(given: Any, name: str) -> list[str]:
     return list(given)
 
 
-def _changed(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which rows have other bits."""
+def _compare_rows(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows have other bits."""
     if before.shape != after.shape:
         raise InvalidInput("The model must give rows of one length for all texts.")
     return np.array([one.tobytes() != other.tobytes() for one, other in zip(before, after, strict=True)])
 
 
-def _sentences() -> list[str]:
-    """Made-up sentences of 1 to 40 words, the same each time."""
-    chosen = random.Random(0)  # public examples
-    return [" ".join(chosen.choices(_WORDS.split(), k=1 + 7 * place % 40)) for place in range(_SAMPLE)]
+def _write_sentences() -> list[str]:
+    """Write sentences of 1 to 40 words, the same each time."""
+    rng = random.Random(0)  # public examples
+    return [" ".join(rng.choices(_WORDS.split(), k=1 + 7 * place % 40)) for place in range(_SAMPLE)]
