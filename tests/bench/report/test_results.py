@@ -356,7 +356,7 @@ def test_the_equal_attack_of_one_data_set() -> None:
     _, (title, text) = negatives.negatives({"dp-rag": run_of(rows)})
     assert title.endswith("for the mechanisms here")
     assert "scifact: at an attack advantage of 0.5 the best recall@10 is 0.110 ± 0.014 (screening)" in text
-    assert "0.9 to 0.9 against them, of 0.6 against Gaussian noise at δ = 10⁻⁴" in text
+    assert "0.9 to 0.9 against pure mechanisms, and of 0.6 against Gaussian noise at δ = 10⁻⁴" in text
 
 
 def test_each_runtime_picture_has_its_own_reading() -> None:

@@ -19,10 +19,11 @@ _GRAM_METHODS = (
 )  # fmt: skip
 _NO_PURE = (
     "Laplace, staircase, optimal tables and screening are for score vectors, where one record moves one score. In a "
-    "matrix it moves n − 1, and pure noise would have to grow with n."
+    "matrix one record moves n − 1 scores, and pure noise would have to grow with n."
 )
 _ONE_RADIUS = (
-    "Tables hold the largest Gram radius of the run, the strongest of these promises; pictures hold all of them."
+    "Tables have the largest Gram radius of the run, which is the strongest of these promises. Pictures have all of "
+    "them."
 )
 
 
@@ -30,7 +31,7 @@ def sentences(run: Run) -> Section:
     return _matrix(
         run,
         "Sentence similarity",
-        "Released entries of the similarity matrix of STS-B's sentences against human judgements.",
+        "Released entries of the similarity matrix of STS-B's sentences, compared with human judgements.",
         drawn=("spearman",),
         tabled=("spearman", "squared error"),
         notes=[_NO_PURE],
@@ -43,7 +44,7 @@ def ratings(run: Run) -> Section:
         [
             (f"each user's own mean ({NOTHING}) has RMSE {{}}", run.said(method=NOTHING, metric="rmse")),
             (
-                f"that mean and how the item's raters depart from theirs, all weighed alike ({EQUAL}), {{}}",
+                f"that mean plus the mean deviation of the item's raters, with equal weights ({EQUAL}), has {{}}",
                 run.said(method=EQUAL, metric="rmse"),
             ),
         ],
@@ -52,11 +53,11 @@ def ratings(run: Run) -> Section:
         run,
         "Recommendation",
         "Ratings of MovieLens-100K predicted from released similarities of users; lower is better. The guarantee "
-        "covers the similarities: the ratings that are averaged are the recommender's own.",
+        "covers the similarities. The recommender knows the ratings that it averages.",
         drawn=("rmse",),
         tabled=("rmse", "squared error"),
         notes=[
-            *([f"{bare} What lies above the lower of these is worse than no similarities."] if bare else []),
+            *([f"{bare} A value above the lower of these is worse than no similarities."] if bare else []),
             _NO_PURE,
         ],
     )
@@ -67,12 +68,12 @@ def images(run: Run) -> Section:
         run,
         "Images",
         "Verification, five nearest neighbours, instance retrieval and spectral clusters of CIFAR-10 images, from "
-        "the matrix alone. A fresh sample of images in every repeat, as in the paper.",
+        "the matrix alone. Every repeat has a fresh sample of images, as in the paper.",
         drawn=("auc", "nmi"),
         tabled=("auc", "nmi", "5-nn accuracy", "recall@1", "map", "squared error"),
         notes=[
-            "“no similarities”, the dotted line, is what the task makes of a matrix that says nothing: the NMI of a "
-            "random clustering of few images is far above 0.",
+            "“no similarities”, the dotted line, is the result of the task on a matrix without information: the NMI "
+            "of a random clustering of few images is far above 0.",
             _NO_PURE,
         ],
     )  # fmt: skip
@@ -113,8 +114,8 @@ def _matrix_pictures(run: Run, dataset: str, metric: str) -> list[Picture]:
         *run.picture(
             f"{stem}-paper",
             f"{metric} as published against epsilon, {dataset}",
-            f"{dataset}, {metric}, as published. Hollow marks: that ε is not what a replaced record gets (first "
-            "table).",
+            f"{dataset}, {metric}, as published. Hollow marks: the claimed ε does not hold for a replaced record "
+            "(first table).",
         ),
         *run.picture(
             stem,

@@ -33,14 +33,13 @@ def _at_epsilon_one(run: Run | None) -> Finding | None:
     """A theorem; the run only lends the size of its first collection."""
     n, what = (1000, "") if run is None else (run.rows[0]["n"], f" ({run.datasets()[0]})")
     return (
-        "At ε = 1 next to nothing about a single record survives, and no mechanism can change that",
-        "What is returned for one collection is returned for each of its neighbours with at least e⁻ᵋ of the "
-        "probability, δ aside. So k records out of n hold the relevant one with probability at most eᵋ k/n, on "
-        "average over which record that is, for any mechanism that must work whichever it is: "
-        f"{math.e * 10 / n:.3f} for ten of {n:,} records{what} at ε = 1; recall 0.7 needs ε ≥ "
-        f"{math.log(0.7 * n / 10):.1f}. And a yes or no about one record, either as likely beforehand, is right at "
-        f"most eᵋ/(1 + eᵋ) of the time where δ = 0, {1 / (1 + math.exp(-1)):.1%} at ε = 1. These are means: a measured "
-        "value may pass them by chance.",
+        "At ε = 1 almost nothing about a single record is left, and no mechanism can change that",
+        "An output for one collection has at least e⁻ᵋ of its probability for each neighbour, without δ. So k "
+        "records out of n hold the relevant one with probability at most eᵋ k/n, averaged over the possible "
+        f"relevant records: {math.e * 10 / n:.3f} for ten of {n:,} records{what} at ε = 1; recall 0.7 needs ε ≥ "
+        f"{math.log(0.7 * n / 10):.1f}. A yes or no about one record, with equal odds beforehand, is right at most "
+        f"eᵋ/(1 + eᵋ) of the time for δ = 0, {1 / (1 + math.exp(-1)):.1%} at ε = 1. These limits are means: a "
+        "measured value may pass them by chance.",
     )
 
 
@@ -67,13 +66,13 @@ def _projection(run: Run) -> Finding | None:
     names = dict(zip(AS_PUBLISHED, ("the noisy matrix", "the paper's projection", "the exact one"), strict=True))
     verdicts = {names[method]: _verdict(change) for method, change in known.items()}
     text = sentence(
-        "The paper's noise, each projection against the same noisy matrix, over repeats and budgets: the Spearman "
-        "correlation changes by ",
+        "Each projection is compared with the same noisy matrix (the paper's noise), over repeats and budgets. The "
+        "Spearman correlation changes by ",
         [(f"{{}} with {names[m]}", f"{c['mean']:+.3f} ± {c['sd']:.3f}") for m, c in known.items()],
     )
     errors = run.where(setting="paper", metric="squared error")
     text += sentence(
-        " The squared error of an entry, mean over the budgets: ",
+        " The squared error of an entry, averaged over the budgets, is ",
         [
             (f"{{}} for {names[m]}" if m == AS_PUBLISHED[0] else f"{{}} after {names[m]}", f"{c['mean']:.3g}")
             for m, c in ((m, measured(table.where(errors, method=m))) for m in AS_PUBLISHED)
@@ -85,7 +84,7 @@ def _projection(run: Run) -> Finding | None:
         title = "The STS-B correlation: " + ", ".join(f"{name} {said} it" for name, said in verdicts.items())
     return (
         title,
-        f"{text} A run at the full size of the set is in [the experiments](experiments.md).",
+        f"{text} [The experiments page](experiments.md) has a run at the full size of the set.",
     )
 
 
@@ -107,7 +106,7 @@ def _record_level(run: Run) -> Finding | None:
     sizes = sorted({row["n"] for row in matrix})
     index = spread_text(table.where(here, method="index"))
     return (
-        "Gram noise that protects a whole record is hopeless",
+        "Gram noise that protects a whole record is useless",
         "One record moves n − 1 similarities, so the noise grows with √n. "
         + sentence(
             f"With n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))} and ε = {high:g} each "
@@ -146,8 +145,8 @@ def _ratings(run: Run) -> Finding | None:
         ],
     )
     return (
-        "On MovieLens no release that protects a record beats using no similarities at all",
-        f"{told} Compared user sample by user sample, none is ahead by more than the spread of the difference.",
+        "On MovieLens no release that protects a record is better than no similarities",
+        f"{told} Compared on the same samples of users, none is better by more than the spread of the difference.",
     )
 
 
@@ -166,13 +165,13 @@ def _equal_attack(run: Run) -> Finding | None:
     part = ""
     if pure and gaussian:
         part = (
-            f" Part of the gain at equal ε is that pure mechanisms spend more of their allowance: at ε = {ten:g} the "
-            f"best attacker has an advantage of {pure[0]:.4g} to {pure[-1]:.4g} against them, of {max(gaussian):.2g} "
+            f" A part of the gain at equal ε comes from a weaker protection: at ε = {ten:g} the best attacker has an "
+            f"advantage of {pure[0]:.4g} to {pure[-1]:.4g} against pure mechanisms, and of {max(gaussian):.2g} "
             f"against Gaussian noise at δ = {typeset_power(run.delta or 0.0)}."
         )
     return (
-        "Where the attacker gains little, so does the user, for the mechanisms here",
+        "If the attacker gains little, the user gains little too, for the mechanisms here",
         f"{dataset}: at an attack advantage of {low:g} the best recall@10 is "
-        f"{spread_text(table.where(here, method=best))} ({best}). An advantage alone is no contract: it admits a "
-        f"mechanism that tells everything with that probability.{part}",
+        f"{spread_text(table.where(here, method=best))} ({best}). An advantage alone is not enough as a contract: it "
+        f"allows a mechanism that reveals everything with that probability.{part}",
     )

@@ -16,17 +16,16 @@ from scoreshield.bench.report.results_page import ResultsPage, Section, save_res
 from scoreshield.bench.report.runs import Run, environment, read
 
 _LEAD = """\
-What private similarity scores are worth, measured on real data: the paper's experiments as far as data allow,
-each beside what its numbers really promise and beside other mechanisms under the same contract.
+This page measures private similarity scores on real data. It has the paper's experiments as far as data allow,
+the true promise of each number, and other mechanisms under the same contract.
 
-Every table holds **both truths**: the paper's setting as published, with the ε and δ it really gives when one whole
-record is replaced, and ours under the stated contract. Every comparison is made twice: at equal (ε, δ), and at equal
-advantage of the best attacker, because one ε leaves different mechanisms differently open to attack. Text and tables
-are at one δ, the smallest of each run. Each value lies in a `results.csv` with its exact guarantee, seed and
-environment.
+Every table has the paper's setting as published, with its true ε and δ when one whole record is replaced, and our
+result under the stated contract. Every comparison is made twice: at equal (ε, δ), and at equal advantage of the best
+attacker, because the same ε leaves different advantages with different mechanisms. Text and tables are at one δ, the
+smallest of each run. A `results.csv` has each value with its exact guarantee, seed and environment.
 
-**Bold** is the best of a column and what lies within its spread or their own, and only if it beats doing without the
-similarities (or a guess) by more than one standard deviation of the difference."""
+**Bold** marks the best value of a column, and values within its spread or their own. A bold value is also better than
+no similarities (or a guess) by more than one standard deviation of the difference."""
 
 _SECTIONS: dict[str, Callable[[Run], Section]] = {
     "dp-fr": parts.faces,
@@ -63,5 +62,6 @@ def compose(runs: dict[str, Run], *, operating_points: Section | None = None) ->
         sections=[section for section in sections if section is not None],
         environment={**environment(runs), "made from": ", ".join(runs)},
         negatives=negatives(runs),
-        made_by="Made by `scoreshield report results`, the runs by the commands above; `make bench-quick` does both.",
+        made_by="`scoreshield report results` made this page from the runs of the commands above. `make "
+        "bench-quick` does both.",
     )

@@ -26,8 +26,8 @@ Row = dict[str, Any]
 
 _FIGURE_SETS = ("faceres_centred", "dlib_centred", "mobileface")
 _OPTIMAL = (
-    "“optimal” is the table of least mean squared error among all pure ones on 21 levels over [−1, 1], for scores "
-    "spread evenly over them: it is optimal for that, not for this task."
+    "“optimal” is the pure level table with the least mean squared error on 21 levels over [−1, 1], for evenly "
+    "spread scores. It is optimal for that, not for this task."
 )
 
 
@@ -51,9 +51,9 @@ def truths(runs: dict[str, Run]) -> Section | None:
         lines.append([what, typeset_power(delta), *texts])
     return Section(
         "What the paper promises, and what is true",
-        "The paper's rule, σ = Δ √(2 ln(2/δ))/ε, is stated for every ε and holds up to ε = 8 to 10, depending on δ. "
-        "Its Gram radius Δ says how far a whole matrix may move; replacing one record moves it by up to 2√(2(n − 1)). "
-        "Both are run here as published; this is what one replaced record really gets.",
+        "The paper's rule, σ = Δ √(2 ln(2/δ))/ε, is stated for every ε but holds only up to ε = 8 to 10, depending "
+        "on δ. Its Gram radius Δ states how far a whole matrix may move. Replacing one record moves it by up to "
+        "2√(2(n − 1)). This page runs both as published, and states the true ε and δ when one record is replaced.",
         pictures=[
             Picture(
                 path, "True epsilon against claimed epsilon, for score vectors and Gram matrices", commands,
@@ -69,7 +69,10 @@ def truths(runs: dict[str, Run]) -> Section | None:
                 folded=True,
             )
         ],
-        notes=["Where the true ε is below the claimed one, the rule wastes noise; the exact calibration does neither."],
+        notes=[
+            "If the true ε is below the claimed one, the rule adds more noise than necessary. The exact calibration "
+            "adds neither too much nor too little."
+        ],
     )  # fmt: skip
 
 
@@ -92,16 +95,16 @@ def _worst_claims(rows: list[Row]) -> str:
 def faces(run: Run) -> Section:
     tables: list[ResultTable] = []
     ceiling = (
-        "most that a pure mechanism can reach, as many genuine as impostor pairs",
+        "upper limit of a pure mechanism, equal numbers of genuine and impostor pairs",
         lambda e: 1 / (1 + math.exp(-e)),
     )
     for dataset in run.datasets():
         tables += _tables(run, dataset, ("accuracy", "tar@1e-2"), {"accuracy": ceiling}, shown=not tables)
     return Section(
         "Face verification",
-        "Pairs of faces, accepted where their score passes a threshold (the paper's DP-FR). LFW's official 6,000 "
-        "pairs in ten folds, with embeddings of public models; the paper's own models and IJB-B/C are not to be had. "
-        f"{run.sizes()}",
+        "A pair of faces is accepted if its score passes a threshold (the paper's DP-FR). The data are LFW's "
+        "official 6,000 pairs in ten folds, with embeddings of public models. The paper's own models and IJB-B/C "
+        f"are unavailable. {run.sizes()}",
         pictures=[
             *run.picture(
                 "dp-fr-accuracy", "Accuracy against epsilon for each mechanism and score set", _faces_reading(run)
@@ -109,25 +112,25 @@ def faces(run: Run) -> Section:
             *run.picture(
                 "dp-fr-accuracy-attack",
                 "Accuracy against the advantage of the best attacker",
-                "The same where every mechanism is equally easy to attack. "
-                f"{run.at_equal_attack(run.datasets()[0], 'accuracy')}",
+                f"The same comparison at equal attack. {run.at_equal_attack(run.datasets()[0], 'accuracy')}",
             ),
             *run.picture(
                 "dp-fr-tar-1e-2",
                 "True-accept rate at a false-accept rate of one in a hundred against epsilon",
-                "The share of genuine pairs accepted where one impostor in a hundred is. Clipped scores, the "
-                "paper's, cannot reach such a rate at all while noise is large (0 there); the same noise unclipped "
-                "can. One accept bit has one operating point, which may lie above it.",
+                "The share of accepted genuine pairs if one impostor in a hundred is accepted. The paper's clipped "
+                "scores cannot reach this rate while noise is large (0 there). The same noise without clipping can. "
+                "One accept bit has one operating point, which may lie above this rate.",
             ),
         ],
         tables=tables,
         notes=[
-            "The most that can be reached, eᵋ/(1 + eᵋ), is for δ = 0 and as many genuine as impostor pairs; it is a "
-            "mean, which a measured value may pass by chance.",
-            "Clamped variants enforce a public range, and the accept bit (“levels”) a public threshold: round numbers "
-            "in the grid, picked by people who have seen such scores. The others know nothing beside the contract.",
+            "The upper limit, eᵋ/(1 + eᵋ), is for δ = 0 and equal numbers of genuine and impostor pairs. It is a "
+            "mean, so a measured value may pass it by chance.",
+            "Clamped variants enforce a public range, and the accept bit (“levels”) a public threshold: round "
+            "numbers in the grid, chosen by people who have seen such scores. The other mechanisms use only the "
+            "contract.",
             _OPTIMAL,
-            "“Centred” sets subtract the mean over the very images; here that mean is taken as public.",
+            "“Centred” sets subtract the mean over the same images. This page takes that mean as public.",
             "With 3,000 impostors, rates below 1e-3 cannot be estimated and are left out.",
         ],
     )  # fmt: skip
@@ -141,14 +144,14 @@ def _faces_reading(run: Run) -> str:
 
     ours = ("gaussian", "gaussian, clamped", "staircase", "levels")
     shares = sentence(
-        f"{dataset}, {run.promise}, share of pairs decided rightly at ε = {five:g}: ",
+        f"{dataset}, {run.promise}, share of correctly decided pairs at ε = {five:g}: ",
         [
             ("the paper's mechanism {}", at(five, "gaussian (paper)", "paper")),
             *((f"{method} {{}}", at(five, method)) for method in ours),
             ("without privacy {}", run.said(dataset=dataset, metric="accuracy", setting="clean")),
         ],
     )
-    most = f"of at most {1 / (1 + math.exp(-low)):.3f} that any pure mechanism has on average"
+    most = f"where a pure mechanism reaches at most {1 / (1 + math.exp(-low)):.3f} on average"
     return f"{shares} {sentence('', [(f'At ε = {low:g} levels reach {{}}, {most}', at(low, 'levels'))])}".strip()
 
 
@@ -185,18 +188,18 @@ def operating_points(data_dir: Path | None, folder: Path) -> Section | None:
         "lfw-fmr-overlays": (
             figures.fmr_overlays(sets),
             "False-match rate against the threshold after noise, by calibration",
-            "After noise the false-match curve moves right. Grey, dotted: a rule that does not give the privacy it "
-            "names.",
+            "Noise moves the false-match curve to the right. Grey, dotted: a rule that does not give the privacy it "
+            "claims.",
         ),
         "lfw-shift-against-scale": (
             figures.shift_against_scale(sets),
             "Shift of the threshold against the noise scale, infeasible region shaded",
-            "How far the threshold must move to keep the rate; shaded where clipped scores cannot reach it at all.",
+            "The shift of the threshold that keeps the rate. In the shaded part clipped scores cannot reach the rate.",
         ),
         "lfw-shift-against-epsilon": (
             figures.shift_against_epsilon(sets),
             "Shift of the threshold against epsilon, by calibration",
-            "The same against ε. Unclipped scores, as private, reach every rate.",
+            "The same against ε. Unclipped scores are as private and reach every rate.",
         ),
     }
     shown = []
@@ -208,7 +211,7 @@ def operating_points(data_dir: Path | None, folder: Path) -> Section | None:
     return Section(
         "Operating points",
         "The paper's figures of thresholds, computed exactly (no simulation) from LFW's clean scores. `scoreshield "
-        "report figures` draws them for its synthetic scores.",
+        "report figures` draws them for synthetic scores.",
         pictures=shown,
     )  # fmt: skip
 
@@ -218,15 +221,15 @@ def retrieval(run: Run) -> Section:
     tables: list[ResultTable] = []
     for dataset in run.datasets():
         n = run.where(dataset=dataset)[0]["n"]
-        label = "most on average over which record is the relevant one, δ aside"
+        label = "upper limit, averaged over the possible relevant records, without δ"
         ceilings = {f"recall@{k}": (label, partial(_most_found, k=k, n=n)) for k in (10, 50)}
         metrics = ("recall@10", "recall@50", "recall@20, t=0.35", "recall@50, t=0.25", "recall@10, t=0.25")
         tables += _tables(run, dataset, metrics, ceilings, shown=not tables)
     return Section(
         "Retrieval for generation",
-        "Which records reach the prompt (the paper's DP-RAG), measured without any generator. **Scope of the "
-        "guarantee:** which records are named is private; their texts, and answers made from them, are not. Each "
-        f"query is one release, so m queries cost m of them; the index is one release for all queries. {run.sizes()}",
+        "This measures which records reach the prompt (the paper's DP-RAG), without a generator. **Scope of the "
+        "guarantee:** which records are named is private. Their texts, and answers made from them, are not. Each "
+        f"query is one release, so m queries cost m releases. The index is one release for all queries. {run.sizes()}",
         pictures=[
             *run.picture(
                 "dp-rag-recall-10",
@@ -237,7 +240,8 @@ def retrieval(run: Run) -> Section:
                 "dp-rag-recall-10-attack",
                 "Recall at ten against the advantage of the best attacker",
                 f"At equal attack. {run.at_equal_attack(first, 'recall@10')} {_useful(run, first, 'recall@10')} An "
-                "advantage alone is no contract: it admits a mechanism that now and then tells everything.",
+                "advantage alone is not enough as a contract: it allows a mechanism that sometimes reveals "
+                "everything.",
             ),
             *run.picture(
                 "dp-rag-recall-50",
@@ -247,15 +251,15 @@ def retrieval(run: Run) -> Section:
         ],
         tables=tables,
         notes=[
-            "The most that can be reached, eᵋ k/n, is for mechanisms that must work whichever record is the relevant "
-            "one, on average over which, and leaves δ aside. A measured recall may pass it by chance, with few "
-            "queries all the more, or where something public tells relevant records from others.",
+            "The upper limit, eᵋ k/n, is an average over all possible relevant records, without δ. A measured "
+            "recall may pass it by chance, especially with few queries, or if public facts distinguish relevant "
+            "records from others.",
             "Cuts between levels on one set are chosen on the other; the screening threshold and the clamping range "
-            "are round public numbers, picked by people who have seen such scores.",
+            "are round public numbers, chosen by people who have seen such scores.",
             _OPTIMAL,
-            "“selection” names ten records and has no scores: it is in the tables of recall@10 and in no picture.",
-            "FRAMES here is questions against the titles of their pages: the page texts are not part of the set. "
-            "`scoreshield rag` runs the whole pipeline, chunks to judge, where they are.",
+            "“selection” names ten records and has no scores. It is in the tables of recall@10, but in no picture.",
+            "FRAMES compares questions with the titles of their pages, because the set has no page texts. With page "
+            "texts, `scoreshield rag` runs the whole pipeline, from chunks to the judge.",
         ],
     )  # fmt: skip
 
@@ -296,15 +300,15 @@ def _useful(run: Run, dataset: str, metric: str) -> str:
 
 def left_out(runs: dict[str, Run]) -> Section:
     notes = [
-        "IJB-B, IJB-C, AgeDB, CFP-FP, CALFW, CPLFW and the paper's ArcFace and ViT models are not to be had here; "
-        "LFW with public models stands in.",
-        "TAR at false-accept rates of 1e-5 and 1e-6 on real pairs: 3,000 impostors cannot tell them.",
+        "IJB-B, IJB-C, AgeDB, CFP-FP, CALFW, CPLFW and the paper's ArcFace and ViT models are unavailable. LFW with "
+        "public models replaces them.",
+        "TAR at false-accept rates of 1e-5 and 1e-6 on real pairs: 3,000 impostors are too few for them.",
         "The classical calibration rule and the sensitivity Δ = 1.5: `scoreshield report figures` draws them, for "
         "synthetic scores.",
-        "CIFAR-100 and Oxford-IIIT Pets: loaders are there (`scoreshield.bench.data`), embeddings of them are not "
-        "part of the compact data.",
-        "Answers of language models: the pipeline is tested against a server of its own; no model was at hand, so "
-        "no accuracies are reported.",
+        "CIFAR-100 and Oxford-IIIT Pets: `scoreshield.bench.data` has loaders, but the compact data have no "
+        "embeddings.",
+        "Answers of language models: the pipeline is tested against its own server. No model was available, so no "
+        "accuracies are reported.",
         *(f"Not run for this page: `scoreshield bench {name}`." for name in EXPERIMENTS if name not in runs),
     ]  # fmt: skip
-    return Section("What is not here", "What the paper reports and this page does not, and why.", notes=notes)
+    return Section("What is not here", "Results of the paper that are missing here, with the reasons.", notes=notes)

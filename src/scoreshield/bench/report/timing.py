@@ -27,9 +27,9 @@ def runtime(run: Run) -> Section:
         lines.append([f"{n:,}", _who(at), f"{epsilon:g}", str(method), *texts])
     return Section(
         "Time of the projections",
-        "The same noisy matrix through each projection. Newton is exact and certified by its duality gap; the "
-        "paper's averaged projections (aap) end nearby; Dykstra is exact and slow; the SDP is CVXPY with Clarabel, "
-        f"with a time limit. {run.sizes()}",
+        "Each projection gets the same noisy matrix. Newton is exact and certified by its duality gap. The paper's "
+        "averaged projections (aap) end nearby. Dykstra is exact and slow. The SDP is CVXPY with Clarabel, with a "
+        f"time limit. {run.sizes()}",
         pictures=shown,
         tables=[
             ResultTable(
@@ -41,7 +41,7 @@ def runtime(run: Run) -> Section:
                 folded=True,
             )
         ],
-        notes=["Converged is the share of repeats: where it is 0, the method stopped at its limit of steps or time."],
+        notes=["Converged is the share of repeats. If it is 0, the method stopped at its limit of steps or time."],
     )  # fmt: skip
 
 
@@ -95,8 +95,8 @@ def noise(run: Run) -> Section:
     )
     return Section(
         "The noise itself",
-        "How large the noise on one score is (sensitivity 2), whether its low bits tell the score, and how long a "
-        "million released scores take.",
+        "The size of the noise on one score (sensitivity 2), whether its low bits reveal the score, and the time "
+        "for a million released scores.",
         pictures=run.picture(
             "noise-std",
             "Standard deviation of Gaussian, Laplace and staircase noise against epsilon",
