@@ -1141,7 +1141,7 @@ class TestFiles:
             PrivateSearch(store, identity_of=PEOPLE | {"new": "person 0"}, **options)
         broken = Memory()
         broken.close()
-        with pytest.raises(StoreError, match="failed while telling its state"):
+        with pytest.raises(StoreError, match="failed while giving its state"):
             PrivateSearch(broken, identity_of=PEOPLE, **options)
 
     def test_centroids_of_others(self, tmp_path: Path) -> None:
@@ -1360,7 +1360,7 @@ class TestNothingElseLeaves:
 
         search = PrivateSearch(Broken(), epsilon=1, mode="query", rng=1)
         search._search._records.store.token = 2  # type: ignore[attr-defined]
-        with pytest.raises(StoreError, match=r"failed while telling its dimension \(ConnectionError\)") as caught:
+        with pytest.raises(StoreError, match=r"failed while giving its dimension \(ConnectionError\)") as caught:
             search.search(QUERY)
         _assert_holds_nothing(caught.value)
 

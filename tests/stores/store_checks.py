@@ -207,7 +207,7 @@ class StoreChecks:
         if said is right or {said, right} <= _ALIKE:
             assert len(PinnedStore(store, pin=pin).take_snapshot()) == N
         else:
-            with pytest.raises(StoreError, match=f"is said to score by '{said.value}', and on"):
+            with pytest.raises(StoreError, match=f"is declared to score by '{said.value}', and its"):
                 PinnedStore(store, pin=pin).take_snapshot()
 
     @pytest.mark.parametrize("pin", PINS)
@@ -255,7 +255,7 @@ class StoreChecks:
 
         says = {
             "nan": "not finite numbers|failed while",
-            "zero": "zero or not finite|not finite numbers|gave .* scores for|is said to score by",
+            "zero": "zero or not finite|not finite numbers|gave .* scores for|is declared to score by",
             "twice": "same id more than once",
             "lengths": "mixes vectors of different lengths",
         }

@@ -142,7 +142,7 @@ def test_one_row_is_a_collection() -> None:
         ([["a"]], None, "'embeddings' parameter"),
         (object(), None, "'embeddings' parameter"),
         (np.ones((2, 2), dtype=complex), None, "'embeddings' parameter"),
-        (ROWS, ["a"], "one id a row, 30 of them; got 1"),
+        (ROWS, ["a"], "one id per row, 30 of them; got 1"),
         (ROWS, "abc", "'ids' parameter of ArrayStore must be a sequence"),
         (ROWS, 5, "'ids' parameter"),
         (ROWS, np.ones((N, 2)), "'ids' parameter"),
@@ -185,7 +185,7 @@ def test_a_zero_row_is_taken_as_the_first_basis_vector(tmp_path: Path, pin: str)
     assert embeddings.scores(given, public[None], "unit")[0, 4] == pytest.approx(query[0], abs=1e-6)
 
 
-@pytest.mark.parametrize(("ids", "says"), [([1] * N, "same id more than once"), ([[1]] * N, "cannot be told apart")])
+@pytest.mark.parametrize(("ids", "says"), [([1] * N, "same id more than once"), ([[1]] * N, "cannot be compared")])
 def test_bad_ids(ids: Any, says: str) -> None:
     with pytest.raises(StoreError, match=says):
         PinnedStore(ArrayStore(ROWS, ids)).take_snapshot()

@@ -156,7 +156,7 @@ def test_a_server_that_dies_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyP
         account = checks.account(tmp_path)
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores")
         search.search(the_query())
-        usual, pages = store._rows, []
+        usual, pages = store._convert_page, []
 
         def rows(page: Any) -> Any:
             pages.append(len(page["ids"]))
@@ -164,10 +164,10 @@ def test_a_server_that_dies_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 server.stop()
             return usual(page)
 
-        monkeypatch.setattr(store, "_rows", rows)
+        monkeypatch.setattr(store, "_convert_page", rows)
         checks.assert_refused(account, lambda: search.search(the_query()), r"failed while scoring a query \(\w+\)")
         assert pages == [10, 10]
-        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while telling its state \(\w+\)")
+        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while giving its state \(\w+\)")
         assert account.spent == 1.0
     finally:
         server.stop()
@@ -199,7 +199,7 @@ def test_looks_once_a_second() -> None:
     assert len(pinned.take_snapshot()) == len(eager.take_snapshot()) == N
     checks.remove(checks.ids[0])
     assert (len(pinned.take_snapshot()), len(eager.take_snapshot())) == (N, N - 1)
-    pinned._looked -= 1.0  # a second later
+    pinned._checked_at -= 1.0  # a second later
     assert len(pinned.take_snapshot()) == N - 1
 
 
@@ -210,7 +210,7 @@ def test_records_that_come_and_go_between_pages(what: str, monkeypatch: pytest.M
     checks.client = chromadb.EphemeralClient(settings=settings())
     store = checks.filled()
     assert len(store.records().ids) == N
-    usual, pages = store._rows, []
+    usual, pages = store._convert_page, []
 
     def rows(page: Any) -> Any:
         pages.append(len(page["ids"]))
@@ -220,7 +220,7 @@ def test_records_that_come_and_go_between_pages(what: str, monkeypatch: pytest.M
             checks.put([checks.new], unit(np.ones((1, DIMENSION))))
         return usual(page)
 
-    monkeypatch.setattr(store, "_rows", rows)
+    monkeypatch.setattr(store, "_convert_page", rows)
     with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
         store.records()
 
@@ -232,7 +232,7 @@ def test_one_record_goes_and_another_comes_between_pages(late: bool, monkeypatch
     checks = TestMemory()
     checks.client = chromadb.EphemeralClient(settings=settings())
     store = checks.filled()
-    usual, pages = store._rows, []
+    usual, pages = store._convert_page, []
 
     def rows(page: Any) -> Any:
         pages.append(len(page["ids"]))
@@ -241,7 +241,7 @@ def test_one_record_goes_and_another_comes_between_pages(late: bool, monkeypatch
             checks.put([checks.new], unit(np.ones((1, DIMENSION))))
         return usual(page)
 
-    monkeypatch.setattr(store, "_rows", rows)
+    monkeypatch.setattr(store, "_convert_page", rows)
     with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
         store.scores(the_query())
 
@@ -257,5 +257,5 @@ def test_bad_arguments() -> None:
     collection.add(ids=["a"], embeddings=[[1.0, 0.0]])
     store = ChromaStore(collection)
     client.delete_collection(name)
-    with pytest.raises(StoreError, match=r"failed while telling its state \(NotFoundError\)"):
+    with pytest.raises(StoreError, match=r"failed while giving its state \(NotFoundError\)"):
         PinnedStore(store).take_snapshot()

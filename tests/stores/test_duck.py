@@ -51,7 +51,7 @@ class TableChecks(StoreChecks):
 
     def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
-        return raising(patch, store, "_cursor", error=error)
+        return raising(patch, store, "_open_cursor", error=error)
 
 
 class TestMemory(TableChecks):
@@ -97,7 +97,7 @@ class TestFile(TableChecks):
             away.rename(self.path)
             return
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
-        with raising(patch, store, "state", "_cursor", error=error):
+        with raising(patch, store, "state", "_open_cursor", error=error):
             yield
 
 
@@ -310,7 +310,7 @@ def test_a_database_closed_under_way() -> None:
     pinned = PinnedStore(DuckDBStore(connection, "people"))
     pinned.take_snapshot()
     connection.close()
-    with pytest.raises(StoreError, match=r"failed while telling its state \(ConnectionException\)"):
+    with pytest.raises(StoreError, match=r"failed while giving its state \(ConnectionException\)"):
         pinned.take_snapshot()
 
 
@@ -415,7 +415,7 @@ class TestFilesFromElsewhere:
         with contextlib.closing(duckdb.connect(path)) as made:
             made.execute(f"COPY people TO '{tmp_path / 'p.parquet'}' (FORMAT parquet)")
         for store in (DuckDBStore(path, "people"), ParquetStore(tmp_path / "p.parquet")):
-            with store._cursor() as cursor:
+            with store._open_cursor() as cursor:
                 for statement in (
                     f"SELECT * FROM read_csv('{tmp_path / 'other.csv'}')",
                     f"COPY (SELECT 1) TO '{tmp_path / 'out.csv'}'",

@@ -305,7 +305,7 @@ class TestGivenIds:
     @pytest.mark.parametrize("ids", ["abc", b"abc", bytearray(b"abc"), {"a": 1}, {1, 2, 3}, 3, np.ones((3, 1))])
     def test_what_is_no_sequence_of_ids(self, ids: Any) -> None:
         index = built("Flat", rows=ROWS[:3])
-        with pytest.raises(InvalidInput, match="'ids' parameter of FaissStore must be a sequence, one id a record"):
+        with pytest.raises(InvalidInput, match="'ids' parameter of FaissStore must be a sequence, one id per record"):
             FaissStore(index, ids=ids)
         with pytest.raises(InvalidInput, match=r"'ids' parameter of FaissStore\.mark_changed must be a sequence"):
             FaissStore(index).mark_changed(ids)

@@ -115,7 +115,7 @@ class PgChecks(StoreChecks):
     @contextlib.contextmanager
     def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
         if kind in ("dropped", "late"):  # whatever connection is made: it is ended, or busy, once it was asked
-            usual = store._once
+            usual = store._read_once
 
             def once(work: Any) -> Any:
                 def ended(cursor: Any) -> Any:
@@ -128,7 +128,7 @@ class PgChecks(StoreChecks):
 
                 return usual(ended)
 
-            patch.setattr(store, "_once", once)
+            patch.setattr(store, "_read_once", once)
             yield
         else:
             self.database.run(f"ALTER ROLE ada SET search_path = {self.database.schema}", "ALTER ROLE ada NOLOGIN")
@@ -179,8 +179,8 @@ def test_no_approximate_index_answers(database: Database, index: str) -> None:
             prefix = psycopg.sql.SQL("EXPLAIN ")
             return "\n".join(row[0] for row in connection.execute(prefix + statement))
 
-        assert "Seq Scan on people" in plan(store.statement(query))
-        assert "approximate" not in plan(store.statement(query))
+        assert "Seq Scan on people" in plan(store.make_statement(query))
+        assert "approximate" not in plan(store.make_statement(query))
         nearest = psycopg.sql.SQL("SELECT id FROM people ORDER BY embedding <=> {} LIMIT 10").format(text(query))
         assert "approximate" in plan(nearest)  # so this would have shown it
     scored = store.scores(query)
@@ -539,7 +539,7 @@ def test_a_server_that_dies_half_way(tmp_path: Path) -> None:
         checks.assert_refused(account, lambda: search.search(the_query()), r"failed while scoring a query \(\w+\)")
         assert time.monotonic() - started < 20
         assert account.spent == 1.0
-        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while telling its state")
+        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while giving its state")
     finally:
         with contextlib.suppress(OSError):
             os.kill(int(number), signal.SIGQUIT)

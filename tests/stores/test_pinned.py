@@ -284,8 +284,8 @@ BAD = {
     "nan": (lambda s: s.rows.__setitem__((3, 2), np.nan), "not finite numbers"),
     "infinite": (lambda s: s.rows.__setitem__((3, 2), np.inf), "not finite numbers"),
     "the same id twice": (lambda s: s.ids.__setitem__(0, "r1"), "the same id more than once"),
-    "ids that cannot be told apart": (lambda s: s.ids.__setitem__(0, ["r0"]), "cannot be told apart"),
-    "too few ids": (lambda s: s.ids.pop(), "gave 59 ids and 60 vectors|one score a record"),
+    "ids that cannot be told apart": (lambda s: s.ids.__setitem__(0, ["r0"]), "cannot be compared"),
+    "too few ids": (lambda s: s.ids.pop(), "gave 59 ids and 60 vectors|one score per record"),
 }
 
 
@@ -327,7 +327,7 @@ class TestBadStores:
     def test_scores_of_another_shape(self, values: Any, pin: str) -> None:
         store = Memory()
         store.scores = lambda _: StoreScores(store.ids, values)  # type: ignore[method-assign]
-        with pytest.raises(StoreError, match="did not give one score a record"):
+        with pytest.raises(StoreError, match="did not give one score per record"):
             PinnedStore(store, pin=pin).take_snapshot()
 
     def test_changed_while_it_was_read(self) -> None:
@@ -371,7 +371,9 @@ class TestBadStores:
         snapshot = pinned.take_snapshot()
         store.ids = [other, *store.ids[1:]]
         assert pinned.take_snapshot() is snapshot
-        with pytest.raises(StoreError, match="had 60 records and now scores 60, or others: it changed under way"):
+        with pytest.raises(
+            StoreError, match="had 60 records and now scores 60, or others: it changed while it was read"
+        ):
             snapshot.make_problem(QUERY)
         if other == "new":
             assert pinned.take_snapshot().version == 2
@@ -421,7 +423,7 @@ class TestConvention:
         if said is real:
             assert len(PinnedStore(store, pin=pin).take_snapshot()) == N
             return
-        with pytest.raises(StoreError, match=f"said to score by '{said.value}'") as caught:
+        with pytest.raises(StoreError, match=f"declared to score by '{said.value}'") as caught:
             PinnedStore(store, pin=pin).take_snapshot()
         if pin == "copy":
             assert f"they are '{real.value}'" in str(caught.value)
@@ -438,7 +440,7 @@ class TestConvention:
     def test_a_tolerance_for_eight_bits_and_not_more(self) -> None:
         noise = np.where(np.arange(N) % 2, 1.0, -1.0)
         assert PinnedStore(Memory(convert=lambda c: c + 0.015 * noise)).take_snapshot().version == 1
-        with pytest.raises(StoreError, match="said to score by"):
+        with pytest.raises(StoreError, match="declared to score by"):
             PinnedStore(Memory(convert=lambda c: c + 0.025 * noise)).take_snapshot()
 
 

@@ -302,7 +302,7 @@ def test_euclidean_distances_that_are_too_coarse(length: float) -> None:
     rows = np.eye(3)
     rows[1] *= length
     store = QdrantStore(collection_of(rows, "EUCLID"), "c")
-    with pytest.raises(StoreError, match=r"not between 0\.01 and 100 long, .*; use pin='copy'"):
+    with pytest.raises(StoreError, match=r"not between 0\.01 and 100 long: .*; use pin='copy'"):
         PinnedStore(store, pin="scores").take_snapshot()
 
 
@@ -333,9 +333,9 @@ def test_bad_arguments() -> None:
         QdrantStore(client, "city")
     with pytest.raises(InvalidInput, match="has no dense vectors named 'face'"):
         QdrantStore(client, "city", vector_name="face")
-    with pytest.raises(InvalidInput, match=r"has named vectors \('a'\); say which"):
+    with pytest.raises(InvalidInput, match=r"has named vectors \('a'\); give one"):
         QdrantStore(client, "named")
-    with pytest.raises(InvalidInput, match="several vectors a record"):
+    with pytest.raises(InvalidInput, match="several vectors per record"):
         QdrantStore(client, "many")
     with pytest.raises(StoreError, match="'nobody' does not exist"):
         QdrantStore(client, "nobody")

@@ -76,7 +76,10 @@ class UsearchChecks(StoreChecks):
     @contextlib.contextmanager
     def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
         error = {"dropped": RuntimeError, "late": MemoryError}[kind]
-        with raising(patch, store._index, "search", "get", error=error), raising(patch, store, "_keys", error=error):
+        with (
+            raising(patch, store._index, "search", "get", error=error),
+            raising(patch, store, "_list_keys", error=error),
+        ):
             yield
 
 
@@ -239,11 +242,11 @@ class TestRefused:
     @pytest.mark.parametrize("metric", ["pearson", "divergence", "haversine"])
     def test_other_metrics(self, metric: str) -> None:
         index = usearch.Index(ndim=2 if metric == "haversine" else D, metric=metric, dtype="f32")
-        with pytest.raises(InvalidInput, match=f"by cos, ip or l2sq. Got one by {metric} instead"):
+        with pytest.raises(InvalidInput, match=f"by cos, ip or l2sq. Got {metric} instead"):
             UsearchStore(index)
 
     def test_bits(self) -> None:
-        with pytest.raises(InvalidInput, match="Got one by hamming instead"):
+        with pytest.raises(InvalidInput, match="Got hamming instead"):
             UsearchStore(usearch.Index(ndim=64, metric="hamming", dtype="b1"))
 
     @pytest.mark.parametrize("metric", ["ip", "l2sq"])
@@ -252,7 +255,7 @@ class TestRefused:
             UsearchStore(usearch.Index(ndim=D, metric=metric, dtype="i8"))
 
     def test_several_vectors_a_key(self) -> None:
-        with pytest.raises(InvalidInput, match="one vector a key; make the index with multi=False"):
+        with pytest.raises(InvalidInput, match="one vector per key; make the index with multi=False"):
             UsearchStore(usearch.Index(ndim=D, multi=True, dtype="f32"))
 
     @pytest.mark.parametrize("index", [None, "index.usearch", np.ones((2, 2)), usearch.Index, usearch.Indexes()])

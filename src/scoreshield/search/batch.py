@@ -121,7 +121,7 @@ class PerQuerySearch(BaseSearch):
     @property
     def dimension(self) -> int:
         store = self._records.store
-        return read_store(store, "telling its dimension", lambda: store.dimension)
+        return read_store(store, "giving its dimension", lambda: store.dimension)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -225,13 +225,13 @@ class IndexSearch(BaseIndexSearch):
         if self.index is not None:
             return self.index.release.dimension
         store = self._records.store
-        return read_store(store, "telling its dimension", lambda: store.dimension)
+        return read_store(store, "giving its dimension", lambda: store.dimension)
 
     def is_stale(self) -> bool | None:
         index, store = self.index, self._records.store
         if index is None:
             return self._read(self._records.is_stale)
-        return self._read(lambda: index.compare(lambda: read_store(store, "telling its state", store.state)))
+        return self._read(lambda: index.compare(lambda: read_store(store, "giving its state", store.state)))
 
     def check_before_refresh(self, check: Callable[[Names], None]) -> None:
         self._check = check

@@ -12,26 +12,25 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _files, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
-from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.stores.protocol import Convention, Records, StoreScores
+from scoreshield.stores.base import BaseStore, read_file_state
+from scoreshield.stores.protocol import Records, StoreScores
 
 
-class ArrayStore:
+class ArrayStore(BaseStore):
     """Embeddings in memory, or in a file that is mapped and never read whole.
 
-    Parameters
-    ----------
-    embeddings : an (n, d) array, of which a pinned copy is taken (a memory-mapped one is viewed); or the path of a .npy
-        file, which is mapped and viewed, or of a .npz or .parquet file, which is read. What is of another type than
-        float32 or float64 is copied.
-    ids : one a row; without them, the row numbers.
+    ``state`` detects another file, another size and another time of change. It does not detect changes that are made
+    in an array in place: call :meth:`mark_changed` then. A mapped file must be replaced (written beside and renamed),
+    never written over.
 
-    A file has changed when it, its size or its time of change is another. Changes made in an array in place are not
-    seen: say :meth:`mark_changed`. A mapped file must be replaced (written beside and renamed), never written over.
+    Args:
+        embeddings: An (n, d) array, of which a pinned copy is taken (a memory-mapped one is viewed). Or the path of a
+            .npy file, which is mapped and viewed, or of a .npz or .parquet file, which is read. An array of another
+            type than float32 or float64 is copied.
+        ids: One per row; without them, the row numbers.
     """
-
-    convention = Convention.COSINE
 
     @clear_frames_on_error
     @validate()
@@ -39,59 +38,44 @@ class ArrayStore:
         self._path = Path(embeddings) if isinstance(embeddings, str | Path) else None
         self.name = f"The array in {self._path.name}" if self._path is not None else "The array"
         self._array = None if self._path is not None else _embeddings.as_rows(embeddings)  # type: ignore[arg-type]
-        self._ids = None if ids is None else _as_list(ids)
-        self._told = 0
-        rows = self._rows()
+        self._ids = None if ids is None else _convert_ids(ids)
+        rows = self._read_rows()
         n, self._dimension = rows.shape
         self.zero_copy = isinstance(rows.base, np.memmap)  # and of a type that is scored as it is
         if self._ids is not None and len(self._ids) != n:
-            raise InvalidInput(f"ArrayStore takes one id a row, {n:,} of them; got {len(self._ids):,}.")
+            raise InvalidInput(f"ArrayStore takes one id per row, {n:,} of them; got {len(self._ids):,}.")
 
-    @property
-    def dimension(self) -> int:
-        return int(self._dimension)
-
-    def state(self) -> Hashable:
-        if self._path is None:
-            return self._told
-        try:
-            facts = self._path.stat()
-        except OSError:
-            raise StoreError(f"{self.name} is gone.") from None
-        return self._told, facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-    def mark_changed(self) -> None:
-        """Say that the array was written to in place."""
-        self._told += 1
+    def read_state(self) -> Hashable:
+        return None if self._path is None else read_file_state(self._path, self.name)
 
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
-        rows = self._rows()
+        rows = self._read_rows()
         values = _embeddings.scores(rows, query[None].astype(np.float64), "unit")[0]
-        return StoreScores(self._names(rows), values.astype(np.float32))
+        return StoreScores(self._list_names(rows), values.astype(np.float32))
 
     @clear_frames_on_error
     def ids(self) -> Sequence[Any]:
-        return self._names(self._rows())
+        return self._list_names(self._read_rows())
 
     @clear_frames_on_error
     def records(self) -> Records:
-        rows = self._rows()
-        return Records(self._names(rows), rows)
+        rows = self._read_rows()
+        return Records(self._list_names(rows), rows)
 
-    def _names(self, rows: NDArray[Any]) -> Sequence[Any]:
+    def _list_names(self, rows: NDArray[Any]) -> Sequence[Any]:
         return range(len(rows)) if self._ids is None else self._ids
 
-    def _rows(self) -> NDArray[Any]:
+    def _read_rows(self) -> NDArray[Any]:
         if self._path is None:
             assert self._array is not None
             return self._array
         return _embeddings.as_rows(_files.read_array(self._path, mapped=True))
 
 
-def _as_list(ids: Any) -> list[Any]:
+def _convert_ids(ids: Any) -> list[Any]:
     if isinstance(ids, np.ndarray) and ids.ndim == 1:
         return list(ids.tolist())
     if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
-        _validation.reject("ids", "a sequence, one id a row", ids)
+        _validation.reject("ids", "a sequence, one id per row", ids)
     return list(ids)

@@ -1,20 +1,20 @@
 """DuckDB tables and Parquet files as stores, both read by DuckDB.
 
-Scores come from ``SELECT id, array_cosine_similarity(vector, query)``, a full scan, in double precision: in single
+Scores come from ``SELECT id, array_cosine_similarity(vector, query)``, a full scan, in double precision. In single
 precision DuckDB's squares of very long vectors overflow, and it answers 0. A Parquet file is read by the same
 statements, rather than by PyArrow: only its two columns are read, a block at a time, and the scores are the engine's
 own and not recomputed from the vectors they are checked against.
 
-A database file may come from elsewhere. It is opened without access to other files, extensions or Python variables, its
-table must be a table whose columns are stored, and functions are named in full: a view or a computed column could read
-other files or change with every reading, and a macro of the file could stand in for a function of the engine.
+A database file may come from an attacker. It is opened without access to other files, extensions or Python variables.
+Its table must be a table whose columns are stored: a view or a computed column could read other files or change with
+every reading. Functions have their full names: a macro of the file could replace a function of the engine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,7 +27,8 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
+from scoreshield.stores.base import BaseStore, read_file_state, sort_ids
+from scoreshield.stores.protocol import Records, StoreScores, explain_missing_extra, read_store
 
 T = TypeVar("T")
 
@@ -45,78 +46,61 @@ _CLOSED: dict[str, Any] = {
 _LOCKED: dict[str, Any] = {"enable_external_access": "false", "lock_configuration": "true"}
 
 
-class _DuckStore(ABC):
-    """What a table and a file have in common; ``_relation`` is what stands after FROM."""
-
-    zero_copy = False
-    convention = Convention.COSINE
-    name: str
+class _DuckStore(BaseStore):
+    """What a table and a file have in common; ``_relation`` is what follows FROM."""
 
     def __init__(self, relation: str, id_column: str, vector_column: str) -> None:
         for parameter, column in (("id_column", id_column), ("vector_column", vector_column)):
             if not isinstance(column, str) or not column:
                 _validation.reject(parameter, "the name of a column", column)
         self._relation = relation
-        self._id, self._column = _quoted(id_column), _quoted(vector_column)
-        self._key, self._told = self._id, 0
+        self._id, self._column = _quote_name(id_column), _quote_name(vector_column)
+        self._key = self._id
         self._dimension = read_store(self, "being opened", lambda: self._read(self._measure))
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @abstractmethod
-    def state(self) -> Hashable:
-        """What tells that records changed."""
-
-    def mark_changed(self) -> None:
-        """Say that records were replaced, so that the next reading is of a new version."""
-        self._told += 1
 
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
         single, double = f"FLOAT[{self._dimension}]", f"DOUBLE[{self._dimension}]"
-        row = f"{self._column}::{single}::{double}"  # what overflows single precision is refused on the way
+        row = f"{self._column}::{single}::{double}"  # an overflow of single precision raises an error
         score = f"system.main.array_cosine_similarity({row}, ?::{double})"
         statement = f"SELECT {self._key} AS id, {score} AS score FROM {self._relation}"
-        ids, order, values = self._columns(statement, [query.tolist()])
+        ids, order, values = self._read_columns(statement, [query.tolist()])
         return StoreScores(ids, values.astype(np.float32)[order])
 
     @clear_frames_on_error
     def records(self) -> Records:
-        ids, order, lists = self._columns(
+        ids, order, lists = self._read_columns(
             f"SELECT {self._key} AS id, {self._column} AS vector FROM {self._relation}", []
         )
         if any(isinstance(row, np.ma.MaskedArray) for row in lists):
             raise StoreError(f"{self.name} has vectors with missing numbers; nothing was released.")
         if any(len(row) != self._dimension for row in lists):
-            raise self._mixed()
+            raise self._mixed_error()
         return Records(ids, np.stack([lists[i] for i in order]) if order else np.empty((0, self._dimension)))
 
-    def _columns(self, statement: str, values: list[Any]) -> tuple[list[Any], list[int], NDArray[Any]]:
-        """The ids in their own order, where each stands in the second column, and that column."""
+    def _read_columns(self, statement: str, values: list[Any]) -> tuple[list[Any], list[int], NDArray[Any]]:
+        """Read two columns: return the ids in their own order, the row of each, and the second column."""
         import duckdb
 
         def work(cursor: Any) -> Any:
             try:
                 return cursor.execute(statement, values).fetchnumpy()
             except duckdb.ConversionException:
-                raise self._mixed() from None
+                raise self._mixed_error() from None
 
         first, second = self._read(work).values()
         if not len(first):
-            raise StoreError(f"{self.name} holds no records.")
+            raise self._empty_error()
         if np.ma.getmaskarray(first).any() or np.ma.getmaskarray(second).any():
             raise StoreError(f"{self.name} has rows without an id or a vector; nothing was released.")
         ids = first.tolist() if self._key == self._id else [int(one) for one in first]
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        return [ids[i] for i in order], order, np.ma.getdata(second)
+        return *sort_ids(ids), np.ma.getdata(second)
 
-    def _mixed(self) -> StoreError:
+    def _mixed_error(self) -> StoreError:
         return StoreError(f"{self.name} mixes vectors of different lengths, or holds some that are no finite numbers.")
 
     def _measure(self, cursor: Any) -> int:
-        """The vectors' length, from the column's type or else from a row."""
+        """Read the number of entries of a vector, from the column's type or else from a row."""
         import duckdb
 
         try:
@@ -136,7 +120,7 @@ class _DuckStore(ABC):
         length += f" WHERE {self._column} IS NOT NULL LIMIT 1"
         row = cursor.execute(length).fetchone()
         if row is None:
-            raise StoreError(f"{self.name} holds no records.")
+            raise self._empty_error()
         if not row[0]:
             raise StoreError(f"{self.name} holds vectors of no numbers.")
         return int(row[0])
@@ -149,30 +133,34 @@ class _DuckStore(ABC):
             raise InvalidInput(f"{self.name}: the column {self._id} {must} for ids, not {kind}.")
 
     def _read(self, work: Callable[[Any], T]) -> T:
-        with self._cursor() as cursor:
+        with self._open_cursor() as cursor:
             return work(cursor)
 
     @abstractmethod
-    def _cursor(self) -> AbstractContextManager[Any]:
-        """Open for one reading."""
+    def _open_cursor(self) -> AbstractContextManager[Any]:
+        """Open a cursor for one reading."""
 
 
 class DuckDBStore(_DuckStore):
     """One table of a DuckDB database.
 
-    Parameters
-    ----------
-    database : an open connection, or the path of a file, which is opened for each reading and for reading only, so that
-        others may write to it in between. While this process itself writes to the file, give its connection.
-    table, schema : of the records. Through a connection, the table that its name means there at that moment (``USE``
-        may name a database and a schema); no temporary one, which the connection alone could read.
-    id_column, vector_column : the latter holds FLOAT or DOUBLE arrays, or lists of one length.
+    By a path, ``state`` detects every change, by the file and its log, which change with any table. Through a
+    connection it reads the table's own number, all ids with DuckDB's row numbers (a row gets a new one when its array
+    is replaced) and the last vectors. It detects every insert, update and delete, a table made anew, and a column
+    rewritten as a whole. It does not detect rows that are deleted and then inserted again in the same places under the
+    same ids with other vectors, after a CHECKPOINT freed their numbers, all between two readings: call
+    :meth:`mark_changed` then.
 
-    By a path, ``state`` sees every change, by the file and its log, which change with any table. Through a connection
-    it sees the table's own number, all ids with DuckDB's row numbers (a row gets a new one when its array is replaced)
-    and the last vectors: every insert, update and delete, a table made anew, a column rewritten as a whole. Not seen
-    are rows that are deleted and, after a CHECKPOINT gave their numbers back, come again in the same places under the
-    same ids with other vectors, all of it between two looks: call :meth:`mark_changed` then.
+    Args:
+        database: An open connection, or the path of a file. The file is opened for each reading and for reading only,
+            so that others may write to it in between. While this process itself writes to the file, give its
+            connection.
+        table: The table of the records. Through a connection, it is the table that the name means there at that moment
+            (``USE`` may name a database and a schema). It cannot be a temporary one, which only the connection itself
+            could read.
+        id_column: The column of the ids.
+        vector_column: The column of the vectors: FLOAT or DOUBLE arrays, or lists of one length.
+        schema: The schema of the table.
     """
 
     @clear_frames_on_error
@@ -186,7 +174,7 @@ class DuckDBStore(_DuckStore):
         *,
         schema: str | None = None,
     ) -> None:
-        duckdb = _duckdb("DuckDBStore")
+        duckdb = _import_duckdb("DuckDBStore")
         self._connection = database if isinstance(database, duckdb.DuckDBPyConnection) else None
         self._path = Path(database) if isinstance(database, str | Path) else None
         if self._connection is None and self._path is None:
@@ -197,43 +185,46 @@ class DuckDBStore(_DuckStore):
         self.name = "The DuckDB table " + ".".join(parts)
         self._place: list[Any] = [None, schema, table]
         if self._connection is not None:
-            self._place = parts = self._resolved(schema, table)
-        super().__init__(".".join(map(_quoted, parts)), id_column, vector_column)
+            self._place = parts = self._resolve_table(schema, table)
+        super().__init__(".".join(map(_quote_name, parts)), id_column, vector_column)
         read_store(self, "being opened", self.state)
 
-    def state(self) -> Hashable:
+    def read_state(self) -> Hashable:
         if self._path is not None:
             log = self._path.with_name(self._path.name + ".wal")
-            return _facts(self._path, self.name), _facts(log, self.name) if log.exists() else None, self._told
-        return self._read(self._seen), self._told
+            return read_file_state(self._path, self.name), read_file_state(log, self.name) if log.exists() else None
+        return self._read(self._read_table_state)
 
-    def _seen(self, cursor: Any) -> Hashable:
+    def _read_table_state(self, cursor: Any) -> Hashable:
         import duckdb
 
         number = cursor.execute(
             "SELECT table_oid FROM duckdb_tables() WHERE (database_name, schema_name, table_name) = (?, ?, ?)",
             self._place,
         ).fetchone()
-        # DuckDB joins the hashes of several values by xor; hashed once more, a sum of them shows swaps too.
+        # DuckDB joins the hashes of several values by xor; hashed once more, a swap of two values shows too.
         rows = f"SELECT count(*), max(rowid), bit_xor(hash(hash(rowid, {self._id}))) FROM {self._relation}"
         last = f"SELECT bit_xor(hash(hash(rowid, {self._column}))) FROM {self._relation} WHERE rowid > ?"
         try:
             count, end, ids = cursor.execute(rows).fetchone()
             (vectors,) = cursor.execute(last, [(end or 0) - _SAMPLE]).fetchone()
         except duckdb.BinderException:
-            raise InvalidInput(f"{self.name} must be a table; a view does not tell when it changes.") from None
+            raise InvalidInput(f"{self.name} must be a table; a view does not show when it changes.") from None
         except duckdb.CatalogException:
             raise StoreError(f"{self.name} does not exist.") from None
         return number, count, end, ids, vectors
 
-    def _resolved(self, schema: str | None, table: str) -> list[str]:
-        """The database, schema and table that the name means on the connection: its cursors know no ``USE``."""
+    def _resolve_table(self, schema: str | None, table: str) -> list[str]:
+        """Find the database, schema and table that the name means on the connection: its cursors ignore ``USE``."""
         import duckdb
 
         assert self._connection is not None
         names = "SELECT database_name, schema_name, table_name, temporary FROM duckdb_tables() "
-        meant = f"lower(table_name) = lower({_literal(table)}) AND (temporary OR (database_name = current_database() "
-        where = f"WHERE {meant} AND lower(schema_name) = lower({_literal(schema) if schema else 'current_schema()'})))"
+        place = _quote_text(schema) if schema else "current_schema()"
+        where = (
+            f"WHERE lower(table_name) = lower({_quote_text(table)}) AND (temporary OR "
+            f"(database_name = current_database() AND lower(schema_name) = lower({place})))"
+        )
         try:
             found = self._connection.query(names + where).fetchall()
             (here,) = self._connection.query("SELECT current_database(), current_schema()").fetchall()
@@ -248,10 +239,10 @@ class DuckDBStore(_DuckStore):
         return lasting[0] if lasting else [here[0], schema or here[1], table]
 
     @contextlib.contextmanager
-    def _cursor(self) -> Iterator[Any]:
+    def _open_cursor(self) -> Iterator[Any]:
         if self._path is None:
             assert self._connection is not None
-            # A connection serves one thread at a time; each of its cursors is one of its own.
+            # A connection serves one thread at a time, and each of its cursors is a connection of its own.
             with contextlib.closing(self._connection.cursor()) as cursor:
                 self._check_table(cursor)
                 yield cursor
@@ -265,38 +256,38 @@ class DuckDBStore(_DuckStore):
             yield connection
 
     def _check_table(self, cursor: Any) -> None:
-        """Raise where the name is not that of a table with stored columns."""
+        """Raise an error where the name is not that of a table with stored columns."""
         database, schema, table = self._place
         where = (
-            f"WHERE lower(table_name) = lower({_literal(table)}) AND database_name = "
-            f"{_literal(database) if database else 'current_database()'} AND lower(schema_name) = "
-            f"lower({_literal(schema) if schema else 'current_schema()'})"
+            f"WHERE lower(table_name) = lower({_quote_text(table)}) AND database_name = "
+            f"{_quote_text(database) if database else 'current_database()'} AND lower(schema_name) = "
+            f"lower({_quote_text(schema) if schema else 'current_schema()'})"
         )
-        made = cursor.execute(f"SELECT sql FROM system.main.duckdb_tables() {where}").fetchone()
-        if made is None:
+        row = cursor.execute(f"SELECT sql FROM system.main.duckdb_tables() {where}").fetchone()
+        if row is None:
             views = f"SELECT view_name FROM system.main.duckdb_views() {where.replace('table_name', 'view_name', 1)}"
             if cursor.execute(views).fetchone() is not None:
-                raise InvalidInput(f"{self.name} must be a table; a view does not tell when it changes.")
+                raise InvalidInput(f"{self.name} must be a table; a view does not show when it changes.")
             raise StoreError(f"{self.name} does not exist.")
-        if "GENERATED ALWAYS AS" in made[0].upper():
+        if "GENERATED ALWAYS AS" in row[0].upper():
             raise InvalidInput(f"{self.name} must store its columns; a generated one may change with every reading.")
 
 
 class ParquetStore(_DuckStore):
     """One Parquet file.
 
-    Parameters
-    ----------
-    path : of the file.
-    id_column, vector_column : the latter holds lists of one length of single or double precision.
+    ``state`` reads the file's identity, size and time of change.
 
-    ``state`` sees the file's identity, size and time of change.
+    Args:
+        path: The path of the file.
+        id_column: The column of the ids.
+        vector_column: The column of the vectors: lists of one length, of single or double precision.
     """
 
     @clear_frames_on_error
     @validate()
     def __init__(self, path: str | Path, id_column: str = "id", vector_column: str = "embedding") -> None:
-        _duckdb("ParquetStore")
+        _import_duckdb("ParquetStore")
         if not isinstance(path, str | Path):
             _validation.reject("path", "the path of a file", path)
         self._path = Path(path)
@@ -304,44 +295,36 @@ class ParquetStore(_DuckStore):
         if not self._path.is_file():
             raise StoreError(f"{self.name} does not exist.")
         self._pattern = glob.escape(str(self._path.absolute()))  # DuckDB takes patterns
-        source = f"system.main.read_parquet({_literal(self._pattern)}, hive_partitioning = false)"
+        source = f"system.main.read_parquet({_quote_text(self._pattern)}, hive_partitioning = false)"
         super().__init__(source, id_column, vector_column)
 
-    def state(self) -> Hashable:
-        return _facts(self._path, self.name), self._told
+    def read_state(self) -> Hashable:
+        return read_file_state(self._path, self.name)
 
     @contextlib.contextmanager
-    def _cursor(self) -> Iterator[Any]:
+    def _open_cursor(self) -> Iterator[Any]:
         import duckdb
 
-        _facts(self._path, self.name)
+        read_file_state(self._path, self.name)
         with contextlib.closing(duckdb.connect(config=_CLOSED)) as connection:
-            allowed = ", ".join(_literal(name) for name in (str(self._path.absolute()), self._pattern))
+            allowed = ", ".join(_quote_text(name) for name in (str(self._path.absolute()), self._pattern))
             connection.execute(f"SET allowed_paths = [{allowed}]")
             for name, value in _LOCKED.items():
                 connection.execute(f"SET {name} = {value}")
             yield connection
 
 
-def _duckdb(what: str) -> Any:
+def _import_duckdb(feature: str) -> Any:
     try:
         import duckdb
     except ImportError:
-        raise explain_missing_extra("duckdb", what) from None
+        raise explain_missing_extra("duckdb", feature) from None
     return duckdb
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(text: str) -> str:
+def _quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _facts(path: Path, name: str) -> tuple[int, int, int]:
-    try:
-        facts = path.stat()
-    except OSError:
-        raise StoreError(f"{name} is gone.") from None
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns

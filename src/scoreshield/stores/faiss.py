@@ -1,9 +1,9 @@
-"""FAISS indexes as a store: those that keep every vector, read as they are, whatever they search by.
+"""FAISS indexes that keep every vector, as a store.
 
 A flat index is viewed, not copied; so is the flat storage under HNSW and NSG, and the vectors kept beside codes by
-``RFlat``. IVF lists are read one by one, never through the quantiser, which may be approximate itself: nothing in the
-index changes, and no direct map is made. What an approximate index would find plays no part. Half-precision codes are
-decoded. Everything else is refused: codes of a codebook that was trained on other records would let one record move the
+``RFlat``. IVF lists are read one by one, never through the quantiser, which may be approximate itself. Nothing in the
+index changes, and no direct map is made. The approximate search is not used. Half-precision codes are decoded. Every
+other index raises an error: with codes of a codebook that was trained on other records, one record could move the
 scores of others.
 """
 
@@ -22,7 +22,8 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra
+from scoreshield.stores.base import BaseStore
+from scoreshield.stores.protocol import Records, StoreScores, explain_missing_extra
 
 _FLAT = ("IndexFlat", "IndexFlatIP", "IndexFlatL2")
 _MAPPED = ("IndexIDMap", "IndexIDMap2")
@@ -33,73 +34,72 @@ _SAMPLE = 16  # rows that a state looks at
 _PAGE = 4_096  # rows that are decoded at a time
 
 
-class FaissStore:
+class FaissStore(BaseStore):
     """A FAISS index of float vectors.
 
-    Parameters
-    ----------
-    index : flat, HNSW or NSG over flat, IVF with flat lists, half-precision scalar quantiser, any of them under an
-        IDMap; by inner product or L2. Lengths are divided out: what is released is cosines.
-    ids : names for FAISS's own numbers 0, 1, ..., for an index without an IDMap; without them, those numbers. A list
-        may grow along with the index. FAISS moves later records up when one is removed, so after any change but an
-        addition the ids are refused until they are given again, by :meth:`mark_changed`; an IDMap moves its ids along.
-        IVF lists keep their numbers, and have no such trouble.
+    Scores are computed from the vectors, so both metrics give cosines.
 
-    ``state`` sees the number of records, all ids of an IDMap or of IVF lists, and some of the vectors, the last one
-    among them: FAISS closes the gap that a removal leaves and adds at the end, so both are seen. A vector that is
-    written over in place may not be: then say :meth:`mark_changed`. As with FAISS itself, nothing may be added while
-    another thread searches.
+    ``state`` reads the number of records, all ids of an IDMap or of IVF lists, and some of the vectors, the last one
+    among them. FAISS closes the gap that a removal leaves and adds at the end, so it detects both. It may not detect a
+    vector that is written over in place: call :meth:`mark_changed` then. As with FAISS itself, nothing may be added
+    while another thread searches.
+
+    Args:
+        index: Flat, HNSW or NSG over flat, IVF with flat lists, half-precision scalar quantiser, any of them under an
+            IDMap; by inner product or L2. Vectors are divided by their lengths: cosines are released.
+        ids: Names for FAISS's own numbers 0, 1, ..., for an index without an IDMap; without them, those numbers. A
+            list may grow along with the index. FAISS moves later records up when one is removed, so after any change
+            but an addition the ids raise an error until :meth:`mark_changed` gives them again. An IDMap moves its ids
+            along, and IVF lists keep their numbers.
     """
-
-    convention = Convention.COSINE  # by either metric: scores are computed from the vectors
 
     @clear_frames_on_error
     @validate()
     def __init__(self, index: Any, ids: Sequence[Any] | None = None) -> None:
-        faiss = _faiss()
+        faiss = _import_faiss()
         if not isinstance(index, faiss.Index):
             _validation.reject("index", "a FAISS index of float vectors", index)
         self.name = f"The FAISS index ({type(index).__name__})"
-        self._index = index  # held: what lies inside it is its own
-        self._told = 0
-        inside, self._id_map = _inside(faiss, index)
+        self._index = index  # a reference keeps the vectors inside it alive
+        self._dimension = int(index.d)
+        inside, self._id_map = _find_vectors(faiss, index)
         _check_metric(faiss, inside)
         self._vectors: _Lists | _Rows = (
-            _Lists(faiss, inside) if _name(inside) == "IndexIVFFlat" else _Rows(faiss, inside)
+            _Lists(faiss, inside) if _read_kind(inside) == "IndexIVFFlat" else _Rows(faiss, inside)
         )
         self.zero_copy = self._vectors.zero_copy
         self._ids: Sequence[Any] | None = None
-        self._named: tuple[int, int] = (0, 0)
+        self._state_of_ids: tuple[int, int] = (0, 0)
         if ids is not None:
             self._name_all(ids)
 
-    @property
-    def dimension(self) -> int:
-        return int(self._index.d)
-
-    def state(self) -> Hashable:
-        mapped = None if self._id_map is None else hash(self._id_map().tobytes())
-        return self._told, mapped, self._vectors.state()
+    def read_state(self) -> Hashable:
+        mapping = None if self._id_map is None else hash(self._id_map().tobytes())
+        return mapping, self._vectors.state()
 
     @validate()
     def mark_changed(self, ids: Sequence[Any] | None = None) -> None:
-        """Say that vectors were written over in place or, with ``ids``, what the records are called now."""
+        """Report that vectors were written over in place.
+
+        Args:
+            ids: The names of the records now, for an index that was opened with ``ids``.
+        """
         if ids is not None:
             self._name_all(ids)
-        self._told += 1
+        super().mark_changed()
 
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
-        """The cosines of all records, each from its own vector as it is kept; a page of vectors is held at a time."""
-        names = self._names(self._vectors.numbers())
-        return StoreScores(names, self._vectors.in_order(self._cosines(query[None].astype(np.float64))))
+        """Compute the cosine of each record from its own vector, a page of vectors at a time."""
+        names = self._list_names(self._vectors.numbers())
+        return StoreScores(names, self._vectors.sort(self._compute_cosines(query[None].astype(np.float64))))
 
     @clear_frames_on_error
     def records(self) -> Records:
-        return Records(self._names(self._vectors.numbers()), self._vectors.all())
+        return Records(self._list_names(self._vectors.numbers()), self._vectors.all())
 
-    def _cosines(self, query: NDArray[np.float64]) -> NDArray[np.float32]:
-        """In the order in which the vectors lie."""
+    def _compute_cosines(self, query: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Compute the cosines in the order of the vectors in memory."""
         out, done = np.full(int(self._index.ntotal), np.nan, dtype=np.float32), 0
         for page in self._vectors.pages():
             try:
@@ -115,26 +115,26 @@ class FaissStore:
         if isinstance(ids, np.ndarray) and ids.ndim == 1:
             ids = ids.tolist()
         if isinstance(ids, str | bytes | bytearray) or not isinstance(ids, Sequence):
-            _validation.reject("ids", "a sequence, one id a record", ids)
+            _validation.reject("ids", "a sequence, one id per record", ids)
         if self._id_map is not None:
             raise InvalidInput(f"{self.name} has ids of its own; leave 'ids' out.")
         self._ids = ids
         if isinstance(self._vectors, _Rows):
-            self._named = self._vectors.state()
+            self._state_of_ids = self._vectors.state()
 
-    def _names(self, numbers: NDArray[np.int64]) -> Sequence[Any]:
-        """Numbers as FAISS has them, as ids: those of the map, the given ones, or themselves."""
+    def _list_names(self, numbers: NDArray[np.int64]) -> Sequence[Any]:
+        """Convert FAISS's numbers to ids: those of the map, the given ones, or the numbers themselves."""
         if self._ids is None:
             return (numbers if self._id_map is None else self._id_map()[numbers]).data
-        if isinstance(self._vectors, _Rows) and not self._vectors.begins_as(self._named):
+        if isinstance(self._vectors, _Rows) and not self._vectors.begins_with(self._state_of_ids):
             raise StoreError(
                 f"{self.name} changed otherwise than at its end, so the given ids may be of other records now; nothing "
-                "was released: give them again by mark_changed(ids), or use an IDMap."
+                "was released: give them again with mark_changed(ids), or use an IDMap."
             )
         if len(self._ids) != len(numbers) or (len(numbers) and numbers.max() >= len(self._ids)):
             raise StoreError(f"{self.name} holds {len(numbers):,} records, and {len(self._ids):,} ids were given.")
         if isinstance(self._vectors, _Rows):
-            self._named = self._vectors.state()  # what was added at the end has its ids too, from now on
+            self._state_of_ids = self._vectors.state()  # records that were added at the end have ids now
             return self._ids
         return [self._ids[number] for number in numbers]
 
@@ -144,7 +144,7 @@ class _Rows:
 
     def __init__(self, faiss: Any, index: Any) -> None:
         self._faiss, self._index = faiss, index
-        self.zero_copy = _name(index) in _FLAT
+        self.zero_copy = _read_kind(index) in _FLAT
 
     def numbers(self) -> NDArray[np.int64]:
         return np.arange(self._index.ntotal)
@@ -156,7 +156,7 @@ class _Rows:
         if not self.zero_copy:
             decoded: NDArray[np.float32] = self._index.reconstruct_n(0, n)
             return decoded
-        # Taken anew each time, and never kept: adding records moves them.
+        # The view is taken anew each time, because adding records moves them.
         view: NDArray[np.float32] = self._faiss.rev_swig_ptr(self._index.get_xb(), n * d).reshape(n, d)
         view.flags.writeable = False
         return view
@@ -169,24 +169,24 @@ class _Rows:
             for start in range(0, n, _PAGE):
                 yield self._index.reconstruct_n(start, min(_PAGE, n - start))
 
-    def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def sort(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values
 
     def state(self) -> tuple[int, int]:
         n = int(self._index.ntotal)
-        return n, self._sample(n)
+        return n, self._hash_sample(n)
 
-    def begins_as(self, state: tuple[int, int]) -> bool:
-        """Whether nothing but additions came since then, as far as the sample tells."""
+    def begins_with(self, state: tuple[int, int]) -> bool:
+        """Check that records were only added since then, as far as the sample shows."""
         n, sample = state
-        return n <= int(self._index.ntotal) and self._sample(n) == sample
+        return n <= int(self._index.ntotal) and self._hash_sample(n) == sample
 
-    def _sample(self, n: int) -> int:
-        """Of the first n rows, the last of them included: whatever is removed before it moves it."""
+    def _hash_sample(self, n: int) -> int:
+        """Hash some of the first n rows. The last one is among them, because every removal before it moves it."""
         if not n:
             return 0
-        seen = np.unique(np.linspace(0, n - 1, _SAMPLE).astype(np.int64))
-        return hash(self._index.reconstruct_batch(seen).tobytes())
+        sample = np.unique(np.linspace(0, n - 1, _SAMPLE).astype(np.int64))
+        return hash(self._index.reconstruct_batch(sample).tobytes())
 
 
 class _Lists:
@@ -198,30 +198,30 @@ class _Lists:
         self._faiss, self._index = faiss, index
 
     def numbers(self) -> NDArray[np.int64]:
-        numbers = self._as_they_lie()
+        numbers = self._read_numbers()
         numbers.sort()
         return numbers
 
     def all(self) -> NDArray[np.float32]:
-        numbers, done = self._as_they_lie(), 0
+        numbers, done = self._read_numbers(), 0
         places = np.empty(len(numbers), dtype=np.int64)
         places[np.argsort(numbers, kind="stable")] = np.arange(len(numbers))
         rows = np.empty((len(numbers), int(self._index.d)), dtype=np.float32)
-        for ids, part in self._lists():
+        for ids, part in self._read_lists():
             rows[places[done : done + len(ids)]] = part
             done += len(ids)
         return rows
 
     def pages(self) -> Iterator[NDArray[np.float32]]:
-        for _, part in self._lists():
+        for _, part in self._read_lists():
             yield part
 
-    def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return values[np.argsort(self._as_they_lie(), kind="stable")]
+    def sort(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values[np.argsort(self._read_numbers(), kind="stable")]
 
-    def _as_they_lie(self) -> NDArray[np.int64]:
-        found = [ids.copy() for ids, _ in self._lists()]
-        numbers: NDArray[np.int64] = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    def _read_numbers(self) -> NDArray[np.int64]:
+        parts = [ids.copy() for ids, _ in self._read_lists()]
+        numbers: NDArray[np.int64] = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         if len(numbers) != self._index.ntotal:  # FAISS puts such vectors into no list
             raise StoreError(
                 f"An IndexIVFFlat counts {self._index.ntotal:,} records and holds {len(numbers):,}: the others have "
@@ -230,10 +230,10 @@ class _Lists:
         return numbers
 
     def state(self) -> Hashable:
-        return tuple(hash(ids.tobytes() + part[-1].tobytes()) for ids, part in self._lists())
+        return tuple(hash(ids.tobytes() + part[-1].tobytes()) for ids, part in self._read_lists())
 
-    def _lists(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The ids and vectors of each list that is not empty, as views that do not outlive the step."""
+    def _read_lists(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Read the ids and vectors of each list that is not empty, as views that are valid for one step."""
         lists, d = self._index.invlists, int(self._index.d)
         for number in range(int(self._index.nlist)):
             size = int(lists.list_size(number))
@@ -245,50 +245,51 @@ class _Lists:
                 lists.release_codes(number, codes)
 
 
-def _faiss() -> Any:
+def _import_faiss() -> Any:
     try:
         return import_module("faiss")
     except ImportError:
         raise explain_missing_extra("faiss", "FaissStore") from None
 
 
-def _name(index: Any) -> str:
+def _read_kind(index: Any) -> str:
     return type(index).__name__
 
 
-def _inside(faiss: Any, index: Any) -> tuple[Any, Callable[[], NDArray[np.int64]] | None]:
-    """What holds the vectors, and the ids where there is a map of them; or a refusal that says why."""
-    if _name(index).startswith("Gpu"):
+def _find_vectors(faiss: Any, index: Any) -> tuple[Any, Callable[[], NDArray[np.int64]] | None]:
+    """Find the index that holds the vectors, and the ids where there is a map of them; or raise an error."""
+    if _read_kind(index).startswith("Gpu"):
         raise InvalidInput(
-            f"A {_name(index)} keeps its vectors on a GPU; give FaissStore faiss.index_gpu_to_cpu(index)."
+            f"A {_read_kind(index)} keeps its vectors on a GPU; give FaissStore faiss.index_gpu_to_cpu(index)."
         )
     inside = faiss.downcast_index(index)
-    name = _name(inside)
+    name = _read_kind(inside)
     if name in _MAPPED:
-        deeper, nested = _inside(faiss, inside.index)
+        deeper, nested = _find_vectors(faiss, inside.index)
         if nested is not None:
             raise InvalidInput("An IDMap inside an IDMap is not read; use one.")
         return deeper, lambda: faiss.vector_to_array(inside.id_map)
     if name in _GRAPHS:
-        return _inside(faiss, inside.storage)
+        return _find_vectors(faiss, inside.storage)
     if name in _REFINED:
-        return _inside(faiss, inside.refine_index)
-    if name == "IndexScalarQuantizer" and inside.sq.qtype in _per_record(faiss):
+        return _find_vectors(faiss, inside.refine_index)
+    if name == "IndexScalarQuantizer" and inside.sq.qtype in _list_untrained(faiss):
         return inside, None
     if name == "IndexIVFFlat" and inside.invlists.code_size == 4 * inside.d:
         return inside, None
     if name in _FLAT:
         return inside, None
-    raise InvalidInput(f"An {name} {_why(name)}; use one that keeps the vectors: Flat, HNSW, IVF with Flat, SQfp16.")
+    reason = _explain_rejection(name)
+    raise InvalidInput(f"An {name} {reason}; use one that keeps the vectors: Flat, HNSW, IVF with Flat, SQfp16.")
 
 
-def _per_record(faiss: Any) -> list[int]:
-    """The scalar quantisers that learn nothing from other records; older versions have no bf16."""
+def _list_untrained(faiss: Any) -> list[int]:
+    """List the scalar quantisers that learn nothing from other records; older versions have no bf16."""
     names = ("QT_fp16", "QT_bf16")
     return [getattr(faiss.ScalarQuantizer, name) for name in names if hasattr(faiss.ScalarQuantizer, name)]
 
 
-def _why(name: str) -> str:
+def _explain_rejection(name: str) -> str:
     if name == "IndexPreTransform":
         return (
             "changes vectors before it keeps them, by a transform that may be trained on other records, so that one "
@@ -304,4 +305,4 @@ def _why(name: str) -> str:
 
 def _check_metric(faiss: Any, index: Any) -> None:
     if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
-        raise InvalidInput(f"An {_name(index)} by another metric than inner product or L2 gives no cosines.")
+        raise InvalidInput(f"An {_read_kind(index)} by another metric than inner product or L2 gives no cosines.")

@@ -2,7 +2,7 @@
 
 Scores are LanceDB's own cosine distances, by a flat search that bypasses any vector index and asks for more records
 than there are, so that none is chosen by its score. LanceDB squares lengths in single precision, which holds lengths
-from about 1e-19 to 1e19: beyond, it answers 1 or infinity (lancedb 0.40), so lengths are looked at before scores are.
+from about 1e-19 to 1e19. Beyond, it answers 1 or infinity (lancedb 0.40), so lengths are checked before scores are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.stores.base import BaseStore, sort_ids
 from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
 
 #: Of the lengths whose squares single precision holds with all their digits.
@@ -26,22 +27,23 @@ _SHORTEST, _LONGEST = 1e-18, 1e18
 _PAGE = 10_000
 
 
-class LanceStore:
+class LanceStore(BaseStore):
     """One LanceDB table.
 
-    Parameters
-    ----------
-    table : as ``open_table`` gives it.
-    id_column, vector_column : the latter holds lists of one fixed size, of half, single or double precision.
+    ``state`` is the table's version, which every change increases, and the identity of its folder. A table that is
+    dropped and made again begins at version 1; where the table is in no folder of this machine, the version's time
+    shows that. For changes that are not detected, call :meth:`mark_changed`.
 
-    ``state`` is the table's version, which every change makes anew, and the identity of its folder, or, where it is in
-    no folder of this machine, the version's time: a table dropped and made again begins at version 1. What else is not
-    seen is said by :meth:`mark_changed`. The table object sees what is written through it at
-    once, and what others write as its connection's ``read_consistency_interval`` says: with
-    ``lancedb.connect(uri, read_consistency_interval=timedelta(0))`` at once too, without it never.
+    The table object sees at once what is written through it. It sees what others write as its connection's
+    ``read_consistency_interval`` says: at once with ``lancedb.connect(uri, read_consistency_interval=timedelta(0))``,
+    and never without it.
+
+    Args:
+        table: As ``open_table`` returns it.
+        id_column: The column of the ids.
+        vector_column: The column of the vectors: lists of one fixed size, of half, single or double precision.
     """
 
-    zero_copy = False
     convention = Convention.COSINE_DISTANCE
 
     @clear_frames_on_error
@@ -66,18 +68,10 @@ class LanceStore:
             must = "must hold lists of one fixed size of floating-point numbers"
             raise InvalidInput(f"{self.name}: the column {vector_column!r} {must}, not {kind}.")
         self._dimension = int(kind.list_size)
-        self._told, self._fit = 0, None  # type: tuple[int, Hashable]
+        self._checked_state: Hashable = None
 
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    def state(self) -> Hashable:
-        return int(self._table.version), self._identity(), self._told
-
-    def mark_changed(self) -> None:
-        """Say that records were replaced, so that the next reading is of a new version."""
-        self._told += 1
+    def read_state(self) -> Hashable:
+        return int(self._table.version), self._read_identity()
 
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
@@ -91,9 +85,9 @@ class LanceStore:
             .limit(n + 1)  # of n + 1 records, the n best would be a choice by true score
             .to_arrow()
         )
-        if len(found) != n:  # a zero vector or none at all has no distance, and is left out
-            raise StoreError(f"{self.name} gave {len(found):,} scores for {n:,} records; nothing was released.")
-        ids, order = self._sorted(found)
+        # LanceDB leaves out a zero vector and a missing one, which have no distance.
+        self._check_count(len(found), n, "scores")
+        ids, order = self._sort(found)
         values = found.column("_distance").to_numpy().astype(np.float32)
         return StoreScores(ids, values[order])
 
@@ -101,9 +95,8 @@ class LanceStore:
     def records(self) -> Records:
         n = self._count()
         found = self._table.search().select([self._id, self._column]).limit(n + 1).to_arrow()
-        if len(found) != n:
-            raise StoreError(f"{self.name} gave {len(found):,} vectors for {n:,} records; nothing was released.")
-        ids, order = self._sorted(found)
+        self._check_count(len(found), n, "vectors")
+        ids, order = self._sort(found)
         vectors = found.column(self._column).combine_chunks()
         flat = vectors.flatten()
         if vectors.null_count or flat.null_count:
@@ -111,16 +104,16 @@ class LanceStore:
         rows = flat.to_numpy(zero_copy_only=False).reshape(n, self._dimension)
         return Records(ids, rows[order])
 
-    def _identity(self) -> Hashable:
+    def _read_identity(self) -> Hashable:
         with contextlib.suppress(OSError):
             facts = Path(self._table.uri).stat()
             return facts.st_ino, facts.st_mtime_ns
-        return str(max(one["timestamp"] for one in self._table.list_versions()))  # 0.3 ms a version
+        return str(max(one["timestamp"] for one in self._table.list_versions()))  # 0.3 ms per version
 
     def _check_lengths(self) -> None:
-        """Once a state: LanceDB's answers do not tell a length that it cannot square from a right angle."""
+        """Check the lengths, once per state: LanceDB answers a length that it cannot square like a right angle."""
         state = self.state()
-        if state == self._fit:
+        if state == self._checked_state:
             return
         for page in self._table.search().select([self._column]).limit(self._count()).to_batches(_PAGE):
             vectors = page.column(0)
@@ -135,18 +128,17 @@ class LanceStore:
                     f"{self.name} has vectors that are zero or not finite numbers, or whose lengths LanceDB cannot "
                     "square; use pin='copy'."
                 )
-        self._fit = state
+        self._checked_state = state
 
     def _count(self) -> int:
         n = int(self._table.count_rows())
         if not n:
-            raise StoreError(f"{self.name} holds no records.")
+            raise self._empty_error()
         return n
 
-    def _sorted(self, found: Any) -> tuple[list[Any], list[int]]:
-        """The ids in their own order, and where each stands in what was found."""
-        ids = found.column(self._id).to_pylist()
+    def _sort(self, rows: Any) -> tuple[list[Any], list[int]]:
+        """Sort the ids of the rows: return them in their own order, and the row of each."""
+        ids = rows.column(self._id).to_pylist()
         if any(one is None for one in ids):
             raise StoreError(f"{self.name} has rows without an id; nothing was released.")
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        return [ids[i] for i in order], order
+        return sort_ids(ids)

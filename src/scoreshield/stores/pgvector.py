@@ -1,10 +1,11 @@
 """A PostgreSQL table with a pgvector column as a store.
 
 Scores come from ``SELECT id, embedding <#> query, vector_norm(embedding) FROM table``. Without ORDER BY and LIMIT no
-approximate index can answer it, so every row is scored, exactly and by itself. The cosine is the inner product (whose
-negative ``<#>`` is) over the length, which pgvector computes in double precision; its own cosine distance ``<=>`` adds
-squares in single precision and answers 0 or 1 for vectors that are very long or very short. Vectors travel in
-pgvector's binary form: the dimension and an unused number, two bytes each, then the numbers, with the high byte first.
+approximate index can answer it, so every row is scored, exactly and by itself. ``<#>`` is the negative of the inner
+product. The cosine is the inner product over the length, which pgvector computes in double precision. Its own cosine
+distance ``<=>`` adds squares in single precision, and answers 0 or 1 for vectors that are very long or very short.
+Vectors are sent in pgvector's binary form: the dimension and an unused number, two bytes each, then the numbers, with
+the high byte first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput, StoreError
-from scoreshield.stores.protocol import Convention, Records, StoreScores, explain_missing_extra, read_store
+from scoreshield.stores.base import BaseStore, sort_ids
+from scoreshield.stores.protocol import Records, StoreScores, explain_missing_extra, read_store
 
 T = TypeVar("T")
 
@@ -56,36 +58,37 @@ FROM pg_stat_all_tables WHERE relid = to_regclass(%s)
 """
 
 
-class _Facts(NamedTuple):
+class _TableFacts(NamedTuple):
     oid: int
-    counted: bool  # by the server, in one place
-    readable: bool
+    has_counters: bool  # of the server, in one place
+    is_table: bool
     type: str | None
     namespace: str | None
     modifier: int
     has_id: bool
 
 
-class PgVectorStore:
+class PgVectorStore(BaseStore):
     """One table of a PostgreSQL database.
 
-    Parameters
-    ----------
-    source : a ``postgresql://`` address, or a function that opens a psycopg connection, which the store then owns.
-    table, schema : of the records; without a schema, the first on the search path.
-    id_column, vector_column : the latter of type vector or halfvec.
-    watch : how ``state`` sees changes. ``"counters"`` are the server's own, of inserts, updates and deletes: 1 ms, and
-        up to ten seconds late, as PostgreSQL holds back those of a session that goes idle. ``"rows"`` reads every row's
-        version: exact, and 60 to 90 ms for 100,000 rows of 384 numbers. Rows are also read where there are no counters:
-        on a standby, with ``track_counts`` off, for partitioned tables.
-    statement_timeout, connect_timeout : in seconds. A server that has not answered a statement five seconds after its
-        time is given up by the client. The latter is for an address.
+    One connection is kept and used by one thread at a time. Where the server closed it between two readings, the store
+    connects again.
 
-    One connection is kept and used by one thread at a time. A server that hung up between two readings is asked again.
+    Args:
+        source: A ``postgresql://`` address, or a function that opens a psycopg connection, which the store then owns.
+        table: The table of the records.
+        id_column: The column of the ids.
+        vector_column: The column of the vectors, of type vector or halfvec.
+        schema: The schema of the table; without it, the first one on the search path.
+        watch: How ``state`` detects changes. ``"counters"`` are the server's own, of inserts, updates and deletes.
+            They take 1 ms, and are up to ten seconds late, because PostgreSQL holds back those of a session that goes
+            idle. ``"rows"`` reads every row's version: it is exact, and takes 60 to 90 ms for 100,000 rows of 384
+            numbers. Rows are also read where there are no counters: on a standby, with ``track_counts`` off, for
+            partitioned tables.
+        statement_timeout: Seconds that the server may take for a statement. The client waits five seconds longer, and
+            then ends the connection.
+        connect_timeout: Seconds to wait for a connection, where ``source`` is an address.
     """
-
-    zero_copy = False
-    convention = Convention.COSINE
 
     @clear_frames_on_error  # an address may hold a password
     @validate()
@@ -97,7 +100,7 @@ class PgVectorStore:
         vector_column: str = "embedding",
         *,
         schema: str | None = None,
-        watch: str = "counters",
+        watch: Watch = "counters",
         statement_timeout: float = 60.0,
         connect_timeout: float = 10.0,
     ) -> None:
@@ -113,8 +116,8 @@ class PgVectorStore:
             if not isinstance(text, str) or not text or "\0" in text:
                 _validation.reject(name, "a name", text)
         self._counts = _validation.check_option(watch, "watch", WATCHES) == "counters"
-        self._patience = _validation.check_positive(statement_timeout, "statement_timeout")
-        self._timeout = str(max(1, round(1000 * self._patience)))
+        self._statement_seconds = _validation.check_positive(statement_timeout, "statement_timeout")
+        self._timeout = str(max(1, round(1000 * self._statement_seconds)))
         seconds = max(1, round(_validation.check_positive(connect_timeout, "connect_timeout")))
         options: dict[str, Any] = {"connect_timeout": seconds, **_KEEPALIVES}
         self._connect = source if callable(source) else lambda: psycopg.connect(source, **options)
@@ -122,9 +125,9 @@ class PgVectorStore:
         self._table = sql.Identifier(*(part for part in (schema, table) if part))
         self._id, self._column = id_column, vector_column
         self._lock, self._connection, self._process = threading.Lock(), None, 0  # type: tuple[Any, Any, int]
-        self._deadline: _Deadline | None = None  # of the reading under way
+        self._deadline: _Deadline | None = None  # of the present reading
         try:
-            self._facts = read_store(self, "being opened", lambda: self._read(self._look))
+            self._facts = read_store(self, "being opened", lambda: self._read(self._read_facts))
             self._dimension = read_store(self, "being opened", lambda: self._read(self._measure))
         except BaseException:
             self.close()
@@ -134,42 +137,37 @@ class PgVectorStore:
         if hasattr(self, "_connection"):
             self.close()
 
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
     def close(self) -> None:
-        """Hang up; the next reading connects again."""
+        """Close the connection; the next reading connects again."""
         connection, self._connection = self._connection, None
-        if connection is not None and self._process == os.getpid():  # a fork's copy is not ours to end
+        if connection is not None and self._process == os.getpid():  # a fork's copy belongs to the parent
             with contextlib.suppress(Exception):
                 connection.close()
 
-    def state(self) -> Hashable:
-        return self._read(self._state)
+    def read_state(self) -> Hashable:
+        return self._read(self._read_table_state)
 
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
         rows = self._read(lambda cursor: self._score(cursor, query))
         if any(one is None or one != one or value is None for one, value, _ in rows):
-            raise self._without()
+            raise self._null_error()
         rows.sort(key=lambda row: row[0])
         products, lengths = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2).T
-        vanished = lengths < _SHORTEST  # taken as the first basis vector, as a release takes a zero vector
-        products[vanished], lengths[vanished] = -query[0], 1.0
+        is_zero = lengths < _SHORTEST  # taken as the first basis vector, as a release takes a zero vector
+        products[is_zero], lengths[is_zero] = -query[0], 1.0
         return StoreScores([row[0] for row in rows], (-products / lengths).astype(np.float32))
 
     @clear_frames_on_error
     def records(self) -> Records:
         ids, parts = self._read(self._fetch)
         if not ids:
-            raise StoreError(f"{self.name} holds no records.")
-        rows = np.concatenate(parts)
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        return Records([ids[i] for i in order], rows[order])
+            raise self._empty_error()
+        names, order = sort_ids(ids)
+        return Records(names, np.concatenate(parts)[order])
 
-    def statement(self, query: NDArray[np.float32]) -> Any:
-        """The composed statement that scores every row with a query."""
+    def make_statement(self, query: NDArray[np.float32]) -> Any:
+        """Compose the statement that scores every row with a query."""
         from psycopg import sql
 
         text = sql.Literal("[" + ",".join(map(str, query.tolist())) + "]")
@@ -185,12 +183,12 @@ class PgVectorStore:
         import psycopg
 
         try:
-            return list(cursor.execute(self.statement(query)).fetchall())
+            return list(cursor.execute(self.make_statement(query)).fetchall())
         except psycopg.errors.DataException:
-            raise self._mixed() from None
+            raise self._mixed_error() from None
 
     def _fetch(self, cursor: Any) -> tuple[list[Any], list[NDArray[Any]]]:
-        """Every id and vector, a page at a time, of one state of the table."""
+        """Read every id and vector, a page at a time, of one state of the table."""
         from psycopg import sql
 
         send = sql.Identifier(str(self._facts.namespace), f"{self._facts.type}_send")
@@ -202,7 +200,7 @@ class PgVectorStore:
         parts: list[NDArray[Any]] = []
         while rows := cursor.execute(f"FETCH {_PAGE} FROM scoreshield").fetchall():
             if any(one is None or one != one or data is None for one, data in rows):
-                raise self._without()
+                raise self._null_error()
             if self._deadline is not None:
                 self._deadline.renew()  # each page is a statement of its own
             ids += [one for one, _ in rows]
@@ -213,25 +211,25 @@ class PgVectorStore:
         entry = np.dtype(_ENTRIES[str(self._facts.type)])
         form = np.dtype([("head", ">i2", 2), ("vector", entry, self._dimension)])
         if any(len(value) != form.itemsize for value in values):
-            raise self._mixed()
+            raise self._mixed_error()
         rows: NDArray[Any] = np.frombuffer(b"".join(values), dtype=form)["vector"]
         return rows.astype(entry.newbyteorder("="))
 
-    def _without(self) -> StoreError:
+    def _null_error(self) -> StoreError:
         return StoreError(
             f"{self.name} has rows without an id or a vector (NULL, or NaN for an id); nothing was released."
         )
 
-    def _mixed(self) -> StoreError:
+    def _mixed_error(self) -> StoreError:
         return StoreError(
             f"{self.name} mixes vectors of different lengths, or they are not of {self._dimension} numbers."
         )
 
-    def _state(self, cursor: Any) -> Hashable:
+    def _read_table_state(self, cursor: Any) -> Hashable:
         from psycopg import sql
 
-        facts = self._look(cursor)
-        if self._counts and facts.counted:
+        facts = self._read_facts(cursor)
+        if self._counts and facts.has_counters:
             row = cursor.execute(_COUNTERS, (self._table.as_string(cursor.connection),)).fetchone()
             if row is not None and row[0]:
                 return facts.oid, *row[1:]
@@ -239,16 +237,16 @@ class PgVectorStore:
         count, total = cursor.execute(version.format(self._table)).fetchone()
         return facts.oid, count, str(total)
 
-    def _look(self, cursor: Any) -> _Facts:
+    def _read_facts(self, cursor: Any) -> _TableFacts:
         table = self._table.as_string(cursor.connection)
         row = cursor.execute(_FACTS, {"table": table, "id": self._id, "vector": self._column}).fetchone()
         if row is None:
             raise StoreError(f"{self.name} does not exist.")
-        facts = _Facts(*row)
-        if not facts.readable:
-            raise InvalidInput(f"{self.name} must be a table; a view or a foreign table does not tell when it changes.")
-        for column, there in ((self._id, facts.has_id), (self._column, facts.type)):
-            if not there:
+        facts = _TableFacts(*row)
+        if not facts.is_table:
+            raise InvalidInput(f"{self.name} must be a table; a view or a foreign table does not show when it changes.")
+        for column, exists in ((self._id, facts.has_id), (self._column, facts.type)):
+            if not exists:
                 raise InvalidInput(f"{self.name} has no column {column!r}.")
         if facts.type not in _ENTRIES:
             raise InvalidInput(
@@ -257,7 +255,7 @@ class PgVectorStore:
         return facts
 
     def _measure(self, cursor: Any) -> int:
-        """The vectors' length, from the column's type or else from a row."""
+        """Read the number of entries of a vector, from the column's type or else from a row."""
         from psycopg import sql
 
         if self._facts.modifier > 0:
@@ -266,7 +264,7 @@ class PgVectorStore:
         one = sql.SQL("SELECT {}.vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1")
         row = cursor.execute(one.format(namespace, column, self._table, column)).fetchone()
         if row is None:
-            raise StoreError(f"{self.name} holds no records.")
+            raise self._empty_error()
         return int(row[0])
 
     def _read(self, work: Callable[[Any], T]) -> T:
@@ -274,22 +272,22 @@ class PgVectorStore:
         import psycopg
 
         with self._lock:
-            kept = self._connection is not None and self._process == os.getpid()
+            is_old = self._connection is not None and self._process == os.getpid()
             try:
-                return self._once(work)
+                return self._read_once(work)
             except psycopg.OperationalError as error:
-                # The server ends a connection in idle times, or starts anew; a time-out says QueryCanceled.
-                if not kept or isinstance(error, psycopg.errors.QueryCanceled):
+                # The server closes an idle connection, or restarts; a time-out raises QueryCanceled.
+                if not is_old or isinstance(error, psycopg.errors.QueryCanceled):
                     raise
-            return self._once(work)
+            return self._read_once(work)
 
-    def _once(self, work: Callable[[Any], T]) -> T:
+    def _read_once(self, work: Callable[[Any], T]) -> T:
         import psycopg
         from psycopg.rows import tuple_row
 
         if self._connection is None or self._process != os.getpid():
-            self._connection, self._process = self._opened(), os.getpid()
-        connection, seconds, self._deadline = self._connection, self._patience + _GRACE, None
+            self._connection, self._process = self._open(), os.getpid()
+        connection, seconds, self._deadline = self._connection, self._statement_seconds + _GRACE, None
         try:
             self._deadline = deadline = _Deadline(connection.fileno(), seconds)
             with deadline, connection.transaction(), connection.cursor(binary=True, row_factory=tuple_row) as cursor:
@@ -297,11 +295,11 @@ class PgVectorStore:
                 return work(cursor)
         except BaseException as error:
             self.close()
-            if not (isinstance(error, psycopg.Error) and self._deadline is not None and self._deadline.passed):
+            if not (isinstance(error, psycopg.Error) and self._deadline is not None and self._deadline.is_over):
                 raise
         raise StoreError(f"{self.name} did not answer within {seconds:g} seconds; nothing was released.")
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         import psycopg
 
         connection = self._connect()
@@ -319,12 +317,12 @@ class PgVectorStore:
 
 
 class _Deadline:
-    """Cuts a connection whose server stops answering: the server's own time-out cannot be counted on then."""
+    """End a connection whose server stops answering: the server's own time-out does not work then."""
 
     def __init__(self, number: int, seconds: float) -> None:
-        self._socket = socket.socket(fileno=socket.dup(number))  # a number of ours, that nobody else can be given
-        self._seconds, self.passed = seconds, False
-        self._timer = self._started()
+        self._socket = socket.socket(fileno=socket.dup(number))  # a descriptor that no other file can get
+        self._seconds, self.is_over = seconds, False
+        self._timer = self._start()
 
     def __enter__(self) -> _Deadline:
         return self
@@ -335,15 +333,15 @@ class _Deadline:
 
     def renew(self) -> None:
         self._timer.cancel()
-        self._timer = self._started()
+        self._timer = self._start()
 
-    def _started(self) -> threading.Timer:
-        timer = threading.Timer(self._seconds, self._cut)
+    def _start(self) -> threading.Timer:
+        timer = threading.Timer(self._seconds, self._end)
         timer.daemon = True
         timer.start()
         return timer
 
-    def _cut(self) -> None:
-        self.passed = True
+    def _end(self) -> None:
+        self.is_over = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

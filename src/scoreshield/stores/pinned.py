@@ -1,8 +1,8 @@
 """A store's records as releases read them: fixed ids in a fixed order, checked once, of one version.
 
-A guarantee speaks of a collection whose size is fixed and public. A pinned copy is that collection; when the store
-changes, the next reading makes a new version. Ids, the number of records and when they change are public; vectors and
-scores are not.
+A guarantee is about a collection whose size is fixed and public. A pinned copy is that collection. When the store
+changes, the next reading makes a new version. Public are the ids, the number of records and the times at which they
+change. Vectors and scores are not public.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scoreshield.stores.protocol import Convention, Records, Store, StoreScores,
 
 Pin = Literal["auto", "copy", "view", "scores"]
 PINS: tuple[str, ...] = get_args(Pin)
-#: How far a store's own scores may be from the cosines of its vectors: stores keep eight bits an entry at the least.
+#: How far a store's own scores may be from the cosines of its vectors: stores keep at least eight bits per entry.
 TOLERANCE = 0.02
 #: Rows that are normalised at once; in double precision they are a few times this.
 _BLOCK = 4_096
@@ -37,13 +37,14 @@ _UNKNOWN = object()
 class Snapshot:
     """One version of a collection.
 
-    Attributes
-    ----------
-    ids : of the records, in the order of the rows.
-    rows : (n, d), float32 and of unit length, or a view of the store's own; None where scores are asked of the store.
-    version : 1, 2, ... of this pinned copy.
-    state : the store's token when it was read.
-    moved : called when the store turns out to hold other records than these, unseen by its state.
+    Attributes:
+        store: The store.
+        ids: Of the records, in the order of the rows.
+        rows: (n, d), float32 and of unit length, or a view of the store's own; None where the store computes the
+            scores.
+        version: 1, 2, ... of this pinned copy.
+        state: The store's token when it was read.
+        on_change: Called when the store holds other records than these, and its state did not show it.
     """
 
     store: Store
@@ -51,7 +52,7 @@ class Snapshot:
     rows: NDArray[Any] | None
     version: int
     state: Hashable
-    moved: Callable[[], None] = lambda: None
+    on_change: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,66 +65,67 @@ class Snapshot:
 
     @clear_frames_on_error
     def make_problem(self, query: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """What a release function takes for one unit query: embeddings, and the query to score them with.
+        """Make what a release function takes for one unit query: embeddings, and the query to score them with.
 
-        Where the store computes the scores itself, each becomes a unit vector of the plane, at that cosine to the
-        first axis: its row depends on its own record and the public query alone, so the release's guarantee holds.
+        Where the store computes the scores itself, each score becomes a unit vector of the plane, at that cosine to
+        the first axis. Such a row depends on its own record and the public query alone, so the release's guarantee
+        holds.
         """
         if self.rows is not None:
             return self.rows, query
-        cosines = np.clip(self._cosines(query.astype(np.float32)), -1, 1)
+        cosines = np.clip(self._read_cosines(query.astype(np.float32)), -1, 1)
         return np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1), np.array([1.0, 0.0])
 
-    def _cosines(self, query: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _read_cosines(self, query: NDArray[np.float32]) -> NDArray[np.float64]:
         ids, values = read_store(self.store, "scoring a query", lambda: self.store.scores(query))
-        values = _check_scored(self.store, ids, values)
+        values = _check_scores(self.store, ids, values)
         if tuple(ids) != self.ids:
             place = {one: number for number, one in enumerate(ids)}
             if not len(place) == len(ids) == len(self.ids) or any(one not in place for one in self.ids):
-                self.moved()
+                self.on_change()
                 raise StoreError(
                     f"{self.store.name} had {len(self.ids):,} records and now scores {len(ids):,}, or others: it "
-                    "changed under way; nothing was released, ask again."
+                    "changed while it was read; nothing was released: try again."
                 )
             values = values[[place[one] for one in self.ids]]
         return self.store.convention.to_cosine(values)
 
 
 class PinnedStore:
-    """The current version of a store's records, made anew when the store says that it changed.
+    """The present version of a store's records. It is read anew when the store's state changed.
 
-    Parameters
-    ----------
-    store : an adapter of this package, or anything that keeps the :class:`Store` protocol.
-    pin : ``"copy"`` holds contiguous unit float32 rows (n d 4 bytes); ``"view"`` reads the memory of a store that
-        has it (NumPy, FAISS); ``"scores"`` holds ids only and asks the store for all n scores at each query;
-        ``"auto"`` is the view where there is one and the copy elsewhere.
-    check_every : seconds between looks at whether the store changed; 0 looks before every release; without it, what the
-        adapter says (``look_every``), or else 0. A view is taken anew each time, and looked at each time: the store may
-        have moved it.
+    Args:
+        store: An adapter of this package, or any object with the members of :class:`~scoreshield.stores.Store`.
+        pin: ``"copy"`` holds contiguous unit float32 rows (n d 4 bytes). ``"view"`` reads the memory of a store that
+            has it (NumPy, FAISS). ``"scores"`` holds ids only, and the store computes all n scores at each query.
+            ``"auto"`` is the view where there is one and the copy elsewhere.
+        check_every: Seconds between two readings of the store's state; 0 reads it before every release. The default is
+            the adapter's ``look_every``, or else 0. A view is taken and checked each time, because the store may have
+            moved it.
     """
 
     @clear_frames_on_error
     @validate()
-    def __init__(self, store: Store, *, pin: str = "auto", check_every: float | None = None) -> None:
+    def __init__(self, store: Store, *, pin: Pin = "auto", check_every: float | None = None) -> None:
         if not is_store(store):
-            _validation.reject("store", "a store of scoreshield.stores, or what keeps its protocol", store)
-        self.pin = _validation.check_option(pin, "pin", PINS)
+            _validation.reject("store", "a store of scoreshield.stores, or an object with the same members", store)
+        _validation.check_option(pin, "pin", PINS)
+        self.pin: Pin = pin
         if pin == "view" and not store.zero_copy:
             raise InvalidInput(f"{store.name} gives no view of its vectors; use pin='copy'.")
         if check_every is None:
             check_every = getattr(store, "look_every", 0.0)
-        self._every = _validation.check_real(check_every, "check_every", "a number of seconds, 0 or more")
-        if self._every < 0:
+        self._check_every = _validation.check_real(check_every, "check_every", "a number of seconds, 0 or more")
+        if self._check_every < 0:
             _validation.reject("check_every", "a number of seconds, 0 or more", check_every)
         self.store = store
         self._lock = ThreadLock()
-        self._looked = -np.inf
+        self._checked_at = -np.inf
         self._snapshot: Snapshot | None = None
         self._version, self._state = 0, None  # type: tuple[int, Hashable]
 
     def __repr__(self) -> str:
-        store = getattr(self, "store", None)  # an error tracker may show one that was refused half-way
+        store = getattr(self, "store", None)  # an error tracker may show an object whose constructor failed
         return f"<PinnedStore {getattr(store, 'name', 'nothing')}, version {getattr(self, '_version', 0)}>"
 
     def __reduce__(self) -> Any:
@@ -131,72 +133,72 @@ class PinnedStore:
 
     @property
     def version(self) -> int:
-        """Of what was read last; 0 before anything was."""
+        """The version that was read last; 0 before the first reading."""
         return self._version
 
     @clear_frames_on_error
     def is_stale(self) -> bool:
-        """Whether the store says that it changed since it was read."""
-        return not self._version or read_store(self.store, "telling its state", self.store.state) != self._state
+        """Whether the store's state changed since it was read."""
+        return not self._version or read_store(self.store, "giving its state", self.store.state) != self._state
 
     @clear_frames_on_error
     def take_snapshot(self) -> Snapshot:
-        """The records as they are now: as pinned, or read anew where the store changed."""
+        """Take the present records: as pinned, or read anew where the store changed."""
         with self._lock.hold("Reading the store"):
-            return self._current()
+            return self._update()
 
     @clear_frames_on_error
     def list_ids(self) -> tuple[tuple[Any, ...], Hashable]:
-        """The ids as they are now, and the store's state; no vectors are kept that were not held before."""
+        """Read the present ids and the store's state. No vectors are kept that were not held before."""
         with self._lock.hold("Reading the store"):
             if has_attribute(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
-                return self._listed()
-            held = self._snapshot is not None
+                return self._read_ids()
+            is_held = self._snapshot is not None
             try:
-                found = self._current()
+                snapshot = self._update()
             finally:
-                if not held:
+                if not is_held:
                     self._snapshot = None
-            return found.ids, found.state
+            return snapshot.ids, snapshot.state
 
-    def _listed(self) -> tuple[tuple[Any, ...], Hashable]:
-        state = read_store(self.store, "telling its state", self.store.state)
+    def _read_ids(self) -> tuple[tuple[Any, ...], Hashable]:
+        state = read_store(self.store, "giving its state", self.store.state)
         store: Any = self.store
         ids = read_store(store, "giving its ids", lambda: tuple(store.ids()))
         _check_ids(self.store, ids)
         return ids, state
 
-    def _current(self) -> Snapshot:
+    def _update(self) -> Snapshot:
         known = self._snapshot
-        if known is not None and not self._views and time.monotonic() - self._looked < self._every:
+        if known is not None and not self._uses_view and time.monotonic() - self._checked_at < self._check_every:
             return known
-        state = read_store(self.store, "telling its state", self.store.state)
-        changed = not self._version or state != self._state
-        if known is None or changed:
-            known = self._snapshot = None  # two copies at once may be more than there is room for
-            known = self._read(state, self._version + changed)
+        state = read_store(self.store, "giving its state", self.store.state)
+        is_changed = not self._version or state != self._state
+        if known is None or is_changed:
+            known = self._snapshot = None  # memory may be too small for two copies
+            known = self._read(state, self._version + is_changed)
             self._version, self._state = known.version, state
-        elif known.rows is not None and self._views:
-            known = self._view(known)
-        self._snapshot, self._looked = known, time.monotonic()
+        elif known.rows is not None and self._uses_view:
+            known = self._renew_view(known)
+        self._snapshot, self._checked_at = known, time.monotonic()
         return known
 
     def forget(self) -> None:
-        """Let go of the vectors, until they are read again."""
+        """Drop the vectors, until they are read again."""
         with self._lock.hold("Reading the store"):
             self._snapshot = None
 
-    def _moved(self) -> None:
-        """The next reading is of a new version, whatever the store's state says."""
+    def _require_new_version(self) -> None:
+        """Make the next reading a new version, also where the store's state stays the same."""
         with self._lock.hold("Reading the store"):
             self._snapshot, self._state = None, _UNKNOWN
 
     @property
-    def _views(self) -> bool:
+    def _uses_view(self) -> bool:
         return self.store.zero_copy and self.pin in ("auto", "view")
 
-    def _view(self, known: Snapshot) -> Snapshot:
-        """The same records through a fresh view: the store may have moved them in memory."""
+    def _renew_view(self, known: Snapshot) -> Snapshot:
+        """Take the same records through a new view: the store may have moved them in memory."""
         records = read_store(self.store, "giving its vectors", self.store.records)
         if records is None or known.rows is None or np.shape(records.vectors) != known.rows.shape:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released.")
@@ -204,41 +206,41 @@ class PinnedStore:
 
     def _read(self, state: Hashable, version: int) -> Snapshot:
         if self.pin == "scores":
-            probe = _probe(self.store.dimension)
-            scored = self._scored(probe)
-            _check_opposite(self.store, scored, self._scored(-probe))
-            return Snapshot(self.store, tuple(scored.ids), None, version, state, self._moved)
-        records = _checked_records(self.store)
+            probe = _make_probe(self.store.dimension)
+            scores = self._score_probe(probe)
+            _check_opposite(self.store, scores, self._score_probe(-probe))
+            return Snapshot(self.store, tuple(scores.ids), None, version, state, self._require_new_version)
+        records = _read_checked_records(self.store)
         if records is None:
             raise InvalidInput(f"{self.store.name} cannot give its vectors; use pin='scores'.")
         rows = records.vectors
-        if self._views:
+        if self._uses_view:
             _check_rows(rows, self.store)
         else:
-            rows = _unit_copy(rows, self.store)
+            rows = _copy_unit_rows(rows, self.store)
         found = Snapshot(self.store, tuple(records.ids), rows, version, state)
         zero = {found.ids[place] for place in np.flatnonzero(~records.vectors.any(axis=1))}
-        _check_convention(self.store, found, self._scored(_probe(rows.shape[1]), zero), zero)
-        if read_store(self.store, "telling its state", self.store.state) != state:
+        _check_convention(self.store, found, self._score_probe(_make_probe(rows.shape[1]), zero), zero)
+        if read_store(self.store, "giving its state", self.store.state) != state:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released: try again.")
         return found
 
-    def _scored(self, query: NDArray[np.float32], zero: Set[Any] = frozenset()) -> StoreScores:
+    def _score_probe(self, query: NDArray[np.float32], zero: Set[Any] = frozenset()) -> StoreScores:
         ids, values = read_store(self.store, "scoring a probe", lambda: self.store.scores(query))
-        return StoreScores(ids, _check_scored(self.store, ids, values, zero))
+        return StoreScores(ids, _check_scores(self.store, ids, values, zero))
 
 
-def _probe(dimension: int) -> NDArray[np.float32]:
-    """A public unit vector, the same each time."""
+def _make_probe(dimension: int) -> NDArray[np.float32]:
+    """Make a public unit vector, the same each time."""
     probe = np.random.default_rng(20_231).standard_normal(dimension)
     return (probe / np.linalg.norm(probe)).astype(np.float32)
 
 
-def _check_scored(store: Store, ids: Sequence[Any], given: Any, zero: Set[Any] = frozenset()) -> NDArray[Any]:
-    """One finite score for each record; what a store says of a zero vector does not matter."""
+def _check_scores(store: Store, ids: Sequence[Any], given: Any, zero: Set[Any] = frozenset()) -> NDArray[Any]:
+    """Check for one finite score per record. The score of a zero vector does not matter."""
     values: NDArray[Any] = np.asarray(given)
     if values.ndim != 1 or len(values) != len(ids) or values.dtype.kind != "f":
-        raise StoreError(f"{store.name} did not give one score a record.")
+        raise StoreError(f"{store.name} did not give one score per record.")
     if not len(values):
         raise StoreError(f"{store.name} holds no records.")
     if zero:
@@ -248,7 +250,7 @@ def _check_scored(store: Store, ids: Sequence[Any], given: Any, zero: Set[Any] =
     return values
 
 
-def _checked_records(store: Store) -> Records | None:
+def _read_checked_records(store: Store) -> Records | None:
     records = read_store(store, "giving its vectors", store.records)
     if records is None:
         return None
@@ -275,12 +277,12 @@ def _check_ids(store: Store, ids: Sequence[Any]) -> None:
     try:
         repeated = len(set(ids)) != len(ids)
     except TypeError:
-        raise StoreError(f"{store.name} has ids that cannot be told apart; they must be numbers or strings.") from None
+        raise StoreError(f"{store.name} has ids that cannot be compared; they must be numbers or strings.") from None
     if repeated:
-        raise StoreError(f"{store.name} holds the same id more than once; ids must be of one record each.")
+        raise StoreError(f"{store.name} holds the same id more than once; each record needs its own id.")
 
 
-def _unit_copy(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
+def _copy_unit_rows(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
     out = np.empty(rows.shape, dtype=np.float32)
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
@@ -298,12 +300,12 @@ def _check_rows(rows: NDArray[Any], store: Store) -> None:
 
 
 def _check_convention(store: Store, found: Snapshot, scored: StoreScores, zero: Set[Any]) -> None:
-    """The store's own scores of a probe must be what its convention says of its vectors that are not zero."""
+    """Check that the store's scores of a probe follow its convention, for all vectors that are not zero."""
     assert found.rows is not None
     place = {one: number for number, one in enumerate(scored.ids)}
     if len(place) != len(found) or any(one not in place for one in found.ids):
         raise StoreError(f"{store.name} scores other records than it lists: it changed while it was read; try again.")
-    probe = _probe(found.rows.shape[1])
+    probe = _make_probe(found.rows.shape[1])
     cosines = _embeddings.scores(found.rows, probe[None].astype(np.float64), "unit")[0]
     compared = [number for number, one in enumerate(found.ids) if one not in zero]
     values, cosines = scored.values[[place[found.ids[number]] for number in compared]], cosines[compared]
@@ -311,19 +313,21 @@ def _check_convention(store: Store, found: Snapshot, scored: StoreScores, zero: 
     if store.convention not in agree:
         advice = f"they are {agree[0].value!r}" if agree else "its vectors may not be of unit length"
         raise StoreError(
-            f"{store.name} is said to score by {store.convention.value!r}, and on a probe its scores are something "
+            f"{store.name} is declared to score by {store.convention.value!r}, and its scores of a probe are something "
             f"else: {advice}."
         )
 
 
 def _check_opposite(store: Store, one: StoreScores, other: StoreScores) -> None:
-    """Without vectors: a query and its opposite have cosines that cancel, within [-1, 1]."""
+    """Check without vectors that a query and its opposite have cosines that cancel, within [-1, 1]."""
     if tuple(one.ids) != tuple(other.ids):
-        raise StoreError(f"{store.name} answers two queries in different orders of its records, or changed under way.")
+        raise StoreError(
+            f"{store.name} answers two queries in different orders of its records, or changed during them."
+        )
     _check_ids(store, one.ids)
     first, second = (store.convention.to_cosine(scored.values) for scored in (one, other))
     if np.abs(first + second).max() > TOLERANCE or np.abs(first).max() > 1 + TOLERANCE:
         raise StoreError(
-            f"{store.name} is said to score by {store.convention.value!r}, and on two probes its scores are something "
-            "else, or its vectors are not of unit length."
+            f"{store.name} is declared to score by {store.convention.value!r}, and its scores of two probes are "
+            "something else, or its vectors are not of unit length."
         )

@@ -1,11 +1,11 @@
-"""Where scores come from: one small protocol that every store of embeddings is adapted to.
+"""The protocol that every store of embeddings is adapted to.
 
-A store gives all n scores of a query, in its own convention, and, where it can, all its vectors. Nothing it answers is
+A store gives all n scores of a query, in its own convention, and, where it can, all its vectors. Its answers are not
 private. :class:`~scoreshield.stores.PinnedStore` reads what an adapter returns, and passes it to a release alone.
 
-Each score must depend on its own record and the query alone. That is what makes replacing one record move one score, so
-an adapter never asks a store for its nearest records, and refuses indexes whose scores depend on other records (a
-codebook that was trained on them, for one).
+Each score must depend on its own record and the query alone. Then replacing one record moves one score. So an adapter
+never asks a store for its nearest records. It rejects indexes whose scores depend on other records, such as those with
+a codebook that was trained on them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Convention(StrEnum):
-    """What a store's number says. For unit vectors each is a straight line in the cosine."""
+    """The meaning of a store's numbers. For unit vectors each is a linear function of the cosine."""
 
     COSINE = "cosine"
     INNER_PRODUCT = "inner product"  # of unit vectors
@@ -34,7 +34,7 @@ class Convention(StrEnum):
     SQUARED_L2 = "squared l2"  # |x - q|^2 = 2 - 2 cosine, of unit vectors
 
     def to_cosine(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The cosines, as they come out; the release clamps them to its range."""
+        """Convert a store's numbers to cosines. The release clamps them to its range."""
         cosines = values.astype(np.float64)
         if self is Convention.COSINE_DISTANCE:
             return 1 - cosines
@@ -61,14 +61,14 @@ class Records(NamedTuple):
 class Store(Protocol):
     """What an adapter offers.
 
-    Attributes
-    ----------
-    name : for messages: what the store is and where, without passwords.
-    convention : what ``scores`` returns; it is checked on a probe.
-    zero_copy : whether ``records`` is a view of memory that the store holds anyway, and costs nothing to take again.
+    An adapter may have two more members. ``ids()`` gives every id in the order of ``records``, where that is cheaper
+    than to give the vectors. ``look_every`` is the default number of seconds between two readings of ``state``, for a
+    store that takes long to read it.
 
-    An adapter may have two more: ``ids()``, every id in the order of ``records``, where that is cheaper than to give
-    the vectors; and ``look_every``, the seconds between two looks at ``state`` by default, where it is slow to tell.
+    Attributes:
+        name: What the store is and where, for messages, without passwords.
+        convention: What ``scores`` returns. It is checked on a probe.
+        zero_copy: Whether ``records`` is a view of memory that the store holds anyway, and costs nothing to take again.
     """
 
     name: str
@@ -77,28 +77,28 @@ class Store(Protocol):
 
     @property
     def dimension(self) -> int:
-        """Of the vectors."""
+        """The dimension of the vectors."""
 
     def state(self) -> Hashable:
-        """A token that changes when records do, as far as the store tells cheaply; an adapter says what it sees."""
+        """Read a token that changes when records do, as far as that is cheap. An adapter documents what it detects."""
 
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
-        """The scores of every record with a unit query: all of them, computed exactly, in no order of merit."""
+        """Compute the scores of all records with a unit query, exactly, in an order that does not depend on them."""
 
     def records(self) -> Records | None:
-        """Every record's vector, or None where the store cannot give them."""
+        """Read every record's vector, or return None where the store cannot give them."""
 
 
 _NAMES = ("name", "convention", "zero_copy", "dimension", "state", "scores", "records")
 
 
 def is_store(thing: Any) -> TypeGuard[Store]:
-    """Whether it has what a store has, without reading any of it: a dimension may cost a connection to tell."""
+    """Check that an object has the members of a store, without reading any: a dimension may need a connection."""
     return not isinstance(thing, type) and all(has_attribute(thing, name) for name in _NAMES)
 
 
 def has_attribute(thing: Any, name: str) -> bool:
-    """Whether there is such an attribute, without computing it (as Python's own check of a protocol does from 3.12)."""
+    """Check that an attribute exists, without computing it (as Python's check of a protocol does from 3.12)."""
     try:
         inspect.getattr_static(thing, name)
     except AttributeError:
@@ -106,26 +106,36 @@ def has_attribute(thing: Any, name: str) -> bool:
     return True
 
 
-def read_store(store: Store, what: str, read: Callable[[], T]) -> T:
-    """Run one reading of a store; whatever its client raises is told by its type alone, as the text may hold data."""
+def read_store(store: Store, action: str, read: Callable[[], T]) -> T:
+    """Run one reading of a store.
+
+    Args:
+        store: The store.
+        action: What the store is doing, for the error, such as "giving its vectors".
+        read: The reading.
+
+    Raises:
+        StoreError: The store's client raised an error. The message names its type alone, because its text may hold
+            data.
+    """
     callers = sys.exception()
     try:
         return read()
     except ScoreShieldError as known:
-        found: ScoreShieldError = known
+        failure: ScoreShieldError = known
     except Exception as error:
         clear_frames(error, callers)
-        found = StoreError(f"{store.name} failed while {what} ({type(error).__name__}); nothing was released.")
-    raise strip_frames(found, callers)
+        failure = StoreError(f"{store.name} failed while {action} ({type(error).__name__}); nothing was released.")
+    raise strip_frames(failure, callers)
 
 
 def strip_frames(error: Exception, callers: BaseException | None = None) -> Exception:
-    """The error without the frames that raised it: their variables hold clean scores, which error trackers collect."""
+    """Remove the frames of an error: their variables hold clean scores, and error trackers collect them."""
     clear_frames(error, callers)
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
-def explain_missing_extra(extra: str, what: str) -> InvalidInput:
-    """The one way to say that an optional package is missing."""
-    return InvalidInput(f"{what} needs the '{extra}' extra: pip install 'scoreshield[{extra}]'.")
+def explain_missing_extra(extra: str, feature: str) -> InvalidInput:
+    """Make the error for an optional package that is not installed."""
+    return InvalidInput(f"{feature} needs the '{extra}' extra: pip install 'scoreshield[{extra}]'.")
