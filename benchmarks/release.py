@@ -28,7 +28,7 @@ def main() -> None:
         ("read every row once (max)", rows.max),
         ("einsum('ij,j->i')", lambda: np.einsum("ij,j->i", rows, query)),
         ("X @ q in C order", lambda: rows @ query),
-        ("clean cosines, validated and normalised", lambda: embeddings.scores(rows, unit, "unit")),
+        ("clean cosines, validated and normalised", lambda: embeddings.compute_scores(rows, unit, "unit")),
         ("the whole private release, secure noise", lambda: ss.release_scores(rows, query, **contract)),
     ):
         seconds = timing.best(run, repeats=15)

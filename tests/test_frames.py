@@ -199,7 +199,7 @@ class Memory:
 
     def scores(self, query: np.ndarray) -> StoreScores:
         self._work()
-        return StoreScores(range(N), _embeddings.scores(ROWS, query[None], "unit")[0].astype(np.float32))
+        return StoreScores(range(N), _embeddings.compute_scores(ROWS, query[None], "unit")[0].astype(np.float32))
 
     def ids(self) -> list[int]:
         self._work()
@@ -333,7 +333,9 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize("spot", ["scores", "unit_rows", "check_finite", "gram", "centroids"])
+@pytest.mark.parametrize(
+    "spot", ["compute_scores", "normalise_rows", "check_finite", "compute_gram", "compute_centroids"]
+)
 @pytest.mark.parametrize(("name", "call"), CALLS)
 def test_a_signal_while_clean_values_are_computed(
     name: str, call: Any, spot: str, monkeypatch: pytest.MonkeyPatch
@@ -349,7 +351,10 @@ def test_a_signal_while_clean_values_are_computed(
     monkeypatch.setattr(_embeddings, spot, interrupted)
     error = attempt(lambda: call(getattr(ss, name), Book(), no_progress))
     assert isinstance(error, Stop | None)
-    assert error is not None or spot not in {"release_scores": ["scores"], "release_gram": ["gram"]}.get(name, [])
+    assert error is not None or spot not in {
+        "release_scores": ["compute_scores"],
+        "release_gram": ["compute_gram"],
+    }.get(name, [])
     assert error is None or leaks(error) == []
 
 

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.geometry.denoise import METHODS, Denoised, _shrink, denoise
+from scoreshield.geometry.denoise import METHODS, DenoisedGram, _shrink, denoise
 
 Array = np.ndarray
 CANDIDATES = ("projection", "rank", "shrinkage", "identity")
@@ -77,7 +77,7 @@ def assert_feasible(matrix: Array) -> None:
 
 
 @cache
-def case(n: int, d: int, decay: float, std: float) -> tuple[Array, Array, dict[str, Denoised]]:
+def case(n: int, d: int, decay: float, std: float) -> tuple[Array, Array, dict[str, DenoisedGram]]:
     rng = np.random.default_rng(n + d)
     clean = clean_gram(n, d, decay, rng)
     noisy = with_noise(clean, std, rng)
@@ -98,6 +98,7 @@ CASES = [UNEVEN, EVEN, WIDE, DROWNED]
 
 @pytest.mark.parametrize("setting", CASES)
 def test_each_result_is_feasible(setting: tuple[int, int, float, float]) -> None:
+    """Each result is a valid cosine matrix."""
     _, noisy, results = case(*setting)
     assert np.array_equal(results["none"].matrix, noisy)
     for method in (*CANDIDATES, "sure"):
@@ -115,6 +116,7 @@ def test_each_result_is_feasible(setting: tuple[int, int, float, float]) -> None
     st.integers(0, 2**32 - 1),
 )
 def test_always_feasible(n: int, std: float, rank: int, method: str, seed: int) -> None:
+    """The result is always a valid cosine matrix."""
     rng = np.random.default_rng(seed)
     result = denoise(with_noise(clean_gram(n, 3, 0, rng), std, rng), std, method, rank=rank, project=quick)
     if result.method != "none":
@@ -123,17 +125,20 @@ def test_always_feasible(n: int, std: float, rank: int, method: str, seed: int) 
 
 @pytest.mark.parametrize("setting", CASES)
 def test_the_noisy_matrix_is_worst(setting: tuple[int, int, float, float]) -> None:
+    """The noisy matrix is worst."""
     error = losses(*setting)
     assert error["none"] == pytest.approx(1, abs=0.1)
     assert max(error[method] for method in CANDIDATES) < 0.8 * error["none"]
 
 
-def test_shrinkage_has_the_least_error_where_the_spectrum_is_uneven() -> None:
+def test_shrinkage_least_error_spectrum() -> None:
+    """Shrinkage has the least error where the spectrum is uneven."""
     error = losses(*UNEVEN)
     assert error["shrinkage"] < 0.9 * min(error["rank"], error["projection"], error["identity"])
 
 
-def test_rank_has_the_least_error_where_the_spectrum_is_even_and_the_noise_small() -> None:
+def test_rank_least_error_spectrum_even() -> None:
+    """Rank has the least error where the spectrum is even and the noise small."""
     error = losses(*EVEN)
     assert error["rank"] < 0.98 * error["shrinkage"]
     assert error["shrinkage"] < 0.9 * min(error["projection"], error["identity"])
@@ -145,13 +150,15 @@ def spearman(setting: tuple[int, int, float, float]) -> dict[str, float]:
     return {method: spearmanr(results[method].matrix[above], clean[above])[0] for method in ("none", *CANDIDATES)}
 
 
-def test_projection_is_best_where_the_rank_is_not_small() -> None:
+def test_projection_best_rank_not_small() -> None:
+    """Projection is best where the rank is not small."""
     error, order = losses(*WIDE), spearman(WIDE)
     assert error["projection"] < 0.95 * min(error[method] for method in ("rank", "shrinkage", "identity"))
     assert order["projection"] > 0.01 + max(order[method] for method in ("none", "rank", "shrinkage", "identity"))
 
 
-def test_identity_has_the_least_error_where_nothing_stands_out() -> None:
+def test_identity_best_in_strong_noise() -> None:
+    """Identity has the least error where nothing stands out."""
     error = losses(*DROWNED)
     assert error["identity"] == min(error.values())
     clean = case(*DROWNED)[0]
@@ -160,7 +167,7 @@ def test_identity_has_the_least_error_where_nothing_stands_out() -> None:
 
 
 @pytest.mark.parametrize("setting", [UNEVEN, EVEN, WIDE])
-def test_shrinking_y_beats_shrinking_y_less_the_identity(setting: tuple[int, int, float, float]) -> None:
+def test_shrink_y_not_y_less_identity(setting: tuple[int, int, float, float]) -> None:
     """Even with the diagonal simply overwritten, which is the kindest to it and not feasible."""
     n, d, _, std = setting
     clean, noisy, results = case(*setting)
@@ -179,7 +186,8 @@ def test_shrinking_y_beats_shrinking_y_less_the_identity(setting: tuple[int, int
 
 
 @pytest.mark.parametrize("setting", [UNEVEN, WIDE])
-def test_filling_the_diagonal_beats_scaling_to_it(setting: tuple[int, int, float, float]) -> None:
+def test_filling_diagonal_beats_scaling(setting: tuple[int, int, float, float]) -> None:
+    """Filling the diagonal beats scaling to it."""
     n, d, _, std = setting
     clean, noisy, results = case(*setting)
     values, vectors = eigh(noisy, subset_by_index=[n - d, n - 1])
@@ -187,7 +195,7 @@ def test_filling_the_diagonal_beats_scaling_to_it(setting: tuple[int, int, float
     assert loss(results["shrinkage"].matrix, clean) < 0.95 * loss(scaled, clean)
 
 
-def test_shrinker_is_the_best_scaling_of_each_eigenvector() -> None:
+def test_shrinker_is_best_scaling() -> None:
     """Large n: the multiple of v v^T nearest to S is v^T S v, since the v v^T are orthonormal."""
     n, d, std = 1500, 4, 1.5
     rng = np.random.default_rng(8)
@@ -202,6 +210,7 @@ def test_shrinker_is_the_best_scaling_of_each_eigenvector() -> None:
 
 
 def test_shrinker_is_the_formula() -> None:
+    """Shrinker is the formula."""
     values = np.array([0.0, 1.9, 2.0, 2.5, 1e90])
     np.testing.assert_allclose(_shrink(values, 0.1, 100), [0, 0, 0, 1.5, 1e90], rtol=1e-14)
 
@@ -242,6 +251,7 @@ def standard_errors(differences: Array) -> float:
 
 @pytest.mark.parametrize("method", CANDIDATES)
 def test_risk_estimate_is_unbiased(method: str) -> None:
+    """Risk estimate is unbiased."""
     risk, true, divergence = estimated_and_true(400, 16, 0.3)[method].T
     assert abs(standard_errors(risk - true)) < STRICT
     for missing in (0.5, 0.2):  # half of the divergence, and even a fifth of it
@@ -249,12 +259,14 @@ def test_risk_estimate_is_unbiased(method: str) -> None:
 
 
 def test_no_denoising_has_a_known_risk() -> None:
+    """No denoising has a known risk."""
     _, noisy, _ = case(*UNEVEN)
     assert denoise(noisy, 0.3, "sure", rank=8, project=quick).risks["none"] == 0.3**2
 
 
 @pytest.mark.parametrize("setting", CASES)
 def test_sure_picks_a_method_near_the_best(setting: tuple[int, int, float, float]) -> None:
+    """ "sure" picks a method near the best."""
     error, chosen = losses(*setting), case(*setting)[2]["sure"]
     assert set(chosen.risks) == {"none", *CANDIDATES}
     assert chosen.risks[chosen.method] == min(chosen.risks.values())
@@ -263,10 +275,12 @@ def test_sure_picks_a_method_near_the_best(setting: tuple[int, int, float, float
 
 
 def test_sure_does_not_always_pick_the_same() -> None:
+    """ "sure" does not always pick the same."""
     assert len({case(*setting)[2]["sure"].method for setting in CASES}) >= 3
 
 
 def test_rank_one_truth() -> None:
+    """A clean matrix of rank one is recovered."""
     rng = np.random.default_rng(1)
     signs = rng.choice([-1.0, 1.0], 80)
     clean = np.outer(signs, signs)
@@ -278,6 +292,7 @@ def test_rank_one_truth() -> None:
 
 @pytest.mark.parametrize("score", [-1.7, -0.6, 0.3, 1.2])
 def test_two_records(score: float) -> None:
+    """Two records are enough for every method."""
     noisy = np.array([[1, score], [score, 1]])
     std = 0.25
 
@@ -296,13 +311,15 @@ def test_two_records(score: float) -> None:
     assert risks["projection"] == pytest.approx(std**2 if inside else (abs(score) - 1) ** 2 - std**2, abs=1e-5)
 
 
-def test_a_record_without_direction_stays_alone() -> None:
+def test_record_without_direction() -> None:
+    """A record without direction stays alone."""
     noisy = np.array([[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1.0]])
     expected = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1.0]])
     assert denoise(noisy, 0.1, "rank", rank=1, project=quick).matrix == pytest.approx(expected, abs=1e-14)
 
 
-def test_nothing_above_the_noise_is_the_identity() -> None:
+def test_nothing_above_noise_identity() -> None:
+    """Nothing above the noise is the identity."""
     noisy = with_noise(np.eye(50), 0.01, np.random.default_rng(0))
     for method in ("shrinkage", "identity"):
         assert np.array_equal(denoise(noisy, 10.0, method, rank=5, project=quick).matrix, np.eye(50))
@@ -312,6 +329,7 @@ def test_nothing_above_the_noise_is_the_identity() -> None:
 @pytest.mark.parametrize("std", [1e-5, 1e-9])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_clean_matrix_is_left_alone(method: str, std: float) -> None:
+    """A clean matrix is unchanged."""
     clean = clean_gram(60, 5, 0.2, np.random.default_rng(4))
     result = denoise(clean, std, method, rank=5, project=quick).matrix
     assert np.abs(result - clean).max() < 10 * std
@@ -319,6 +337,7 @@ def test_a_clean_matrix_is_left_alone(method: str, std: float) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loose_rank_is_allowed(method: str) -> None:
+    """A loose rank is allowed."""
     rng = np.random.default_rng(6)
     noisy = with_noise(clean_gram(20, 3, 0, rng), 0.2, rng)
     loose, full = (denoise(noisy, 0.2, method, rank=rank, project=quick).matrix for rank in (1000, 20))
@@ -327,6 +346,7 @@ def test_a_loose_rank_is_allowed(method: str) -> None:
 
 @pytest.mark.parametrize("n", [7, 150])
 def test_results_repeat(n: int) -> None:
+    """Results repeat."""
     rng = np.random.default_rng(n)
     noisy = with_noise(clean_gram(n, 3, 0, rng), 0.2, rng)
     noisy.flags.writeable = False
@@ -338,7 +358,8 @@ def test_results_repeat(n: int) -> None:
     assert not np.shares_memory(denoise(noisy, 0.2, "none", rank=3, project=quick).matrix, noisy)
 
 
-def test_works_with_the_projection_of_the_package() -> None:
+def test_with_project_elliptope() -> None:
+    """The denoisers work with project_elliptope."""
     rng = np.random.default_rng(2)
     noisy = with_noise(clean_gram(25, 3, 0.2, rng), 0.2, rng)
     for method in (*CANDIDATES, "sure"):
@@ -360,6 +381,7 @@ def test_works_with_the_projection_of_the_package() -> None:
     ],
 )
 def test_bad_matrices(noisy: Array, message: str) -> None:
+    """A matrix that is not valid raises an error."""
     with pytest.raises(ss.InvalidInput, match=message):
         denoise(noisy, 0.1, "rank", rank=1, project=quick)
 
@@ -379,6 +401,7 @@ def test_bad_matrices(noisy: Array, message: str) -> None:
     ],
 )
 def test_bad_options(arguments: dict[str, object], name: str) -> None:
+    """An option that is not valid raises an error."""
     options: dict[str, object] = {"std": 0.1, "method": "rank", "rank": 1, "project": quick, **arguments}
     with pytest.raises(ss.InvalidInput, match=rf"The '{name}' parameter of denoise must be .* Got .* instead\."):
         denoise(np.eye(3), **options)  # type: ignore[arg-type]

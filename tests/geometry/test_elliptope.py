@@ -18,6 +18,7 @@ Array = np.ndarray
 
 
 def test_a_valid_matrix_is_left_alone() -> None:
+    """A valid matrix is unchanged."""
     matrix = noisy_gram(10, 0.0, 1)
     for method in ("newton", "aap", "dykstra"):
         result = ss.project_elliptope(matrix, method)
@@ -41,16 +42,19 @@ def test_a_valid_matrix_is_left_alone() -> None:
     ],
 )
 def test_odd_matrices_still_give_a_valid_one(matrix: Array) -> None:
+    """Odd matrices still give a valid one."""
     for method in ("newton", "aap", "dykstra"):
         assert_feasible(ss.project_elliptope(matrix, method, max_iterations=20).matrix)
 
 
 @given(st.integers(1, 12), st.floats(1e-6, 1e4), st.integers(0, 2**32 - 1))
 def test_always_feasible(n: int, noise: float, seed: int) -> None:
+    """The result is always a valid cosine matrix."""
     assert_feasible(ss.project_elliptope(noisy_gram(n, noise, seed), max_iterations=25).matrix)
 
 
 def test_input_is_never_modified() -> None:
+    """Input is never modified."""
     matrix = noisy_gram(8, 1.0, 2)
     matrix.flags.writeable = False
     before = matrix.copy()
@@ -59,6 +63,7 @@ def test_input_is_never_modified() -> None:
 
 
 def test_progress_is_reported() -> None:
+    """Progress is reported."""
     seen: list[tuple[int, int]] = []
     ss.project_elliptope(noisy_gram(6, 1.0, 4), "aap", max_iterations=7, progress=lambda *done: seen.append(done))
     assert seen == [(i, 7) for i in range(1, 8)]
@@ -83,6 +88,7 @@ def test_progress_is_reported() -> None:
     ],
 )
 def test_bad_matrices(matrix: Array, message: str) -> None:
+    """A matrix that is not valid raises an error."""
     with pytest.raises(ss.InvalidInput, match=message):
         ss.project_elliptope(matrix)
 
@@ -101,11 +107,13 @@ def test_bad_matrices(matrix: Array, message: str) -> None:
     ],
 )
 def test_bad_options(arguments: dict[str, object]) -> None:
+    """An option that is not valid raises an error."""
     with pytest.raises(ss.InvalidInput):
         ss.project_elliptope(np.eye(2), **arguments)  # type: ignore[arg-type]
 
 
-def test_too_little_memory_is_said_before_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little memory is reported before starting."""
     monkeypatch.setattr(elliptope, "_available_memory", lambda: 10_000)
     with pytest.raises(ss.InvalidInput, match=r"needs about .* GiB for a matrix of 50 rows"):
         ss.project_elliptope(np.eye(50))
@@ -123,11 +131,13 @@ def test_too_little_memory_is_said_before_starting(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(torch_sees_a_gpu(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there() -> None:
+    """A missing GPU raises an error."""
     with pytest.raises(ss.InvalidInput, match="PyTorch sees no GPU"):
         ss.project_elliptope(np.eye(3), device="cuda")
 
 
 def test_without_pytorch_or_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing library raises an error that names the extra."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ss.InvalidInput, match=r"scoreshield\[gpu\]"):
         ss.project_elliptope(np.eye(3), device="cuda")

@@ -31,7 +31,7 @@ def reference(rows: Array, queries: Array) -> Array:
 def cosines(rows: Array, query: Array, norm: str = "unit") -> Array:
     checked = embeddings.as_rows(rows)
     queries, _ = embeddings.as_queries(query, checked.shape[1])
-    return embeddings.scores(checked, queries, norm)
+    return embeddings.compute_scores(checked, queries, norm)
 
 
 @given(
@@ -42,7 +42,8 @@ def cosines(rows: Array, query: Array, norm: str = "unit") -> Array:
     st.sampled_from(["C", "F", "every other row", "every other column", "backwards"]),
     st.integers(0, 2**32 - 1),
 )
-def test_right_for_every_shape_type_and_layout(n: int, d: int, m: int, dtype: str, layout: str, seed: int) -> None:
+def test_shapes_types_layouts(n: int, d: int, m: int, dtype: str, layout: str, seed: int) -> None:
+    """Scores are right for every shape, type and memory layout."""
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((2 * n, 2 * d)) * 20 + 60).astype(dtype)
     rows = {
@@ -56,7 +57,7 @@ def test_right_for_every_shape_type_and_layout(n: int, d: int, m: int, dtype: st
     before = rows.copy()
     exact = reference(rows, queries)
     precision = np.float64 if dtype in ("f8", "i4", "u1") else np.float32
-    bound = embeddings.rounding_error(d, precision)
+    bound = embeddings.bound_rounding_error(d, precision)
     assert np.abs(cosines(rows, queries) - exact).max() <= bound
     assert np.array_equal(rows, before)
 
@@ -65,11 +66,12 @@ def test_rounding_bound_is_not_idle(rng: np.random.Generator) -> None:
     """Near miss: float32 cosines do break the bound for float64, so the test above can fail."""
     rows, queries = rng.standard_normal((50, 200)).astype(np.float32), rng.standard_normal((3, 200))
     error = np.abs(cosines(rows, queries) - reference(rows, queries)).max()
-    assert embeddings.rounding_error(200, np.float64) < error < embeddings.rounding_error(200, np.float32)
+    assert embeddings.bound_rounding_error(200, np.float64) < error < embeddings.bound_rounding_error(200, np.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_huge_and_tiny_rows(dtype: type, rng: np.random.Generator) -> None:
+    """Huge and tiny rows have the right scores."""
     rows = rng.standard_normal((9, 6)).astype(dtype)
     limits = np.finfo(dtype)
     scales = [limits.max / 8, limits.tiny * 8, limits.smallest_subnormal * 64, 1, 1e-12, 1e12, 1e18, 1e-18, 1]
@@ -82,7 +84,7 @@ def test_huge_and_tiny_rows(dtype: type, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("norm", ["unit", "ball"])
-def test_a_score_depends_on_its_own_row_alone(m: int, norm: str, dtype: type, rng: np.random.Generator) -> None:
+def test_score_depends_own_row_alone(m: int, norm: str, dtype: type, rng: np.random.Generator) -> None:
     """Bit for bit: whatever one record is replaced by, no other record's clean score changes."""
     rows = rng.standard_normal((3000, 96)).astype(dtype)
     rows[7] *= 1e-17  # a row that takes the careful path in any case
@@ -100,14 +102,15 @@ def test_a_score_depends_on_its_own_row_alone(m: int, norm: str, dtype: type, rn
 
 
 @pytest.mark.parametrize(("n", "d"), [(2, 3), (17, 1), (300, 24), (701, 64)])
-def test_a_pairwise_score_depends_on_its_two_rows_alone(n: int, d: int, rng: np.random.Generator) -> None:
+def test_pairwise_score_depends_two_rows(n: int, d: int, rng: np.random.Generator) -> None:
+    """A pairwise score depends on its two rows alone."""
     rows = rng.standard_normal((n, d))
-    before = embeddings.gram(rows)
+    before = embeddings.compute_gram(rows)
     assert np.array_equal(before, before.T)
     keep = np.arange(n) != n // 2
     for other in (np.full(d, 1e-200), np.full(d, 1e200), -rows[0]):
         rows[n // 2] = other
-        after = embeddings.gram(rows)
+        after = embeddings.compute_gram(rows)
         assert np.array_equal(after[np.ix_(keep, keep)], before[np.ix_(keep, keep)])
 
 
@@ -146,7 +149,8 @@ SEQUENCES: dict[str, Callable[[list[Array]], Any]] = {
 
 
 @pytest.mark.parametrize("kind", SEQUENCES)
-def test_a_sequence_has_one_precision_whatever_one_record_is(kind: str, rng: np.random.Generator) -> None:
+def test_sequence_precision(kind: str, rng: np.random.Generator) -> None:
+    """A sequence has one precision, which no single record changes."""
     rows = list(rng.standard_normal((300, 8)).astype(np.float32))
     query = rng.standard_normal((1, 8))
     before = cosines(SEQUENCES[kind](rows), query)
@@ -158,7 +162,8 @@ def test_a_sequence_has_one_precision_whatever_one_record_is(kind: str, rng: np.
     assert (np.delete(single, 3, axis=1) != np.delete(before, 3, axis=1)).mean() > 0.5
 
 
-def test_what_has_a_dtype_of_its_own_keeps_it(rng: np.random.Generator, tmp_path: Path) -> None:
+def test_array_keeps_dtype(rng: np.random.Generator, tmp_path: Path) -> None:
+    """An array keeps its own number type."""
     rows = rng.standard_normal((6, 4)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
@@ -169,7 +174,8 @@ def test_what_has_a_dtype_of_its_own_keeps_it(rng: np.random.Generator, tmp_path
 
 
 @pytest.mark.parametrize("library", ["torch", "pandas"])
-def test_tensors_and_frames_have_a_dtype_of_their_own(library: str, rng: np.random.Generator) -> None:
+def test_tensors_and_frames_keep_dtype(library: str, rng: np.random.Generator) -> None:
+    """Tensors and data frames keep their own number type."""
     module = pytest.importorskip(library)
     rows = rng.standard_normal((6, 4)).astype(np.float32)
     given_ = module.from_numpy(rows) if library == "torch" else module.DataFrame(rows)
@@ -177,22 +183,25 @@ def test_tensors_and_frames_have_a_dtype_of_their_own(library: str, rng: np.rand
 
 
 def test_ball_keeps_short_rows_short() -> None:
+    """Ball keeps short rows short."""
     rows = np.array([[0.3, 0.0], [0.0, 0.0], [3.0, 4.0], [1e-30, 0.0], [1e300, 0.0]])
     assert cosines(rows, np.array([[1.0, 0.0]]), "ball")[0] == pytest.approx([0.3, 0, 0.6, 1e-30, 1])
 
 
-def test_centroids_are_directions_of_means_in_sorted_order(rng: np.random.Generator) -> None:
+def test_centroids_directions_means_sorted(rng: np.random.Generator) -> None:
+    """Centroids are directions of means in sorted order."""
     rows, labels = rng.standard_normal((7, 3)), np.array(list("bcabbca"))
-    means = embeddings.centroids(rows, labels)
+    means = embeddings.compute_centroids(rows, labels)
     for place, label in enumerate("abc"):
         chosen = rows[labels == label]
         mean = (chosen / np.linalg.norm(chosen, axis=1, keepdims=True)).mean(axis=0)
         assert means[place] == pytest.approx(mean / np.linalg.norm(mean))
 
 
-def test_what_cancels_out_is_taken_as_the_first_basis_vector() -> None:
+def test_centroid_of_cancelling_rows() -> None:
+    """Rows that cancel out have the first basis vector as centroid."""
     rows = np.array([[0.0, 1], [0, 1], [0, -1], [0.6, 0.8], [-0.6, -0.8]])
-    means = embeddings.centroids(rows, np.array([0, 1, 1, 2, 2]))
+    means = embeddings.compute_centroids(rows, np.array([0, 1, 1, 2, 2]))
     assert np.array_equal(means, [[0, 1], [1, 0], [1, 0]])
 
 
@@ -202,7 +211,7 @@ def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Genera
     """A zero row has the scores of the first basis vector, and no other score knows of it."""
     rows = rng.standard_normal((3000, 24)).astype(dtype)
     query = rng.standard_normal((m, 24))
-    before, pairs = cosines(rows, query), embeddings.gram(rows[:40])
+    before, pairs = cosines(rows, query), embeddings.compute_gram(rows[:40])
     axis = rows.copy()
     axis[11] = np.eye(24)[0]
     rows[11] = 0
@@ -212,32 +221,34 @@ def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Genera
     assert np.array_equal(np.delete(after, 11, axis=1), np.delete(before, 11, axis=1))
     assert np.array_equal(cosines(rows, query, "ball")[:, 11], np.zeros(m))
     keep = np.arange(40) != 11
-    assert np.array_equal(embeddings.gram(rows[:40]), embeddings.gram(axis[:40]))
-    assert np.array_equal(embeddings.gram(rows[:40])[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
-    assert np.array_equal(embeddings.unit_rows(rows)[11], np.eye(24)[0])
+    assert np.array_equal(embeddings.compute_gram(rows[:40]), embeddings.compute_gram(axis[:40]))
+    assert np.array_equal(embeddings.compute_gram(rows[:40])[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
+    assert np.array_equal(embeddings.normalise_rows(rows)[11], np.eye(24)[0])
 
 
-def test_a_centroid_depends_on_its_own_identity_alone(rng: np.random.Generator) -> None:
+def test_centroid_depends_own_identity_alone(rng: np.random.Generator) -> None:
+    """A centroid depends on its own identity alone."""
     rows, labels = rng.standard_normal((900, 16)), rng.integers(0, 200, 900)
-    before = embeddings.centroids(rows, labels)
+    before = embeddings.compute_centroids(rows, labels)
     own = labels == labels[7]
     for other in (0 * rows[own], 1e200 * rows[own], -rows[own], np.resize([1.0, -1.0], (own.sum(), 1)) * rows[7]):
         changed = rows.copy()
         changed[own] = other
-        after = embeddings.centroids(changed, labels)
+        after = embeddings.compute_centroids(changed, labels)
         assert np.abs(np.linalg.norm(after, axis=1) - 1).max() < 1e-12
         assert np.array_equal(np.delete(after, labels[7], axis=0), np.delete(before, labels[7], axis=0))
         assert not np.array_equal(after[labels[7]], before[labels[7]])
 
 
 def test_a_public_zero_is_an_error() -> None:
+    """A public zero is an error."""
     with pytest.raises(ss.InvalidInput, match="Row 1 of 'query' is zero and has no direction"):
         cosines(np.eye(3), np.array([[1.0, 0, 0], [0, 0, 0]]))
 
 
 @pytest.mark.parametrize("odd", [2**70, -(2**70), Fraction(1, 3), True, np.longdouble(0.5), np.float32(0.1), 5e-324])
 @pytest.mark.parametrize("wrap", [list, tuple, deque])
-def test_every_real_number_of_a_sequence_is_taken(odd: Any, wrap: Any) -> None:
+def test_real_numbers_in_sequences(odd: Any, wrap: Any) -> None:
     """Whether a collection is taken must not depend on the number type of one record."""
     others = [[0.6, 0.8], [1.0, 0.0]]
     with_odd = embeddings.as_rows(wrap([*others, [odd, 1.0]]))
@@ -249,38 +260,41 @@ def test_every_real_number_of_a_sequence_is_taken(odd: Any, wrap: Any) -> None:
 
 @pytest.mark.parametrize("bad", ["0.5", 1j, None, 10**400, [1.0]])
 def test_what_is_no_double_is_rejected(bad: Any) -> None:
+    """Values that are no doubles raise an error."""
     with pytest.raises(ss.InvalidInput, match="embeddings"):
         embeddings.as_rows([[1.0, 0.0], [bad, 1.0]])
 
 
 @pytest.mark.parametrize("norm", ["unit", "ball"])
 @pytest.mark.parametrize("odd", [5e-324, 1e-310, 1e-200, 1e200, 1.7e308, 0.0])
-def test_floating_point_flags_that_raise_change_nothing(norm: str, odd: float) -> None:
+def test_raising_float_flags(norm: str, odd: float) -> None:
+    """Floating point flags that raise change nothing."""
     rows = np.array([[0.6, 0.8], [odd, odd / 3], [1.0, 0.0]])
-    calm = embeddings.scores(rows, np.array([[1.0, 0.0]]), norm)
+    calm = embeddings.compute_scores(rows, np.array([[1.0, 0.0]]), norm)
     with np.errstate(all="raise"):
-        assert np.array_equal(embeddings.scores(rows, np.array([[1.0, 0.0]]), norm), calm)
-        assert np.isfinite(embeddings.unit_rows(rows)).all()
-        assert np.isfinite(embeddings.centroids(rows, np.array([0, 0, 1]))).all()
+        assert np.array_equal(embeddings.compute_scores(rows, np.array([[1.0, 0.0]]), norm), calm)
+        assert np.isfinite(embeddings.normalise_rows(rows)).all()
+        assert np.isfinite(embeddings.compute_centroids(rows, np.array([0, 0, 1]))).all()
 
 
-def test_whether_an_identity_vanishes_depends_on_its_own_records_alone() -> None:
+def test_vanishing_identity_is_local() -> None:
     """Records that nearly cancel out, beside an identity whose sum is as long or as short as it can be."""
     labels = np.array([0, 0, 1, 1, 1, 1])
     for tilt in (0.5e-9, 0.9e-9, 1.1e-9, 2e-9, 3.9e-9, 1e-8):
         nearly = np.array([[0.0, 1.0, tilt], [0.0, -1.0, 0.0]])
         found = {
-            embeddings.centroids(np.vstack([nearly, others]), labels)[0].tobytes()
+            embeddings.compute_centroids(np.vstack([nearly, others]), labels)[0].tobytes()
             for others in (np.tile([0.0, 0.0, 1.0], (4, 1)), np.eye(4, 3), np.array([[1.0, 0, 0], [-1, 0, 0]] * 2))
         }
         assert len(found) == 1
     # The same for rows that a public basis nearly maps to zero.
-    alone = embeddings.directions(np.array([[2e-9, 0.0]]))
-    assert np.array_equal(embeddings.directions(np.array([[2e-9, 0.0], [5.0, 0.0]]))[:1], alone)
+    alone = embeddings.normalise_directions(np.array([[2e-9, 0.0]]))
+    assert np.array_equal(embeddings.normalise_directions(np.array([[2e-9, 0.0], [5.0, 0.0]]))[:1], alone)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_that_fit_are_not_copied(dtype: type) -> None:
+    """Rows that fit are not copied."""
     rows = np.eye(3, dtype=dtype)
     assert embeddings.as_rows(rows) is rows
     assert np.shares_memory(embeddings.as_rows(memoryview(rows)), rows)
@@ -306,13 +320,14 @@ def test_rows_that_fit_are_not_copied(dtype: type) -> None:
     ],
 )
 def test_rows_that_are_none(rows: Any) -> None:
+    """Values that are no rows raise an error."""
     with pytest.raises(ss.InvalidInput, match="'embeddings'"):
         embeddings.as_rows(rows)
     with pytest.raises(ss.InvalidInput, match="'others'"):
         embeddings.as_rows(rows, "others")
 
 
-def test_an_array_of_objects_keeps_them_only_as_a_sequence() -> None:
+def test_object_arrays() -> None:
     """An array has a type of its own: objects are rejected, where a list of the same numbers is taken."""
     assert embeddings.as_rows([[1, 2**70]]).tolist() == [[1.0, 2.0**70]]
     with pytest.raises(ss.InvalidInput):
@@ -321,6 +336,8 @@ def test_an_array_of_objects_keeps_them_only_as_a_sequence() -> None:
 
 @pytest.mark.parametrize("name", ["__array__", "__array_interface__", "__array_struct__"])
 def test_each_way_to_be_an_array(name: str) -> None:
+    """Every array interface of NumPy counts as an array."""
+
     class Given:
         """It has this attribute, and no other."""
 
@@ -335,11 +352,13 @@ def test_each_way_to_be_an_array(name: str) -> None:
     "query", [np.ones(2), np.ones((2, 2)), np.ones((0, 3)), np.ones((1, 1, 3)), np.float64(1.0), [True] * 3, ["a"] * 3]
 )
 def test_queries_that_are_none(query: Any) -> None:
+    """Values that are no queries raise an error."""
     with pytest.raises(ss.InvalidInput, match="'query'"):
         embeddings.as_queries(query, 3)
 
 
 def test_queries_become_unit_rows() -> None:
+    """Queries become unit rows."""
     for query, single in (([3, 0, 4], True), ([[3.0, 0.0, 4.0]], False), (np.array([3, 0, 4], dtype=np.uint8), True)):
         rows, one = embeddings.as_queries(query, 3)
         assert rows == pytest.approx(np.array([[0.6, 0.0, 0.8]]))
@@ -352,8 +371,8 @@ def test_queries_become_unit_rows() -> None:
 
 def test_the_bound_on_rounding() -> None:
     """(2 d + 8) u, with u half of the type's epsilon."""
-    assert embeddings.rounding_error(5, np.float64) == 18 * 2.0**-53
-    assert embeddings.rounding_error(1000, np.float32) == 2008 * 2.0**-24
+    assert embeddings.bound_rounding_error(5, np.float64) == 18 * 2.0**-53
+    assert embeddings.bound_rounding_error(1000, np.float32) == 2008 * 2.0**-24
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -366,18 +385,18 @@ def test_a_bad_row_is_named(bad: float, row: int, monkeypatch: pytest.MonkeyPatc
     rows[row, 2] = bad
     for check in (
         lambda: embeddings.check_finite(rows),
-        lambda: embeddings.unit_rows(rows),
-        lambda: embeddings.scores(rows, np.eye(3), "unit"),
-        lambda: embeddings.scores(rows, np.eye(3), "ball"),
-        lambda: embeddings.gram(rows),
-        lambda: embeddings.centroids(rows, np.zeros(7)),
+        lambda: embeddings.normalise_rows(rows),
+        lambda: embeddings.compute_scores(rows, np.eye(3), "unit"),
+        lambda: embeddings.compute_scores(rows, np.eye(3), "ball"),
+        lambda: embeddings.compute_gram(rows),
+        lambda: embeddings.compute_centroids(rows, np.zeros(7)),
     ):
         with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'embeddings'"):
             check()
     with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'others'"):
         embeddings.check_finite(rows, "others")
     with pytest.raises(ss.InvalidInput, match=f"Row {row + 100} of 'others'"):
-        embeddings.unit_rows(rows, "others", first=100)
+        embeddings.normalise_rows(rows, "others", first=100)
     rows[6] = bad  # the first of two is named
     with pytest.raises(ss.InvalidInput, match=f"Row {row} "):
         embeddings.check_finite(rows)
@@ -385,6 +404,7 @@ def test_a_bad_row_is_named(bad: float, row: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("block", [1, 24, 48, 71, 72, 10**6])
 def test_blocks_change_no_score(block: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks change no score."""
     rows, queries = rng.standard_normal((7, 3)), rng.standard_normal((2, 3))
     rows[3] = 0
     monkeypatch.setattr(embeddings, "_BLOCK_BYTES", block)
@@ -394,24 +414,24 @@ def test_blocks_change_no_score(block: int, rng: np.random.Generator, monkeypatc
     embeddings.check_finite(rows)
 
 
-def test_no_flag_is_raised_for_entries_far_apart() -> None:
+def test_no_flag_for_distant_entries() -> None:
     """A small entry beside a large one vanishes without a word, whatever the caller has set for NumPy."""
     rows = np.array([[1e300, 1e-300], [1e-160, 1e-300], [1.0, 1e-170]])
     with np.errstate(all="raise"):
-        assert embeddings.unit_rows(rows) == pytest.approx(np.eye(2)[[0, 0, 0]])
-        assert embeddings.scores(rows, np.eye(2), "unit")[0] == pytest.approx([1, 1, 1])
-        assert embeddings.scores(rows, np.eye(2), "ball")[0] == pytest.approx([1, 0, 1])
-        assert embeddings.unit_rows(np.array([[1.0, 1.0, 1e-310]]))[0, :2] == pytest.approx([0.5**0.5] * 2)
+        assert embeddings.normalise_rows(rows) == pytest.approx(np.eye(2)[[0, 0, 0]])
+        assert embeddings.compute_scores(rows, np.eye(2), "unit")[0] == pytest.approx([1, 1, 1])
+        assert embeddings.compute_scores(rows, np.eye(2), "ball")[0] == pytest.approx([1, 0, 1])
+        assert embeddings.normalise_rows(np.array([[1.0, 1.0, 1e-310]]))[0, :2] == pytest.approx([0.5**0.5] * 2)
         # Too large for a double: infinite, which the check of the rows will say.
         assert np.isinf(embeddings.as_rows([[np.longdouble("1e400"), 1.0]])[0, 0])
-        assert embeddings.directions(rows[[2, 1]]).tolist() == [[1.0, 1e-170], [1.0, 0.0]]
-        assert embeddings.centroids(rows, np.array([0, 0, 1])) == pytest.approx(np.eye(2)[[0, 0]])
+        assert embeddings.normalise_directions(rows[[2, 1]]).tolist() == [[1.0, 1e-170], [1.0, 0.0]]
+        assert embeddings.compute_centroids(rows, np.array([0, 0, 1])) == pytest.approx(np.eye(2)[[0, 0]])
 
 
 def test_what_vanishes() -> None:
     """A sum of unit rows that is shorter than 1e-9 has no direction of its own."""
     rows = np.array([[0.0, 2e-9], [0.0, 0.5e-9], [3.0, 4.0], [0.0, -5.0]])
-    found = embeddings.directions(rows)
+    found = embeddings.normalise_directions(rows)
     assert found is rows
     assert found == pytest.approx(np.array([[0, 1], [1, 0], [0.6, 0.8], [0, -1]]))
 
@@ -431,7 +451,7 @@ def test_lengths_of_a_ball() -> None:
         ]
     )
     wanted = [0.5, 1.0, 1.0, 1e-130, 1.0, 0.0, 0.6e-130, 0.6]
-    found = embeddings.scores(rows, np.eye(2), "ball")[0]
+    found = embeddings.compute_scores(rows, np.eye(2), "ball")[0]
     assert found == pytest.approx(wanted, rel=1e-14, abs=0)
-    assert embeddings.scores(rows, np.eye(2)[:1], "ball")[0] == pytest.approx(wanted, rel=1e-14, abs=0)
-    assert embeddings.scores(rows, np.eye(2), "unit")[0] == pytest.approx([1, 1, 1, 1, 1, 1, 0.6, 0.6])
+    assert embeddings.compute_scores(rows, np.eye(2)[:1], "ball")[0] == pytest.approx(wanted, rel=1e-14, abs=0)
+    assert embeddings.compute_scores(rows, np.eye(2), "unit")[0] == pytest.approx([1, 1, 1, 1, 1, 1, 0.6, 0.6])

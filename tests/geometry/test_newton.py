@@ -77,7 +77,8 @@ BATTERY = battery()
 
 
 @pytest.mark.parametrize("name", BATTERY)
-def test_newton_agrees_with_dykstra_and_is_never_farther(name: str) -> None:
+def test_newton_agrees_dykstra_never_farther(name: str) -> None:
+    """Newton agrees with Dykstra and is never farther."""
     matrix = BATTERY[name]
     exact = ss.project_elliptope(matrix)
     slow = ss.project_elliptope(matrix, "dykstra", tol=1e-9, max_iterations=20_000 if len(matrix) < 50 else 4000)
@@ -93,7 +94,8 @@ def test_newton_agrees_with_dykstra_and_is_never_farther(name: str) -> None:
 
 @pytest.mark.parametrize("solver", ["clarabel", "scs"])
 @pytest.mark.parametrize("name", ["high02", "tridiagonal", "tec03", "bhwi01", "fing97", "n = 17", "blocks"])
-def test_newton_agrees_with_semidefinite_programming(name: str, solver: str) -> None:
+def test_newton_agrees_semidefinite(name: str, solver: str) -> None:
+    """Newton agrees with semidefinite programming."""
     matrix = BATTERY[name]
     exact = ss.project_elliptope(matrix)
     program = ss.project_elliptope(matrix, "sdp", 1e-9 if solver == "clarabel" else 1e-8, solver=solver)
@@ -112,7 +114,7 @@ def test_published_solutions(name: str, row: list[float]) -> None:
     assert result.matrix[0] == pytest.approx(row, abs=6e-5)
 
 
-def test_optimality_conditions_hold_and_a_near_miss_breaks_them() -> None:
+def test_optimality_conditions() -> None:
     """X is nearest if and only if A - X + Diag y is negative semidefinite and orthogonal to X for some y."""
     matrix = unit_noise(80, 0.5)
 
@@ -131,7 +133,8 @@ def test_optimality_conditions_hold_and_a_near_miss_breaks_them() -> None:
 @pytest.mark.parametrize(
     ("noise", "most"), [(1e-3, 15), (0.3, 15), (1, 15), (5, 15), (20, 15), (100, 15), (300, 30), (1000, 30)]
 )
-def test_few_eigendecompositions_whatever_the_noise(n: int, noise: float, most: int) -> None:
+def test_few_eigendecompositions(n: int, noise: float, most: int) -> None:
+    """Few eigendecompositions are enough at every noise level."""
     result = ss.project_elliptope(unit_noise(n, noise))
     assert result.converged
     assert result.eigendecompositions <= most
@@ -140,7 +143,8 @@ def test_few_eigendecompositions_whatever_the_noise(n: int, noise: float, most: 
 
 
 @pytest.mark.parametrize("noise", [1e4, 1e6, 1e8])
-def test_noise_beyond_reason_is_still_projected_honestly(noise: float) -> None:
+def test_huge_noise(noise: float) -> None:
+    """Noise beyond reason is still projected correctly."""
     matrix = unit_noise(80, noise)
     result = ss.project_elliptope(matrix)
     assert_feasible(result.matrix)
@@ -152,7 +156,8 @@ def test_noise_beyond_reason_is_still_projected_honestly(noise: float) -> None:
     assert np.sum(matrix * result.matrix) >= np.sum(matrix * averaged.matrix)
 
 
-def test_a_stall_is_seen_and_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_after_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled run starts again from the low-rank start."""
     matrix = unit_noise(60, 0.5)
     whole = ss.project_elliptope(matrix)
     real = newton._newton_direction
@@ -172,6 +177,7 @@ def test_a_stall_is_seen_and_mended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_limit_is_kept_and_said() -> None:
+    """A limit is kept and reported."""
     matrix = unit_noise(60, 0.5)
     short = ss.project_elliptope(matrix, max_iterations=1)
     assert not short.converged
@@ -186,7 +192,8 @@ def test_a_limit_is_kept_and_said() -> None:
     "device", ["torch", pytest.param("cuda", marks=pytest.mark.skipif(not torch_sees_a_gpu(), reason="no GPU here"))]
 )
 @pytest.mark.parametrize("name", ["high02", "blocks", "duplicates", "n = 1", "n = 120", "noise 0.01", "noise 100"])
-def test_pytorch_runs_the_same_text(device: str, name: str) -> None:
+def test_pytorch(device: str, name: str) -> None:
+    """PyTorch runs the same algorithm."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     here, there = ss.project_elliptope(BATTERY[name]), ss.project_elliptope(BATTERY[name], device=device)
     assert there.method == here.method
@@ -202,6 +209,7 @@ def test_pytorch_runs_the_same_text(device: str, name: str) -> None:
 
 
 def test_read_only_input_on_every_device() -> None:
+    """Read-only input is accepted on every device."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     matrix = unit_noise(20, 1.0)
     before = matrix.copy()
@@ -213,6 +221,7 @@ def test_read_only_input_on_every_device() -> None:
 
 
 def test_trace_shift() -> None:
+    """The positive part of the shifted eigenvalues has trace n."""
     for values in ([-1.0, 2.0, 3.0], [0.0, 0.0, 100.0], [-5.0, -4.0, -3.0], [1.0, 1.0, 1.0]):
-        shift = newton.trace_shift(np.array(values))
+        shift = newton.find_trace_shift(np.array(values))
         assert np.maximum(np.array(values) - shift, 0).sum() == pytest.approx(3)

@@ -61,7 +61,7 @@ def test_one_text_in_another_number_type_moves_no_other_row() -> None:
     before, after = (embed_rows(averaging, texts) for texts in (TEXTS, ["", *TEXTS[1:]]))
     assert before.dtype == after.dtype
     query = np.random.default_rng(1).standard_normal((1, D))
-    scores = [_embeddings.scores(_embeddings.as_rows(rows), query, "unit") for rows in (before, after)]
+    scores = [_embeddings.compute_scores(_embeddings.as_rows(rows), query, "unit") for rows in (before, after)]
     assert scores[0][0, 1:].tobytes() == scores[1][0, 1:].tobytes()
 
 

@@ -624,7 +624,7 @@ def test_the_best_of_many_columns() -> None:
 
 def test_the_gram_matrix_of_an_index(index: IndexRelease, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(indexing, "needs_memory", lambda *given: asked.append(given))
+    monkeypatch.setattr(indexing, "check_memory", lambda *given: asked.append(given))
     monkeypatch.setattr(indexing, "project_elliptope", lambda matrix: SimpleNamespace(matrix=[matrix]))
     gram = index.gram()
     rows = index.vectors.astype(np.float64)

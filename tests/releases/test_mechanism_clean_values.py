@@ -73,7 +73,7 @@ def entries_of(guarantee: Guarantee, clean: Array) -> Array:
         case "gram":
             np.fill_diagonal(clean, 1.0)
         case "index":
-            clean = _embeddings.unit_rows(clean)
+            clean = _embeddings.normalise_rows(clean)
         case "top-k":
             return clean * guarantee.grid
         case "matches":

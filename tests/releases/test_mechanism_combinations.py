@@ -159,7 +159,7 @@ FIRST = np.array([1.0, 0.0])
 
 
 def clean_scores(rows: Array, query: Array) -> Array:
-    return np.clip(_embeddings.scores(rows, np.atleast_2d(query), "unit")[0], -1, 1)
+    return np.clip(_embeddings.compute_scores(rows, np.atleast_2d(query), "unit")[0], -1, 1)
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "staircase"])

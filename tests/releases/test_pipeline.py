@@ -191,7 +191,7 @@ class TestCollection:
         adjacency = ss.Identity([0, 0, 1, 2], centroids=True)
         found = PrivateCollection.check(ROWS.astype(np.float32), adjacency)
         assert (found.size, found.labels) == (3, adjacency.labels)
-        np.testing.assert_array_equal(found.rows(), _embeddings.centroids(found.records, adjacency.labels))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found.rows(), _embeddings.compute_centroids(found.records, adjacency.labels))  # type: ignore[arg-type]
         bad = PrivateCollection.check(np.array([[np.nan, 0.0]] * 4), adjacency)
         with pytest.raises(ss.InvalidInput, match="; give finite"):
             bad.rows()
@@ -199,7 +199,7 @@ class TestCollection:
     def test_rounding(self) -> None:
         """Of the precision that scores are computed in: that of the rows, or double for centroids."""
         single = ROWS.astype(np.float32)
-        bound = _embeddings.rounding_error
+        bound = _embeddings.bound_rounding_error
         assert PrivateCollection.check(ROWS, ss.Replacement()).rounding == bound(2, np.float64)
         assert PrivateCollection.check(single, ss.Replacement()).rounding == bound(2, np.float32)
         centroids = ss.Identity([0, 0, 1, 2], centroids=True)

@@ -166,7 +166,7 @@ def test_scores_above_one_by_float_error_are_clipped_before_the_noise() -> None:
     release = ss.release_scores(rows, query, epsilon=1e9, delta=0.5, rng=1)
     noise_free = np.round(release.noisy, 2)
     assert np.array_equal(noise_free, np.ones(5000))
-    clean = embeddings.scores(rows, unit(query)[None], "unit")
+    clean = embeddings.compute_scores(rows, unit(query)[None], "unit")
     assert clean.max() > 1 >= np.clip(clean, -1, 1).max()
 
 
@@ -176,7 +176,9 @@ def test_batch_is_calibrated_to_its_spectral_norm(rng: np.random.Generator) -> N
     norm = np.linalg.norm(unit(queries), 2)
     assert release.noisy.shape == (4, 30_000)
     assert release.guarantee.sensitivity == pytest.approx(2 * norm, rel=1e-5)
-    slack = 2 * math.sqrt(4) * embeddings.rounding_error(6, np.float32)  # float error of single precision is paid for
+    slack = (
+        2 * math.sqrt(4) * embeddings.bound_rounding_error(6, np.float32)
+    )  # float error of single precision is paid for
     assert release.guarantee.sensitivity == pytest.approx(2 * norm + slack, rel=3e-9)
     assert slack > 1e-6
     check_noise(release.noisy - unit(queries) @ unit(rows).T, ss.calibrate(2, 1e-6, 2 * norm))
@@ -372,7 +374,7 @@ def test_the_error_of_a_computed_score_is_within_its_bound(
     kind: type, dimension: int, rng: np.random.Generator
 ) -> None:
     """A cosine from rows of this type against fractions, and a bound that is not vacuous."""
-    bound = embeddings.rounding_error(dimension, np.dtype(kind))
+    bound = embeddings.bound_rounding_error(dimension, np.dtype(kind))
     # Two inner products with one rounding per term each are part of any proof.
     assert dimension * float(np.finfo(kind).eps) < bound <= (dimension + 6) * float(np.finfo(kind).eps)
     for _ in range(3):

@@ -126,7 +126,7 @@ def test_scores_state(query: np.ndarray, dtype: type, monkeypatch: pytest.Monkey
     shape = {1: (5,), 2: (len(query), 5)}[query.ndim]
     queries = np.atleast_2d(query) / np.linalg.norm(np.atleast_2d(query), axis=1, keepdims=True)
     norm = ss.privacy.adjacency.spectral_norm(queries)
-    released = ReleaseShape("scores", 5, 2.0, len(queries), norm, embeddings.rounding_error(2, dtype))
+    released = ReleaseShape("scores", 5, 2.0, len(queries), norm, embeddings.bound_rounding_error(2, dtype))
     assert watching.asked == [released]
     assert released.rounding > 0
     noise = contract().calibrate(ss.Replacement().bound_sensitivity(released))
@@ -400,7 +400,7 @@ def test_the_place_of_a_row() -> None:
 def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole guarantee, the noise above the diagonal, mirrored, and nothing else."""
     seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
-    monkeypatch.setattr(gram, "needs_memory", None)
+    monkeypatch.setattr(gram, "check_memory", None)
     monkeypatch.setattr(gram, "to_device", None)
     steps: list[tuple[int, int]] = []
     release = ss.release_gram(
@@ -414,7 +414,7 @@ def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.Monke
         progress=lambda *at: steps.append(at),
         **options,
     )
-    released = ReleaseShape("gram", 5, 0.7 - -0.9, rounding=embeddings.rounding_error(2, np.float64))
+    released = ReleaseShape("gram", 5, 0.7 - -0.9, rounding=embeddings.bound_rounding_error(2, np.float64))
     assert watching.asked == [released]
     noise = contract((-0.9, 0.7), "conservative").calibrate(
         ss.Replacement().bound_sensitivity(released), entries_per_draw=2
@@ -451,7 +451,7 @@ def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monke
         return SimpleNamespace(matrix=np.full((5, 5), 0.5), iterations=6, residual=0.25, converged=False)
 
     monkeypatch.setattr(gram, "to_device", lambda *given: seen.update(device=(given[0].shape, *given[1:])))
-    monkeypatch.setattr(gram, "needs_memory", lambda *given: seen.update(memory=given))
+    monkeypatch.setattr(gram, "check_memory", lambda *given: seen.update(memory=given))
     monkeypatch.setattr(gram.post, "denoise", denoise)
     monkeypatch.setattr(gram, "project_elliptope", project)
 

@@ -11,7 +11,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import _files
-from scoreshield.geometry.lowrank import unit_factor
+from scoreshield.geometry.elliptope import factor_gram
 
 Array = np.ndarray
 CONTRACT = {"epsilon": 3.0, "delta": 1e-6}
@@ -84,7 +84,7 @@ class TestLowRank:
     def test_a_row_that_few_dimensions_do_not_see(self) -> None:
         gram = np.eye(4)
         gram[:3, :3] = 1
-        vectors = unit_factor(gram, 1)
+        vectors = factor_gram(gram, 1)
         assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(4))
 
     @pytest.mark.parametrize("rank", [0, -1, 1.5, "2"])

@@ -245,7 +245,7 @@ class StoreChecks:
         if kind == "zero" and pin in self.takes_zero:
             snapshot = PinnedStore(self.open(), pin=pin).take_snapshot()
             rows, public = snapshot.make_problem(the_query().astype(np.float64))
-            cosines = embeddings.scores(rows, public[None], "unit")[0]
+            cosines = embeddings.compute_scores(rows, public[None], "unit")[0]
             assert cosines[snapshot.ids.index(ids[7])] == pytest.approx(the_query()[0], abs=self.tolerance)
             return
         account = self.account(tmp_path)

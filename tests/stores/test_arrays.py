@@ -182,7 +182,7 @@ def test_a_zero_row_is_taken_as_the_first_basis_vector(tmp_path: Path, pin: str)
     snapshot = PinnedStore(ArrayStore(tmp_path / "rows.npy"), pin=pin).take_snapshot()
     query = QUERY / np.linalg.norm(QUERY)
     given, public = snapshot.make_problem(query)
-    assert embeddings.scores(given, public[None], "unit")[0, 4] == pytest.approx(query[0], abs=1e-6)
+    assert embeddings.compute_scores(given, public[None], "unit")[0, 4] == pytest.approx(query[0], abs=1e-6)
 
 
 @pytest.mark.parametrize(("ids", "says"), [([1] * N, "same id more than once"), ([[1]] * N, "cannot be compared")])

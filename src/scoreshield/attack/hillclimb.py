@@ -54,7 +54,7 @@ class Matcher:
         row = _embeddings.as_rows(np.atleast_2d(_validation.check_array(template, "template", _VECTOR)), "template")
         if len(row) != 1 or row.shape[1] < 2:
             _validation.reject("template", _VECTOR, np.asarray(template))
-        self._template: Float = _embeddings.public_unit_rows(row, "template")[0]
+        self._template: Float = _embeddings.normalise_public_rows(row, "template")[0]
         self.sigma = _at_least_zero(sigma, "sigma")
         self.threshold = _cosine(threshold, "threshold")
         self.queries = 0
@@ -100,7 +100,7 @@ class Matcher:
         array = np.atleast_2d(_validation.check_array(probes, "probes", must))
         if array.ndim != 2 or array.shape[1] != self.dimension:
             _validation.reject("probes", must, array)
-        return _embeddings.public_unit_rows(_embeddings.as_rows(array, "probes"), "probes")
+        return _embeddings.normalise_public_rows(_embeddings.as_rows(array, "probes"), "probes")
 
 
 @dataclass(frozen=True, eq=False)

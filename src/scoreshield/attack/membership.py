@@ -116,10 +116,10 @@ def make_game(
         reference: The share of the records, in (0, 0.4], that are neither, but known to the attacker. They give `own`
             and `others`.
     """
-    rows = _embeddings.public_unit_rows(_embeddings.as_rows(records, "records"), "records")
+    rows = _embeddings.normalise_public_rows(_embeddings.as_rows(records, "records"), "records")
     asked = rows
     if probes is not None:
-        asked = _embeddings.public_unit_rows(_embeddings.as_rows(probes, "probes"), "probes")
+        asked = _embeddings.normalise_public_rows(_embeddings.as_rows(probes, "probes"), "probes")
         if asked.shape != rows.shape:
             _validation.reject("probes", f"an array of shape {rows.shape}, as the records are", asked)
     share = _validation.check_real(reference, "reference", "a share in (0, 0.4]")

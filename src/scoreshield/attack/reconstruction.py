@@ -289,7 +289,7 @@ def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
     rows = _embeddings.as_rows(source, name)
     if len(rows) != n:
         _validation.reject(name, f"the {n} known records, one per row", rows)
-    return _embeddings.public_unit_rows(rows, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
+    return _embeddings.normalise_public_rows(rows, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
 
 
 def _column_space(rows: Float, default: float, tolerance: Any) -> Float:

@@ -134,7 +134,7 @@ def _unit(rows: ArrayLike, name: str) -> Float:
     array = _embeddings.as_rows(rows, name)
     if not np.isfinite(array).all():
         _validation.reject(name, "an array of finite numbers", array)
-    return _embeddings.public_unit_rows(array, name)
+    return _embeddings.normalise_public_rows(array, name)
 
 
 def _places(slots: ArrayLike | None, m: int, n: int) -> NDArray[np.intp]:

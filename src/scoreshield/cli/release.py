@@ -9,6 +9,7 @@ import typer
 
 import scoreshield as ss
 from scoreshield import _files
+from scoreshield._types import Norm
 from scoreshield.cli.options import CalibrationOption, Delta, Epsilon, Force, Json, ScoreRange, progress_bar
 from scoreshield.cli.output import (
     Array,
@@ -28,7 +29,6 @@ from scoreshield.cli.output import (
     ranking,
 )
 from scoreshield.geometry.denoise import Denoiser
-from scoreshield.geometry.embeddings import Norm
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.scores import Mechanism
 

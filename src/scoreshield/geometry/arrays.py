@@ -1,4 +1,4 @@
-"""The same code for NumPy and PyTorch: move matrices to a device, compute by the array API, and move results back."""
+"""Array back ends: the same algorithm runs on NumPy and on PyTorch through the array API."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield.errors import InvalidInput
 
-#: An array of either library; the array API has no static type yet.
+#: An array of NumPy or PyTorch. The array API has no static type yet.
 Array = Any
-#: Called with the number of iterations done, and the largest possible number.
+#: Called with the number of iterations done and the largest possible number.
 Progress = Callable[[int, int], None]
 
 
 def to_device(matrix: NDArray[np.float64], device: str) -> Array:
-    """Move the matrix to a device: "cpu" is NumPy, "torch" is PyTorch on the CPU, "cuda" or "cuda:1" a GPU."""
+    """Move a matrix to a device: "cpu" is NumPy, "torch" is PyTorch on the CPU, "cuda" or "cuda:1" is a GPU."""
     if device == "cpu":
         return matrix
     if not isinstance(device, str) or device.split(":")[0] not in ("torch", "cuda"):
@@ -29,13 +29,13 @@ def to_device(matrix: NDArray[np.float64], device: str) -> Array:
     except ImportError:
         raise InvalidInput(f"The device {device!r} needs the 'gpu' extra: pip install 'scoreshield[gpu]'.") from None
     if device != "torch" and not torch.cuda.is_available():
-        raise InvalidInput(f"The device {device!r} is not there: PyTorch sees no GPU; use device='cpu'.")
+        raise InvalidInput(f"The device {device!r} is not available: PyTorch sees no GPU; use device='cpu'.")
     matrix = matrix if matrix.flags.writeable else matrix.copy()  # PyTorch has no read-only arrays
     return torch.from_numpy(matrix).to("cpu" if device == "torch" else device)
 
 
 def to_numpy(array: Array) -> NDArray[np.float64]:
-    """Convert the array to NumPy."""
+    """Convert an array to NumPy."""
     if isinstance(array, np.ndarray):
         return array
     result: NDArray[np.float64] = array.cpu().numpy()
@@ -50,12 +50,12 @@ def like(values: NDArray[np.float64], array: Array) -> Array:
 
 
 def diagonal(matrix: Array) -> Array:
-    """Return the diagonal of a contiguous square matrix, as a view."""
+    """Return the diagonal of a contiguous square matrix as a view."""
     return matrix.reshape(-1)[:: matrix.shape[0] + 1]
 
 
 def norm(array: Array) -> float:
-    """Compute the Euclidean (for matrices, Frobenius) norm."""
+    """Compute the Euclidean norm; for a matrix, the Frobenius norm."""
     return float(array_namespace(array).linalg.vector_norm(array))
 
 

@@ -4,18 +4,22 @@ The model is Y = S + W. S is a cosine Gram matrix (positive semidefinite, unit d
 dimension of the embeddings), W is symmetric with independent N(0, std^2) entries above a diagonal of zeros, and std
 is public. Every method reads only Y and public facts.
 
-* ``none``: Y itself, mean squared error std^2, not feasible. It has unbiased entries.
-* ``projection``: the nearest valid cosine matrix, without rank and std. Least squared error and best ordering for
-  moderate noise and a rank that is not small compared with n.
-* ``rank``: the best approximation of the public rank, rows scaled to length one. For an even spectrum well above the
-  noise.
-* ``shrinkage``: Frobenius-optimal shrinkage of the eigenvalues. Least squared error for a small rank and an uneven
-  spectrum.
-* ``identity``: moved towards the identity as far as std requires, then projected. For noise so strong that no
-  eigenvalue is visible.
-* ``sure``: the one of these with the least estimated risk, if the best method is unknown.
+============== ====================================================== =========================================
+method         what it does                                           what it is for
+============== ====================================================== =========================================
+``none``       Y itself, mean squared error std^2, not feasible       unbiased entries
+``projection`` the nearest valid cosine matrix, blind to rank, std    rank not small beside n, moderate noise:
+                                                                      least squared error and best ordering
+``rank``       best approximation of the public rank, rows to         an even spectrum well above the noise
+               length one
+``shrinkage``  Frobenius-optimal shrinkage of the eigenvalues         a small rank and an uneven spectrum: the
+                                                                      least squared error
+``identity``   pull towards the identity as far as std says, project  noise so strong that no eigenvalue stands
+                                                                      out
+``sure``       the one of these with the least estimated risk         an unknown spectrum
+============== ====================================================== =========================================
 
-The recommendations are what the tests measure on Gaussian embeddings of 200 records, and no more than that. Where
+The right-hand column states what the tests measure on Gaussian embeddings of 200 records. It claims nothing else. Where
 ``identity`` is best, its squared error is that of I itself, and no method orders the pairs well.
 """
 
@@ -31,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
 from scoreshield import _validation
-from scoreshield._validation import check_count, check_positive, validate
+from scoreshield._validation import check_count, check_positive, one_of, validate
 from scoreshield.errors import InvalidParameter
 
 Float = NDArray[np.float64]
@@ -39,22 +43,22 @@ Project = Callable[[Float], Float]
 
 Denoiser = Literal["none", "projection", "rank", "shrinkage", "identity", "sure"]
 METHODS: tuple[str, ...] = get_args(Denoiser)
-_CANDIDATES = ("projection", "rank", "shrinkage", "identity")  # of "sure", besides "none" whose risk is known
-_STEP = 0.03  # of the finite difference, in units of std
+_CANDIDATES = ("projection", "rank", "shrinkage", "identity")  # of "sure", besides "none", whose risk is known
+_STEP = 0.03  # the step of the finite difference, in units of std
 _PROBED_ENTRIES = 10_000
 _MOST_PROBES = 16
 
 
 @dataclass(frozen=True)
-class Denoised:
-    """A denoised Gram matrix.
+class DenoisedGram:
+    """An estimate of a clean Gram matrix.
 
     Attributes:
         matrix: Unless the method is ``"none"``: symmetric, diagonal exactly 1.0, entries in [-1, 1], positive
-            semidefinite to rounding.
-        method: The method used; for ``"sure"`` the one it chose.
-        risks: For ``"sure"``, the estimated mean squared error per entry off the diagonal of every candidate. They are
-            unbiased, so a small one may be negative. Empty for the other methods.
+            semidefinite up to rounding.
+        method: The method used; for ``"sure"`` the method it chose.
+        risks: For ``"sure"``: the estimated mean squared error per entry off the diagonal, of every candidate. The
+            estimates are unbiased, so a small one may be negative. Empty for the other methods.
     """
 
     matrix: Float
@@ -62,49 +66,50 @@ class Denoised:
     risks: dict[str, float] = field(default_factory=dict)
 
 
-@validate(std=check_positive, rank=check_count)
-def denoise(noisy: ArrayLike, std: float, method: str, *, rank: int, project: Project) -> Denoised:
+@validate(std=check_positive, method=one_of(METHODS), rank=check_count)
+def denoise(noisy: ArrayLike, std: float, method: Denoiser, *, rank: int, project: Project) -> DenoisedGram:
     """Estimate the clean Gram matrix behind a noisy one.
 
-    ``rank`` and ``shrinkage`` share one eigendecomposition, of the leading eigenvectors alone.
-    ``projection`` and ``identity`` call `project` once each. ``sure`` does all of that once and then once more per
-    probe.
+    ``rank`` and ``shrinkage`` share one eigendecomposition, of the leading eigenvectors only. ``projection`` and
+    ``identity`` call ``project`` once each. ``sure`` does all of this once, and once more per probe.
 
     Args:
-        noisy: Y, square, symmetric up to rounding, finite, diagonal exactly 1; never modified.
+        noisy: Y, square, symmetric up to rounding, finite, diagonal exactly 1. It is not modified.
         std: The standard deviation of the noise on each entry above the diagonal.
         method: ``"none"``, ``"projection"``, ``"rank"``, ``"shrinkage"``, ``"identity"`` or ``"sure"``; see the module.
         rank: A public bound on the rank of the clean matrix: the dimension of the embeddings.
-        project: A function from a symmetric matrix to the nearest valid cosine matrix.
+        project: A function that maps a symmetric matrix to the nearest valid cosine matrix.
+
+    Returns:
+        The estimate, with the method that made it.
     """
-    array = _noisy(noisy)
+    array = _check_noisy(noisy)
     if not 1e-100 <= std <= 1e100:
         _validation.reject("std", "between 1e-100 and 1e100, where squares neither vanish nor overflow", std)
-    _validation.check_option(method, "method", METHODS)
     if method == "none":
-        return Denoised(array, method)
+        return DenoisedGram(array, method)
     if method == "sure":
         return _least_risk(array, std, rank, project)
-    return Denoised(_estimates(array, std, rank, project, (method,))[method], method)
+    return DenoisedGram(_estimate(array, std, rank, project, (method,))[method], method)
 
 
-def _estimates(noisy: Float, std: float, rank: int, project: Project, methods: Collection[str]) -> dict[str, Float]:
-    found = {}
+def _estimate(noisy: Float, std: float, rank: int, project: Project, methods: Collection[str]) -> dict[str, Float]:
+    estimates = {}
     if "projection" in methods:
-        found["projection"] = project(noisy)
+        estimates["projection"] = project(noisy)
     if "identity" in methods:
-        found["identity"] = project(_towards_identity(noisy, std))
+        estimates["identity"] = project(_pull_towards_identity(noisy, std))
     if "rank" in methods or "shrinkage" in methods:
-        values, vectors = _leading(noisy, rank)
+        values, vectors = _find_leading_pairs(noisy, rank)
         if "rank" in methods:
-            found["rank"] = _unit_rows(vectors * np.sqrt(values))
+            estimates["rank"] = _multiply_unit_rows(vectors * np.sqrt(values))
         if "shrinkage" in methods:
-            found["shrinkage"] = _short_rows(vectors * np.sqrt(_shrink(values, std, len(noisy))))
-    return found
+            estimates["shrinkage"] = _multiply_short_rows(vectors * np.sqrt(_shrink(values, std, len(noisy))))
+    return estimates
 
 
-def _leading(matrix: Float, rank: int) -> tuple[Float, Float]:
-    """Return the largest eigenvalues, at most `rank`, that are positive, and their vectors."""
+def _find_leading_pairs(matrix: Float, rank: int) -> tuple[Float, Float]:
+    """Find the ``rank`` largest eigenvalues that are positive, and their vectors."""
     n = len(matrix)
     if 2 * rank < n:
         values, vectors = eigh(matrix, driver="evr", subset_by_index=[n - rank, n - 1], check_finite=False)
@@ -116,48 +121,48 @@ def _leading(matrix: Float, rank: int) -> tuple[Float, Float]:
 
 
 def _shrink(values: Float, std: float, n: int) -> Float:
-    """Shrink eigenvalues: l -> sqrt(l^2 - 4 n std^2) above the noise edge 2 std sqrt(n), 0 below it.
+    """Map l to sqrt(l^2 - 4 n std^2) above the noise edge 2 std sqrt(n), and to 0 below it.
 
-    Let e = std sqrt(n). An eigenvalue s > e of S appears in Y at l = s + e^2 / s, and the squared cosine between its
+    Let e = std sqrt(n). An eigenvalue s > e of S shows in Y at l = s + e^2 / s, and the squared cosine between its
     eigenvector in S and in Y is c^2 = 1 - e^2 / s^2, as n grows with the rank fixed (Benaych-Georges & Nadakuditi
     2011). The multiple t of v v^T nearest to s u u^T in Frobenius norm has t = s <u, v>^2 = s c^2 = s - e^2 / s, and
-    (s - e^2 / s)^2 = (s + e^2 / s)^2 - 4 e^2 = l^2 - 4 e^2. Eigenvalues of S below e are not visible at the edge of Y.
+    (s - e^2 / s)^2 = (s + e^2 / s)^2 - 4 e^2 = l^2 - 4 e^2. Eigenvalues of S below e leave no trace at the edge of Y.
     This is the symmetric case of Gavish & Donoho, "Optimal shrinkage of singular values" (2017).
 
-    The code shrinks Y, not Y - I. A noiseless diagonal does not change the noise's semicircle, so Y is low rank
-    plus noise, whereas S - I is far from low rank. The tests measure it where eigenvalues are visible:
-    Y - I then has 1.1 to 2.1 times the squared error, even with its diagonal overwritten and the result not feasible.
+    The function shrinks Y, not Y - I. A noiseless diagonal does not change the noise's semicircle, so Y is low rank
+    plus noise, whereas S - I is far from low rank. The tests measure this where eigenvalues stand out: shrinking
+    Y - I gives 1.1 to 2.1 times the squared error, even with its diagonal overwritten and the result not feasible.
     """
     edge = 2 * std * math.sqrt(n)
     above = np.maximum(values, edge)
-    # In factors, since the squares lose digits at the edge and overflow far from it.
+    # The product of two roots: the squares lose digits at the edge and overflow far from it.
     return np.sqrt(above - edge) * np.sqrt(above + edge)
 
 
-def _unit_rows(factor: Float) -> Float:
+def _multiply_unit_rows(factor: Float) -> Float:
     """Compute F F^T with the rows of F scaled to length one: D^-1/2 X D^-1/2 for X = F F^T and D its diagonal.
 
-    A zero row has no direction. It becomes a unit vector of its own, orthogonal to all other records.
+    A zero row has no direction. It becomes a unit vector that is similar to no other record.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", factor, factor))
     vanished = lengths <= 1e-14 * max(lengths.max(), np.finfo(float).tiny)
     factor = factor / np.where(vanished, 1, lengths)[:, None]
     factor[vanished] = 0
-    return _filled(factor)
+    return _multiply_and_fill(factor)
 
 
-def _short_rows(factor: Float) -> Float:
-    """Compute F F^T with rows of F longer than one scaled to length one, then raise the diagonal to one.
+def _multiply_short_rows(factor: Float) -> Float:
+    """Compute F F^T with rows of F longer than one scaled to length one, and then set the diagonal to one.
 
-    Raising a diagonal adds a nonnegative diagonal matrix, so the result stays positive semidefinite and the
-    shrunken entries do not change. Scaling short rows up to length one would undo the shrinkage: with equal
-    eigenvalues it gives ``rank`` again, and for a record with a small part in the eigenvectors it amplifies the noise.
+    Setting the diagonal adds a nonnegative diagonal matrix, so the result stays positive semidefinite and the
+    shrunken entries do not change. Scaling short rows to length one as well would undo the shrinkage: with equal
+    eigenvalues it gives ``rank`` again, and for a record that the eigenvectors hardly touch it amplifies the noise.
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", factor, factor))
-    return _filled(factor / np.maximum(lengths, 1)[:, None])
+    return _multiply_and_fill(factor / np.maximum(lengths, 1)[:, None])
 
 
-def _filled(factor: Float) -> Float:
+def _multiply_and_fill(factor: Float) -> Float:
     """Compute F F^T with unit diagonal, for rows of F no longer than one."""
     matrix: Float = factor @ factor.T
     matrix += matrix.T.copy()
@@ -167,12 +172,12 @@ def _filled(factor: Float) -> Float:
     return matrix
 
 
-def _towards_identity(noisy: Float, std: float) -> Float:
+def _pull_towards_identity(noisy: Float, std: float) -> Float:
     """Compute I + a (Y - I), a = max(0, 1 - n (n - 1) std^2 / |Y - I|_F^2): positive-part James-Stein off the diagonal.
 
-    Of all multiples of Y - I, the one with a = 1 - m std^2 / |y|^2 over the m = n (n - 1) / 2 free entries y has the
-    least estimated risk, up to the 2 in James and Stein's m - 2. The result is indefinite unless a (1 - l) <= 1 for
-    the smallest eigenvalue l of Y, so it is projected afterwards. An exact projection onto a convex set that holds S
+    Of all multiples of Y - I, that with a = 1 - m std^2 / |y|^2 over the m = n (n - 1) / 2 free entries y has the least
+    estimated risk, up to the 2 in James and Stein's m - 2. The result is indefinite unless a (1 - l) <= 1 for
+    the smallest eigenvalue l of Y, so it is projected afterwards; an exact projection onto a convex set that holds S
     only brings it nearer to S.
     """
     n = len(noisy)
@@ -185,40 +190,40 @@ def _towards_identity(noisy: Float, std: float) -> Float:
     return shrunk
 
 
-def _least_risk(noisy: Float, std: float, rank: int, project: Project) -> Denoised:
-    """Return the candidate f with the least of Stein's unbiased risk estimates (Stein 1981).
+def _least_risk(noisy: Float, std: float, rank: int, project: Project) -> DenoisedGram:
+    """Find the candidate f with the least of Stein's unbiased risk estimates (Stein 1981).
 
     Over the m = n (n - 1) / 2 free entries, SURE = (|f(Y) - Y|^2 + 2 std^2 div f(Y)) / m - std^2. The divergence is
     the Monte-Carlo one of Ramani, Blu & Unser (2008), b . (f(Y + h b) - f(Y)) / h for random signs b, averaged over
-    probes. A finite h also detects the jumps of ``rank`` (rows that change sign, eigenvalues that cross), which the
-    derivative alone would miss. The estimate is then noisier.
+    probes. A finite h also sees the jumps of ``rank`` (rows that change sign, eigenvalues that cross), where the
+    derivative alone would miss them. The estimate is then noisier.
 
-    With 200 records the estimates have an error of 1 to 2 % of std^2 (root mean square), so methods closer together
-    than that cannot be distinguished reliably.
+    With 200 records the estimates are off by 1 to 2 % of std^2 (root mean square), so methods closer together than
+    that are not distinguished reliably.
     """
     n = len(noisy)
     entries = n * (n - 1) / 2
-    found = _estimates(noisy, std, rank, project, _CANDIDATES)
+    estimates = _estimate(noisy, std, rank, project, _CANDIDATES)
     divergence = dict.fromkeys(_CANDIDATES, 0.0)
-    probes = _probes(n)
+    probes = _draw_probes(n)
     for probe in probes:
-        moved = _estimates(noisy + _STEP * std * probe, std, rank, project, _CANDIDATES)
+        perturbed = _estimate(noisy + _STEP * std * probe, std, rank, project, _CANDIDATES)
         for name in _CANDIDATES:
-            along = float(np.vdot(probe, moved[name] - found[name])) / 2
+            along = float(np.vdot(probe, perturbed[name] - estimates[name])) / 2
             divergence[name] += along / (_STEP * std) / len(probes)
     risks = {"none": std * std}
     for name in _CANDIDATES:
-        distance = float(np.linalg.norm(found[name] - noisy)) ** 2 / 2
+        distance = float(np.linalg.norm(estimates[name] - noisy)) ** 2 / 2
         risks[name] = (distance + 2 * std * std * divergence[name]) / entries - std * std
     best = min(risks, key=risks.__getitem__)
-    return Denoised(noisy if best == "none" else found[best], best, risks)
+    return DenoisedGram(noisy if best == "none" else estimates[best], best, risks)
 
 
-def _probes(n: int) -> list[Float]:
-    """Return symmetric matrices of random signs with zero diagonal, the same ones for every matrix of this size.
+def _draw_probes(n: int) -> list[Float]:
+    """Draw symmetric matrices of random signs with zero diagonal, the same for every matrix of this size.
 
-    One probe of m signs has an error of at most about std^2 sqrt(8 / m) in the risk of a nonexpansive denoiser, so
-    there are ceil(10 000 / m) of them, at most 16: one from n = 142 on.
+    One probe of m signs errs by at most about std^2 sqrt(8 / m) in the risk of a nonexpansive denoiser, so there are
+    ceil(10 000 / m) probes, at most 16, and one from n = 142 on.
     """
     entries = n * (n - 1) // 2
     rng = np.random.default_rng(n)
@@ -229,7 +234,7 @@ def _probes(n: int) -> list[Float]:
     return probes
 
 
-def _noisy(noisy: ArrayLike) -> Float:
+def _check_noisy(noisy: ArrayLike) -> Float:
     must = "a symmetric matrix of real numbers with unit diagonal, at least 2 by 2"
     array = _validation.check_array(noisy, "noisy", must)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or len(array) < 2 or array.dtype.kind not in "fiu":

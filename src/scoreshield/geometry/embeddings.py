@@ -1,39 +1,39 @@
-"""Compute clean cosines from embeddings: validation, normalisation and the products, in one pass over the data.
+"""Compute clean cosines from embeddings: validation, normalisation and products, in one pass over the data.
 
 Nothing here is private. The functions return clean scores to `releases`, which clamps them, adds noise in the same
-memory and returns nothing else. Each score is computed from its own row (or pair of rows) alone, never from the
-rest of the collection. So replacing one record moves only that record's scores.
+memory and returns nothing else. Each score is computed from its own row (or pair of rows) only. So replacing one
+record changes only the scores of that record.
 
-Every finite row has a direction, so that no error of a release can distinguish two neighbouring collections: a zero row
-and an identity whose records cancel out become the first basis vector. A NaN or an infinity raises an error that
-names the row. This error is for the curator who holds the collection, and must not be forwarded to a client.
+Every finite row has a direction, so that an error never distinguishes two neighbouring collections: a zero row and an
+identity whose records cancel out are taken as the first basis vector. A NaN or an infinity raises an error that names
+the row. This error is for the curator who holds the collection, and must not reach a client.
 """
 
 from __future__ import annotations
 
 import numbers
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from scoreshield import _validation
+from scoreshield._types import Norm
 from scoreshield.errors import InvalidInput, InvalidRow
 
-Rows = NDArray[np.floating[Any]]  # float32 or float64; see as_rows
+Rows = NDArray[np.floating[Any]]  # float32 or float64, as as_rows returns them
 
-Norm = Literal["unit", "ball"]
 NORMS: tuple[str, ...] = get_args(Norm)
-# A block of rows stays in the second-level cache while its norms and its scores are computed.
+# A block of rows stays in the second-level cache while its norms and its scores are taken.
 _BLOCK_BYTES = 1 << 20
-#: Unit rows that cancel out, or that a projection shortens below this length, have no direction: the rest is
-#: rounding error, which is about 1e-16 per row and dimension.
+#: A sum or projection of unit rows that is shorter than this has no direction: it is rounding error, which is about
+#: 1e-16 for each row and dimension.
 _VANISHES = 1e-9
 
 
 def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
-    """Return the collection as a two-dimensional float32 or float64 array, without a copy if it already is one."""
+    """Convert the collection to a two-dimensional float32 or float64 array, without a copy where it is one."""
     must = "a two-dimensional array of real numbers with at least one row and one column"
     array = _validation.check_array(embeddings, name, must)
     if array.dtype.kind in "Obf" and not has_own_dtype(embeddings):
@@ -46,7 +46,7 @@ def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
 
 
 def _as_doubles(array: NDArray[Any]) -> NDArray[Any]:
-    """Convert a sequence of real numbers of any type to doubles, so that no record decides for the others."""
+    """Convert real numbers of any type to doubles, so that no record decides whether the others are accepted."""
     if array.dtype.kind == "O" and not all(isinstance(value, numbers.Real) for value in array.flat):
         return array
     try:
@@ -59,7 +59,7 @@ def _as_doubles(array: NDArray[Any]) -> NDArray[Any]:
 def has_own_dtype(embeddings: Any) -> bool:
     """Return whether NumPy reads this as an array of one type, rather than record by record.
 
-    A list, a deque or any other sequence takes the widest type in it, so one record could change the precision of
+    A list, a deque or any other sequence gets the widest type in it, so that one record could change the precision of
     all the others. Sequences are therefore always converted to double.
     """
     if any(hasattr(embeddings, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
@@ -72,29 +72,32 @@ def has_own_dtype(embeddings: Any) -> bool:
 
 
 def as_queries(query: ArrayLike, dimension: int) -> tuple[NDArray[np.float64], bool]:
-    """Return the public queries as unit rows, and whether there was one (a vector) or a batch (a matrix)."""
+    """Convert the public queries to unit rows; also return whether there is one (a vector) or a batch (a matrix)."""
     must = f"a vector of {dimension} real numbers, as long as the embeddings are, or a matrix of such rows"
     array = _validation.check_array(query, "query", must)
     if array.ndim not in (1, 2) or array.shape[-1] != dimension or array.dtype.kind not in "fiu" or not len(array):
         _validation.reject("query", must, array if array.ndim else query)
     rows = as_rows(np.atleast_2d(array), "query")
-    return public_unit_rows(rows, "query"), array.ndim == 1
+    return normalise_public_rows(rows, "query"), array.ndim == 1
 
 
-def rounding_error(dimension: int, dtype: Any) -> float:
-    """Bound the float error of one cosine of two vectors of this length, in any order of summation.
+def bound_rounding_error(dimension: int, dtype: Any) -> float:
+    """Bound the float error of one cosine of two vectors of this dimension, for any order of summation.
 
-    There are three inner products of length d (two for the norms, which enter by their square roots), and the rounding
-    of the query and of the quotient. With unit roundoff u, (2 d + 8) u covers them with a margin while d u is small.
+    The error has three inner products of length d (two for the norms, which enter by their square roots), the rounding
+    of the query and that of the quotient. With unit roundoff u, (2 d + 8) u is above their sum while d u is small.
     """
     return (2 * dimension + 8) * float(np.finfo(dtype).eps) / 2
 
 
-def scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
+def compute_scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
     """Compute the clean cosines of every query with every row, shape (m, n), before clamping.
 
-    `norm` "unit" divides by the row's length, and replaces a zero row by the first basis vector. "ball" divides only
-    rows longer than one (x / max(1, |x|)).
+    Args:
+        rows: The records.
+        queries: Public unit rows.
+        norm: "unit" divides by the row's length, and takes a zero row as the first basis vector. "ball" divides only
+            rows longer than one: x / max(1, |x|).
     """
     n, d = rows.shape
     public = queries.astype(rows.dtype)
@@ -111,25 +114,25 @@ def scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.fl
                 np.maximum(lengths, 1, out=lengths)
             np.divide(products, lengths, out=here, casting="same_kind")
         if not (safe_low < squares.min() and squares.max() < safe_high):  # also where a square is NaN
-            # Only the rows concerned: another row's score must not depend on this one, not even in its last bit.
+            # Recompute only these rows: no other row's score may depend on them, not even in its last bit.
             odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))
-            here[:, odd] = _careful_scores(part[odd], start + odd, queries, norm)
+            here[:, odd] = _compute_odd_scores(part[odd], start + odd, queries, norm)
     return out
 
 
-def gram(rows: Rows) -> NDArray[np.float64]:
-    """Compute the clean cosines of every pair of rows, (n, n), in double precision, before clamping.
-
-    The result is exactly symmetric.
-    """
-    unit = unit_rows(rows)
+def compute_gram(rows: Rows) -> NDArray[np.float64]:
+    """Compute the clean cosines of all pairs of rows, (n, n), in double precision, exactly symmetric, not clamped."""
+    unit = normalise_rows(rows)
     return unit @ unit.T  # one symmetric rank-k product
 
 
-def unit_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
-    """Copy the rows in double precision, each scaled to length one; a zero row becomes the first basis vector.
+def normalise_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:
+    """Return a double-precision copy of the rows, each of length one. A zero row becomes the first basis vector.
 
-    `first` is the number of the first row, for errors.
+    Args:
+        rows: The rows to normalise.
+        name: The parameter that errors name.
+        first: The number of the first row, for errors.
     """
     out = rows.astype(np.float64)
     largest = _scale_to_one(out, first + np.arange(len(out)), name)
@@ -139,16 +142,16 @@ def unit_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[n
     return out
 
 
-def public_unit_rows(rows: Rows, name: str) -> NDArray[np.float64]:
-    """Do the same for rows that are no records of the collection, such as queries: a zero row raises an error."""
+def normalise_public_rows(rows: Rows, name: str) -> NDArray[np.float64]:
+    """Normalise rows that are not records of the collection, such as queries. A zero row raises an error."""
     empty = ~rows.any(axis=1)
     if empty.any():
         raise InvalidInput(f"Row {int(np.argmax(empty))} of '{name}' is zero and has no direction; remove it.")
-    return unit_rows(rows, name)
+    return normalise_rows(rows, name)
 
 
-def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scale sums or projections of unit rows to length one, in place; zero rows become the first basis vector."""
+def normalise_directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale sums or projections of unit rows to length one in place. A vanishing row becomes the first basis vector."""
     with np.errstate(all="ignore"):
         lengths = np.sqrt(np.vecdot(rows, rows))
         vanished = lengths < _VANISHES
@@ -159,34 +162,34 @@ def directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def check_finite(rows: Rows, name: str = "embeddings") -> None:
-    """Raise the error about the first row that holds a NaN or an infinity, if there is one."""
+    """Raise an error for the first row that holds a NaN or an infinity."""
     block = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.itemsize))
     for start in range(0, len(rows), block):
         part = rows[start : start + block]
         _check_largest(np.abs(part).max(axis=1), start + np.arange(len(part)), name)
 
 
-def centroids(rows: Rows, labels: NDArray[Any]) -> NDArray[np.float64]:
+def compute_centroids(rows: Rows, labels: NDArray[Any]) -> NDArray[np.float64]:
     """Compute the direction of each identity's mean unit row, one row per label in sorted order.
 
-    Each sum uses only its own identity's rows. Rows that cancel out have the first basis vector as centroid.
+    Each sum includes only the rows of its identity. Rows that cancel out have the first basis vector as centroid.
     """
-    unit = unit_rows(rows)
+    unit = normalise_rows(rows)
     index = np.unique(labels, return_inverse=True)[1]
     members = sparse.csr_matrix((np.ones(len(rows)), (index, np.arange(len(rows)))))
     with np.errstate(all="ignore"):
-        return directions(members @ unit)
+        return normalise_directions(members @ unit)
 
 
-def _careful_scores(
+def _compute_odd_scores(
     part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str
 ) -> NDArray[np.float64]:
-    """Compute the scores of rows with zero, huge or tiny entries; raise an error for NaN or infinite entries."""
+    """Compute the scores of rows with zero, huge or tiny entries. Raise an error for NaN and infinite entries."""
     out = part.astype(np.float64)
     largest = _scale_to_one(out, numbers, "embeddings")
     if norm == "unit":
         out[largest == 0, 0] = 1.0
-    with np.errstate(all="ignore"):  # an underflow must not raise, even if the caller configured NumPy to raise
+    with np.errstate(all="ignore"):  # an underflow must not raise, whatever the caller set for NumPy
         lengths = np.sqrt(np.vecdot(out, out))
         if norm == "ball":
             longer = lengths * largest > 1
@@ -199,7 +202,7 @@ def _careful_scores(
 
 
 def _scale_to_one(rows: NDArray[np.float64], numbers: NDArray[np.intp], name: str) -> NDArray[np.float64]:
-    """Divide each row that is not zero, in place, by its largest entry, so that no square overflows or vanishes."""
+    """Divide each nonzero row by its largest entry, in place, so that no square overflows or vanishes."""
     largest: NDArray[np.float64] = np.abs(rows).max(axis=1)
     _check_largest(largest, numbers, name)
     with np.errstate(all="ignore"):

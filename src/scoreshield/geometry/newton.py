@@ -1,33 +1,35 @@
-"""The exact projection onto the elliptope: semismooth Newton on the dual, with a start that depends on the noise.
+r"""The exact projection onto the elliptope: semismooth Newton on the dual, from a start that fits the noise.
 
-The nearest matrix with unit diagonal and no negative eigenvalue is (A + Diag y)₊, where y minimises
+The nearest matrix with unit diagonal and no negative eigenvalue is :math:`(A + \mathrm{Diag}\,y)_+`, where y minimises
 the convex function (Qi & Sun 2006; Borsdorf & Higham 2010)
 
-    θ(y) = ½ |(A + Diag y)₊|²_F - Σ_i y_i,   ∇θ(y) = diag (A + Diag y)₊ - 1.
+.. math:: \theta(y) = \tfrac12 |(A + \mathrm{Diag}\,y)_+|_F^2 - \sum_i y_i, \qquad
+          \nabla\theta(y) = \mathrm{diag}\,(A + \mathrm{Diag}\,y)_+ - 1.
 
 Each Newton step solves with the generalised Hessian by preconditioned conjugate gradients, in the smaller of the
-positive and negative eigenspaces. Armijo's rule limits the step. Two starts replace the textbook's y = 1 - diag(A):
+positive and negative eigenspaces, and is made safe by Armijo's rule. Two starts replace the textbook's y = 1 - diag(A):
 
-* *Moderate noise*: y = -c, with c such that the positive part of A - c I has trace n. It is free and saves a step.
+* *Moderate noise*: y = -c, with c such that the positive part of A - c I has trace n. It saves a step.
 * *Heavy noise* (that positive part has rank below 1.2 sqrt(2n)): the solution then has low rank (about sqrt(2n),
-  Pataki 1998). X = V V^T with unit rows is found by gradient steps of Barzilai & Borwein's length, which need
-  products with A but no eigendecomposition (Burer & Monteiro 2003). Its multipliers are the start, and Newton only
-  confirms and refines them.
+  Pataki 1998), and X = V V^T with unit rows is found by gradient steps of Barzilai & Borwein's length, which need
+  products with A but no eigendecomposition (Burer & Monteiro 2003). Its multipliers are the start, which Newton steps
+  then refine.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from scoreshield.geometry.arrays import Array, Progress, diagonal, like, norm, outer_square, row_dots
 
-STEPS = 100  # enough for anything but a stall
-_LOW_RANK = 1.2  # of sqrt(2n): where the low-rank start takes over
-_PRODUCTS = 1500  # of the low-rank start, at most
+STEPS = 100  # more steps are needed only after a stall
+_LOW_RANK = 1.2  # times sqrt(2n): below this rank the low-rank start is used
+_PRODUCTS = 1500  # the most products with A in the low-rank start
 _CG_STEPS = 300
 _SMALLEST_STEP = 2.0**-20
 
@@ -38,25 +40,26 @@ class Point:
 
     y: Array
     values: Array
-    vectors: Array  # None once they are freed
+    vectors: Array  # None after they are released, to save memory
     positive: int  # the number of positive eigenvalues
     objective: float
     gradient: Array
 
     @classmethod
-    def at(cls, matrix: Array, y: Array) -> Point:
-        """Compute the point at y. The diagonal of the matrix is shifted temporarily, which saves a copy."""
+    def evaluate(cls, matrix: Array, y: Array) -> Point:
+        """Evaluate the dual function at y. The diagonal of the matrix is shifted meanwhile, which saves a copy."""
         xp = array_namespace(matrix)
-        own = xp.asarray(diagonal(matrix), copy=True)
+        before = xp.asarray(diagonal(matrix), copy=True)
         try:
             diagonal(matrix)[:] += y
             values, vectors = xp.linalg.eigh(matrix)
         finally:
-            diagonal(matrix)[:] = own
-        return cls.of(y, values, vectors)
+            diagonal(matrix)[:] = before
+        return cls.from_spectrum(y, values, vectors)
 
     @classmethod
-    def of(cls, y: Array, values: Array, vectors: Array) -> Point:
+    def from_spectrum(cls, y: Array, values: Array, vectors: Array) -> Point:
+        """Compute the dual function and its gradient from the eigenvalues and eigenvectors of A + Diag y."""
         xp = array_namespace(values)
         positive = int(xp.sum(values > 0))
         kept, space = values[len(values) - positive :], vectors[:, len(values) - positive :]
@@ -65,57 +68,57 @@ class Point:
 
     @property
     def residual(self) -> float:
-        """Root mean square violation of the unit diagonal."""
+        """The root mean square violation of the unit diagonal."""
         return norm(self.gradient) / math.sqrt(len(self.y))
 
-    def matrix(self) -> Array:
-        """The primal candidate, (A + Diag y)_+."""
+    def compute_matrix(self) -> Array:
+        """Compute the primal candidate, (A + Diag y)_+."""
         split = len(self.values) - self.positive
         return outer_square(self.vectors[:, split:] * array_namespace(self.y).sqrt(self.values[split:]))
 
 
 @dataclass
-class Outcome:
-    """The result of the solver: a positive semidefinite matrix, its dual point, and the work."""
+class DualSolution:
+    """What the solver found: a positive semidefinite matrix, its dual objective, and the work."""
 
     matrix: Array
     objective: float
     residual: float
     iterations: int
     eigendecompositions: int
-    start: str  # "shifted", "low-rank", or "stalled": low-rank after the first start stalled
+    start: Literal["shifted", "low-rank", "stalled"]  # "stalled": low-rank, after the shifted start stopped early
 
 
-def solve(matrix: Array, tol: float, limit: int, progress: Progress | None = None) -> Outcome:
-    """Minimise the dual to a residual of `tol`, or as far as `limit` Newton steps reach."""
+def solve_dual(matrix: Array, tol: float, limit: int, progress: Progress | None = None) -> DualSolution:
+    """Minimise the dual to a residual of ``tol``, with at most ``limit`` Newton steps."""
     xp = array_namespace(matrix)
     n = matrix.shape[0]
-    first = Point.at(matrix, xp.zeros_like(diagonal(matrix)))
-    shift = trace_shift(first.values)
+    first = Point.evaluate(matrix, xp.zeros_like(diagonal(matrix)))
+    shift = find_trace_shift(first.values)
     spent, stalled = 1, None
     if n <= 8 or float(xp.sum(first.values > shift)) > _LOW_RANK * math.sqrt(2 * n):
-        first = Point.of(first.y - shift, first.values - shift, first.vectors)
-        outcome = _newton(matrix, first, spent, tol, limit, progress)
-        if outcome.residual <= tol or n == 1 or outcome.iterations == limit < STEPS:
-            return outcome  # done, or stopped by the caller rather than stalled
-        first = Point.at(matrix, xp.zeros_like(first.y))
-        spent, stalled = outcome.eigendecompositions + 1, outcome
-    factor, y = _low_rank(matrix, first, shift)
+        first = Point.from_spectrum(first.y - shift, first.values - shift, first.vectors)
+        solution = _iterate(matrix, first, spent, tol, limit, progress)
+        if solution.residual <= tol or n == 1 or solution.iterations == limit < STEPS:
+            return solution  # converged, or stopped by the caller's limit rather than stalled
+        first = Point.evaluate(matrix, xp.zeros_like(first.y))
+        spent, stalled = solution.eigendecompositions + 1, solution
+    factor, y = _find_low_rank_start(matrix, first, shift)
     del first
-    outcome = _newton(matrix, Point.at(matrix, y), spent + 1, tol, limit, progress)
-    outcome.start = "low-rank" if stalled is None else "stalled"
-    if stalled is not None and stalled.residual < outcome.residual:
-        outcome.matrix, outcome.objective, outcome.residual = stalled.matrix, stalled.objective, stalled.residual
-    if outcome.residual > tol:
-        # The factor is feasible. Make the other matrix feasible too, and keep the nearer one.
-        outcome.matrix = to_unit_diagonal(outcome.matrix)
+    solution = _iterate(matrix, Point.evaluate(matrix, y), spent + 1, tol, limit, progress)
+    solution.start = "low-rank" if stalled is None else "stalled"
+    if stalled is not None and stalled.residual < solution.residual:
+        solution.matrix, solution.objective, solution.residual = stalled.matrix, stalled.objective, stalled.residual
+    if solution.residual > tol:
+        # The factor is feasible. Keep the nearer of the two once the other is made feasible.
+        solution.matrix = scale_to_unit_diagonal(solution.matrix)
         low_rank = outer_square(factor)
-        if norm(low_rank - matrix) < norm(outcome.matrix - matrix):
-            outcome.matrix = low_rank
-    return outcome
+        if norm(low_rank - matrix) < norm(solution.matrix - matrix):
+            solution.matrix = low_rank
+    return solution
 
 
-def trace_shift(values: Array) -> float:
+def find_trace_shift(values: Array) -> float:
     """Find the c with sum (value - c)_+ = n, for ascending eigenvalues."""
     xp = array_namespace(values)
     n = len(values)
@@ -124,10 +127,10 @@ def trace_shift(values: Array) -> float:
     return float(shifts[int(xp.sum(falling > shifts)) - 1])
 
 
-def to_unit_diagonal(matrix: Array) -> Array:
-    """Scale a positive semidefinite matrix to unit diagonal and overwrite it.
+def scale_to_unit_diagonal(matrix: Array) -> Array:
+    """Scale a positive semidefinite matrix, which is overwritten, to unit diagonal.
 
-    If a diagonal entry is zero, a small multiple of the identity is added first.
+    Where the diagonal has a zero, a small multiple of the identity is added first.
     """
     xp = array_namespace(matrix)
     if float(xp.min(diagonal(matrix))) <= 0:
@@ -142,8 +145,10 @@ def to_unit_diagonal(matrix: Array) -> Array:
     return mirrored
 
 
-def _newton(matrix: Array, point: Point, spent: int, tol: float, limit: int, progress: Progress | None) -> Outcome:
-    """Run Newton's steps from a point. Its eigenvectors are freed as soon as a direction is found."""
+def _iterate(
+    matrix: Array, point: Point, spent: int, tol: float, limit: int, progress: Progress | None
+) -> DualSolution:
+    """Take Newton steps from a point. Its eigenvectors are released once a direction is known, to save memory."""
     steps = 0
     while point.residual > tol and steps < limit:
         accuracy = max(min(0.1, point.residual), 0.3 * tol / point.residual)
@@ -153,40 +158,38 @@ def _newton(matrix: Array, point: Point, spent: int, tol: float, limit: int, pro
             break
         point.vectors = None
         while True:
-            trial = Point.at(matrix, point.y + length * direction)
+            trial = Point.evaluate(matrix, point.y + length * direction)
             spent += 1
-            # The last term is what rounding can do to the objective.
+            # The last term bounds the rounding of the objective.
             if trial.objective <= point.objective + 1e-4 * length * slope + 1e-13 * abs(point.objective):
                 break
             trial.vectors = None
             length /= 2
             if length < _SMALLEST_STEP:
-                return _ended(Point.at(matrix, point.y), steps, spent + 1)
+                return _make_solution(Point.evaluate(matrix, point.y), steps, spent + 1)
         if trial.residual >= 0.9 * point.residual and abs(slope) <= 1e-13 * abs(point.objective):
             point = trial
-            break  # rounding errors dominate from here on
+            break  # rounding prevents further progress
         point = trial
         steps += 1
         if progress is not None:
             progress(steps, limit)
-    return _ended(point, steps, spent)
+    return _make_solution(point, steps, spent)
 
 
-def _ended(point: Point, steps: int, spent: int) -> Outcome:
+def _make_solution(point: Point, steps: int, spent: int) -> DualSolution:
     residual = point.residual
-    matrix = point.matrix()
+    matrix = point.compute_matrix()
     point.vectors = None
-    return Outcome(matrix, point.objective, residual, steps, spent, "shifted")
+    return DualSolution(matrix, point.objective, residual, steps, spent, "shifted")
 
 
 def _newton_direction(point: Point, accuracy: float) -> Array:
-    """Solve V d = -gradient to a relative accuracy, where V is the generalised Hessian.
+    r"""Solve V d = -gradient to a relative accuracy, V the generalised Hessian.
 
     With P the positive and N the other eigenvectors, V h is the diagonal of
-
-        P Pᵀ H P Pᵀ + P (Ω ∘ Pᵀ H N) Nᵀ + N (Ω ∘ Pᵀ H N)ᵀ Pᵀ,   H = Diag h,   Ω_ij = λ_i / (λ_i - λ_j);
-
-    or h less the same with P and N exchanged and 1 - Ω.
+    :math:`P P^T H P P^T + P (\Omega \circ P^T H N) N^T + N (\Omega \circ P^T H N)^T P^T`, H = Diag h and
+    :math:`\Omega_{ij} = \lambda_i / (\lambda_i - \lambda_j)`; or h less the same with P and N exchanged and 1 - Omega.
     """
     xp = array_namespace(point.y)
     split = len(point.values) - point.positive
@@ -231,7 +234,7 @@ def _newton_direction(point: Point, accuracy: float) -> Array:
     return direction
 
 
-def _low_rank(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
+def _find_low_rank_start(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
     """Find unit rows V that make <A, V V^T> - |V V^T|^2 / 2 stationary, and their multipliers y."""
     xp = array_namespace(matrix)
     n = matrix.shape[0]
@@ -239,16 +242,16 @@ def _low_rank(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
     top = point.values[n - rank :]
     spread = xp.sqrt(xp.clip(top - shift, 0.0, None) + 1e-3 * (float(point.values[n - 1]) - shift))
     jitter = np.random.default_rng(0).standard_normal((n, rank)) * (1e-3 / math.sqrt(rank))
-    factor = _unit_rows(point.vectors[:, n - rank :] * spread + like(jitter, matrix))
-    gradient, multipliers, tangent = _ascent(matrix, factor)
+    factor = _normalise_factor(point.vectors[:, n - rank :] * spread + like(jitter, matrix))
+    gradient, multipliers, tangent = _compute_ascent(matrix, factor)
     length = 1 / max(float(xp.mean(xp.abs(multipliers))), 1e-300)
     # The multipliers matter on the scale of the solution's own eigenvalues, not on that of the noise.
     tol = max(1e-10, min(1e-4, 1 / max(abs(shift), 1e-300)))
     for step in range(_PRODUCTS):
         if norm(tangent) <= tol * norm(gradient):
             break
-        trial = _unit_rows(factor + length * tangent)
-        gradient, multipliers, new_tangent = _ascent(matrix, trial)
+        trial = _normalise_factor(factor + length * tangent)
+        gradient, multipliers, new_tangent = _compute_ascent(matrix, trial)
         moved, turned = trial - factor, tangent - new_tangent
         inner = abs(float(xp.sum(moved * turned)))
         long, short = norm(moved) ** 2, norm(turned) ** 2
@@ -259,13 +262,13 @@ def _low_rank(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
     return factor, -multipliers
 
 
-def _ascent(matrix: Array, factor: Array) -> tuple[Array, Array, Array]:
-    """Return half of the gradient, its component along each row, and the rest, which is tangent to the spheres."""
+def _compute_ascent(matrix: Array, factor: Array) -> tuple[Array, Array, Array]:
+    """Compute half the gradient, its component along each row, and the rest, which is tangent to the spheres."""
     gradient = matrix @ factor - factor @ (factor.T @ factor)
     along = row_dots(gradient, factor)
     return gradient, along, gradient - along[:, None] * factor
 
 
-def _unit_rows(factor: Array) -> Array:
+def _normalise_factor(factor: Array) -> Array:
     xp = array_namespace(factor)
     return factor / xp.sqrt(row_dots(factor, factor))[:, None]

@@ -26,7 +26,7 @@ def scores_of_collection(
             "Planning from a collection reads its clean scores, which nobody has paid for: pass research=True (on the "
             "command line --research) if the collection is public or the plan stays with the curator."
         )
-    unit = embeddings.unit_rows(embeddings.as_rows(rows))
+    unit = embeddings.normalise_rows(embeddings.as_rows(rows))
     names = _validation.check_array(labels, "labels", "one label a record")
     if names.shape != (len(unit),):
         _validation.reject("labels", f"one label a record ({len(unit)} of them)", labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,8 @@ from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress, to_device
 from scoreshield.geometry.denoise import METHODS as DENOISERS
-from scoreshield.geometry.elliptope import needs_memory, project_elliptope
+from scoreshield.geometry.denoise import Denoiser
+from scoreshield.geometry.elliptope import Method, check_memory, project_elliptope
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
     Adjacency,
@@ -78,19 +79,19 @@ def release_gram(
         max_iterations = _validation.check_count(max_iterations, "max_iterations")
     source = PrivateCollection.check(embeddings, adjacency, least=2)
     sampler = name_sampler(rng)
-    method = "newton" if projection == "exact" else projection
+    method = cast("Method", "newton" if projection == "exact" else projection)
     if "none" not in (projection, denoise):
         # Refuse a device that is not there, or too little memory, before any noise is drawn.
         to_device(np.zeros((1, 1)), device)
-        needs_memory(source.size, method, device)
+        check_memory(source.size, method, device)
 
-    rounding = _embeddings.rounding_error(source.dimension, np.float64)
+    rounding = _embeddings.bound_rounding_error(source.dimension, np.float64)
     released = ReleaseShape("gram", source.size, contract.width, rounding=rounding)
     noise = contract.calibrate(source.adjacency.bound_sensitivity(released), entries_per_draw=2)
     guarantee = contract.guarantee(noise, source.adjacency, "gram", (source.size, source.size), sampler)
 
     def score() -> Float:
-        clean = _embeddings.gram(source.rows())
+        clean = _embeddings.compute_gram(source.rows())
         return np.clip(clean, *contract.score_range, out=clean)
 
     def draw(noisy: Float, stream: Stream) -> GramRelease:
@@ -98,7 +99,7 @@ def release_gram(
         if "none" in (projection, denoise):
             return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
         project = _Projector(method, max_iterations, device, progress)
-        end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
+        end = post.denoise(noisy, noise.law.std, cast("Denoiser", denoise), rank=source.dimension, project=project)
         return GramRelease(
             guarantee,
             noisy,
@@ -118,7 +119,7 @@ def release_gram(
 class _Projector:
     """A projection as a function, which adds up what its calls took."""
 
-    method: str
+    method: Method
     max_iterations: int | None
     device: str
     progress: Progress | None

@@ -151,9 +151,9 @@ def _count(source: PrivateCollection, queries: Float | None, edges: Float, norm:
     inner = edges[1:-1]
     bins = len(edges) - 1
     if queries is not None:
-        scores = _embeddings.scores(source.rows(), queries, norm)[0]
+        scores = _embeddings.compute_scores(source.rows(), queries, norm)[0]
         return np.bincount(np.searchsorted(inner, scores, side="left"), minlength=bins).astype(np.int64)
-    rows = _embeddings.unit_rows(source.rows())
+    rows = _embeddings.normalise_rows(source.rows())
     counts = np.zeros(bins, dtype=np.int64)
     for start in range(0, len(rows), _ROWS):
         block = rows[start : start + _ROWS] @ rows[start:].T

@@ -22,7 +22,7 @@ from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import validate, whole_from
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
-from scoreshield.geometry.elliptope import needs_memory, project_elliptope
+from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
@@ -120,7 +120,7 @@ class IndexRelease(Release):
 
         ``project`` returns the valid cosine matrix nearest to that.
         """
-        needs_memory(len(self.vectors), "newton", "cpu")
+        check_memory(len(self.vectors), "newton", "cpu")
         rows = self.vectors.astype(np.float64)
         gram = rows @ rows.T
         np.fill_diagonal(gram, 1.0)
@@ -129,7 +129,7 @@ class IndexRelease(Release):
     def _reduced(self, query: ArrayLike) -> tuple[Float, bool]:
         queries, single = _embeddings.as_queries(query, self.dimension)
         if self.projection is not None:
-            queries = _embeddings.public_unit_rows(queries @ self.projection.T, "query")
+            queries = _embeddings.normalise_public_rows(queries @ self.projection.T, "query")
         return queries, single
 
 
@@ -215,7 +215,7 @@ def prepare_index(
         projection = plan.projection(rows, stream)
         for start, block in blocks(rows):
             if projection is not None:
-                block = _embeddings.directions(block @ projection.T)
+                block = _embeddings.normalise_directions(block @ projection.T)
             end = start + len(block)
             vectors[start:end] = maker.release(block, stream)
             if progress is not None:

@@ -274,7 +274,7 @@ def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
     """Unit rows in double precision, block by block, with the number of each block's first row."""
     size = max(1, min(1 << 17, _BLOCK_BYTES // (8 * rows.shape[1])))
     for start in range(0, len(rows), size):
-        yield start, _embeddings.unit_rows(rows[start : start + size], first=start)
+        yield start, _embeddings.normalise_rows(rows[start : start + size], first=start)
 
 
 def _with_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfile:

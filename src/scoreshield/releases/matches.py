@@ -138,7 +138,7 @@ def prepare_matches(
     )
 
     def score() -> Float:
-        scores: Float = _embeddings.scores(source.rows(), queries, norm)[0]
+        scores: Float = _embeddings.compute_scores(source.rows(), queries, norm)[0]
         np.clip(scores, low, high, out=scores)
         return scores
 
@@ -205,7 +205,7 @@ def release_top_k(
     choose = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
 
     def score() -> Float:
-        scores = _embeddings.scores(source.rows(), queries, norm)[0]
+        scores = _embeddings.compute_scores(source.rows(), queries, norm)[0]
         steps: Float = np.rint(np.clip(scores, low, high) / step)
         return steps
 

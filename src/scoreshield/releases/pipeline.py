@@ -187,12 +187,12 @@ class PrivateCollection:
     def rounding(self) -> float:
         """A bound on the float error of one computed score; centroids are in double precision."""
         dtype = self.records.dtype if self.labels is None else np.float64
-        return _embeddings.rounding_error(self.dimension, dtype)
+        return _embeddings.bound_rounding_error(self.dimension, dtype)
 
     def rows(self) -> _embeddings.Rows:
         if self.labels is None:
             return self.records
-        return _embeddings.centroids(self.records, self.labels)
+        return _embeddings.compute_centroids(self.records, self.labels)
 
 
 def count_steps(low: float, high: float, step: float) -> int:

@@ -17,7 +17,7 @@ from scipy.optimize import isotonic_regression
 from scoreshield import _files, _loading, _validation
 from scoreshield._validation import check_count, check_inside_unit, validate
 from scoreshield.errors import InvalidInput
-from scoreshield.geometry.lowrank import unit_factor, unit_gram
+from scoreshield.geometry.elliptope import factor_gram, multiply_factor
 from scoreshield.privacy.guarantee import Guarantee
 
 Float = NDArray[np.float64]
@@ -186,7 +186,7 @@ class GramRelease(Release):
         """
         if rank is not None:
             rank = _validation.check_count(rank, "rank")
-        return unit_factor(self.gram, rank)
+        return factor_gram(self.gram, rank)
 
     def factored(self, rank: int | None = None) -> FactoredGramRelease:
         """The same release kept as an (n, r) factor instead of two (n, n) matrices; the noisy matrix is left behind."""
@@ -209,14 +209,14 @@ class FactoredGramRelease(Release):
     @property
     def gram(self) -> Float:
         """The cosine matrix, unit diagonal exactly."""
-        return unit_gram(self.factor)
+        return multiply_factor(self.factor)
 
     @validate()
     def embeddings(self, rank: int | None = None) -> Float:
         """Unit vectors whose cosines are the release, of ``rank`` dimensions or as many as there are."""
         if rank is None or _validation.check_count(rank, "rank") >= self.factor.shape[1]:
             return self.factor
-        return unit_factor(self.gram, rank)
+        return factor_gram(self.gram, rank)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

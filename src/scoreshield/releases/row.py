@@ -60,8 +60,8 @@ def release_row(
 
     def score() -> Float:
         rows = source.rows()
-        own = _embeddings.unit_rows(rows[index : index + 1], first=index)
-        values: Float = _embeddings.scores(rows, own, "unit")[0]
+        own = _embeddings.normalise_rows(rows[index : index + 1], first=index)
+        values: Float = _embeddings.compute_scores(rows, own, "unit")[0]
         np.clip(values, *contract.score_range, out=values)
         return values
 

@@ -146,7 +146,7 @@ def _clamped_scores(
     """The clean scores of all queries, one after the other, clamped to the public range, when called."""
 
     def score() -> Float:
-        values = _embeddings.scores(source.rows(), queries, norm)
+        values = _embeddings.compute_scores(source.rows(), queries, norm)
         return np.clip(values, *score_range, out=values).reshape(-1)
 
     return score

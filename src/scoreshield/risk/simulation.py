@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -162,7 +163,7 @@ def _gram_losses(
         noisy[above] += std * generator.standard_normal(len(above[0]))
         noisy.T[above] = noisy[above]
         stopped_short = False
-        found = denoisers.denoise(noisy, std, estimator, rank=rank, project=project).matrix
+        found = denoisers.denoise(noisy, std, cast("denoisers.Denoiser", estimator), rank=rank, project=project).matrix
         losses[trial] = np.linalg.norm(found - clean) ** 2
         unconverged += stopped_short
     return losses, unconverged

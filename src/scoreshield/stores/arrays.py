@@ -51,7 +51,7 @@ class ArrayStore(BaseStore):
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
         rows = self._read_rows()
-        values = _embeddings.scores(rows, query[None].astype(np.float64), "unit")[0]
+        values = _embeddings.compute_scores(rows, query[None].astype(np.float64), "unit")[0]
         return StoreScores(self._list_names(rows), values.astype(np.float32))
 
     @clear_frames_on_error

@@ -103,7 +103,7 @@ class FaissStore(BaseStore):
         out, done = np.full(int(self._index.ntotal), np.nan, dtype=np.float32), 0
         for page in self._vectors.pages():
             try:
-                out[done : done + len(page)] = _embeddings.scores(page, query, "unit")[0]
+                out[done : done + len(page)] = _embeddings.compute_scores(page, query, "unit")[0]
             except InvalidInput:
                 raise StoreError(
                     f"{self.name} holds vectors that are not finite numbers; nothing was released."

@@ -287,7 +287,7 @@ def _copy_unit_rows(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
         _check_rows(part, store)
-        out[start : start + _BLOCK] = _embeddings.unit_rows(part)
+        out[start : start + _BLOCK] = _embeddings.normalise_rows(part)
     out.flags.writeable = False
     return out
 
@@ -306,7 +306,7 @@ def _check_convention(store: Store, found: Snapshot, scored: StoreScores, zero: 
     if len(place) != len(found) or any(one not in place for one in found.ids):
         raise StoreError(f"{store.name} scores other records than it lists: it changed while it was read; try again.")
     probe = _make_probe(found.rows.shape[1])
-    cosines = _embeddings.scores(found.rows, probe[None].astype(np.float64), "unit")[0]
+    cosines = _embeddings.compute_scores(found.rows, probe[None].astype(np.float64), "unit")[0]
     compared = [number for number, one in enumerate(found.ids) if one not in zero]
     values, cosines = scored.values[[place[found.ids[number]] for number in compared]], cosines[compared]
     agree = [c for c in Convention if np.abs(c.to_cosine(values) - cosines).max(initial=0) <= TOLERANCE]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Runtime(Experiment):
         start = time.perf_counter()
         found = ss.project_elliptope(
             release.noisy,
-            cell.projection,
+            cast("Any", cell.projection),
             time_limit=limit,
             device=grid.options["device"],
             max_iterations=grid.options["dykstra_iterations"] if cell.projection == "dykstra" else None,

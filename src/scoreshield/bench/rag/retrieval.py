@@ -317,7 +317,7 @@ def _setting(setting: object) -> Setting:
 
 
 def _clean(corpus: Corpus, query: NDArray[np.float64], rule: Setting) -> NDArray[np.intp]:
-    scores = _embeddings.scores(corpus.embeddings, query[None], "unit")[0]
+    scores = _embeddings.compute_scores(corpus.embeddings, query[None], "unit")[0]
     return paper_top_k(scores, rule.k, rule.threshold)
 
 

@@ -1,4 +1,4 @@
-"""AAP against a literal transcription of the paper's Algorithm 3; Dykstra and the earlier set by what they are."""
+"""Compare AAP with a literal transcription of the paper's Algorithm 3, and test Dykstra and the earlier set."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def literal_aap(matrix: Array, tol: float, limit: int, ball: bool) -> tuple[Arra
 @pytest.mark.parametrize("ball", [False, True])
 @pytest.mark.parametrize(("n", "noise", "limit"), [(2, 0.5, 500), (12, 0.1, 500), (30, 1.0, 40), (20, 50.0, 300)])
 def test_aap_is_the_papers_algorithm(n: int, noise: float, limit: int, ball: bool) -> None:
+    """AAP is the paper's algorithm."""
     matrix = noisy_gram(n, noise, n)
     ours = ss.project_elliptope(matrix, "aap", tol=1e-7, max_iterations=limit, frobenius_ball=ball)
     theirs, steps, converged = literal_aap(matrix, 1e-7, limit, ball)
@@ -51,7 +52,8 @@ def test_aap_is_the_papers_algorithm(n: int, noise: float, limit: int, ball: boo
     assert_feasible(ours.matrix)
 
 
-def test_frobenius_ball_matters_where_the_paper_says() -> None:
+def test_frobenius_ball() -> None:
+    """Frobenius ball matters where the paper says."""
     matrix = noisy_gram(20, 50.0, 3)
     with_ball = ss.project_elliptope(matrix, "aap", frobenius_ball=True, max_iterations=30).matrix
     without = ss.project_elliptope(matrix, "aap", max_iterations=30).matrix
@@ -59,6 +61,7 @@ def test_frobenius_ball_matters_where_the_paper_says() -> None:
 
 
 def test_converged_is_honest() -> None:
+    """``converged`` is True only where the residual is within the tolerance."""
     matrix = noisy_gram(30, 1.0, 0)
     short = ss.project_elliptope(matrix, "aap", max_iterations=3)
     assert not short.converged
@@ -86,7 +89,8 @@ def test_dykstra_finds_the_nearest_matrix() -> None:
     assert averaged.distance > nearest.distance * (1 + 1e-4)
 
 
-def test_the_earlier_set_has_no_unit_diagonal() -> None:
+def test_earlier_set_no_unit_diagonal() -> None:
+    """The earlier set has no unit diagonal."""
     matrix = noisy_gram(15, 3.0, 2)
     result = ss.project_elliptope(matrix, "pnp")
     assert np.abs(result.matrix).max() <= 1
