@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import scoreshield as ss
-from scoreshield.decisions.queries import recall_of_queries
+from scoreshield.decisions.recall import recall_of_queries
 from scoreshield.report import plots
 
 K, DELTA = 10, 1e-6

@@ -24,6 +24,7 @@ def scores(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5, 3.0])
 def test_normal_scores_have_a_closed_form(sigma: float) -> None:
+    """Normal scores have a closed form."""
     genuine = decisions.Distribution(norm(0.65, 0.2), (-40, 40))
     impostor = decisions.Distribution(norm(0.0, 0.2), (-40, 40))
     curve = decisions.roc(genuine, impostor, sigma)
@@ -39,13 +40,15 @@ def test_normal_scores_have_a_closed_form(sigma: float) -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.3])
-def test_area_of_two_samples_is_the_mean_over_pairs(sigma: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_area_two_samples_mean_over_pairs(sigma: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The area of two samples is the mean over pairs."""
     genuine, impostor = scores[0][:500], scores[1][:700]
     pairs = norm.cdf((genuine[:, None] - impostor) / (sigma * math.sqrt(2))).mean()
     assert decisions.roc(genuine, impostor, sigma).auc == pytest.approx(pairs, abs=1e-12)
 
 
-def test_clean_curve_agrees_with_scikit_learn(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_clean_curve_agrees_scikit_learn(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The clean curve agrees with scikit-learn."""
     genuine, impostor = (np.round(part, 2) for part in scores)  # with many ties
     truth = np.r_[np.ones(len(genuine)), np.zeros(len(impostor))]
     values = np.r_[genuine, impostor]
@@ -60,7 +63,8 @@ def test_clean_curve_agrees_with_scikit_learn(scores: tuple[np.ndarray, np.ndarr
     assert curve.tpr_at(0.01) == np.mean(genuine > t)
 
 
-def test_equal_error_rate_of_clean_scores_by_hand() -> None:
+def test_equal_error_by_hand() -> None:
+    """The equal error rate of clean scores agrees with a calculation by hand."""
     # At t in [0.5, 0.6): one of four impostors passes, one of four genuine does not.
     curve = decisions.roc([0.4, 0.6, 0.7, 0.8], [0.1, 0.2, 0.3, 0.65])
     assert curve.eer == pytest.approx(0.25)
@@ -69,6 +73,7 @@ def test_equal_error_rate_of_clean_scores_by_hand() -> None:
 
 
 def test_noise_turns_clean_into_chance(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Strong noise turns the clean curve into chance."""
     clean = decisions.roc(*scores)
     assert decisions.roc(*scores, 1e-4).auc == pytest.approx(clean.auc, abs=1e-5)
     assert decisions.roc(*scores, 1e4).auc == pytest.approx(0.5, abs=1e-4)
@@ -77,12 +82,14 @@ def test_noise_turns_clean_into_chance(scores: tuple[np.ndarray, np.ndarray]) ->
 
 
 def test_equal_error_is_equal(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Equal error is equal."""
     curve = decisions.roc(*scores, 0.3)
     t = curve.threshold_at(curve.eer)
     assert curve.fpr(t) == pytest.approx(1 - curve.tpr(t), abs=1e-9)
 
 
 def test_areas_add_up(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Areas add up."""
     curve = decisions.roc(*scores, 0.2)
     fpr, tpr, thresholds = curve.curve(20_001)
     assert np.all(np.diff(thresholds) < 0)
@@ -95,6 +102,7 @@ def test_areas_add_up(scores: tuple[np.ndarray, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("law", [Laplace(0.1), RandomisedResponse(0.3, 0.9)], ids=repr)
 def test_other_laws(law: object, scores: tuple[np.ndarray, np.ndarray], rng: np.random.Generator) -> None:
+    """Curves of other laws agree with a simulation."""
     genuine, impostor = scores
     curve = decisions.roc(genuine, impostor, law)
     if isinstance(law, RandomisedResponse):
@@ -112,6 +120,7 @@ def test_other_laws(law: object, scores: tuple[np.ndarray, np.ndarray], rng: np.
 
 
 def test_tiny_noise_is_no_noise() -> None:
+    """Tiny noise is no noise."""
     assert decisions.roc([0.5 + 1e-6, 0.9], [0.5, -0.9], 1e-8).auc == 1
     rng = np.random.default_rng(3)
     genuine, impostor = rng.normal(0.4, 0.2, 300), rng.normal(0, 0.2, 300)
@@ -121,6 +130,7 @@ def test_tiny_noise_is_no_noise() -> None:
 
 
 def test_curves_of_laws_with_atoms_and_steps() -> None:
+    """Curves of laws with atoms and steps are right."""
     rng = np.random.default_rng(4)
     genuine, impostor = rng.normal(0.5, 0.2, 2000), rng.normal(0, 0.2, 2000)
     bit = decisions.roc(genuine, impostor, RandomisedResponse(0.2, 0.9))
@@ -141,7 +151,8 @@ def test_curves_of_laws_with_atoms_and_steps() -> None:
     assert decisions.roc(*few, law).auc == pytest.approx(float(exact), abs=3e-6)
 
 
-def test_a_million_scores_and_another_law_in_seconds() -> None:
+def test_million_scores() -> None:
+    """A curve of a million scores under another law takes seconds."""
     rng = np.random.default_rng(5)
     genuine, impostor = rng.normal(0.5, 0.2, 1_000_000), rng.normal(0, 0.2, 1_000_000)
     area = decisions.roc(genuine, impostor, Laplace(0.2)).auc
@@ -161,6 +172,7 @@ def test_recall_of_many_records(records: int, k: int, sigma: float) -> None:
 
 
 def test_ties_are_broken_at_random() -> None:
+    """Ties are broken at random."""
     same = [0.5] * 10
     assert decisions.recall_at_k(same, same, 0, records=100, k=1) == pytest.approx(0.01)
     assert decisions.recall_at_k(same, same, 1e-6, records=100, k=1) == pytest.approx(0.01)
@@ -169,6 +181,7 @@ def test_ties_are_broken_at_random() -> None:
 
 @pytest.mark.parametrize(("records", "k"), [(50, 1), (400, 10)])
 def test_recall_against_simulation(records: int, k: int, rng: np.random.Generator) -> None:
+    """The recall agrees with a simulation."""
     genuine, impostor, sigma, trials = norm(0.6, 0.15), norm(0.0, 0.2), 0.25, 20_000
     told = decisions.recall_at_k(
         decisions.Distribution(genuine, (-40, 40)),
@@ -197,6 +210,7 @@ def test_recall_against_simulation(records: int, k: int, rng: np.random.Generato
 
 
 def test_recall_without_noise_counts() -> None:
+    """Recall without noise counts records."""
     genuine, impostor = np.array([2.0, 0.125]), np.arange(-32, 69) / 64
     told = decisions.recall_at_k(genuine, impostor, 0, records=11, k=1)
     tie = np.mean((1 - (60 + (np.arange(1000) + 0.5) / 1000) / 101) ** 10)  # one impostor of 101 scores 1/8 too
@@ -205,12 +219,14 @@ def test_recall_without_noise_counts() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, -0.1, math.nan])
-def test_rates_outside_the_open_interval_are_refused(bad: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_rates_outside_open_interval(bad: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """A rate outside (0, 1) raises an error."""
     with pytest.raises(ss.InvalidInput, match="fpr"):
         decisions.roc(*scores, 0.1).tpr_at(bad)
 
 
 def test_bad_areas_and_counts(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Areas and counts that are not valid raise an error."""
     curve = decisions.roc(*scores, GaussianNoise(0.1))
     for call in (lambda: curve.partial_auc(0), lambda: curve.partial_auc(1.5), lambda: curve.curve(1)):
         with pytest.raises(ss.InvalidInput):

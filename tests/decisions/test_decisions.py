@@ -38,7 +38,8 @@ def impostor(rng: np.random.Generator) -> np.ndarray:
 # Flips
 
 
-def test_flip_probability_is_the_gaussian_tail() -> None:
+def test_flip_probability_gaussian_tail() -> None:
+    """Flip probability is the Gaussian tail."""
     s, t = np.linspace(-1, 1, 41)[:, None], np.array([-0.9, 0.0, 0.33, 0.99])
     assert np.allclose(decisions.flip_probability(s, t, 0.4), norm.sf(np.abs(s - t) / 0.4), rtol=1e-13)
     with mpmath.workdps(40):
@@ -47,7 +48,8 @@ def test_flip_probability_is_the_gaussian_tail() -> None:
     assert decisions.flip_probability(-0.9, 0.0, 0.05) == pytest.approx(float(exact), rel=1e-12, abs=0)  # about 1e-72
 
 
-def test_nothing_flips_at_one_under_the_strict_rule() -> None:
+def test_nothing_flips_under_strict_rule() -> None:
+    """Nothing flips at one under the strict rule."""
     assert decisions.flip_probability(0.9, 1.0, 0.5) == 0
     assert decisions.flip_probability(1.0, 1.0, 0.5) == 0
     assert decisions.flip_probability(0.9, 1.0, 0.5, endpoint="nonstrict") == pytest.approx(norm.sf(0.2))
@@ -58,7 +60,8 @@ def test_nothing_flips_at_one_under_the_strict_rule() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_flips_by_any_law_are_the_tails_of_its_cdf(law: object) -> None:
+def test_flips_by_any_law(law: object) -> None:
+    """Flips by any law are the tails of its cdf."""
     cdf = (ss.GaussianNoise(law) if isinstance(law, float) else law).cdf  # type: ignore[attr-defined]
     assert decisions.flip_probability(0.2, 0.5, law) == pytest.approx(1 - float(cdf(0.3)), abs=1e-15)
     assert decisions.flip_probability(0.7, 0.5, law) == pytest.approx(float(cdf(-0.2)), abs=1e-15)
@@ -66,10 +69,12 @@ def test_flips_by_any_law_are_the_tails_of_its_cdf(law: object) -> None:
 
 @given(s=st.floats(-1, 1), t=st.floats(-0.999, 0.999), sigma=st.floats(1e-3, 1e3))
 def test_mills_bound_holds(s: float, t: float, sigma: float) -> None:
+    """Mills bound holds."""
     assert decisions.flip_probability(s, t, sigma) <= decisions.mills_bound(s, t, sigma)
 
 
-def test_mills_bound_is_tight_far_out_and_no_looser() -> None:
+def test_mills_bound_is_tight() -> None:
+    """Mills bound is tight far out and no looser."""
     flips, bound = decisions.flip_probability(0.0, 0.6, 0.02), decisions.mills_bound(0.0, 0.6, 0.02)
     assert flips < bound < flips * (1 + 1.01 / 30**2)
     assert decisions.mills_bound(0.5, 0.5, 0.1) == math.inf
@@ -99,7 +104,8 @@ def test_false_match_rate_against_simulation(law: object, impostor: np.ndarray, 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5, 2.0])
 @pytest.mark.parametrize("alpha", [1e-2, 1e-3])
-def test_standard_normal_impostors_have_a_closed_form(sigma: float, alpha: float) -> None:
+def test_normal_impostors(sigma: float, alpha: float) -> None:
+    """Standard normal impostors have a closed form."""
     impostor = decisions.Distribution(norm(), (-60, 60))
     found = decisions.recalibrate(impostor, alpha, sigma, clipped=False)
     t = norm.isf(alpha)
@@ -117,7 +123,8 @@ def test_standard_normal_sample() -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("endpoint", ["strict", "nonstrict"])
-def test_recalibration_restores_the_target_for_any_law(law: object, endpoint: str, impostor: np.ndarray) -> None:
+def test_recalibration_any_law(law: object, endpoint: str, impostor: np.ndarray) -> None:
+    """Recalibration restores the target for any law."""
     found = decisions.recalibrate(impostor, 1e-2, law, endpoint, clipped=False)
     assert found.feasible
     assert found.shift > 0
@@ -142,6 +149,7 @@ def test_a_channel_of_one_bit(impostor: np.ndarray) -> None:
 
 
 def test_endpoint_limit_and_feasibility(impostor: np.ndarray) -> None:
+    """A target is feasible where it is above the endpoint limit."""
     for sigma in (0.05, 0.3, 0.5, 1.0):
         limit = float(np.mean(norm.sf((1 - impostor) / sigma)))
         assert decisions.endpoint_limit(impostor, sigma) == pytest.approx(limit, abs=1e-12)
@@ -160,12 +168,14 @@ def test_endpoint_limit_and_feasibility(impostor: np.ndarray) -> None:
 
 
 def test_no_noise_moves_nothing(impostor: np.ndarray) -> None:
+    """No noise moves nothing."""
     found = decisions.recalibrate(impostor, 1e-2, 0)
     assert found.shift == found.unclipped_shift == found.small_noise_shift == 0
     assert found.rate == found.rate_before <= 1e-2
 
 
 def test_small_noise_law_is_the_limit() -> None:
+    """Small noise law is the limit."""
     impostor = decisions.Distribution(norm(0, 0.2))
     for sigma, relative in ((0.02, 0.02), (0.005, 0.001)):
         found = decisions.recalibrate(impostor, 1e-2, sigma)
@@ -187,14 +197,16 @@ def test_the_lower_end_of_clipped_scores(impostor: np.ndarray, rng: np.random.Ge
     assert decisions.false_match_rate(impostor, -1.5, 8.0) < 0.6
 
 
-def test_thresholds_begin_where_a_plateau_does() -> None:
+def test_threshold_on_plateau() -> None:
+    """Thresholds begin where a plateau does."""
     flat = uniform(-0.1, 0.2)  # a law of SciPy, without Gaussian tails
     scores = [0.0] * 9 + [0.9]
     assert decisions.recalibrate(scores, 0.1, flat).threshold == pytest.approx(0.1, abs=1e-9)
     assert decisions.roc(np.linspace(0.15, 0.95, 81), [0.0] * 9 + [0.99], flat).tpr_at(0.1) > 0.99
 
 
-def test_a_clean_threshold_under_the_nonstrict_rule_keeps_the_target() -> None:
+def test_nonstrict_clean_threshold() -> None:
+    """A clean threshold under the nonstrict rule keeps the target."""
     found = decisions.recalibrate(np.arange(10) / 20, 0.3, 0, "nonstrict")
     assert found.rate <= 0.3
     assert found.threshold == pytest.approx(0.3)
@@ -203,7 +215,8 @@ def test_a_clean_threshold_under_the_nonstrict_rule_keeps_the_target() -> None:
 # Scales and budgets
 
 
-def test_critical_scale_is_where_the_limit_is_the_target(impostor: np.ndarray) -> None:
+def test_critical_scale(impostor: np.ndarray) -> None:
+    """At the critical scale the endpoint limit is the target."""
     for alpha in (1e-3, 1e-2, 0.1):
         scale = decisions.critical_scale(impostor, alpha)
         assert decisions.endpoint_limit(impostor, scale) == pytest.approx(alpha, rel=1e-9)
@@ -214,6 +227,7 @@ def test_critical_scale_is_where_the_limit_is_the_target(impostor: np.ndarray) -
 
 
 def test_critical_scale_of_a_distribution() -> None:
+    """The critical scale of a distribution agrees with its sample."""
     # S + W is normal with variance 0.04 + sigma^2, so L = Q(1 / sqrt(0.04 + sigma^2)).
     impostor = decisions.Distribution(norm(0, 0.2), (-40, 40))
     exact = math.sqrt(1 / norm.isf(1e-2) ** 2 - 0.04)
@@ -223,6 +237,7 @@ def test_critical_scale_of_a_distribution() -> None:
 @pytest.mark.parametrize("sensitivity", [2.0, 1.5])
 @pytest.mark.parametrize("delta", [1e-8, 1e-6, 1e-5])
 def test_minimum_epsilon_is_least(delta: float, sensitivity: float, impostor: np.ndarray) -> None:
+    """Minimum epsilon is least."""
     epsilon = decisions.minimum_epsilon(impostor, 1e-2, delta, sensitivity=sensitivity)
 
     def limit(eps: float) -> float:
@@ -232,6 +247,7 @@ def test_minimum_epsilon_is_least(delta: float, sensitivity: float, impostor: np
 
 
 def test_minimum_epsilon_by_a_textbook_rule(impostor: np.ndarray) -> None:
+    """A textbook rule gives its own minimum epsilon."""
     narrow = impostor * 0.1
     epsilon = decisions.minimum_epsilon(narrow, 0.2, 1e-6, method="conservative")
     scale = ss.calibrate(epsilon, 1e-6, 2.0, "conservative")
@@ -241,6 +257,7 @@ def test_minimum_epsilon_by_a_textbook_rule(impostor: np.ndarray) -> None:
 
 
 def test_minimum_epsilon_of_other_families(impostor: np.ndarray) -> None:
+    """Other noise families have a minimum epsilon."""
     epsilon = decisions.minimum_epsilon(impostor, 1e-2, 0.5, family=lambda eps: Laplace(2 / eps))
     assert decisions.endpoint_limit(impostor, Laplace(2 / epsilon)) == pytest.approx(1e-2, rel=1e-9)
     # Pure noise of one coordinate needs far less than the Gaussian at delta 1e-6.
@@ -253,6 +270,7 @@ def test_minimum_epsilon_of_other_families(impostor: np.ndarray) -> None:
 
 
 def test_false_match_gap() -> None:
+    """The gap of false-match rates has its closed form."""
     sigma = ss.calibrate(1.0, 1e-6, 2.0)
     gap = decisions.false_match_gap(500, sigma, epsilon=1.0, delta=1e-6)
     assert gap.any_mechanism == pytest.approx(math.tanh(0.5) + 1e-6)
@@ -261,7 +279,8 @@ def test_false_match_gap() -> None:
     assert gap.attained <= gap.coordinatewise
 
 
-def test_false_match_gap_is_attained_by_two_galleries() -> None:
+def test_gap_is_attained() -> None:
+    """False match gap is attained by two galleries."""
     n, sigma, t = 50, 0.8, 0.0
     gallery = np.zeros(n)
     high, low = gallery.copy(), gallery.copy()
@@ -271,7 +290,8 @@ def test_false_match_gap_is_attained_by_two_galleries() -> None:
     assert apart == pytest.approx(told, rel=1e-12)
 
 
-def test_false_match_gap_of_pure_noise_is_within_its_bound() -> None:
+def test_gap_of_pure_noise() -> None:
+    """False match gap of pure noise is within its bound."""
     for epsilon in (0.5, 1.0, 4.0):
         laplace = decisions.false_match_gap(1, Laplace(2 / epsilon), epsilon=epsilon, delta=0.0)
         assert laplace.attained == pytest.approx(1 - math.exp(-epsilon / 2), abs=1e-6)
@@ -280,7 +300,8 @@ def test_false_match_gap_of_pure_noise_is_within_its_bound() -> None:
         assert staircase.attained <= staircase.any_mechanism * (1 + 1e-9)
 
 
-def test_lipschitz_bounds_hold_and_are_the_formula() -> None:
+def test_lipschitz_bounds_hold_formula() -> None:
+    """Lipschitz bounds hold and are the formula."""
     genuine, impostor = decisions.Distribution(norm(0.65, 0.2)), decisions.Distribution(norm(0, 0.2))
     constant = norm.pdf(0, 0, 0.2) / norm.cdf(1, 0.65, 0.2)
     clean = decisions.roc(genuine, impostor)
@@ -302,6 +323,7 @@ def test_lipschitz_bounds_hold_and_are_the_formula() -> None:
 
 
 def test_lipschitz_bounds_of_other_laws() -> None:
+    """Other laws have Lipschitz bounds from E|W|."""
     assert 0.25 <= decisions.lipschitz_bounds(1.0, Laplace(0.25)).eta <= 0.25 * (1 + 1e-4)
     for epsilon in (1.0, 5.0, 15.0, 20.0):  # E|W| of the staircase: D e^(eps/2) / (e^eps - 1)
         mean = 2 * math.exp(epsilon / 2) / math.expm1(epsilon)
@@ -310,6 +332,7 @@ def test_lipschitz_bounds_of_other_laws() -> None:
 
 
 def test_thresholds_convert() -> None:
+    """Thresholds convert between cosine and distance."""
     assert decisions.euclidean_threshold(0.36) == pytest.approx(1.28)
     assert decisions.cosine_threshold(1.28) == pytest.approx(0.36)
     u, v = np.array([1.0, 0.0]), np.array([0.6, 0.8])
@@ -360,6 +383,7 @@ def test_thresholds_convert() -> None:
     ],
 )
 def test_bad_input_is_one_clear_sentence(call: object, says: str, impostor: np.ndarray) -> None:
+    """A bad argument raises one clear sentence."""
     with pytest.raises(ss.InvalidInput, match=says) as caught:
         call(impostor)  # type: ignore[operator]
     assert "\n" not in str(caught.value)

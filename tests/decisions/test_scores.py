@@ -23,6 +23,7 @@ def plain_rate(values: np.ndarray, t: float, sigma: float) -> float:
 
 @pytest.mark.parametrize("sigma", [0.003, 0.02, 0.1, 0.7, 8.0, 1000.0])
 def test_binned_sum_is_the_plain_sum(sigma: float, rng: np.random.Generator) -> None:
+    """The binned sum is the plain sum."""
     values = np.clip(rng.normal(0.1, 0.3, 60_000), -1, 1)
     sample, law = Sample(values), GaussianNoise(sigma)
     thresholds = np.concatenate([rng.uniform(-1.2, 1.2, 20), rng.uniform(-4 * sigma, 4 * sigma, 20)])
@@ -31,10 +32,11 @@ def test_binned_sum_is_the_plain_sum(sigma: float, rng: np.random.Generator) -> 
     assert len(sample.nodes(law)[0]) < len(values) or sigma < 0.01
 
 
-def test_binning_error_is_stated_and_a_coarser_bin_breaks_it() -> None:
+def test_binning_error() -> None:
+    """The binning error is within its bound, and a coarser bin exceeds it."""
     values = np.linspace(-1, 1, 50_000) ** 3
-    coarse = module._bin(np.sort(values), 1.0)
-    got = module._smooth(*coarse, np.array([0.3]), GaussianNoise(0.2), False)[0]
+    coarse = module._bin_values(np.sort(values), 1.0)
+    got = module._sum_pass_probabilities(*coarse, np.array([0.3]), GaussianNoise(0.2), False)[0]
     assert abs(got - plain_rate(values, 0.3, 0.2)) > 100 * BINNING_ERROR  # bins of five sigma are no good
     h_over_sigma = 1 / 4
     bound = 0.4335 * math.sqrt(math.factorial(7)) * (h_over_sigma / 2) ** 8 / (2**7 * math.factorial(8))
@@ -47,11 +49,13 @@ def test_binning_error_is_stated_and_a_coarser_bin_breaks_it() -> None:
     t=st.floats(-1e6, 1e6),
 )
 def test_any_finite_scores(values: list[float], sigma: float, t: float) -> None:
+    """Any finite scores are accepted."""
     array = np.array(values * 50)
     assert abs(Sample(array).rate(t, GaussianNoise(sigma)) - plain_rate(array, t, sigma)) < 1e-11
 
 
-def test_many_thresholds_at_once_equal_one_by_one(rng: np.random.Generator) -> None:
+def test_many_thresholds(rng: np.random.Generator) -> None:
+    """Many thresholds at once give the same rates as one by one."""
     sample, law = Sample(rng.normal(0, 0.2, 5_000)), GaussianNoise(0.05)
     t = rng.uniform(-1, 1, (7, 31))
     rates = sample.rate(t, law)
@@ -60,6 +64,7 @@ def test_many_thresholds_at_once_equal_one_by_one(rng: np.random.Generator) -> N
 
 
 def test_clean_rates_count() -> None:
+    """Clean rates count scores."""
     sample = Sample([0.5, 0.1, 0.5, 0.9])
     assert sample.rate([0.1, 0.5, 0.9], None).tolist() == [0.75, 0.25, 0.0]
     assert sample.rate([0.1, 0.5, 0.9], None, inclusive=True).tolist() == [1.0, 0.75, 0.25]
@@ -67,6 +72,7 @@ def test_clean_rates_count() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 7, 10, 49, 100, 1000, 2999])
 def test_clean_threshold_is_the_infimum(n: int, rng: np.random.Generator) -> None:
+    """Clean threshold is the infimum."""
     values = np.sort(rng.choice(np.linspace(-1, 1, 37), n))  # with ties
     sample = Sample(values)
     for k in range(1, n, max(1, n // 17)):
@@ -77,12 +83,14 @@ def test_clean_threshold_is_the_infimum(n: int, rng: np.random.Generator) -> Non
         assert sample.rate(below, None) > target
 
 
-def test_a_target_below_one_over_n_is_refused_with_the_smallest() -> None:
+def test_target_below_one_over_n() -> None:
+    """A target below one over n raises an error that states the smallest."""
     with pytest.raises(ss.InvalidInput, match=r"1e-05 cannot be measured with 3,000 scores.*1/3000 = 0.000333"):
         Sample(np.linspace(0, 1, 3000)).clean_threshold(1e-5)
 
 
-def test_distribution_against_the_closed_form() -> None:
+def test_distribution_against_closed_form() -> None:
+    """A distribution agrees with the closed form."""
     wide = Distribution(norm(0.1, 0.3), (-40, 40))
     for sigma in (0.01, 0.3, 5.0):
         for t in (-0.4, 0.1, 0.9, 3.0):
@@ -92,6 +100,7 @@ def test_distribution_against_the_closed_form() -> None:
 
 
 def test_distribution_is_cut_to_its_range() -> None:
+    """Distribution is cut to its range."""
     cut = Distribution(norm(0, 0.6))
     assert cut.cut == pytest.approx(2 * norm.sf(1 / 0.6))
     assert cut.rate([-1.0, 0.0, 1.0], None).tolist() == pytest.approx([1.0, 0.5, 0.0])
@@ -103,7 +112,8 @@ def test_distribution_is_cut_to_its_range() -> None:
 @pytest.mark.parametrize(
     "make", [lambda: Distribution(beta(5, 5, loc=-1, scale=2)), lambda: Distribution(norm(0, 0.2))]
 )
-def test_clamping_a_distribution_is_clamping_its_scores(make: object) -> None:
+def test_clamped_distribution(make: object) -> None:
+    """Clamping a distribution is clamping its scores."""
     law = make()  # type: ignore[operator]
     sample = Sample(law.law.ppf((np.arange(300_000) + 0.5) / 300_000))
     for low, high in ((-0.1, 1.0), (0.0, 0.25), (-1.0, 0.3)):
@@ -114,7 +124,8 @@ def test_clamping_a_distribution_is_clamping_its_scores(make: object) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 0.5), (9, 0.8), (5, 0.1)])
-def test_densities_that_are_infinite_at_an_end(a: float, b: float) -> None:
+def test_densities_infinite_end(a: float, b: float) -> None:
+    """A density that is infinite at an end has the right rates."""
     law = beta(a, b, loc=-1, scale=2)
     ours = Distribution(law)
     u = (np.arange(300_000) + 0.5) / 300_000
@@ -123,13 +134,15 @@ def test_densities_that_are_infinite_at_an_end(a: float, b: float) -> None:
         assert ours.rate(0.7, GaussianNoise(sigma)) == pytest.approx(exact, abs=1e-5)
 
 
-def test_a_clamp_outside_the_bulk_moves_all_there() -> None:
+def test_clamp_outside_bulk() -> None:
+    """A clamp outside the bulk moves all there."""
     narrow = Distribution(norm(0, 0.05)).clamp(0.5, 1.0)
     assert narrow.clean_threshold(0.01) == 0.5
     assert narrow.rate(0.7, GaussianNoise(0.1)) == pytest.approx(float(ndtr(-2)), abs=1e-9)
 
 
-def test_noise_far_below_the_spread_moves_only_atoms() -> None:
+def test_tiny_noise_moves_atoms() -> None:
+    """Noise far below the spread moves only atoms."""
     clamped = Distribution(norm(0, 0.2)).clamp(0.0, 0.3)
     for sigma in (1e-6, 1e-9):
         law = GaussianNoise(sigma)
@@ -139,7 +152,8 @@ def test_noise_far_below_the_spread_moves_only_atoms() -> None:
         assert clamped.rate(-0.5, law) == 1
 
 
-def test_small_noise_slope_of_a_sample_is_near_the_truth(rng: np.random.Generator) -> None:
+def test_log_slope_of_sample(rng: np.random.Generator) -> None:
+    """The estimated log slope of a sample is near the truth."""
     sample = Sample(rng.normal(0, 0.2, 400_000))
     for t, error in ((0.3, 0.04), (0.4, 0.04), (0.6, 0.1)):  # fewer scores, farther out
         assert sample.log_slope(t) == pytest.approx(-t / 0.04, rel=error)
@@ -150,6 +164,7 @@ def test_small_noise_slope_of_a_sample_is_near_the_truth(rng: np.random.Generato
 
 
 def test_standard_error_is_that_of_the_mean(rng: np.random.Generator) -> None:
+    """Standard error is that of the mean."""
     law = GaussianNoise(0.3)
     rates = [Sample(rng.normal(0, 0.2, 500)).rate(0.4, law) for _ in range(2000)]
     told = Sample(rng.normal(0, 0.2, 100_000)).standard_error(0.4, law) * math.sqrt(100_000 / 500)
@@ -160,11 +175,13 @@ def test_standard_error_is_that_of_the_mean(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "0.1", None, True, [0.1]])
 def test_noise_is_a_number_or_a_law(bad: object) -> None:
+    """Noise is a number or a law."""
     with pytest.raises(ss.InvalidInput, match="standard deviation"):
         as_law(bad)
 
 
 def test_no_noise_is_no_law() -> None:
+    """No noise is no law."""
     assert as_law(0) is None
     assert pass_probability(None, 0.5, [0.4, 0.5, 0.6]).tolist() == [0, 0, 1]
 
@@ -173,11 +190,13 @@ def test_no_noise_is_no_law() -> None:
     "bad", [[], [0.1], [[0.1, 0.2]], [0.1, math.nan], [0.1, math.inf], ["a", "b"], None, 3.0, [True, False]]
 )
 def test_bad_samples_are_refused(bad: object) -> None:
+    """A bad sample raises an error."""
     with pytest.raises(ss.InvalidInput, match=r"at least two finite numbers|finite"):
         Sample(bad)  # type: ignore[arg-type]
 
 
 def test_bad_distributions_are_refused() -> None:
+    """A bad distribution raises an error."""
     with pytest.raises(ss.InvalidInput, match="frozen continuous distribution"):
         Distribution("normal")
     with pytest.raises(ss.InvalidInput, match="no mass"):

@@ -11,7 +11,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import decisions, plan
-from scoreshield.decisions.models import score_model
+from scoreshield.decisions.models import parse_score_model
 from scoreshield.privacy.profiles import LaplaceProfile, PureProfile
 
 
@@ -56,7 +56,7 @@ def test_an_attack_bound_is_kept_by_all_and_turns_the_ranking(bound: dict[str, f
 
 
 def test_verification_is_what_decisions_say() -> None:
-    far, near = score_model("normal:0,0.1"), score_model("normal:0.55,0.14")
+    far, near = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.55,0.14")
     made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=8, delta=1e-6)
     best = made.chosen
     assert (best.mechanism, best.score_range) == ("staircase", (0.0, 0.8))

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import scoreshield as ss
 from scoreshield import decisions, plan
-from scoreshield.decisions.models import score_model
+from scoreshield.decisions.models import parse_score_model
 
 DELTA = 1e-6
 
@@ -142,8 +142,8 @@ def test_ties_at_a_clamp_do_not_contradict_the_answer(scores: tuple[np.ndarray, 
 def test_models_with_mass_at_the_end_of_a_range() -> None:
     for impostor, within in (("normal:0,0.2", (0.0, 0.3)), ("normal:0.5,0.2", (-1.0, 1.0))):
         made = plan.verification(
-            score_model(impostor),
-            score_model("normal:0.6,0.1"),
+            parse_score_model(impostor),
+            parse_score_model("normal:0.6,0.1"),
             target_fmr=0.01,
             epsilon=10,
             delta=DELTA,
@@ -259,7 +259,7 @@ def test_few_scores_and_weak_promises_are_warned_about(scores: tuple[np.ndarray,
 
 
 def test_parameters_stand_for_scores() -> None:
-    impostor, genuine = score_model("normal:0,0.1"), score_model("normal:0.55,0.14")
+    impostor, genuine = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.55,0.14")
     made = plan.verification(impostor, genuine, target_fmr=1e-5, epsilon=40, delta=DELTA, source="parameters")
     spread = math.hypot(0.1, made.scale)
     assert made.recalibration.threshold == pytest.approx(norm.isf(1e-5) * spread, rel=1e-6)
@@ -312,7 +312,7 @@ def test_retrieval_finds_the_least_epsilon(scores: tuple[np.ndarray, np.ndarray]
 
 def test_the_floor_is_the_specs() -> None:
     """SciFact, 5,183 abstracts: 4.3 for recall 0.70 at k = 50 and 5.9 at k = 10."""
-    impostor, genuine = score_model("normal:0,0.1"), score_model("normal:0.6,0.1")
+    impostor, genuine = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.6,0.1")
     for k, floor in ((50, 4.3), (10, 5.9)):
         made = plan.retrieval(
             impostor, genuine, records=5183, k=k, delta=DELTA, epsilon=10, target_recall=0.7, compare_ranges=()
@@ -372,25 +372,25 @@ def test_needs_that_make_no_plan(scores: tuple[np.ndarray, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("text", ["normal:0,0.2", "beta:5,5", "t:10,0,0.25"])
 def test_score_models(text: str) -> None:
-    model = score_model(text)
+    model = parse_score_model(text)
     assert model is not None
     assert -1 <= model.lowest < model.highest <= 1
     assert model.rate(0.0, None) == pytest.approx(0.5)
 
 
 def test_student_model_has_the_stated_spread() -> None:
-    assert score_model("t:10,0,0.25").law.std() == pytest.approx(0.25)
+    assert parse_score_model("t:10,0,0.25").law.std() == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("text", ["normal:0", "normal:0,-1", "normal:a,b", "beta:1,2,3", "t:2,0,0.1", "normal:0,inf"])
 def test_bad_models_are_one_clear_sentence(text: str) -> None:
     with pytest.raises(ss.InvalidInput, match="must be followed by"):
-        score_model(text)
+        parse_score_model(text)
 
 
 def test_files_are_no_models() -> None:
-    assert score_model("impostor.npy") is None
-    assert score_model("scores.npz:normal") is None
+    assert parse_score_model("impostor.npy") is None
+    assert parse_score_model("scores.npz:normal") is None
 
 
 # Collections

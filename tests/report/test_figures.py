@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 import scoreshield as ss
 from scoreshield import decisions, risk
-from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
+from scoreshield.decisions.models import FAMILIES, ScoreSet, draw_score_set
 from scoreshield.privacy import calibration
 from scoreshield.report import bound_figures, figures, plots, sheet
 
@@ -24,7 +24,7 @@ SCALES = np.linspace(0.02, 0.8, 14)
 
 @pytest.fixture(scope="module")
 def sets() -> list[ScoreSet]:
-    return [score_set(name, 4000, seed=3) for name in FAMILIES]
+    return [draw_score_set(name, 4000, seed=3) for name in FAMILIES]
 
 
 @pytest.fixture(scope="module")

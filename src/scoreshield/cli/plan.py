@@ -19,7 +19,7 @@ from scoreshield.cli.options import Delta, Force, Json, ScoreRange
 from scoreshield.cli.output import check_not_input
 from scoreshield.cli.text import make_printable
 from scoreshield.decisions import Endpoint
-from scoreshield.decisions.models import score_model
+from scoreshield.decisions.models import parse_score_model
 from scoreshield.plan import (
     RetrievalPlan,
     VerificationPlan,
@@ -236,7 +236,7 @@ def _scores(
 
 def _read(text: str) -> Any:
     """A model such as normal:0,0.2, or a file, or FILE.npz:ARRAY."""
-    model = score_model(text)
+    model = parse_score_model(text)
     if model is not None:
         return model
     path, name = _split(text)

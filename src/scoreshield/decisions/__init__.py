@@ -1,7 +1,6 @@
-"""What noise does to decisions by a threshold: flips, rates, thresholds, curves."""
+"""How noise changes decisions by a threshold: flips, rates, thresholds, curves and recall."""
 
-from scoreshield.decisions.curves import Roc, recall_at_k, roc
-from scoreshield.decisions.queries import recall_of_queries
+from scoreshield.decisions.curves import Roc, roc
 from scoreshield.decisions.rates import (
     ENDPOINTS,
     Endpoint,
@@ -19,6 +18,7 @@ from scoreshield.decisions.rates import (
     minimum_epsilon,
     recalibrate,
 )
+from scoreshield.decisions.recall import recall_at_k, recall_of_queries
 from scoreshield.decisions.scores import BINNING_ERROR, Distribution, Sample
 
 __all__ = [

@@ -1,11 +1,11 @@
-r"""The operating curve of a score after noise: ROC, areas under it, equal error rate, and recall at rank k.
+r"""The operating curve of a score after noise: ROC, areas under it, and equal error rate.
 
-The curve runs through (false-match rate, true-match rate) as the threshold moves; where scores tie, a fair coin walks
-the straight line between two of its points. For Gaussian noise every figure is exact: the area is the chance that one
-noisy score beats another, :math:`E\,\Phi((G - I)/(\sigma\sqrt 2))`, and points are found by bisection. For other laws,
-and without noise, the curve is a polygon: of the scores themselves where there is no noise, and otherwise refined
-until neighbouring vertices lie closer than 1/1024 in both rates and 5 % in the false-match rate, on scores binned to a
-1024th of the noise, which is good to about 1e-6.
+The curve runs through (false-match rate, true-match rate) as the threshold moves. Where scores tie, a fair coin gives
+the straight line between two of its points. For Gaussian noise every figure is exact: the area is the probability that
+a noisy genuine score exceeds a noisy impostor score, :math:`E\,\Phi((G - I)/(\sigma\sqrt 2))`, and points are found by
+bisection. For other laws, and without noise, the curve is a polygon. Without noise its vertices are the scores
+themselves. With noise it is refined until neighbouring vertices lie closer than 1/1024 in both rates and 5 % in the
+false-match rate, on scores binned to a 1024th of the noise, which is accurate to about 1e-6.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv, ndtri
+from scipy.special import ndtri
 
 from scoreshield import _validation
-from scoreshield._validation import check_count, validate, whole_from
-from scoreshield.decisions.roots import least_threshold
-from scoreshield.decisions.scores import Float, Law, Sample, Scores, as_law, as_scores, check_target
+from scoreshield._validation import validate, whole_from
+from scoreshield.decisions.rates import check_share, find_least_threshold
+from scoreshield.decisions.scores import (
+    Float,
+    Law,
+    NoiseLike,
+    Sample,
+    Scores,
+    ScoresLike,
+    as_law,
+    as_scores,
+    check_target,
+)
 from scoreshield.privacy.noise import GaussianNoise
 
 
@@ -30,7 +40,8 @@ from scoreshield.privacy.noise import GaussianNoise
 class Roc:
     """The curve of true-match against false-match rate as the threshold moves, on noisy scores.
 
-    Clipping scores changes no point of it below the threshold 1; rank and decide on noisy scores to have all of it.
+    Clipping scores changes no point of the curve below the threshold 1. Rank and decide on noisy scores to have the
+    whole curve.
     """
 
     genuine: Scores
@@ -38,47 +49,46 @@ class Roc:
     noise: Law | None
 
     def tpr(self, threshold: ArrayLike) -> Any:
-        """Share of genuine pairs accepted (score > threshold)."""
+        """Compute the share of genuine pairs accepted (score > threshold)."""
         return self.genuine.rate(threshold, self.noise)
 
     def fpr(self, threshold: ArrayLike) -> Any:
-        """Share of impostor pairs accepted (score > threshold)."""
+        """Compute the share of impostor pairs accepted (score > threshold)."""
         return self.impostor.rate(threshold, self.noise)
 
-    @validate()
+    @validate(fpr=check_target)
     def threshold_at(self, fpr: float) -> float:
-        """The least threshold whose false-match rate is at most ``fpr``."""
-        fpr = check_target(fpr, "fpr")
+        """Find the least threshold whose false-match rate is at most ``fpr``."""
         if self.noise is None:
             return self.impostor.clean_threshold(fpr)
         low, high = self._range
-        return least_threshold(lambda t: float(self.fpr(t)) - fpr, (low + high) / 2, max((high - low) / 4, 1e-300))
+        return find_least_threshold(lambda t: float(self.fpr(t)) - fpr, (low + high) / 2, max((high - low) / 4, 1e-300))
 
     @validate()
     def tpr_at(self, fpr: ArrayLike) -> Any:
-        """The true-match rate at a false-match rate, or at each of several, in (0, 1)."""
+        """Compute the true-match rate at a false-match rate in (0, 1), or at each of several."""
         rates = _validation.check_array(fpr, "fpr", "in (0, 1)")
         if rates.dtype.kind not in "fiu":
             _validation.reject("fpr", "in (0, 1)", fpr)
-        found = [float(self.tpr(self.threshold_at(float(rate)))) for rate in rates.ravel()]
-        return found[0] if rates.ndim == 0 else np.array(found).reshape(rates.shape)
+        values = [float(self.tpr(self.threshold_at(float(rate)))) for rate in rates.ravel()]
+        return values[0] if rates.ndim == 0 else np.array(values).reshape(rates.shape)
 
     @cached_property
     def auc(self) -> float:
-        """The probability that a genuine score beats an impostor one, ties counting one half."""
+        """The probability that a genuine score exceeds an impostor score. A tie counts one half."""
         if not isinstance(self.noise, GaussianNoise):
-            return self._area(1.0)
+            return self._integrate(1.0)
         both = GaussianNoise(math.sqrt(2) * self.noise.std)  # the noise of a difference
         points, weights = self.genuine.nodes(both)
         return float(np.clip(1 - weights @ np.asarray(self.impostor.rate(points, both)), 0.0, 1.0))
 
     @cached_property
     def eer(self) -> float:
-        """The rate at which false matches and false non-matches are equally frequent."""
+        """The rate at which false matches and false non-matches are equally frequent (equal error rate)."""
         if isinstance(self.noise, GaussianNoise):
             low, high = self._range
             gap = lambda t: float(self.fpr(t)) - (1 - float(self.tpr(t)))  # noqa: E731
-            return float(self.fpr(least_threshold(gap, (low + high) / 2, max((high - low) / 4, 1e-300))))
+            return float(self.fpr(find_least_threshold(gap, (low + high) / 2, max((high - low) / 4, 1e-300))))
         fpr, tpr, _ = self._vertices
         over = fpr - (1 - tpr)  # rises from -1 to 1
         after = int(np.argmax(over >= 0))
@@ -87,27 +97,24 @@ class Roc:
         share = -over[after - 1] / (over[after] - over[after - 1])
         return float(fpr[after - 1] + share * (fpr[after] - fpr[after - 1]))
 
-    @validate()
+    @validate(a=check_share)
     def partial_auc(self, a: float) -> float:
-        """The area under the curve up to a false-match rate of ``a``, in (0, 1]; at most a."""
-        a = _validation.check_real(a, "a", "in (0, 1]")
-        if not 0 < a <= 1:
-            _validation.reject("a", "in (0, 1]", a)
-        return self.auc if a == 1 else self._area(a)
+        """Compute the area under the curve up to a false-match rate of ``a``, in (0, 1]; at most a."""
+        return self.auc if a == 1 else self._integrate(a)
 
-    def at(self, fpr: Float) -> Float:
-        """The curve itself, ties broken by a fair coin: true-match rates at false-match rates in [0, 1]."""
+    def evaluate(self, fpr: Float) -> Float:
+        """Evaluate the curve, with ties broken by a fair coin: true-match rates at false-match rates in [0, 1]."""
         if not isinstance(self.noise, GaussianNoise):
             rates, tpr, _ = self._vertices
-            found: Float = np.interp(fpr, rates, tpr)
-            return found
-        return np.asarray(self.tpr(self._thresholds_at(fpr)))
+            values: Float = np.interp(fpr, rates, tpr)
+            return values
+        return np.asarray(self.tpr(self._find_thresholds(fpr)))
 
-    def _thresholds_at(self, fpr: Float) -> Float:
-        """Thresholds of many false-match rates at once, under Gaussian noise.
+    def _find_thresholds(self, fpr: Float) -> Float:
+        """Find the thresholds of many false-match rates at once, under Gaussian noise.
 
-        On the scale of normal quantiles the rate is nearly a straight line in the threshold, so a table gives a start
-        and Newton's method the rest; what it does not settle is bisected.
+        On the scale of normal quantiles the rate is nearly a straight line in the threshold. A table gives a start, and
+        Newton's method refines it. Where it does not converge, bisection finds the threshold.
         """
         table, z, slope = self._quantiles
         wanted = ndtri(np.clip(fpr, 1e-300, 1 - 1e-16))
@@ -137,11 +144,11 @@ class Roc:
 
     @validate(points=whole_from(2))
     def curve(self, points: int = 512) -> tuple[Float, Float, Float]:
-        """False-match rates, true-match rates and thresholds, thresholds falling."""
+        """Compute false-match rates, true-match rates and thresholds, in order of falling threshold."""
         low, high = self._range
         thresholds = np.linspace(high, low, points)
         if self.noise is None:
-            thresholds[-1] = np.nextafter(low, -np.inf)  # where the last score passes too
+            thresholds[-1] = np.nextafter(low, -np.inf)  # so that the last score passes too
         return np.asarray(self.fpr(thresholds)), np.asarray(self.tpr(thresholds)), thresholds
 
     @property
@@ -149,44 +156,44 @@ class Roc:
         ends = self.genuine.reach(self.noise), self.impostor.reach(self.noise)
         return min(end[0] for end in ends), max(end[1] for end in ends)
 
-    def _area(self, a: float) -> float:
-        """The integral of the curve over [0, a]."""
+    def _integrate(self, a: float) -> float:
+        """Integrate the curve over [0, a]."""
         if not isinstance(self.noise, GaussianNoise):
             fpr, tpr, _ = self._vertices
             inside = fpr < a
             x = np.append(fpr[inside], a)
             return float(np.trapezoid(np.append(tpr[inside], np.interp(a, fpr, tpr)), x))
-        # In the noisy impostor's own quantiles the integrand is smooth but steep at 0: panels that halve towards it.
+        # In the quantiles of the noisy impostors the integrand is smooth but steep at 0: panels shrink towards 0.
         edges = a * np.append(0.0, 4.0 ** np.arange(-24.0, 1))
-        points, weights = _panels(edges)
-        return float(weights @ self.at(points))
+        points, weights = panel_quadrature(edges)
+        return float(weights @ self.evaluate(points))
 
     @cached_property
     def _vertices(self) -> tuple[Float, Float, Float]:
-        """The polygon: rates with threshold falling, from (0, 0) to (1, 1)."""
+        """The polygon: rates in order of falling threshold, from (0, 0) to (1, 1)."""
         if self.noise is None and isinstance(self.genuine, Sample) and isinstance(self.impostor, Sample):
             thresholds = np.unique(np.concatenate([self.genuine.values, self.impostor.values]))[::-1]
         elif self.noise is None:
             thresholds = np.linspace(*self._range[::-1], 200_001)
         else:
-            thresholds = self._refined()
+            thresholds = self._refine_thresholds()
         ends = np.concatenate([[np.inf], thresholds, [-np.inf]])
         fpr, tpr = np.zeros(len(ends)), np.zeros(len(ends))
-        fpr[1:-1], tpr[1:-1] = self._rates(thresholds)
+        fpr[1:-1], tpr[1:-1] = self._compute_rates(thresholds)
         fpr[-1] = tpr[-1] = 1.0
         return np.maximum.accumulate(fpr), np.maximum.accumulate(tpr), ends
 
-    def _rates(self, thresholds: Float) -> tuple[Float, Float]:
+    def _compute_rates(self, thresholds: Float) -> tuple[Float, Float]:
         return (
-            np.asarray(self.impostor.coarse(self.noise).rate(thresholds, self.noise)),
-            np.asarray(self.genuine.coarse(self.noise).rate(thresholds, self.noise)),
+            np.asarray(self.impostor.coarsen(self.noise).rate(thresholds, self.noise)),
+            np.asarray(self.genuine.coarsen(self.noise).rate(thresholds, self.noise)),
         )
 
-    def _refined(self) -> Float:
-        """Thresholds, falling, so close that the polygon through them is the curve for all purposes."""
+    def _refine_thresholds(self) -> Float:
+        """Find falling thresholds that are close enough for the polygon through them to stand for the curve."""
         low, high = self._range
         t = np.linspace(high, low, 257)
-        fpr, tpr = self._rates(t)
+        fpr, tpr = self._compute_rates(t)
         for _ in range(50):
             step = np.abs(np.diff(fpr))
             wide = (step > 2**-10) | (np.abs(np.diff(tpr)) > 2**-10) | ((step > 0.05 * fpr[1:]) & (fpr[1:] > 1e-10))
@@ -195,42 +202,26 @@ class Roc:
                 break
             fresh = ((t[:-1] + t[1:]) / 2)[wide]
             order = np.argsort(-np.concatenate([t, fresh]), kind="stable")
-            more = self._rates(fresh)
+            more = self._compute_rates(fresh)
             t = np.concatenate([t, fresh])[order]
             fpr, tpr = np.concatenate([fpr, more[0]])[order], np.concatenate([tpr, more[1]])[order]
         return t
 
 
 @validate()
-def roc(genuine: object, impostor: object, noise: object = 0.0) -> Roc:
-    """The operating curve after noise; ``noise=0`` is the clean one.
+def roc(genuine: ScoresLike, impostor: ScoresLike, noise: NoiseLike = 0.0) -> Roc:
+    """Make the operating curve after noise.
 
-    Parameters
-    ----------
-    genuine, impostor : clean scores of pairs that match and of pairs that do not: arrays, samples or distributions.
-    noise : a standard deviation (Gaussian) or a noise law.
+    Args:
+        genuine: Clean scores of pairs that match: an array, a sample or a distribution.
+        impostor: Clean scores of pairs that do not match.
+        noise: A standard deviation (Gaussian) or a noise law; 0 gives the clean curve.
     """
     return Roc(as_scores(genuine, "genuine"), as_scores(impostor, "impostor"), as_law(noise))
 
 
-@validate(records=check_count, k=check_count)
-def recall_at_k(genuine: object, impostor: object, noise: object, *, records: int, k: int) -> float:
-    """The probability that one relevant record is among the k best of ``records`` by noisy score, ties at random.
-
-    The other records score like impostors, independently. It is found if its score beats the k-th best of theirs, whose
-    place on the impostors' own scale follows Beta(k, records - k): the mean of the curve under that law.
-    """
-    curve = roc(genuine, impostor, noise)
-    if k >= records:
-        return 1.0
-    # In the law's own quantiles, with panels that shrink towards both ends.
-    towards = 4.0 ** -np.arange(12.0, 0, -1) / 1.5
-    points, weights = _panels(np.concatenate([[0.0], towards, [0.5], 1 - towards[::-1], [1.0]]), order=8)
-    return float(np.clip(weights @ curve.at(betaincinv(k, records - k, points)), 0.0, 1.0))
-
-
-def _panels(edges: Float, order: int = 12) -> tuple[Float, Float]:
-    """Gauss-Legendre points and weights on each interval between the edges."""
+def panel_quadrature(edges: Float, order: int = 12) -> tuple[Float, Float]:
+    """Compute Gauss-Legendre points and weights on each interval between the edges."""
     x, w = np.polynomial.legendre.leggauss(order)
     half = np.diff(edges)[:, None] / 2
     points = (edges[:-1, None] + edges[1:, None]) / 2 + half * x

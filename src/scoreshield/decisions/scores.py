@@ -1,14 +1,14 @@
 r"""Collections of clean scores, and how noise smooths their tail.
 
-Everything about decisions rests on one function: the share of scores S that pass a threshold after noise W,
+All figures about decisions use one function: the share of scores S that pass a threshold after noise W,
 
 .. math:: P[S + W > t] = E\,[\bar F_W(t - S)], \qquad \bar F_W(x) = P[W > x].
 
-A million scores are not summed one by one for every t. For Gaussian noise the smoothed function is analytic on the
+Summing a million scores for every t would be slow. For Gaussian noise the smoothed function is analytic on the
 scale of sigma, so the scores of each bin of width h <= sigma/4 are replaced by eight Chebyshev nodes whose weights
 reproduce the bin's average of every polynomial up to degree seven. With Cramer's bound |He_k| phi <= 0.4335 sqrt(k!)
-the interpolation error is at most 0.4335 sqrt(7!) (h / (2 sigma))^8 / (2^7 8!) < 4e-13, uniformly in t: it is the same
-for a histogram of any sample. Other laws are summed over all scores, exactly.
+the interpolation error is at most 0.4335 sqrt(7!) (h / (2 sigma))^8 / (2^7 8!) < 4e-13, uniformly in t and for any
+sample. Other laws are summed over all scores, exactly.
 """
 
 from __future__ import annotations
@@ -30,43 +30,48 @@ from scoreshield.privacy.noise import GaussianNoise
 
 Float = NDArray[np.float64]
 
-#: What the binning of a sample may add to a rate under Gaussian noise.
+#: The most that the binning of a sample changes a rate under Gaussian noise.
 BINNING_ERROR = 4e-13
 
 _NODES = 8
 _CHEBYSHEV = np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
-#: Beyond so many standard deviations a Gaussian tail is below 1e-19.
+#: A Gaussian tail beyond this number of standard deviations is below 1e-19.
 _REACH = 9.0
-#: Doubles held at once while a rate is summed.
+#: The number of doubles in memory at once while a rate is summed.
 _BLOCK = 1 << 21
 
 
 @runtime_checkable
 class AdditiveLaw(Protocol):
-    """Noise that is added to a score, whatever the score: all that is asked of it is its CDF and its size."""
+    """Noise that is added to a score and does not depend on it, given by its CDF and its standard deviation."""
 
     @property
-    def std(self) -> float: ...
+    def std(self) -> float:
+        """The standard deviation."""
 
-    def cdf(self, x: ArrayLike) -> Any: ...
+    def cdf(self, x: ArrayLike) -> Any:
+        """Compute P[W <= x]."""
 
 
 @runtime_checkable
 class Channel(Protocol):
-    """A release of single scores that is not additive, such as randomised response or a table of levels."""
+    """A release of single scores that is not additive, such as randomised response or a level table."""
 
     @property
-    def std(self) -> float: ...
+    def std(self) -> float:
+        """The standard deviation."""
 
     def exceed(self, threshold: ArrayLike, score: ArrayLike, inclusive: bool = False) -> Any:
-        """P[released > threshold | clean score], or >= if ``inclusive``."""
+        """Compute P[released > threshold | clean score], or >= if ``inclusive``."""
 
 
 Law = AdditiveLaw | Channel
+#: What functions of decisions take as noise: a standard deviation (Gaussian), or a noise law.
+NoiseLike = float | Law
 
 
-def as_law(noise: object) -> Law | None:
-    """A noise law from a law, or from the standard deviation of a Gaussian; None stands for 0, no noise at all."""
+def as_law(noise: NoiseLike) -> Law | None:
+    """Return a noise law from a law or from the standard deviation of a Gaussian; None for 0, which is no noise."""
     must = "a standard deviation (0, or between 1e-100 and 1e100) or a noise law (std and a vectorised cdf)"
     if isinstance(noise, AdditiveLaw | Channel):
         return _check_law(noise, must)
@@ -77,9 +82,9 @@ def as_law(noise: object) -> Law | None:
 
 
 def _check_law(law: Law, must: str) -> Law:
-    """A law that will do, or a refusal; a frozen distribution of SciPy, whose std is a method, is taken too."""
+    """Check a noise law. A frozen distribution of SciPy, whose std is a method, is accepted too."""
     if callable(law.std):
-        law = _Frozen(law)
+        law = _FrozenLaw(law)
     std = law.std
     if isinstance(std, bool) or not isinstance(std, numbers.Real) or not 1e-100 <= float(std) <= 1e100:
         _validation.reject("noise", must, law)
@@ -95,7 +100,7 @@ def _check_law(law: Law, must: str) -> Law:
     return law
 
 
-class _Frozen:
+class _FrozenLaw:
     """A frozen distribution of SciPy as a noise law."""
 
     def __init__(self, law: Any) -> None:
@@ -104,7 +109,7 @@ class _Frozen:
 
 
 def check_target(value: Any, name: str) -> float:
-    """A rate that can be aimed at: above 0, and far enough below 1 for a threshold to exist in floats."""
+    """Check for a target rate: above 0, and far enough below 1 for a threshold to exist in floats."""
     target = _validation.check_probability(value, name, zero=False)
     if target > 1 - 1e-9:
         _validation.reject(name, "below 1 - 1e-9", value)
@@ -112,7 +117,7 @@ def check_target(value: Any, name: str) -> float:
 
 
 def pass_probability(law: Law | None, threshold: ArrayLike, score: ArrayLike, *, inclusive: bool = False) -> Any:
-    """P[released > threshold] for each clean score, or P[released >= threshold] if ``inclusive``."""
+    """Compute P[released > threshold] for each clean score, or P[released >= threshold] if ``inclusive``."""
     t, s = np.asarray(threshold, dtype=np.float64), np.asarray(score, dtype=np.float64)
     if law is None:
         return ((s >= t) if inclusive else (s > t)).astype(np.float64)
@@ -136,49 +141,53 @@ class Scores(ABC):
 
     @abstractmethod
     def clean_rate(self, thresholds: Float, inclusive: bool) -> Float:
-        """P[S > t], or P[S >= t]."""
+        """Compute P[S > t], or P[S >= t] if ``inclusive``."""
 
     @abstractmethod
     def clean_threshold(self, target: float) -> float:
-        """inf {t : P[S > t] <= target}."""
+        """Find inf {t : P[S > t] <= target}."""
 
     @abstractmethod
     def nodes(self, law: Law) -> tuple[Float, Float]:
-        """Sorted points and weights whose sum of P[W > t - point] is P[S + W > t]."""
+        """Return sorted points and weights whose weighted sum of P[W > t - point] is P[S + W > t]."""
 
     @abstractmethod
     def clamp(self, low: float, high: float) -> Scores:
-        """The scores as a release with this public range sees them: moved to its ends where they lie outside."""
+        """Clamp the scores to a public range, as a release with this range does."""
 
-    def coarse(self, law: Law | None) -> Scores:
-        """The same in fewer points where many thresholds are asked about and an error of 1e-6 does no harm."""
+    def coarsen(self, law: Law | None) -> Scores:
+        """Return the scores in fewer points, for many thresholds where an error of 1e-6 is acceptable."""
         del law
         return self
 
     @abstractmethod
     def log_slope(self, threshold: float) -> float:
-        """f'(t) / f(t) of the density of the scores."""
+        """Compute f'(t) / f(t) of the density of the scores."""
 
     def rate(self, thresholds: ArrayLike, law: Law | None, *, inclusive: bool = False) -> Any:
-        """P[S + W > t] at one threshold or at many; >= if ``inclusive``."""
+        """Compute P[S + W > t] at one threshold or at many; >= if ``inclusive``."""
         t = np.asarray(thresholds, dtype=np.float64)
         flat = np.atleast_1d(t).ravel()
-        rates = self.clean_rate(flat, inclusive) if law is None else _smooth(*self.nodes(law), flat, law, inclusive)
+        rates = (
+            self.clean_rate(flat, inclusive)
+            if law is None
+            else _sum_pass_probabilities(*self.nodes(law), flat, law, inclusive)
+        )
         rates = np.clip(rates, 0.0, 1.0)
         return float(rates[0]) if t.ndim == 0 else rates.reshape(t.shape)
 
     def reach(self, law: Law | None) -> tuple[float, float]:
-        """An interval outside which the noisy scores have next to no mass."""
+        """Return an interval outside which the noisy scores have almost no mass."""
         margin = 0.0 if law is None else (_REACH if isinstance(law, GaussianNoise) else 40.0) * law.std
         return self.lowest - margin, self.highest + margin
 
 
 class Sample(Scores):
-    """A finite set of scores, sorted once; hand it to several functions to save the sorting.
+    """A finite set of scores, sorted once. Pass it to several functions to sort only once.
 
-    Parameters
-    ----------
-    scores : any finite numbers, at least two.
+    Args:
+        scores: Any finite numbers, at least two.
+        name: The parameter that errors name.
     """
 
     def __init__(self, scores: ArrayLike, name: str = "scores") -> None:
@@ -199,7 +208,7 @@ class Sample(Scores):
         self._binned: dict[float, tuple[Float, Float]] = {}
         self._slopes: dict[float, float] = {}
         self._clamped: dict[tuple[float, float], Sample] = {}
-        self._coarse: dict[float, Sample] = {}
+        self._coarsened: dict[float, Sample] = {}
 
     def __len__(self) -> int:
         return len(self.values)
@@ -224,15 +233,15 @@ class Sample(Scores):
 
     def nodes(self, law: Law) -> tuple[Float, Float]:
         if not isinstance(law, GaussianNoise):
-            return self._each()
+            return self._weigh_points()
         width = math.ldexp(1.0, math.frexp(law.std)[1] - 3)  # the power of two in (sigma/8, sigma/4]
         if (self.highest - self.lowest) / width * _NODES > len(self):
-            return self._each()
+            return self._weigh_points()
         if width not in self._binned:
-            self._binned[width] = _bin(self.values, width)
+            self._binned[width] = _bin_values(self.values, width)
         return self._binned[width]
 
-    def _each(self) -> tuple[Float, Float]:
+    def _weigh_points(self) -> tuple[Float, Float]:
         return self.values, np.broadcast_to(np.float64(1 / len(self)), len(self))
 
     def clamp(self, low: float, high: float) -> Sample:
@@ -242,26 +251,26 @@ class Sample(Scores):
             self._clamped[low, high] = Sample(np.clip(self.values, low, high))
         return self._clamped[low, high]
 
-    def coarse(self, law: Law | None) -> Scores:
-        """For noise that is not Gaussian: each bin of a 1024th of its size by its mean, where that is less."""
+    def coarsen(self, law: Law | None) -> Scores:
+        """Replace each bin by its mean, for noise that is not Gaussian; a bin is a 1024th of the noise wide."""
         if law is None or isinstance(law, GaussianNoise | Channel):
             return self
         width = math.ldexp(1.0, math.frexp(law.std)[1] - 11)
         if (self.highest - self.lowest) / width > len(self) / 2:
             return self
-        if width not in self._coarse:
+        if width not in self._coarsened:
             place = np.floor(self.values / width)
             starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
             if len(starts) < 2:
                 return self
             counts = np.diff(np.r_[starts, len(self)])
-            self._coarse[width] = _Weighted(np.add.reduceat(self.values, starts) / counts, counts / len(self))
-        return self._coarse[width]
+            self._coarsened[width] = _WeightedSample(np.add.reduceat(self.values, starts) / counts, counts / len(self))
+        return self._coarsened[width]
 
     def log_slope(self, threshold: float) -> float:
-        """By local likelihood: a log-quadratic density under a Gaussian kernel (Loader 1996), so an estimate.
+        """Estimate f'(t) / f(t) by local likelihood: a log-quadratic density under a Gaussian kernel (Loader 1996).
 
-        Such a density seen through the kernel is normal, with mean t + f'/f times its variance: the kernel-weighted
+        Such a density times the kernel is normal, with mean t + f'/f times its variance: the kernel-weighted
         mean and variance of the scores give the slope, without bias where the tail is Gaussian.
         """
         if threshold not in self._slopes:
@@ -275,41 +284,51 @@ class Sample(Scores):
         return self._slopes[threshold]
 
     def standard_error(self, threshold: float, law: Law | None) -> float:
-        """Of the rate at a threshold, seen as an estimate from so many independent scores."""
+        """Compute the standard error of the rate at a threshold, as an estimate from independent scores."""
         passing = pass_probability(law, threshold, self.values)
         return float(np.std(passing)) / math.sqrt(len(self))
 
 
-class _Weighted(Sample):
-    """Points with weights: a sample in short, for sums alone."""
+class _WeightedSample(Sample):
+    """Points with weights that stand for a larger sample in sums."""
 
     def __init__(self, points: Float, weights: Float) -> None:
         super().__init__(points)
         self._weights = weights
 
-    def _each(self) -> tuple[Float, Float]:
+    def _weigh_points(self) -> tuple[Float, Float]:
         return self.values, self._weights
 
 
-class Distribution(Scores):
-    """Scores that follow a continuous law, cut to a public range: what a data sheet or a model knows.
+def _check_pair(value: Any, name: str) -> tuple[float, float]:
+    """Check for a pair (low, high) of finite numbers, low < high."""
+    must = "a pair (low, high) of finite numbers, low < high"
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        _validation.reject(name, must, value)
+    low, high = (_validation.check_real(end, name, must) for end in value)
+    if not low < high:
+        _validation.reject(name, must, value)
+    return low, high
 
-    Parameters
-    ----------
-    law : a frozen continuous distribution of SciPy (``pdf``, ``cdf``, ``sf``, ``isf``).
-    score_range : its mass outside is cut off and the rest scaled up.
+
+class Distribution(Scores):
+    """Scores that follow a continuous law, cut to a public range, such as a data sheet or a model gives.
+
+    Args:
+        law: A frozen continuous distribution of SciPy (``pdf``, ``cdf``, ``sf``, ``isf``).
+        score_range: The range. The mass outside is cut off and the rest is scaled up.
     """
 
-    @validate()
+    @validate(score_range=_check_pair)
     def __init__(self, law: Any, score_range: tuple[float, float] = (-1.0, 1.0)) -> None:
         if not all(callable(getattr(law, name, None)) for name in ("pdf", "logpdf", "cdf", "sf", "ppf", "isf", "std")):
             _validation.reject("law", "a frozen continuous distribution of SciPy, like norm(0, 0.2)", law)
-        low, high = _range_of(score_range)
+        low, high = score_range
         self.law = law
         self._below, self._above = float(law.cdf(low)), float(law.sf(high))
         self._mass = 1 - self._below - self._above
         if not self._mass > 1e-6:
-            raise InvalidInput(f"This score distribution has no mass worth the name in [{low:g}, {high:g}].")
+            raise InvalidInput(f"This score distribution has almost no mass in [{low:g}, {high:g}].")
         self.lowest = max(low, float(law.ppf(1e-18)))
         self.highest = min(high, float(law.isf(1e-18)))
         self.spread = min(float(law.std()), (self.highest - self.lowest) / 2)
@@ -322,7 +341,7 @@ class Distribution(Scores):
 
     @property
     def cut(self) -> float:
-        """The mass that the range cut off."""
+        """The mass outside the range, which was cut off."""
         return 1 - self._mass
 
     def clean_rate(self, thresholds: Float, inclusive: bool) -> Float:  # noqa: ARG002
@@ -343,13 +362,13 @@ class Distribution(Scores):
         fine = self.spread / (8 if isinstance(law, GaussianNoise) else 64)
         width = math.ldexp(1.0, math.frexp(min(law.std / 2, fine))[1] - 1)
         if width not in self._grids:
-            self._grids[width] = self._quadrature(width)
+            self._grids[width] = self._make_quadrature(width)
         return self._grids[width]
 
-    def _quadrature(self, width: float) -> tuple[Float, Float]:
-        """Ten Gauss-Legendre points a panel, of the density; its total is made one."""
+    def _make_quadrature(self, width: float) -> tuple[Float, Float]:
+        """Make ten Gauss-Legendre points per panel, with weights of the density that sum to one."""
         panels = math.ceil((self.highest - self.lowest) / width)
-        # A density may be infinite at an end (a Beta law): panels halve towards both, and each has its exact mass.
+        # A density may be infinite at an end (a Beta law), so panels halve towards both and have their exact mass.
         halves = width * 2.0 ** -np.arange(1.0, 51)
         edges = np.concatenate([np.linspace(self.lowest, self.highest, panels + 1), self._clamp])
         edges = np.unique(np.concatenate([edges, self.lowest + halves, self.highest - halves]))
@@ -366,7 +385,7 @@ class Distribution(Scores):
     def rate(self, thresholds: ArrayLike, law: Law | None, *, inclusive: bool = False) -> Any:
         if law is None or law.std > 1e-4 * self.spread:
             return super().rate(thresholds, law, inclusive=inclusive)
-        # Noise this small moves nothing but the atoms that clamping leaves at the ends (by 1e-8 of the rest).
+        # Noise this small changes only the atoms that clamping leaves at the ends. The rest changes by 1e-8 of itself.
         t = np.asarray(thresholds, dtype=np.float64)
         low, high = self._clamp
         below = 1 - self._tail(low) if low > self.lowest else 0.0
@@ -385,23 +404,17 @@ class Distribution(Scores):
         return float(ahead - behind) / (2 * step)
 
 
-def _range_of(score_range: Any) -> tuple[float, float]:
-    must = "a pair (low, high) of finite numbers, low < high"
-    if not isinstance(score_range, tuple | list) or len(score_range) != 2:
-        _validation.reject("score_range", must, score_range)
-    low, high = (_validation.check_real(end, "score_range", must) for end in score_range)
-    if not low < high:
-        _validation.reject("score_range", must, score_range)
-    return low, high
+#: What functions of decisions take as scores: an array, a sample or a distribution.
+ScoresLike = ArrayLike | Scores
 
 
-def as_scores(scores: object, name: str) -> Scores:
-    """Scores as they are, or an array of them made a sample."""
-    return scores if isinstance(scores, Scores) else Sample(scores, name)  # type: ignore[arg-type]
+def as_scores(scores: ScoresLike, name: str) -> Scores:
+    """Return scores as they are, or convert an array of them to a sample."""
+    return scores if isinstance(scores, Scores) else Sample(scores, name)
 
 
-def _bin(values: Float, width: float) -> tuple[Float, Float]:
-    """Nodes and weights that stand for sorted values, eight to each occupied bin."""
+def _bin_values(values: Float, width: float) -> tuple[Float, Float]:
+    """Compute nodes and weights that stand for sorted values, eight in each occupied bin."""
     place = np.floor(values / width)
     starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
     u = 2 * (values / width - place) - 1
@@ -415,12 +428,12 @@ def _bin(values: Float, width: float) -> tuple[Float, Float]:
     basis[0] /= 2
     weights = np.stack(moments, axis=1) @ basis / len(values)
     points = (place[starts][:, None] + (_CHEBYSHEV + 1) / 2) * width
-    flip = slice(None, None, -1)  # Chebyshev points run downward
+    flip = slice(None, None, -1)  # Chebyshev points are in falling order
     return points[:, flip].ravel(), weights[:, flip].ravel()
 
 
-def _smooth(points: Float, weights: Float, thresholds: Float, law: Law, inclusive: bool) -> Float:
-    """The weighted sum of pass probabilities, block by block over sorted thresholds."""
+def _sum_pass_probabilities(points: Float, weights: Float, thresholds: Float, law: Law, inclusive: bool) -> Float:
+    """Sum the weighted pass probabilities, block by block over sorted thresholds."""
     rates = np.empty(len(thresholds))
     order = np.argsort(thresholds)
     gaussian = isinstance(law, GaussianNoise)

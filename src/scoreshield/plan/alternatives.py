@@ -9,7 +9,7 @@ from typing import Any
 
 from scoreshield import decisions
 from scoreshield._formatting import format_advantage, format_number, format_rate, format_rate_pair
-from scoreshield.decisions.roots import first_crossing
+from scoreshield.decisions.rates import find_first_crossing
 from scoreshield.decisions.scores import Law, Scores
 from scoreshield.errors import InvalidCalibration
 from scoreshield.plan.base import SMALLEST, finite
@@ -100,7 +100,7 @@ class MatchNeed:
             return wanted - self.tar(genuine, moved.threshold, scale, rule)
 
         spread = max(impostor.spread, 1e-6)
-        return min(limit, first_crossing(lost, spread / 4, smallest=SMALLEST * spread, largest=1e6))
+        return min(limit, find_first_crossing(lost, spread / 4, smallest=SMALLEST * spread, largest=1e6))
 
     def least_epsilon(self, score_range: tuple[float, float], rule: Rule, calibration: str) -> float:
         """NaN where the rule for the noise is false at the epsilon it would take."""
@@ -127,7 +127,7 @@ class MatchNeed:
             )
             return wanted - (self.tar(genuine, moved.threshold, law, rule) if moved.feasible else 0.0)
 
-        found = first_crossing(lost, 0.1, smallest=1e-2, largest=1e6)
+        found = find_first_crossing(lost, 0.1, smallest=1e-2, largest=1e6)
         return math.inf if found == 0 else 0.0 if math.isinf(found) else 1 / found
 
     def obstacle(self, score_range: tuple[float, float], rule: Rule) -> str:

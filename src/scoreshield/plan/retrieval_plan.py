@@ -17,8 +17,8 @@ import numpy as np
 from scoreshield import _validation, decisions
 from scoreshield._formatting import format_number, format_rate, format_rate_pair
 from scoreshield._validation import check_count, validate, whole_from
-from scoreshield.decisions.curves import recall_at_k
-from scoreshield.decisions.roots import first_crossing
+from scoreshield.decisions.rates import find_first_crossing
+from scoreshield.decisions.recall import recall_at_k
 from scoreshield.decisions.scores import Float, Sample
 from scoreshield.errors import InvalidCalibration, InvalidInput
 from scoreshield.plan.base import (
@@ -152,7 +152,9 @@ def retrieval(
         if target_recall is None:
             return math.nan
         wanted, spread = target_recall, max(noise_scores.spread, 1e-6)
-        scale = first_crossing(lambda s: wanted - recall(s, within), spread, smallest=SMALLEST * spread, largest=1e6)
+        scale = find_first_crossing(
+            lambda s: wanted - recall(s, within), spread, smallest=SMALLEST * spread, largest=1e6
+        )
         try:
             return decisions.epsilon_for_scale(scale, delta, within[1] - within[0], calibration)
         except InvalidCalibration:

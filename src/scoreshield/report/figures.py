@@ -1,6 +1,6 @@
 """The figures of the paper's face-recognition appendix and of its error bounds, drawn anew, its mistakes marked.
 
-Every curve is computed, none is simulated: clean scores are synthetic (:mod:`scoreshield.decisions.synthetic`) or any
+Every curve is computed, none is simulated: clean scores are synthetic (:mod:`scoreshield.decisions.models`) or any
 other public ones, rates after noise come from :mod:`scoreshield.decisions`, bounds from
 :mod:`scoreshield.risk`. Three things differ from the paper throughout.
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scoreshield import decisions
 from scoreshield._formatting import typeset_power
 from scoreshield._validation import validate, whole_from
-from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
+from scoreshield.decisions.models import FAMILIES, ScoreSet, draw_score_set
 from scoreshield.errors import FileError
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy import calibration
@@ -72,7 +72,7 @@ def make_figures(
     seed : of the synthetic scores.
     progress : told how many figures are done, and how many there are.
     """
-    sets = [score_set(name, scores_per_side, seed) for name in FAMILIES]
+    sets = [draw_score_set(name, scores_per_side, seed) for name in FAMILIES]
     figures: dict[str, Callable[[], Figure]] = {
         "score-histograms.png": lambda: score_histograms(sets),
         "fmr-overlays.png": lambda: fmr_overlays(sets),

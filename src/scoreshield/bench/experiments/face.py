@@ -19,7 +19,7 @@ from scoreshield.bench.experiments import mechanisms
 from scoreshield.bench.experiments.cells import Cell, Experiment, Metric, Outcome
 from scoreshield.bench.experiments.grid import Choices, Grid
 from scoreshield.bench.experiments.mechanisms import Public
-from scoreshield.decisions.synthetic import FAMILIES, score_set
+from scoreshield.decisions.models import FAMILIES, draw_score_set
 from scoreshield.errors import InvalidInput
 
 #: The last two take a synthetic set: no real one here has as many impostors.
@@ -89,7 +89,7 @@ def _load(dataset: str, grid: Grid, data_dir: Path | None) -> Scores:
     known = grid.options["public"]["default"] | grid.options["public"].get(name, {})
     public = Public(tuple(known["range"]), known["accept"], {1.0: (known["accept"],)})
     if kind == "synthetic":
-        made = score_set(name, grid.options["scores_per_side"], grid.seed)
+        made = draw_score_set(name, grid.options["scores_per_side"], grid.seed)
         genuine, impostor, folds = made.genuine, made.impostor, None
     else:
         if data_dir is None:

@@ -19,7 +19,7 @@ from scoreshield.bench.report import experiments as pictures
 from scoreshield.bench.report.results_page import Picture, ResultTable, Section
 from scoreshield.bench.report.runs import Run, best_method, sentence
 from scoreshield.bench.report.tables import attack_table, mean, score_table, spread_text
-from scoreshield.decisions.synthetic import ScoreSet
+from scoreshield.decisions.models import ScoreSet
 from scoreshield.report import figures, plots
 
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from scipy import integrate, stats
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.decisions.synthetic import FAMILIES, ScoreSet, score_set
+from scoreshield.decisions.models import FAMILIES, ScoreSet, draw_score_set
 
 N, RARE = 200_000, 1e-7
 Law = list[tuple[float, object]]
@@ -49,7 +49,7 @@ LAWS: dict[tuple[str, str], tuple[Law, Law]] = {
 
 @pytest.fixture(scope="module")
 def sets() -> dict[str, ScoreSet]:
-    return {name: score_set(name, N, seed=1) for name in FAMILIES}
+    return {name: draw_score_set(name, N, seed=1) for name in FAMILIES}
 
 
 def mass(law: Law) -> float:
@@ -92,6 +92,7 @@ def rejection_chance(rate: float, law: Law) -> float:
 @pytest.mark.parametrize(("family", "side"), list(LAWS))
 class TestLaws:
     def test_shape(self, sets: dict[str, ScoreSet], family: str, side: str) -> None:
+        """Each side has n read-only scores."""
         law, near_miss = LAWS[family, side]
         scores = getattr(sets[family], side)
         limit = math.sqrt(math.log(2 / RARE) / 2)
@@ -99,11 +100,13 @@ class TestLaws:
         assert distance(scores, law) < limit < distance(scores, near_miss)
 
     def test_moments(self, sets: dict[str, ScoreSet], family: str, side: str) -> None:
+        """Mean and deviation agree with the truncated law."""
         law, near_miss = LAWS[family, side]
         scores = getattr(sets[family], side)
         assert max(moments_off(scores, law)) < STRICT < max(moments_off(scores, near_miss))
 
     def test_rejection_rate(self, sets: dict[str, ScoreSet], family: str, side: str) -> None:
+        """The rejection rate agrees with the truncated mass."""
         law, near_miss = LAWS[family, side]
         rate = getattr(sets[family], f"rejected_{side}")
         assert rejection_chance(rate, law) > RARE / 2
@@ -111,46 +114,52 @@ class TestLaws:
             assert rejection_chance(rate, near_miss) < RARE / 2
 
     def test_open_interval(self, sets: dict[str, ScoreSet], family: str, side: str) -> None:
+        """All scores lie strictly inside (-1, 1)."""
         scores = getattr(sets[family], side)
         assert -1 < scores.min() < scores.max() < 1
         assert not scores.flags.writeable
 
 
 def test_student_deviation_before_the_cut() -> None:
+    """The Student-t has the stated deviation before the cut."""
     assert LAWS["student", "impostor"][0][0][1].std() == pytest.approx(0.25)
 
 
 def test_rejections_that_say_something(sets: dict[str, ScoreSet]) -> None:
+    """Families with mass outside have a positive rejection rate."""
     assert sets["gaussian"].rejected_genuine == pytest.approx(0.0401, abs=0.003)
     assert sets["beta"].rejected_genuine == 0.0
     assert sets["student"].rejected_impostor == pytest.approx(0.00126, abs=0.0005)
 
 
 def test_streams() -> None:
-    first, again, other = score_set("beta", 500), score_set("beta", 500), score_set("beta", 500, seed=2)
+    """Seeds repeat, and families and sides have their own streams."""
+    first, again, other = draw_score_set("beta", 500), draw_score_set("beta", 500), draw_score_set("beta", 500, seed=2)
     assert np.array_equal(first.impostor, again.impostor)
     assert np.array_equal(first.genuine, again.genuine)
     assert not np.array_equal(first.impostor, other.impostor)
-    independent = [score_set(name, 5000) for name in FAMILIES]
+    independent = [draw_score_set(name, 5000) for name in FAMILIES]
     columns = [side for scores in independent for side in (scores.impostor, scores.genuine)]
     off = np.corrcoef(columns) - np.eye(len(columns))
     assert np.abs(off).max() < STRICT / math.sqrt(5000)
 
 
 def test_repr() -> None:
-    assert repr(score_set("mixture", 1000)) == "<ScoreSet mixture: 1,000 impostor and 1,000 genuine scores>"
+    """The repr states the name and the counts."""
+    assert repr(draw_score_set("mixture", 1000)) == "<ScoreSet mixture: 1,000 impostor and 1,000 genuine scores>"
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: score_set("cauchy"),
-        lambda: score_set("beta", 1),
-        lambda: score_set("beta", 2.5),
-        lambda: score_set("beta", 10, seed=-1),
-        lambda: score_set("beta", 10, seed=None),
+        lambda: draw_score_set("cauchy"),
+        lambda: draw_score_set("beta", 1),
+        lambda: draw_score_set("beta", 2.5),
+        lambda: draw_score_set("beta", 10, seed=-1),
+        lambda: draw_score_set("beta", 10, seed=None),
     ],
 )
 def test_bad_input(call: object) -> None:
-    with pytest.raises(ss.InvalidInput, match="of score_set must be"):
+    """A bad argument raises an error."""
+    with pytest.raises(ss.InvalidInput, match="of draw_score_set must be"):
         call()
