@@ -92,7 +92,7 @@ def rejection_chance(rate: float, law: Law) -> float:
 @pytest.mark.parametrize(("family", "side"), list(LAWS))
 class TestLaws:
     def test_shape(self, sets: dict[str, ScoreSet], family: str, side: str) -> None:
-        """Each side has n read-only scores."""
+        """The scores of each side follow the law, and not a near miss of it."""
         law, near_miss = LAWS[family, side]
         scores = getattr(sets[family], side)
         limit = math.sqrt(math.log(2 / RARE) / 2)
