@@ -8,18 +8,19 @@ from __future__ import annotations
 import scoreshield as ss
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import LaplaceProfile, PureProfile
-from scoreshield.plan.choice import Promise, staircase_profile
+from scoreshield.plan.choice import make_staircase_profile
 
 
 def main() -> None:
     print("standard deviation at the same attack advantage, sensitivity 2 (epsilon in brackets)")
     for advantage in (0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999):
-        promise = Promise("", 1e-6, advantage=advantage)
-        mu = promise.mu()
-        assert mu is not None
-        laplace, staircase = promise.pure(LaplaceProfile), promise.pure(staircase_profile)
+        contract = ss.plan.make_contract(delta=1e-6, max_advantage=advantage)
+        assert contract is not None
+        laplace = contract.find_pure_epsilon(LaplaceProfile)
+        staircase = contract.find_pure_epsilon(make_staircase_profile)
         print(
-            f"{advantage:5g}: Gaussian {2 / mu:7.4f}   Laplace {ss.LaplaceNoise.calibrate(laplace, 2.0).std:7.4f} "
+            f"{advantage:5g}: Gaussian {2 / contract.mu:7.4f}   "
+            f"Laplace {ss.LaplaceNoise.calibrate(laplace, 2.0).std:7.4f} "
             f"({laplace:.2f})   staircase {ss.StaircaseNoise.calibrate(staircase, 2.0).std:7.4f} ({staircase:.2f})"
         )
     print("\nadvantage (AUC) of the best attacker at the same epsilon; Gaussian at delta 1e-6")
@@ -27,7 +28,7 @@ def main() -> None:
         profiles = {
             "Gaussian": ss.release_scores([[1.0, 0.0]], [1.0, 0.0], epsilon=epsilon, delta=1e-6).guarantee.profile,
             "Laplace": LaplaceProfile(epsilon),
-            "staircase": staircase_profile(epsilon),
+            "staircase": make_staircase_profile(epsilon),
             "PrivUnit, d = 384": PrivUnit.calibrate(384, epsilon).profile,
             "any pure": PureProfile(epsilon),
         }

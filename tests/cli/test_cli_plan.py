@@ -49,7 +49,7 @@ def test_a_plan_answers_in_a_sentence_and_a_table(run: Run, score_files: tuple[P
     assert code == 0, error
     text = " ".join(out.split())
     assert text.startswith("With epsilon 20, delta 1e-6: add Gaussian noise of standard deviation")
-    assert "nobody has paid for them" in text
+    assert "no budget was charged for them" in text
     assert "this plan" in text
     assert "not private: its true epsilon is" in text
 
@@ -95,7 +95,7 @@ def test_a_plan_of_a_collection_needs_the_flag(run: Run, tmp_path: Path) -> None
     assert "--research" in error
     code, out, _ = run(*arguments, "--research", "--json")
     assert code == 0
-    assert "nobody has paid" in json.loads(out)["warnings"][0]
+    assert "no budget was charged" in json.loads(out)["warnings"][0]
 
 
 def test_a_plan_writes_its_page(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_ranking_for_a_matcher_from_files(run: Run, score_files: tuple[Path, P
     told = json.loads(out)
     assert code == 0
     assert told["candidates"][0]["mechanism"] == "staircase"
-    assert "nobody has paid" in told["warnings"][0]
+    assert "no budget was charged" in told["warnings"][0]
     code, _, error = run("plan", "--need", "verification", "--epsilon", "8", "--delta", "1e-6")
     assert code == 2
     assert "Verification needs" in error

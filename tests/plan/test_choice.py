@@ -20,6 +20,7 @@ def by_name(choice: plan.Choice, name: str) -> plan.Candidate:
 
 
 def test_scores_are_ranked_by_their_error() -> None:
+    """Scores are ranked by their error."""
     made = plan.choose("scores", epsilon=5, delta=1e-6)
     assert [c.mechanism for c in made.candidates] == ["optimal", "staircase", "laplace", "gaussian"]
     assert by_name(made, "gaussian").utility == pytest.approx(ss.calibrate(5, 1e-6, 2.0), rel=1e-9)
@@ -30,17 +31,19 @@ def test_scores_are_ranked_by_their_error() -> None:
 
 
 def test_without_delta_there_is_no_gaussian() -> None:
+    """Without delta there is no Gaussian."""
     assert all("gaussian" not in c.mechanism for c in plan.choose("scores", epsilon=5).candidates)
 
 
 @pytest.mark.parametrize(
     "bound", [{"max_advantage": 0.2}, {"max_advantage": 0.9}, {"max_tpr": 0.05, "at_fpr": 0.01}], ids=str
 )
-def test_an_attack_bound_is_kept_by_all_and_turns_the_ranking(bound: dict[str, float]) -> None:
+def test_attack_bound_ranking(bound: dict[str, float]) -> None:
+    """Every mechanism keeps an attack bound, and the ranking changes."""
     made = plan.choose("scores", delta=1e-6, ranges=[(-1, 1)], **bound)
     for candidate in made.candidates:
         if candidate.mechanism == "gaussian":
-            profile = plan.contract(delta=1e-6, **bound)
+            profile = plan.make_contract(delta=1e-6, **bound)
             assert candidate.utility == pytest.approx(2 / profile.mu, rel=1e-6)
             continue
         kinds = {"laplace": LaplaceProfile, "staircase": lambda e: ss.StaircaseNoise.calibrate(e, 2.0).profile(2.0)}
@@ -56,6 +59,7 @@ def test_an_attack_bound_is_kept_by_all_and_turns_the_ranking(bound: dict[str, f
 
 
 def test_verification_is_what_decisions_say() -> None:
+    """Verification is what decisions say."""
     far, near = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.55,0.14")
     made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=8, delta=1e-6)
     best = made.chosen
@@ -66,7 +70,8 @@ def test_verification_is_what_decisions_say() -> None:
     assert made.source == "parameters"
 
 
-def test_retrieval_prefers_levels_and_states_the_floor() -> None:
+def test_retrieval_prefers_levels() -> None:
+    """Retrieval prefers levels and states the floor."""
     rng = np.random.default_rng(1)
     far, near = rng.normal(0.06, 0.1, 20_000), rng.normal(0.55, 0.14, 3_000).clip(-1, 1)
     made = plan.choose("retrieval", far, near, records=5000, k=10, epsilon=8, source="public", ranges=[(0.0, 0.8)])
@@ -77,6 +82,7 @@ def test_retrieval_prefers_levels_and_states_the_floor() -> None:
 
 
 def test_many_queries_prefer_an_index() -> None:
+    """Many queries prefer an index."""
     one = plan.choose("many queries", epsilon=10, delta=1e-6, queries=1, dimension=384)
     assert one.chosen.mechanism == "staircase, query by query"
     many = plan.choose("many queries", epsilon=10, delta=1e-6, queries=100, dimension=384)
@@ -86,7 +92,8 @@ def test_many_queries_prefer_an_index() -> None:
     assert separate == pytest.approx(10 * index, rel=1e-9)
 
 
-def test_a_gram_matrix_is_best_read_off_an_index() -> None:
+def test_gram_from_index() -> None:
+    """A Gram matrix is best read from an index."""
     made = plan.choose("gram", epsilon=10, delta=1e-6, records=400, dimension=64)
     assert made.chosen.mechanism == "privunit index"
     assert by_name(made, "gaussian Gram matrix").utility == pytest.approx(ss.calibrate(10, 1e-6, 2 * math.sqrt(399)))
@@ -101,6 +108,7 @@ def test_a_gram_matrix_is_best_read_off_an_index() -> None:
 
 
 def test_an_operating_point_is_a_histogram() -> None:
+    """An operating point is a histogram."""
     made = plan.choose("operating point", epsilon=1, records=4000)
     rng = np.random.default_rng(2)
     rows, query = rng.standard_normal((4000, 16)), rng.standard_normal(16)
@@ -128,6 +136,7 @@ def test_an_operating_point_is_a_histogram() -> None:
     ],
 )
 def test_bad_choices(arguments: dict[str, object], says: str) -> None:
+    """A bad argument of choose raises an error."""
     need = arguments.pop("need")
     with pytest.raises(ss.InvalidInput, match=says):
         plan.choose(need, **arguments)  # type: ignore[arg-type]
@@ -136,7 +145,8 @@ def test_bad_choices(arguments: dict[str, object], says: str) -> None:
 # Recall of a benchmark
 
 
-def test_recall_of_queries_without_noise_counts() -> None:
+def test_recall_queries_without_noise_counts() -> None:
+    """The recall of queries without noise counts records."""
     scores = np.array([[0.9, 0.5, 0.1], [0.2, 0.2, 0.7]])
     pairs = np.array([[0, 1], [1, 0]])
     assert decisions.recall_of_queries(scores, pairs, 0, k=1) == 0
@@ -145,7 +155,8 @@ def test_recall_of_queries_without_noise_counts() -> None:
 
 
 @pytest.mark.parametrize("law", [0.15, ss.LaplaceNoise(0.1), ss.StaircaseNoise.calibrate(9.0, 2.0)], ids=repr)
-def test_recall_of_queries_against_simulation(law: object) -> None:
+def test_recall_queries_against_simulation(law: object) -> None:
+    """The recall of queries agrees with a simulation."""
     rng = np.random.default_rng(3)
     scores = rng.normal(0, 0.15, (40, 300))
     pairs = np.stack([np.arange(40), rng.integers(0, 300, 40)], axis=1)

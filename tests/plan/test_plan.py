@@ -24,23 +24,26 @@ def scores(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 # Contracts
 
 
-def test_a_contract_by_epsilon_is_the_calibration() -> None:
-    made = plan.contract(epsilon=1.0, delta=1e-5)
+def test_contract_by_epsilon() -> None:
+    """A contract by epsilon is the calibration."""
+    made = plan.make_contract(epsilon=1.0, delta=1e-5)
     assert made.scale(2.0) == pytest.approx(7.4612632696, rel=1e-9)
     assert made.scale(2.0) >= ss.calibrate(1.0, 1e-5, 2.0) * (1 - 1e-14)
 
 
 @pytest.mark.parametrize("advantage", [1e-4, 0.1, 0.5, 0.99])
-def test_a_contract_by_advantage_gives_exactly_that(advantage: float) -> None:
-    made = plan.contract(max_advantage=advantage, delta=1e-5)
+def test_contract_by_advantage(advantage: float) -> None:
+    """A contract by advantage gives exactly that."""
+    made = plan.make_contract(max_advantage=advantage, delta=1e-5)
     assert made.attack_advantage <= advantage
     assert made.attack_advantage == pytest.approx(advantage, rel=1e-9)
     release = ss.release_scores(np.eye(3), np.ones(3), epsilon=made.epsilon, delta=1e-5, rng=1)
     assert release.guarantee.attack_advantage == pytest.approx(advantage, rel=1e-5)
 
 
-def test_a_contract_by_true_positives_gives_exactly_that() -> None:
-    made = plan.contract(max_tpr=0.05, at_fpr=0.01, delta=1e-5)
+def test_contract_by_true_positives() -> None:
+    """A contract by true positives gives exactly that."""
+    made = plan.make_contract(max_tpr=0.05, at_fpr=0.01, delta=1e-5)
     assert float(made.tpr_at(0.01)) == pytest.approx(0.05, rel=1e-9)
     assert float(made.tpr_at(0.01)) <= 0.05
 
@@ -57,19 +60,22 @@ def test_a_contract_by_true_positives_gives_exactly_that() -> None:
         ({"epsilon": 1, "calibration": "best"}, "'calibration'"),
     ],
 )
-def test_contradictory_contracts_are_refused(given: dict[str, object], says: str) -> None:
+def test_contradictory_contracts(given: dict[str, object], says: str) -> None:
+    """A contradictory contract raises an error."""
     with pytest.raises(ss.InvalidInput, match=says):
-        plan.contract(delta=1e-5, **given)
+        plan.make_contract(delta=1e-5, **given)
 
 
 def test_no_contract_is_none() -> None:
-    assert plan.contract(delta=1e-5) is None
+    """Without a contract the result is None."""
+    assert plan.make_contract(delta=1e-5) is None
 
 
 # Matchers
 
 
 def test_the_answer_is_what_decisions_say(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The answer is what decisions say."""
     made = plan.verification(*scores, target_fmr=1e-2, epsilon=30, delta=DELTA, source="public")
     sigma = ss.calibrate(30, DELTA, 2.0)
     moved = decisions.recalibrate(scores[0], 1e-2, sigma, clipped=False)
@@ -85,6 +91,7 @@ def test_the_answer_is_what_decisions_say(scores: tuple[np.ndarray, np.ndarray])
 
 
 def test_the_least_epsilon_is_least(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The least epsilon is least."""
     made = plan.verification(*scores, target_fmr=1e-2, target_tar=0.9, delta=DELTA, source="public")
     assert made.met
     assert made.tar == pytest.approx(0.9, abs=1e-6)
@@ -107,14 +114,14 @@ def test_the_least_epsilon_is_least(scores: tuple[np.ndarray, np.ndarray]) -> No
         ({"target_tar": 0.9, "calibration": "conservative"}, "not private at the epsilon that this need takes"),
     ],
 )
-def test_searches_without_an_answer_say_which(
-    need: dict[str, object], says: str, scores: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_search_without_answer(need: dict[str, object], says: str, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """A search without an answer states the reason."""
     with pytest.raises(ss.InvalidInput, match=says):
         plan.verification(*scores, **{"target_fmr": 0.01, "delta": DELTA, **need})
 
 
-def test_a_rule_that_is_false_where_it_is_needed_is_said_so(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_rule_that_is_not_private(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The answer states where a calibration rule is not private."""
     made = plan.verification(
         *scores, target_fmr=0.01, target_tar=0.9, epsilon=5, delta=DELTA, calibration="conservative"
     )
@@ -123,6 +130,7 @@ def test_a_rule_that_is_false_where_it_is_needed_is_said_so(scores: tuple[np.nda
 
 @pytest.mark.parametrize("advantage", [1e-9, 1e-7, 1e-4])
 def test_tiny_attack_bounds_are_kept(advantage: float, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Tiny attack bounds are kept."""
     made = plan.verification(*scores, target_fmr=0.01, max_advantage=advantage, delta=1e-2, source="public")
     assert made.contract.attack_advantage <= advantage
     assert made.contract.epsilon == 0  # delta alone covers it
@@ -132,14 +140,16 @@ def test_tiny_attack_bounds_are_kept(advantage: float, scores: tuple[np.ndarray,
     assert np.isfinite(search.recall_curve[1]).all()
 
 
-def test_ties_at_a_clamp_do_not_contradict_the_answer(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_ties_at_a_clamp(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Ties at a clamp do not contradict the answer."""
     made = plan.verification(
         *scores, target_fmr=0.01, target_tar=0.05, epsilon=100, delta=DELTA, score_range=(0, 0.1), source="public"
     )
     assert made.met == (made.least_epsilon <= 100)
 
 
-def test_models_with_mass_at_the_end_of_a_range() -> None:
+def test_mass_at_range_end() -> None:
+    """Models with mass at the end of a range have a plan."""
     for impostor, within in (("normal:0,0.2", (0.0, 0.3)), ("normal:0.5,0.2", (-1.0, 1.0))):
         made = plan.verification(
             parse_score_model(impostor),
@@ -154,7 +164,8 @@ def test_models_with_mass_at_the_end_of_a_range() -> None:
         assert len(made.alternatives) >= 8
 
 
-def test_what_clean_scores_cannot_do_no_epsilon_can(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_out_of_reach_without_noise(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """No epsilon reaches what clean scores do not reach."""
     made = plan.verification(*scores, target_fmr=1e-3, target_tar=0.9999, epsilon=50, delta=DELTA)
     assert not made.met
     assert made.least_epsilon == math.inf
@@ -164,6 +175,7 @@ def test_what_clean_scores_cannot_do_no_epsilon_can(scores: tuple[np.ndarray, np
 
 
 def test_clipped_scores_may_be_out_of_reach(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Clipped scores may be out of reach."""
     made = plan.verification(*scores, target_fmr=1e-2, epsilon=5, delta=DELTA, clipped=True)
     assert not made.met
     assert not made.recalibration.feasible
@@ -176,6 +188,7 @@ def test_clipped_scores_may_be_out_of_reach(scores: tuple[np.ndarray, np.ndarray
 
 
 def test_without_genuine_scores(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """A plan without genuine scores has no true-match rate."""
     made = plan.verification(scores[0], target_fmr=1e-2, epsilon=20, delta=DELTA)
     assert math.isnan(made.tar)
     assert "true matches" not in made.answer
@@ -184,7 +197,8 @@ def test_without_genuine_scores(scores: tuple[np.ndarray, np.ndarray]) -> None:
         plan.verification(scores[0], target_fmr=1e-2, target_tar=0.5, epsilon=20, delta=DELTA)
 
 
-def test_alternatives_change_one_thing_at_a_time(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_alternatives(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Alternatives change one thing at a time."""
     made = plan.verification(*scores, target_fmr=1e-2, epsilon=20, delta=DELTA, source="public")
     first, *others = made.alternatives
     assert first.change == "this plan"
@@ -209,7 +223,8 @@ def test_alternatives_change_one_thing_at_a_time(scores: tuple[np.ndarray, np.nd
     assert narrow.tar > first.tar
 
 
-def test_pure_noise_stands_beside_the_gaussian(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_pure_noise_stands_beside_gaussian(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Pure noise is compared with the Gaussian."""
     made = plan.verification(*scores, target_fmr=1e-2, target_tar=0.8, epsilon=8, delta=DELTA, source="public")
     rows = {row.mechanism: row for row in made.alternatives}
     law = ss.StaircaseNoise.calibrate(8, 2.0)
@@ -229,7 +244,8 @@ def test_pure_noise_stands_beside_the_gaussian(scores: tuple[np.ndarray, np.ndar
     assert pure.scale > held.scale
 
 
-def test_another_calibration_keeps_its_alternatives_right(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_another_calibration(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Another calibration keeps its alternatives right."""
     made = plan.verification(*scores, target_fmr=1e-2, epsilon=5, delta=DELTA, calibration="conservative")
     assert made.scale == pytest.approx(ss.calibrate(5, DELTA, 2.0, "conservative"), rel=1e-12)
     analytic = next(row for row in made.alternatives if row.change == "analytic calibration")
@@ -239,26 +255,30 @@ def test_another_calibration_keeps_its_alternatives_right(scores: tuple[np.ndarr
 
 
 def test_an_attack_bound_is_a_contract(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """An attack bound is a contract."""
     made = plan.verification(*scores, target_fmr=1e-2, max_advantage=0.2, delta=DELTA)
     assert made.scale == pytest.approx(2 / (2 * norm.ppf(0.6)), rel=1e-9)
     assert made.answer.startswith("With an attacker's advantage of at most 0.2")
 
 
-def test_private_input_is_warned_about(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_private_scores(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """A plan from private scores has a warning."""
     need = {"target_fmr": 1e-2, "epsilon": 5, "delta": DELTA}
-    assert any("nobody has paid" in text for text in plan.verification(*scores, **need).warnings)
+    assert any("no budget was charged" in text for text in plan.verification(*scores, **need).warnings)
     for source in ("public", "released", "parameters"):
         assert not plan.verification(*scores, source=source, **need).warnings
     with pytest.raises(ss.InvalidInput, match="'source'"):
         plan.verification(*scores, source="mine", **need)
 
 
-def test_few_scores_and_weak_promises_are_warned_about(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_warnings(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Few scores, a large epsilon and a large delta have warnings."""
     made = plan.verification(scores[0][:300], target_fmr=1e-2, epsilon=30, delta=0.01, source="public")
     assert [text.split()[0] for text in made.warnings] == ["Only", "At", "A"]
 
 
 def test_parameters_stand_for_scores() -> None:
+    """Parameters stand for scores."""
     impostor, genuine = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.55,0.14")
     made = plan.verification(impostor, genuine, target_fmr=1e-5, epsilon=40, delta=DELTA, source="parameters")
     spread = math.hypot(0.1, made.scale)
@@ -267,6 +287,7 @@ def test_parameters_stand_for_scores() -> None:
 
 
 def test_json_is_plain(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The plain values are valid JSON."""
     for made in (
         plan.verification(*scores, target_fmr=1e-2, epsilon=5, delta=DELTA, clipped=True),
         plan.verification(scores[0], target_fmr=1e-2, epsilon=5, delta=DELTA),
@@ -277,6 +298,7 @@ def test_json_is_plain(scores: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 def test_curves_for_pictures(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """The curve of shifts agrees with the recalibration."""
     made = plan.verification(*scores, target_fmr=1e-2, epsilon=30, delta=DELTA)
     scales, shifts, small = made.shift_curve
     assert scales[0] < made.scale < scales[-1]
@@ -290,6 +312,7 @@ def test_curves_for_pictures(scores: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 def test_retrieval_agrees_with_recall(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Retrieval agrees with recall."""
     made = plan.retrieval(*scores, records=5000, k=10, epsilon=60, delta=DELTA, target_recall=0.5, source="public")
     sigma = ss.calibrate(60, DELTA, 2.0)
     told = decisions.recall_at_k(scores[1], scores[0], sigma, records=5000, k=10)
@@ -303,6 +326,7 @@ def test_retrieval_agrees_with_recall(scores: tuple[np.ndarray, np.ndarray]) -> 
 
 
 def test_retrieval_finds_the_least_epsilon(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """Retrieval finds the least epsilon."""
     made = plan.retrieval(*scores, records=5000, k=10, delta=DELTA, target_recall=0.5, source="public")
     assert made.recall == pytest.approx(0.5, abs=1e-6)
     assert made.least_epsilon > made.floor
@@ -320,7 +344,8 @@ def test_the_floor_is_the_specs() -> None:
         assert made.floor == pytest.approx(floor, abs=0.05)
 
 
-def test_retrieval_refuses(scores: tuple[np.ndarray, np.ndarray]) -> None:
+def test_bad_retrieval(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """A bad argument of retrieval raises an error."""
     good = {"records": 1000, "k": 10, "delta": DELTA}
     for change, says in (
         ({"k": 1000}, "every record is returned"),
@@ -352,16 +377,19 @@ def test_retrieval_refuses(scores: tuple[np.ndarray, np.ndarray]) -> None:
     ],
 )
 def test_bad_scores_are_one_clear_sentence(impostor: list[float], says: str) -> None:
+    """Bad scores raise one clear sentence."""
     with pytest.raises(ss.InvalidInput, match=says):
         plan.verification(impostor, target_fmr=0.5, epsilon=1, delta=DELTA)
 
 
-def test_single_precision_cosines_just_above_one_are_cosines() -> None:
+def test_single_precision_cosines() -> None:
+    """Single precision cosines just above one are cosines."""
     impostor = np.array([0.1, 0.2, 1.0000001], dtype=np.float32)
     assert plan.verification(impostor, target_fmr=0.5, epsilon=1, delta=DELTA).impostor.highest == 1.0
 
 
 def test_needs_that_make_no_plan(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    """A need without targets or with bad targets raises an error."""
     with pytest.raises(ss.InvalidInput, match="give a true-match target, or a contract"):
         plan.verification(*scores, target_fmr=1e-2, delta=DELTA)
     with pytest.raises(ss.InvalidInput, match="the smallest target they support is 1/6000"):
@@ -372,6 +400,7 @@ def test_needs_that_make_no_plan(scores: tuple[np.ndarray, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("text", ["normal:0,0.2", "beta:5,5", "t:10,0,0.25"])
 def test_score_models(text: str) -> None:
+    """A text names a score model."""
     model = parse_score_model(text)
     assert model is not None
     assert -1 <= model.lowest < model.highest <= 1
@@ -379,16 +408,19 @@ def test_score_models(text: str) -> None:
 
 
 def test_student_model_has_the_stated_spread() -> None:
+    """Student model has the stated spread."""
     assert parse_score_model("t:10,0,0.25").law.std() == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("text", ["normal:0", "normal:0,-1", "normal:a,b", "beta:1,2,3", "t:2,0,0.1", "normal:0,inf"])
 def test_bad_models_are_one_clear_sentence(text: str) -> None:
+    """A bad model raises one clear sentence."""
     with pytest.raises(ss.InvalidInput, match="must be followed by"):
         parse_score_model(text)
 
 
 def test_files_are_no_models() -> None:
+    """The name of a file is no model."""
     assert parse_score_model("impostor.npy") is None
     assert parse_score_model("scores.npz:normal") is None
 
@@ -396,7 +428,8 @@ def test_files_are_no_models() -> None:
 # Collections
 
 
-def test_scores_of_a_small_collection_are_all_pairs(rng: np.random.Generator) -> None:
+def test_scores_small_collection_all_pairs(rng: np.random.Generator) -> None:
+    """Scores of a small collection are all pairs."""
     rows, labels = rng.standard_normal((30, 5)), rng.integers(0, 6, 30)
     impostor, genuine = plan.scores_of_collection(rows, labels, research=True)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -407,7 +440,8 @@ def test_scores_of_a_small_collection_are_all_pairs(rng: np.random.Generator) ->
     assert np.allclose(np.sort(impostor), np.sort(gram[~same]), atol=1e-14)
 
 
-def test_scores_of_a_large_collection_are_drawn(rng: np.random.Generator) -> None:
+def test_scores_large_collection_drawn(rng: np.random.Generator) -> None:
+    """Scores of a large collection are drawn."""
     labels = np.repeat(np.arange(1000), 4)
     centres = rng.standard_normal((1000, 8))
     rows = centres[labels] + 0.1 * rng.standard_normal((4000, 8))
@@ -420,7 +454,8 @@ def test_scores_of_a_large_collection_are_drawn(rng: np.random.Generator) -> Non
     assert np.array_equal(again[0], impostor)
 
 
-def test_few_pairs_of_a_large_collection_are_not_multiplied(rng: np.random.Generator) -> None:
+def test_few_pairs_of_large_collection(rng: np.random.Generator) -> None:
+    """Few pairs of a large collection are not multiplied."""
     rows = rng.standard_normal((3100, 4))
     labels = np.arange(3100)
     labels[[1, 3]] = labels[[0, 2]]
@@ -451,7 +486,8 @@ def test_drawn_pairs_are_uniform() -> None:
         assert count == pytest.approx(expected, abs=5.33 * math.sqrt(expected))
 
 
-def test_collections_need_the_flag_and_labels(rng: np.random.Generator) -> None:
+def test_collection_needs_flag(rng: np.random.Generator) -> None:
+    """Collections need the flag and labels."""
     rows = rng.standard_normal((10, 3))
     with pytest.raises(ss.InvalidInput, match="research=True"):
         plan.scores_of_collection(rows, np.arange(10))

@@ -189,7 +189,7 @@ def test_the_operating_curves(pages: dict[str, tuple[ss.plan.Plan, str]]) -> Non
 
 @pytest.mark.parametrize("epsilon", [0.1, 5.0, 40.0])
 def test_the_attack_curve(epsilon: float) -> None:
-    promise = ss.plan.contract(epsilon=epsilon, delta=1e-6)
+    promise = ss.plan.make_contract(epsilon=epsilon, delta=1e-6)
     chart = plan_charts.build_attack_chart(promise)
     fpr, tpr = line(chart, "best membership test")
     np.testing.assert_allclose(tpr[1:-1], ndtr(norm.ppf(fpr[1:-1]) + promise.mu))

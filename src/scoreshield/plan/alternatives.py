@@ -1,18 +1,18 @@
-"""A matcher's need, asked again for every choice: calibration, decision rule, score range, noise law."""
+"""A matcher's need, and what each other choice gives: calibration, decision rule, score range, noise law."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
 
 from scoreshield import decisions
 from scoreshield._formatting import format_advantage, format_number, format_rate, format_rate_pair
-from scoreshield.decisions.rates import find_first_crossing
-from scoreshield.decisions.scores import Law, Scores
-from scoreshield.errors import InvalidCalibration
-from scoreshield.plan.base import SMALLEST, finite
+from scoreshield._types import Calibration
+from scoreshield.decisions.rates import Endpoint, find_first_crossing
+from scoreshield.decisions.scores import Law, NoiseLike, Scores
+from scoreshield.plan.base import SMALLEST, PlanNeed, ScoreRange, as_plain_value
 from scoreshield.plan.contracts import Contract
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
@@ -20,10 +20,15 @@ from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNois
 
 @dataclass(frozen=True)
 class Rule:
-    """How a decision is made: on which scores, and what happens at the threshold itself."""
+    """A decision rule: on clipped or noisy scores, and whether a score at the threshold is accepted."""
 
     clipped: bool
-    endpoint: str
+    endpoint: Endpoint
+
+    @property
+    def is_inclusive(self) -> bool:
+        """Whether a score at the threshold is accepted."""
+        return self.endpoint == "nonstrict"
 
     def __str__(self) -> str:
         if not self.clipped:
@@ -32,17 +37,30 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one choice of calibration, rule and score range comes to.
+class Alternative:
+    """A matcher with one choice changed: its noise, threshold and rates.
 
-    ``change`` names what differs from the plan. ``threshold`` and what follows are NaN where the target is out of
-    reach; ``note`` then says why.
+    Attributes:
+        change: What differs from the plan.
+        calibration: The calibration rule, or "pure".
+        rule: The decision rule.
+        score_range: The public range.
+        sensitivity: The width of the range.
+        scale: The standard deviation of the noise.
+        threshold: The threshold; NaN where the target is out of reach, and ``note`` then states why.
+        shift: The distance from the clean threshold; NaN likewise.
+        rate_kept: The false-match rate if the clean threshold is kept.
+        tar: The true-match rate; NaN likewise, and without genuine scores.
+        least_epsilon: The least epsilon that meets the need with this choice.
+        private: Whether the calibration rule is private at this epsilon.
+        note: What the reader must know about this choice.
+        mechanism: The noise law.
     """
 
     change: str
     calibration: str
     rule: Rule
-    score_range: tuple[float, float]
+    score_range: ScoreRange
     sensitivity: float
     scale: float
     threshold: float
@@ -55,198 +73,201 @@ class Outcome:
     mechanism: str = "gaussian"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON. A value that is no finite number is null."""
         values = {**vars(self), "rule": str(self.rule), "score_range": list(self.score_range)}
-        return {name: finite(value) for name, value in values.items()}
+        return {name: as_plain_value(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
-class MatchNeed:
-    """Scores and targets, asked again for every choice that a plan compares."""
+class MatchNeed(PlanNeed):
+    """The scores of a matcher, its decision rule, and the rates it must keep."""
 
     impostor: Scores
     genuine: Scores | None
     target: float
     target_tar: float | None
     delta: float
+    rule: Rule
 
-    def clamped(self, score_range: tuple[float, float]) -> tuple[Scores, Scores | None]:
+    def clamp(self, score_range: ScoreRange) -> tuple[Scores, Scores | None]:
+        """Clamp impostor and genuine scores to a public range."""
         return (
             self.impostor.clamp(*score_range),
             None if self.genuine is None else self.genuine.clamp(*score_range),
         )
 
-    def tar(self, genuine: Scores | None, threshold: float, noise: float | Law, rule: Rule) -> float:
-        if genuine is None or math.isnan(threshold):
-            return math.nan
-        law = GaussianNoise(noise) if isinstance(noise, float) else noise
-        return float(genuine.rate(threshold, law, inclusive=rule.endpoint == "nonstrict"))
+    def recalibrate(self, score_range: ScoreRange, noise: NoiseLike) -> tuple[decisions.Recalibration, float]:
+        """Find the threshold that keeps the false-match rate under this noise, and the true-match rate there."""
+        impostor, genuine = self.clamp(score_range)
+        moved = decisions.recalibrate(
+            impostor,
+            self.target,
+            noise,
+            self.rule.endpoint,
+            self.rule.clipped,
+            lower=score_range[0],
+            upper=score_range[1],
+        )
+        return moved, self._compute_tar(genuine, moved.threshold, noise)
 
-    def clean_tar(self, score_range: tuple[float, float]) -> float:
-        impostor, genuine = self.clamped(score_range)
+    def compute_clean_tar(self, score_range: ScoreRange) -> float:
+        """Compute the true-match rate without noise; NaN without genuine scores."""
+        impostor, genuine = self.clamp(score_range)
         return math.nan if genuine is None else float(genuine.rate(impostor.clean_threshold(self.target), None))
 
-    def largest_scale(self, score_range: tuple[float, float], rule: Rule) -> float:
-        """The most noise that still meets the need; 0 where none does."""
-        impostor, genuine = self.clamped(score_range)
-        limit = decisions.critical_scale(impostor, self.target, upper=score_range[1]) if rule.clipped else math.inf
+    def find_largest_scale(self, score_range: ScoreRange) -> float:
+        """Find the most noise that still meets the need; 0 where none does."""
+        impostor, genuine = self.clamp(score_range)
+        limit = math.inf
+        if self.rule.clipped:
+            limit = decisions.critical_scale(impostor, self.target, upper=score_range[1])
         if self.target_tar is None or genuine is None:
             return limit
-        wanted = self.target_tar
-        if genuine.rate(impostor.clean_threshold(self.target), None, inclusive=True) < wanted:
-            return 0.0  # not even if every tie went the right way
+        target = self.target_tar
+        if genuine.rate(impostor.clean_threshold(self.target), None, inclusive=True) < target:
+            return 0.0  # even if every tie were accepted
 
-        def lost(scale: float) -> float:
+        def find_shortfall(scale: float) -> float:
             moved = decisions.recalibrate(impostor, self.target, scale, clipped=False)
-            return wanted - self.tar(genuine, moved.threshold, scale, rule)
+            return target - self._compute_tar(genuine, moved.threshold, scale)
 
         spread = max(impostor.spread, 1e-6)
-        return min(limit, find_first_crossing(lost, spread / 4, smallest=SMALLEST * spread, largest=1e6))
+        crossing = find_first_crossing(find_shortfall, spread / 4, smallest=SMALLEST * spread, largest=1e6)
+        return min(limit, crossing)
 
-    def least_epsilon(self, score_range: tuple[float, float], rule: Rule, calibration: str) -> float:
-        """NaN where the rule for the noise is false at the epsilon it would take."""
-        scale = self.largest_scale(score_range, rule)
-        try:
-            return decisions.epsilon_for_scale(scale, self.delta, score_range[1] - score_range[0], calibration)
-        except InvalidCalibration:
-            return math.nan
+    def find_least_pure_epsilon(self, make: Callable[[float], Law], score_range: ScoreRange) -> float:
+        """Find the least epsilon at which a family of pure noise meets the need; infinity where none below 100 does.
 
-    def least_pure(self, make: Callable[[float], Law], score_range: tuple[float, float], rule: Rule) -> float:
-        """The least epsilon at which a family of pure noise meets the need; infinity where none below 100 does."""
+        Args:
+            make: A function from epsilon to the noise law.
+            score_range: The public range.
+        """
         if self.target_tar is None:
-            if not rule.clipped:
+            if not self.rule.clipped:
                 return 0.0
-            impostor = self.clamped(score_range)[0]
+            impostor = self.clamp(score_range)[0]
             return decisions.minimum_epsilon(impostor, self.target, 0.5, upper=score_range[1], family=make)
-        impostor, genuine = self.clamped(score_range)
-        wanted = self.target_tar
+        target = self.target_tar
 
-        def lost(tightness: float) -> float:  # noise grows with 1 / epsilon
-            law = make(1 / tightness)
-            moved = decisions.recalibrate(
-                impostor, self.target, law, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
-            )
-            return wanted - (self.tar(genuine, moved.threshold, law, rule) if moved.feasible else 0.0)
+        def find_shortfall(inverse: float) -> float:  # noise grows with 1 / epsilon
+            moved, tar = self.recalibrate(score_range, make(1 / inverse))
+            return target - (tar if moved.feasible else 0.0)
 
-        found = find_first_crossing(lost, 0.1, smallest=1e-2, largest=1e6)
-        return math.inf if found == 0 else 0.0 if math.isinf(found) else 1 / found
+        crossing = find_first_crossing(find_shortfall, 0.1, smallest=1e-2, largest=1e6)
+        return math.inf if crossing == 0 else 0.0 if math.isinf(crossing) else 1 / crossing
 
-    def obstacle(self, score_range: tuple[float, float], rule: Rule) -> str:
-        """Why no epsilon serves."""
-        best = self.clean_tar(score_range)
+    def explain_obstacle(self, score_range: ScoreRange) -> str:
+        """Explain why no epsilon meets the need."""
+        best = self.compute_clean_tar(score_range)
         if self.target_tar is not None and best < self.target_tar:
-            found, asked = format_rate_pair(best, self.target_tar)
+            clean, target = format_rate_pair(best, self.target_tar)
             return (
                 f"without any noise the true-match rate at a false-match rate of {format_rate(self.target)} is "
-                f"{found}, "
-                f"below the {asked} asked for"
+                f"{clean}, below the {target} asked for"
             )
-        if rule.clipped and self.largest_scale(score_range, rule) == 0:
+        if self.rule.clipped and self.find_largest_scale(score_range) == 0:
             return (
                 f"more than {format_rate(self.target)} of the clean impostor scores already lie at {score_range[1]:g}"
             )
         return f"it takes scores with noise below {SMALLEST:g} of their spread, which is no noise at all"
 
+    def _compute_tar(self, genuine: Scores | None, threshold: float, noise: NoiseLike) -> float:
+        if genuine is None or math.isnan(threshold):
+            return math.nan
+        law = GaussianNoise(noise) if isinstance(noise, float) else cast("Law", noise)
+        return float(genuine.rate(threshold, law, inclusive=self.rule.is_inclusive))
 
-def alternatives(
-    need: MatchNeed,
-    promise: Contract,
-    score_range: tuple[float, float],
-    rule: Rule,
-    calibration: str,
-    ranges: Sequence[tuple[float, float]],
-) -> tuple[Outcome, ...]:
-    """The plan itself, then one choice changed at a time: calibration, rule, range."""
-    choices = [("this plan", calibration, rule, score_range)]
-    for other in gaussian.METHODS:
-        if other != calibration and promise.epsilon > 0:
-            choices.append((f"{other} calibration", other, rule, score_range))
-    for decided in (Rule(False, "strict"), Rule(True, "strict"), Rule(True, "nonstrict")):
-        if str(decided) != str(rule):
-            choices.append((f"on {decided}", calibration, decided, score_range))
+
+def list_alternatives(
+    need: MatchNeed, contract: Contract, score_range: ScoreRange, ranges: Sequence[ScoreRange]
+) -> tuple[Alternative, ...]:
+    """List the plan itself, and then the plan with one choice changed: calibration, rule, range, noise law."""
+    calibration: Calibration = "analytic" if contract.calibration == "attack" else contract.calibration
+    choices = [("this plan", calibration, need, score_range)]
+    for other in get_args(Calibration):
+        if other != calibration and contract.epsilon > 0:
+            choices.append((f"{other} calibration", other, need, score_range))
+    for rule in (Rule(False, "strict"), Rule(True, "strict"), Rule(True, "nonstrict")):
+        if str(rule) != str(need.rule):
+            choices.append((f"on {rule}", calibration, replace(need, rule=rule), score_range))
     for within in dict.fromkeys(ranges):
         if within != score_range:
-            choices.append((f"range [{within[0]:g}, {within[1]:g}]", calibration, rule, within))
-    rows = [_outcome(need, promise, *choice) for choice in choices]
-    if 1e-6 < promise.epsilon <= 100:  # beyond, pure noise is none, or all there is
-        rows += [_pure_outcome(need, promise, name, rule, score_range) for name in ("laplace", "staircase")]
+            choices.append((f"range [{within[0]:g}, {within[1]:g}]", calibration, need, within))
+    rows = [_make_gaussian_alternative(contract, *choice) for choice in choices]
+    if 1e-6 < contract.epsilon <= 100:  # outside, pure noise is almost none or hides everything
+        rows += [
+            _make_pure_alternative(contract, "laplace", LaplaceNoise, need, score_range),
+            _make_pure_alternative(contract, "staircase", StaircaseNoise, need, score_range),
+        ]
     return tuple(rows)
 
 
-def _pure_outcome(
-    need: MatchNeed, promise: Contract, mechanism: str, rule: Rule, score_range: tuple[float, float]
-) -> Outcome:
-    """Pure noise under the same contract: the same epsilon without delta, or the same attack advantage."""
+def _make_pure_alternative(
+    contract: Contract,
+    mechanism: str,
+    kind: type[LaplaceNoise] | type[StaircaseNoise],
+    need: MatchNeed,
+    score_range: ScoreRange,
+) -> Alternative:
+    """Describe pure noise under the same contract: the same epsilon without delta, or the same attack advantage."""
     width = score_range[1] - score_range[0]
-    kind: type[LaplaceNoise] | type[StaircaseNoise] = LaplaceNoise if mechanism == "laplace" else StaircaseNoise
-    epsilon = promise.epsilon
-    if promise.calibration == "attack":
-        advantage = min(promise.attack_advantage, 1 - 1e-12)
+    epsilon = contract.epsilon
+    if contract.calibration == "attack":
+        advantage = min(contract.attack_advantage, 1 - 1e-12)
         epsilon = -2 * math.log1p(-advantage) if mechanism == "laplace" else 2 * math.atanh(advantage)
 
     def make(spend: float) -> LaplaceNoise | StaircaseNoise:
         return kind.calibrate(spend, width)
 
     law = make(epsilon)
-    impostor, genuine = need.clamped(score_range)
-    moved = decisions.recalibrate(
-        impostor, need.target, law, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
-    )
+    moved, tar = need.recalibrate(score_range, law)
     most = format_advantage(law.profile(width).advantage)
     note = f"pure epsilon {format_number(epsilon)}, best attack's advantage {most}"
     if not moved.feasible:
-        note += f"; out of reach: a threshold {end_of_range(rule, score_range)} still passes {format_rate(moved.limit)}"
-    return Outcome(
+        note += f"; {_state_limit(need.rule, score_range, moved)}"
+    return Alternative(
         change=f"{mechanism} noise",
         calibration="pure",
-        rule=rule,
+        rule=need.rule,
         score_range=score_range,
         sensitivity=width,
         scale=law.std,
         threshold=moved.threshold,
         shift=moved.shift,
         rate_kept=moved.rate_before,
-        tar=need.tar(genuine, moved.threshold, law, rule),
-        least_epsilon=need.least_pure(make, score_range, rule),
+        tar=tar,
+        least_epsilon=need.find_least_pure_epsilon(make, score_range),
         private=True,
         note=note,
         mechanism=mechanism,
     )
 
 
-def _outcome(
-    need: MatchNeed, promise: Contract, change: str, calibration: str, rule: Rule, score_range: tuple[float, float]
-) -> Outcome:
+def _make_gaussian_alternative(
+    contract: Contract, change: str, calibration: Calibration, need: MatchNeed, score_range: ScoreRange
+) -> Alternative:
+    """Describe Gaussian noise by one calibration rule, decision rule and range."""
     sensitivity = score_range[1] - score_range[0]
-    note, private = "", True
-    if calibration == promise.calibration or (calibration == "analytic" and promise.calibration == "attack"):
-        scale = promise.scale(sensitivity)
+    note, is_private = "", True
+    if calibration == contract.calibration or (calibration == "analytic" and contract.calibration == "attack"):
+        scale = contract.scale(sensitivity)
     elif calibration == "analytic":
-        scale = gaussian.calibrate(promise.epsilon, promise.delta, sensitivity)
+        scale = gaussian.calibrate(contract.epsilon, contract.delta, sensitivity)
     else:
-        mu = gaussian.compute_rule_mu(promise.epsilon, promise.delta, calibration)
+        mu = gaussian.compute_rule_mu(contract.epsilon, contract.delta, calibration)
         scale = sensitivity / mu
-        if gaussian.bound_excess(promise.epsilon, mu, math.log(promise.delta)) > 0:
-            private = False
-            note = f"not private: its true epsilon is {format_number(gaussian.find_epsilon(promise.delta, mu))}"
-    impostor, genuine = need.clamped(score_range)
-    moved = decisions.recalibrate(
-        impostor, need.target, scale, rule.endpoint, rule.clipped, lower=score_range[0], upper=score_range[1]
-    )
-    tar = need.tar(genuine, moved.threshold, scale, rule)
-    if not moved.feasible:
-        note = (
-            note
-            or f"out of reach: a threshold {end_of_range(rule, score_range)} still passes {format_rate(moved.limit)}"
-        )
-    elif moved.clean_threshold >= score_range[1]:
-        note = (
-            note
-            or f"the clean threshold lies at the range's end: [{score_range[0]:g}, {score_range[1]:g}] is too narrow"
-        )
-    return Outcome(
+        if gaussian.bound_excess(contract.epsilon, mu, math.log(contract.delta)) > 0:
+            is_private = False
+            note = f"not private: its true epsilon is {format_number(gaussian.find_epsilon(contract.delta, mu))}"
+    moved, tar = need.recalibrate(score_range, scale)
+    if not note and not moved.feasible:
+        note = _state_limit(need.rule, score_range, moved)
+    elif not note and moved.clean_threshold >= score_range[1]:
+        note = f"the clean threshold lies at the range's end: [{score_range[0]:g}, {score_range[1]:g}] is too narrow"
+    return Alternative(
         change=change,
         calibration=calibration,
-        rule=rule,
+        rule=need.rule,
         score_range=score_range,
         sensitivity=sensitivity,
         scale=scale,
@@ -254,12 +275,17 @@ def _outcome(
         shift=moved.shift,
         rate_kept=moved.rate_before,
         tar=tar,
-        least_epsilon=need.least_epsilon(score_range, rule, calibration),
-        private=private,
+        least_epsilon=need.find_least_epsilon(score_range, calibration),
+        private=is_private,
         note=note,
     )
 
 
-def end_of_range(rule: Rule, score_range: tuple[float, float]) -> str:
-    """Where the least rate is: the strict rule passes nothing at the end itself."""
-    return f"{'at' if rule.endpoint == 'nonstrict' else 'just below'} {score_range[1]:g}"
+def _state_limit(rule: Rule, score_range: ScoreRange, moved: decisions.Recalibration) -> str:
+    end = state_range_end(rule, score_range)
+    return f"out of reach: a threshold {end} still passes {format_rate(moved.limit)}"
+
+
+def state_range_end(rule: Rule, score_range: ScoreRange) -> str:
+    """Describe the threshold with the least rate: the strict rule accepts nothing at the end itself."""
+    return f"{'at' if rule.is_inclusive else 'just below'} {score_range[1]:g}"

@@ -1,66 +1,218 @@
-"""What every plan shares: its frame, where its scores came from, and what to beware of."""
+"""What every plan shares: its scores, its contract, the search for the least epsilon, its form and its warnings.
+
+A plan is made in the same steps for a matcher and for a search:
+
+1. :func:`check_plan_scores` and :func:`check_source` check the scores. With the targets they are a :class:`PlanNeed`.
+2. :func:`settle_terms` makes the contract, or finds the least epsilon that meets the need.
+3. The plan computes what the noise does, and compares other choices. Only this step differs.
+4. :class:`Plan` writes the answer, the warnings and the plain values.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
 from scoreshield import _validation
 from scoreshield._formatting import format_advantage, format_number
+from scoreshield._types import Calibration
 from scoreshield.decisions.curves import Roc, roc
-from scoreshield.decisions.scores import Sample, Scores
-from scoreshield.errors import InvalidInput, InvalidParameter
-from scoreshield.plan.contracts import Contract
+from scoreshield.decisions.rates import epsilon_for_scale
+from scoreshield.decisions.scores import NoiseLike, Sample, Scores, ScoresLike
+from scoreshield.errors import InvalidCalibration, InvalidInput, InvalidParameter
+from scoreshield.plan.contracts import Contract, make_contract
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
 
 Source = Literal["public", "released", "parameters", "private"]
 SOURCES: tuple[str, ...] = get_args(Source)
-#: Public ranges that a plan compares; any other can be asked for. None of them comes from data.
-RANGES = ((-1.0, 1.0), (-0.5, 1.0), (0.0, 1.0), (0.0, 0.8))
+ScoreRange = tuple[float, float]
+#: Public ranges that a plan compares. None of them comes from data.
+RANGES: tuple[ScoreRange, ...] = ((-1.0, 1.0), (-0.5, 1.0), (0.0, 1.0), (0.0, 0.8))
 
-#: Noise below this part of the scores' spread counts as none when the least epsilon is looked for.
+#: Noise below this part of the scores' spread counts as none in the search for the least epsilon.
 SMALLEST = 1e-4
 
-UNPAID = (
-    "The scores behind this plan are private and nobody has paid for them: the threshold and every figure depend on "
-    "them. Keep it with the curator, or plan from public or released scores."
+PRIVATE_SCORES_WARNING = (
+    "The scores behind this plan are private, and no budget was charged for them: the threshold and every figure "
+    "depend on them. Keep the plan with the curator, or plan from public or released scores."
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Common to all plans: the answer in a sentence, the contract, the noise, what to beware of."""
+class PlanNeed(ABC):
+    """What a plan must meet: scores and targets, and how much noise they allow."""
 
-    answer: str
+    delta: float
+
+    @abstractmethod
+    def find_largest_scale(self, score_range: ScoreRange) -> float:
+        """Find the most noise that still meets the need: 0 where none does, NaN where there is no target."""
+
+    @abstractmethod
+    def explain_obstacle(self, score_range: ScoreRange) -> str:
+        """Explain why no epsilon meets the need."""
+
+    def find_least_epsilon(self, score_range: ScoreRange, calibration: Calibration) -> float:
+        """Find the least epsilon that meets the need.
+
+        Returns:
+            The epsilon: infinity where none meets the need, and NaN where there is no target or where the calibration
+            rule is not private at the epsilon it would take.
+        """
+        scale = self.find_largest_scale(score_range)
+        if math.isnan(scale):
+            return math.nan
+        try:
+            return epsilon_for_scale(scale, self.delta, score_range[1] - score_range[0], calibration)
+        except InvalidCalibration:
+            return math.nan
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The contract of a plan and the public facts that set its noise.
+
+    Attributes:
+        contract: The contract.
+        is_searched: Whether the contract is the least epsilon that meets the need, found by the plan.
+        least_epsilon: The least epsilon that meets the need.
+        score_range: The public range that clean scores are clamped to.
+        ranges: Other public ranges to compare.
+    """
+
+    contract: Contract
+    is_searched: bool
+    least_epsilon: float
+    score_range: ScoreRange
+    ranges: tuple[ScoreRange, ...]
+
+    @property
+    def sensitivity(self) -> float:
+        """The width of the score range."""
+        return self.score_range[1] - self.score_range[0]
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of the noise."""
+        return self.contract.scale(self.sensitivity)
+
+    def list_plan_fields(self) -> dict[str, Any]:
+        """List the fields of :class:`Plan` that follow from the terms."""
+        return {
+            "contract": self.contract,
+            "is_searched": self.is_searched,
+            "scale": self.scale,
+            "sensitivity": self.sensitivity,
+            "score_range": self.score_range,
+            "least_epsilon": self.least_epsilon,
+        }
+
+
+def settle_terms(
+    need: PlanNeed,
+    *,
+    contract: Contract | None,
+    calibration: Calibration,
+    score_range: ScoreRange,
+    compare_ranges: Sequence[ScoreRange],
+    no_target: str | None,
+) -> Terms:
+    """Settle the contract of a plan: the given one, or the least epsilon that meets the need.
+
+    Args:
+        need: The need.
+        contract: The contract, or None to find the least epsilon.
+        calibration: The rule that sets the noise.
+        score_range: The public range that clean scores are clamped to.
+        compare_ranges: Other public ranges.
+        no_target: The sentence to raise where there is no contract, if the need states too little for a search.
+
+    Raises:
+        InvalidInput: There is neither a contract nor an epsilon that meets the need.
+    """
+    least = need.find_least_epsilon(score_range, calibration)
+    is_searched = contract is None
+    if contract is None:
+        if no_target is not None:
+            raise InvalidInput(no_target)
+        _check_least_epsilon(least, lambda: need.explain_obstacle(score_range))
+        contract = make_contract(delta=need.delta, epsilon=least * (1 + 1e-9), calibration=calibration)
+        assert contract is not None
+    return Terms(contract, is_searched, least, score_range, tuple(compare_ranges))
+
+
+def _check_least_epsilon(least: float, explain: Any) -> None:
+    """Raise an error where the search for the least epsilon has no answer, and state which of its reasons holds."""
+    if math.isnan(least):
+        raise InvalidInput(
+            "The calibration rule is not private at the epsilon that this need takes: use the analytic one."
+        )
+    if least > 1e9:
+        raise InvalidInput(f"No epsilon meets this need: {explain()}.")
+    if least < 1e-9:
+        raise InvalidInput("Any epsilon meets this need, so there is no least one: choose one by what it promises.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """The common part of all plans.
+
+    Attributes:
+        answer: The plan in a few sentences.
+        met: Whether the plan meets its targets.
+        contract: The privacy contract.
+        is_searched: Whether the plan found the contract: the least epsilon that meets the need.
+        scale: The standard deviation of the noise.
+        sensitivity: The width of the score range.
+        score_range: The public range that clean scores are clamped to.
+        least_epsilon: The least epsilon that meets the need.
+        source: Where the scores come from.
+        warnings: What the reader must not overlook.
+        impostor: Clean scores of pairs that do not match, clamped to the range.
+        genuine: Clean scores of pairs that match, clamped to the range.
+    """
+
+    kind = "plan"
+
+    answer: str = ""
     met: bool
     contract: Contract
+    is_searched: bool = field(repr=False)
     scale: float
     sensitivity: float
-    score_range: tuple[float, float]
+    score_range: ScoreRange
     least_epsilon: float
-    source: str
+    source: Source
     warnings: tuple[str, ...]
     impostor: Scores = field(repr=False)
     genuine: Scores | None = field(repr=False)
 
-    kind = "plan"
+    def __post_init__(self) -> None:
+        if not self.answer:
+            object.__setattr__(self, "answer", self._write_answer())
+
+    @abstractmethod
+    def _write_answer(self) -> str:
+        """Write the plan in a few sentences."""
 
     @property
     def noise(self) -> GaussianNoise:
+        """The noise law."""
         return GaussianNoise(self.scale)
 
-    def roc(self, noise: object) -> Roc | None:
-        """The operating curve with this noise (0 for the clean one), on scores clamped to the plan's range."""
+    def roc(self, noise: NoiseLike) -> Roc | None:
+        """Make the operating curve with this noise (0 for the clean one), on scores clamped to the plan's range."""
         if self.genuine is None:
             return None
         return roc(self.genuine, self.impostor, noise)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; what is not a number there is null."""
+        """Return plain values, for JSON. A value that is no finite number is null."""
         return {
             "kind": self.kind,
             "answer": self.answer,
@@ -69,7 +221,7 @@ class Plan:
             "noise": {"name": "gaussian", "std": self.scale},
             "sensitivity": self.sensitivity,
             "score_range": list(self.score_range),
-            "least_epsilon": finite(self.least_epsilon),
+            "least_epsilon": as_plain_value(self.least_epsilon),
             "source": self.source,
             "warnings": list(self.warnings),
         }
@@ -78,13 +230,13 @@ class Plan:
         return self.answer
 
 
-def take_scores(scores: object, name: str) -> Scores:
-    """Cosines for a plan: finite, at least two, in [-1, 1] but for the rounding of single precision."""
-    if isinstance(scores, Scores) and not isinstance(scores, Sample):
-        if scores.lowest < -1 or scores.highest > 1:
+def check_plan_scores(value: ScoresLike, name: str) -> Scores:
+    """Check for cosines: finite, at least two, in [-1, 1] up to the rounding of single precision."""
+    if isinstance(value, Scores) and not isinstance(value, Sample):
+        if value.lowest < -1 or value.highest > 1:
             raise InvalidParameter(name, "must be a distribution of cosines, cut to [-1, 1].")
-        return scores
-    sample = scores if isinstance(scores, Sample) else Sample(scores, name)  # type: ignore[arg-type]
+        return value
+    sample = value if isinstance(value, Sample) else Sample(value, name)
     if sample.lowest < -1 - 1e-6 or sample.highest > 1 + 1e-6:
         worst = sample.highest if sample.highest > 1 else sample.lowest
         raise InvalidParameter(
@@ -94,55 +246,45 @@ def take_scores(scores: object, name: str) -> Scores:
     return sample.clamp(-1.0, 1.0)
 
 
-def take_source(source: str | None, *scores: Scores | None) -> str:
-    """Where the scores come from; if nobody says, parameters for distributions and private for samples."""
+def check_source(source: str | None, *scores: Scores | None) -> Source:
+    """Check the source of scores. Without one, distributions are "parameters" and samples are "private"."""
     if source is None:
         return "private" if any(isinstance(part, Sample) for part in scores) else "parameters"
-    return _validation.check_option(source, "source", SOURCES)
+    return cast("Source", _validation.check_option(source, "source", SOURCES))
 
 
-def take_ranges(ranges: Any) -> list[tuple[float, float]]:
-    if not isinstance(ranges, list | tuple):
-        _validation.reject("compare_ranges", "a list of pairs", ranges)
-    return [check_score_range(pair) for pair in ranges]
+def check_ranges(value: Any, name: str) -> tuple[ScoreRange, ...]:
+    """Check for a list of public score ranges."""
+    if not isinstance(value, list | tuple):
+        _validation.reject(name, "a list of pairs", value)
+    return tuple(check_score_range(pair, name) for pair in value)
 
 
-def warnings_for(source: str, impostor: Scores, share: float, promise: Contract) -> tuple[str, ...]:
-    """What the reader of a plan must not overlook; ``share`` is the part of the impostor scores that decides."""
-    found = []
+def find_warnings(source: Source, impostor: Scores, share: float, contract: Contract) -> tuple[str, ...]:
+    """Find what the reader of a plan must not overlook; ``share`` is the part of the impostor scores that decides."""
+    warnings = []
     if source == "private":
-        found.append(UNPAID)
+        warnings.append(PRIVATE_SCORES_WARNING)
     if isinstance(impostor, Sample) and len(impostor) * share < 10:
-        found.append(
+        warnings.append(
             f"Only about {len(impostor) * share:.2g} of the {len(impostor):,} impostor scores lie beyond the clean "
-            "threshold: the clean figures are rough, and the private ones rest on the same few scores."
+            "threshold: the clean figures are rough, and the private ones depend on the same few scores."
         )
-    if promise.epsilon > 20:
-        found.append(
-            f"At epsilon {format_number(promise.epsilon)} the promise is weak: the best membership test may have an "
-            f"advantage of {format_advantage(promise.attack_advantage)}, where 100 % is certainty."
+    if contract.epsilon > 20:
+        warnings.append(
+            f"At epsilon {format_number(contract.epsilon)} the promise is weak: the best membership test may have an "
+            f"advantage of {format_advantage(contract.attack_advantage)}, where 100 % is certainty."
         )
-    if promise.delta > 1e-3:
-        found.append(
-            f"A delta of {format_number(promise.delta)} is large; it should be well below one over the number of "
+    if contract.delta > 1e-3:
+        warnings.append(
+            f"A delta of {format_number(contract.delta)} is large; it should be well below one over the number of "
             "records."
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
-def check_least(least: float, obstacle: str) -> None:
-    """Refuse a search for the least epsilon that has no answer, and say which of four ways it has none."""
-    if math.isnan(least):
-        raise InvalidInput(
-            "The calibration rule is not private at the epsilon that this need takes: use the analytic one."
-        )
-    if least > 1e9:
-        raise InvalidInput(f"No epsilon meets this need: {obstacle}.")
-    if least < 1e-9:
-        raise InvalidInput("Any epsilon meets this need, so there is no least one: choose one by what it promises.")
-
-
-def least_epsilon_sentence(plan: Plan) -> str:
+def state_least_epsilon(plan: Plan) -> str:
+    """Write the sentence about the least epsilon; empty where there is none."""
     if not math.isfinite(plan.least_epsilon):
         return ""
     return (
@@ -151,8 +293,8 @@ def least_epsilon_sentence(plan: Plan) -> str:
     )
 
 
-def finite(value: Any) -> Any:
-    """Plain values for JSON: what is no number becomes null."""
+def as_plain_value(value: Any) -> Any:
+    """Convert a value for JSON. A number that is not finite becomes None."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, float | np.floating):

@@ -1,58 +1,94 @@
-"""A privacy contract in the words its owner has: (epsilon, delta), or the most that an attacker may achieve.
+"""A privacy contract: (epsilon, delta), or the most that an attacker may achieve.
 
 Gaussian noise on a quantity of sensitivity D is described by mu = D / sigma alone. The best membership test reaches an
-advantage of 2 Phi(mu / 2) - 1, and a true-positive rate of Phi(Phi^-1(fpr) + mu): both have closed forms for mu.
+advantage of 2 Phi(mu / 2) - 1 and a true-positive rate of Phi(Phi^-1(fpr) + mu). Both have closed forms for mu. For a
+family of pure mechanisms, the largest epsilon under an attack bound is found by bisection on its profile.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from scipy.optimize import brentq
 from scipy.special import erfinv, ndtr, ndtri
 
-from scoreshield import _validation
 from scoreshield._formatting import format_number
+from scoreshield._types import Calibration
+from scoreshield._validation import Check, check_delta, check_epsilon, check_inside_unit, one_of, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.profiles import Profile, PureProfile
+
+_LARGEST_MU = 30
+_LARGEST_PURE_EPSILON = 1e3
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What was promised, as the ratio mu of sensitivity to noise, and what that is in every other currency.
+    """A promise, as the ratio mu of sensitivity to Gaussian noise, with the same promise in other terms.
 
-    Attributes
-    ----------
-    mu : sensitivity over standard deviation.
-    epsilon, delta : the pair that holds.
-    stated : the promise in the words it was given in.
-    calibration : the rule that set mu, or "attack" where an attack bound did.
+    Attributes:
+        mu: The largest ratio of sensitivity to standard deviation for Gaussian noise; 0 where delta is 0, which leaves
+            no Gaussian noise.
+        epsilon: The epsilon that Gaussian noise of this mu has at ``delta``.
+        delta: The delta of the contract.
+        stated: The promise in the user's terms.
+        calibration: The rule that set mu, or "attack" where an attack bound did.
+        max_advantage: The largest advantage of a membership test, where the contract states one.
+        max_rates: The largest true-positive rate and its false-positive rate, where the contract states them.
     """
 
     mu: float
     epsilon: float
     delta: float
     stated: str
-    calibration: str
+    calibration: Calibration | Literal["attack"]
+    max_advantage: float | None = None
+    max_rates: tuple[float, float] | None = None
 
     def scale(self, sensitivity: float) -> float:
-        """The standard deviation for a quantity of this sensitivity, rounded up."""
-        return sensitivity / self.mu * (1 + 2**-48)
+        """Compute the standard deviation for a quantity of this sensitivity, rounded up."""
+        return sensitivity / self.mu * (1 + 2**-48) if self.mu > 0 else math.inf
+
+    def find_pure_epsilon(self, profile: Callable[[float], Profile] = PureProfile) -> float:
+        """Find the largest epsilon that a family of pure mechanisms may have under this contract.
+
+        Args:
+            profile: A function from epsilon to the privacy profile of the family.
+        """
+        if self.calibration != "attack":
+            return self.epsilon
+
+        def excess(log_epsilon: float) -> float:
+            candidate = profile(math.exp(log_epsilon))
+            if self.max_rates is not None:
+                return float(candidate.tpr_at(self.max_rates[1])) - self.max_rates[0]
+            return candidate.advantage - (self.attack_advantage if self.max_advantage is None else self.max_advantage)
+
+        if excess(math.log(_LARGEST_PURE_EPSILON)) <= 0:
+            return _LARGEST_PURE_EPSILON
+        root = float(brentq(excess, math.log(1e-9), math.log(_LARGEST_PURE_EPSILON), xtol=1e-13))
+        return math.exp(root) * (1 - 1e-9)
 
     @property
     def attack_auc(self) -> float:
+        """The area under the curve of the best membership test."""
         return gaussian.attack_auc(self.mu)
 
     @property
     def attack_advantage(self) -> float:
+        """The largest difference of true-positive and false-positive rate of any membership test."""
         return gaussian.attack_advantage(self.mu)
 
     def tpr_at(self, fpr: Any) -> Any:
-        """The most true positives any membership test reaches at a false-positive rate."""
+        """Compute the largest true-positive rate of any membership test at a false-positive rate."""
         return ndtr(ndtri(fpr) + self.mu)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
         return {
             "stated": self.stated,
             "epsilon": self.epsilon,
@@ -67,21 +103,41 @@ class Contract:
         }
 
 
-def contract(
+#: The constraints on the ways to state a contract.
+CONTRACT_CHECKS: dict[str, Check] = {
+    "epsilon": optional(check_epsilon),
+    "max_advantage": optional(check_inside_unit),
+    "max_tpr": optional(check_inside_unit),
+    "at_fpr": optional(check_inside_unit),
+}
+
+
+@validate(delta=check_delta, **CONTRACT_CHECKS, calibration=one_of(gaussian.METHODS))
+def make_contract(
     *,
     delta: float,
     epsilon: float | None = None,
     max_advantage: float | None = None,
     max_tpr: float | None = None,
     at_fpr: float | None = None,
-    calibration: str = "analytic",
+    calibration: Calibration = "analytic",
 ) -> Contract | None:
-    """A contract from an epsilon, from an advantage, or from a true-positive rate at a false-positive rate.
+    """Make a contract from an epsilon, from an advantage, or from a true-positive rate at a false-positive rate.
 
-    None where none of the three is given: the caller then looks for the least epsilon that serves.
+    Args:
+        delta: The delta of the contract. With 0, only pure mechanisms fit an epsilon.
+        epsilon: The epsilon.
+        max_advantage: Instead: the largest advantage of a membership test.
+        max_tpr: Instead, with ``at_fpr``: the largest true-positive rate of a membership test.
+        at_fpr: The false-positive rate for ``max_tpr``.
+        calibration: The rule that sets Gaussian noise for an epsilon.
+
+    Returns:
+        The contract, or None where none of the three is given.
+
+    Raises:
+        InvalidInput: Several of the three are given, or noise cannot keep the bound.
     """
-    delta = _validation.check_probability(delta, "delta", zero=False)
-    calibration = _validation.check_option(calibration, "calibration", gaussian.METHODS)
     given = [name for name, value in (("epsilon", epsilon), ("max_advantage", max_advantage)) if value is not None]
     if max_tpr is not None or at_fpr is not None:
         if max_tpr is None or at_fpr is None:
@@ -92,29 +148,27 @@ def contract(
     if len(given) > 1:
         raise InvalidInput(f"Give one contract, not several: got {' and '.join(given)}.")
     if epsilon is not None:
-        epsilon = _validation.check_epsilon(epsilon)
-        mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration)
-        return Contract(
-            mu, epsilon, delta, f"epsilon {format_number(epsilon)}, delta {format_number(delta)}", calibration
-        )
+        mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration) if delta > 0 else 0.0
+        stated = f"epsilon {format_number(epsilon)}" + (f", delta {format_number(delta)}" if delta > 0 else "")
+        return Contract(mu, epsilon, delta, stated, calibration)
     if given and calibration != "analytic":
         raise InvalidInput(f"An attack bound sets the noise by itself: leave the {calibration} calibration out.")
+    max_rates = None
     if max_advantage is not None:
-        advantage = _validation.check_probability(max_advantage, "max_advantage", zero=False)
-        mu = 2 * math.sqrt(2) * float(erfinv(advantage))
-        stated = f"an attacker's advantage of at most {advantage:g}"
+        mu = 2 * math.sqrt(2) * float(erfinv(max_advantage))
+        stated = f"an attacker's advantage of at most {max_advantage:g}"
     elif max_tpr is not None and at_fpr is not None:
-        tpr = _validation.check_probability(max_tpr, "max_tpr", zero=False)
-        fpr = _validation.check_probability(at_fpr, "at_fpr", zero=False)
-        if not tpr - fpr > 1e-12:
-            raise InvalidInput(f"max_tpr ({tpr:g}) must exceed at_fpr ({fpr:g}): guessing reaches that much.")
-        mu = float(ndtri(tpr) - ndtri(fpr))
-        stated = f"at most {tpr:g} true positives at {fpr:g} false positives"
+        if not max_tpr - at_fpr > 1e-12:
+            raise InvalidInput(f"max_tpr ({max_tpr:g}) must exceed at_fpr ({at_fpr:g}): guessing reaches that much.")
+        mu = float(ndtri(max_tpr) - ndtri(at_fpr))
+        stated = f"at most {max_tpr:g} true positives at {at_fpr:g} false positives"
+        max_rates = max_tpr, at_fpr
     else:
         return None
-    mu *= 1 - 1e-12  # the quantile functions' rounding, to the safe side
-    if not 1e-12 <= mu <= 30:
+    mu *= 1 - 1e-12  # the rounding of the quantile functions must not make mu too large
+    if not 1e-12 <= mu <= _LARGEST_MU:
         raise InvalidInput(
             f"{stated[0].upper()}{stated[1:]} is out of reach: choose a bound that noise can make a difference to."
         )
-    return Contract(mu, gaussian.find_epsilon(delta, mu), delta, stated, "attack")
+    reached = gaussian.find_epsilon(delta, mu) if delta > 0 else math.inf
+    return Contract(mu, reached, delta, stated, "attack", max_advantage, max_rates)

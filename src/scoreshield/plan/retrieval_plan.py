@@ -1,65 +1,119 @@
-"""Plan a search: how often the relevant record stays among the k best, and the bound that no mechanism passes.
+"""Plan a search: how often the relevant record stays among the k best, and a bound that holds for every mechanism.
 
-Under record replacement any record could become the relevant one, so a released set of k on average that holds the
-relevant record with probability p needs epsilon >= ln(n (p - delta) / k), whatever the mechanism.
+Under record replacement any record could become the relevant one. A released set of k records on average that holds the
+relevant record with probability p therefore needs epsilon >= ln(n (p - delta) / k), for every mechanism.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from scoreshield import _validation, decisions
 from scoreshield._formatting import format_number, format_rate, format_rate_pair
-from scoreshield._validation import check_count, validate, whole_from
+from scoreshield._types import Calibration
+from scoreshield._validation import check_count, check_inside_unit, one_of, optional, validate, whole_from
 from scoreshield.decisions.rates import find_first_crossing
 from scoreshield.decisions.recall import recall_at_k
-from scoreshield.decisions.scores import Float, Sample
-from scoreshield.errors import InvalidCalibration, InvalidInput
+from scoreshield.decisions.scores import Float, Sample, Scores, ScoresLike
+from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import (
     RANGES,
     SMALLEST,
     Plan,
-    check_least,
-    finite,
-    take_ranges,
-    take_scores,
-    take_source,
-    warnings_for,
+    PlanNeed,
+    ScoreRange,
+    Source,
+    as_plain_value,
+    check_plan_scores,
+    check_ranges,
+    check_source,
+    find_warnings,
+    settle_terms,
 )
-from scoreshield.plan.contracts import contract
+from scoreshield.plan.contracts import CONTRACT_CHECKS, make_contract
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 
 
 @dataclass(frozen=True)
+class SearchNeed(PlanNeed):
+    """The scores of a search, its size, and the recall it must reach."""
+
+    irrelevant: Scores
+    relevant: Scores
+    records: int
+    k: int
+    target_recall: float | None
+    delta: float
+
+    def compute_recall(self, scale: float, score_range: ScoreRange) -> float:
+        """Compute the recall under Gaussian noise; ``scale`` 0 is no noise."""
+        relevant, irrelevant = self.relevant.clamp(*score_range), self.irrelevant.clamp(*score_range)
+        return recall_at_k(relevant, irrelevant, scale, records=self.records, k=self.k)
+
+    def find_largest_scale(self, score_range: ScoreRange) -> float:
+        """Find the most noise that still reaches the target recall: 0 where none does, NaN without a target."""
+        if self.target_recall is None:
+            return math.nan
+        target, spread = self.target_recall, max(self.irrelevant.spread, 1e-6)
+        return find_first_crossing(
+            lambda scale: target - self.compute_recall(scale, score_range),
+            spread,
+            smallest=SMALLEST * spread,
+            largest=1e6,
+        )
+
+    def explain_obstacle(self, score_range: ScoreRange) -> str:
+        """Explain why no epsilon reaches the target recall."""
+        clean, target = format_rate_pair(self.compute_recall(0.0, score_range), cast("float", self.target_recall))
+        return (
+            f"without any noise the relevant record is among the best {self.k:,} of {self.records:,} in {clean} of the "
+            f"queries, where {target} is asked for"
+        )
+
+
+class RangeAlternative(NamedTuple):
+    """A search with another public score range: its noise, its recall, and the least epsilon for the target."""
+
+    score_range: ScoreRange
+    scale: float
+    recall: float
+    least_epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RetrievalPlan(Plan):
     """How often the relevant record is among the k best.
 
-    Attributes
-    ----------
-    records, k, target_recall : the need.
-    recall, clean_recall : the probability with noise and without it, one relevant record a query.
-    floor : ln(records (p - delta) / k): below this epsilon no mechanism whatever reaches recall p, ours included.
-    least_epsilon : the least at which Gaussian noise reaches the target.
+    Attributes:
+        records: The number of records.
+        k: The number of records returned.
+        target_recall: The recall that the plan must reach, or None.
+        recall: The probability, with noise, that the one relevant record of a query is returned.
+        clean_recall: The same without noise.
+        floor: ln(records (p - delta) / k). Below this epsilon no mechanism reaches recall p.
+        least_epsilon: The least epsilon at which Gaussian noise reaches the target.
+        alternatives: The same need with other public score ranges; the first is the plan itself.
     """
 
     kind = "retrieval"
 
+    genuine: Scores = field(repr=False)
     records: int
     k: int
     target_recall: float | None
     recall: float
     clean_recall: float
     floor: float
-    alternatives: tuple[tuple[tuple[float, float], float, float, float], ...]
+    alternatives: tuple[RangeAlternative, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON. A value that is no finite number is null."""
         return {
             **super().to_dict(),
             "records": self.records,
@@ -67,16 +121,21 @@ class RetrievalPlan(Plan):
             "target_recall": self.target_recall,
             "recall": self.recall,
             "clean_recall": self.clean_recall,
-            "floor": finite(self.floor),
+            "floor": as_plain_value(self.floor),
             "alternatives": [
-                {"score_range": list(chosen), "scale": scale, "recall": recall, "least_epsilon": finite(least)}
-                for chosen, scale, recall, least in self.alternatives
+                {
+                    "score_range": list(row.score_range),
+                    "scale": row.scale,
+                    "recall": row.recall,
+                    "least_epsilon": as_plain_value(row.least_epsilon),
+                }
+                for row in self.alternatives
             ],
         }
 
     @cached_property
     def recall_curve(self) -> tuple[Float, Float]:
-        """Epsilons and the recall of Gaussian noise there."""
+        """Epsilons, and the recall of Gaussian noise at each."""
         centre = max(self.contract.epsilon, 1e-3)
         end = 1.3 * self.least_epsilon if math.isfinite(self.least_epsilon) else 0.0
         epsilons = np.geomspace(min(1.0, centre / 2), min(max(200.0, 2 * centre, end), 1e9), 40)
@@ -92,11 +151,48 @@ class RetrievalPlan(Plan):
         ]
         return epsilons, np.array(recalls)
 
+    def _write_answer(self) -> str:
+        contract = self.contract
+        target = self.recall if self.target_recall is None else self.target_recall
+        answer = ""
+        if self.floor > 0:
+            answer = (
+                f"No mechanism at all returns the relevant record among {self.k:,} of {self.records:,} in "
+                f"{format_rate(target)} of the queries below epsilon {self.floor:.3g}, since every record must be able "
+                "to become the relevant one. "
+            )
+        answer += (
+            f"The least epsilon that meets the need with Gaussian noise is {format_number(contract.epsilon)} "
+            f"(delta {format_number(contract.delta)}): "
+            if self.is_searched
+            else f"With {contract.stated}, "
+        )
+        answer += (
+            f"noise of standard deviation {format_number(self.scale)} leaves it there in {format_rate(self.recall)} of "
+            f"the queries (clean: {format_rate(self.clean_recall)})."
+        )
+        if self.target_recall is None or self.met:
+            return answer
+        if math.isnan(self.least_epsilon):
+            return answer + " Where it would meet the need this calibration is not private; use the analytic one."
+        if math.isinf(self.least_epsilon):
+            return answer + " Gaussian noise meets the need at no epsilon."
+        return answer + f" Gaussian noise needs epsilon {format_number(self.least_epsilon)}."
 
-@validate(records=whole_from(2), k=check_count)
+
+@validate(
+    records=whole_from(2),
+    k=check_count,
+    delta=check_inside_unit,
+    **CONTRACT_CHECKS,
+    target_recall=optional(check_inside_unit),
+    score_range=check_score_range,
+    calibration=one_of(gaussian.METHODS),
+    compare_ranges=check_ranges,
+)
 def retrieval(
-    irrelevant: object,
-    relevant: object,
+    irrelevant: ScoresLike,
+    relevant: ScoresLike,
     *,
     records: int,
     k: int,
@@ -106,36 +202,41 @@ def retrieval(
     max_tpr: float | None = None,
     at_fpr: float | None = None,
     target_recall: float | None = None,
-    score_range: tuple[float, float] = (-1.0, 1.0),
-    calibration: str = "analytic",
-    source: str | None = None,
-    compare_ranges: Sequence[tuple[float, float]] = RANGES,
+    score_range: ScoreRange = (-1.0, 1.0),
+    calibration: Calibration = "analytic",
+    source: Source | None = None,
+    compare_ranges: Sequence[ScoreRange] = RANGES,
 ) -> RetrievalPlan:
     """Plan a search whose relevant record should be among the k best of ``records`` private scores.
 
-    Parameters
-    ----------
-    irrelevant, relevant : clean scores in [-1, 1] of queries with records that do not and that do answer them.
-    records, k : how many records there are and how many are returned.
-    target_recall : the share of queries whose relevant record must be returned, if the plan is to judge that.
-
-    The other arguments are those of :func:`verification`.
+    Args:
+        irrelevant: Clean scores in [-1, 1] of queries with records that do not answer them.
+        relevant: Clean scores in [-1, 1] of queries with records that answer them.
+        records: The number of records.
+        k: The number of records returned.
+        delta: The delta of the contract.
+        epsilon: The epsilon of the contract. Without any contract, the plan finds the least epsilon that reaches
+            ``target_recall``.
+        max_advantage: Instead: the largest advantage of a test for one record.
+        max_tpr: Instead, with ``at_fpr``: the largest true-positive rate of such a test.
+        at_fpr: The false-positive rate for ``max_tpr``.
+        target_recall: The share of queries whose relevant record must be returned, or None.
+        score_range: The public range that clean scores are clamped to before noise. Its width is the sensitivity.
+        calibration: The rule that sets the noise. A textbook rule raises an error where it is not private.
+        source: Where the scores come from, as in :func:`verification`.
+        compare_ranges: Other public ranges to compare.
     """
-    noise_scores = take_scores(irrelevant, "irrelevant")
-    signal = take_scores(relevant, "relevant")
-    source = take_source(source, noise_scores, signal)
-    others = take_ranges(compare_ranges)
+    far = check_plan_scores(irrelevant, "irrelevant")
+    near = check_plan_scores(relevant, "relevant")
+    origin = check_source(source, far, near)
     if k >= records:
         raise InvalidInput(f"With k = {k:,} of {records:,} records every record is returned: choose a smaller k.")
-    if target_recall is not None:
-        target_recall = _validation.check_probability(target_recall, "target_recall", zero=False)
-    if isinstance(noise_scores, Sample) and len(noise_scores) * k < records:
+    if isinstance(far, Sample) and len(far) * k < records:
         raise InvalidInput(
-            f"{k:,} of {records:,} records is a share that {len(noise_scores):,} irrelevant scores cannot show: give "
+            f"{k:,} of {records:,} records is a share that {len(far):,} irrelevant scores cannot show: give "
             f"at least {math.ceil(records / k):,} of them, or a larger k."
         )
-    chosen = check_score_range(score_range)
-    promise = contract(
+    contract = make_contract(
         delta=delta,
         epsilon=epsilon,
         max_advantage=max_advantage,
@@ -143,102 +244,37 @@ def retrieval(
         at_fpr=at_fpr,
         calibration=calibration,
     )
-
-    def recall(scale: float, within: tuple[float, float]) -> float:
-        found, others = signal.clamp(*within), noise_scores.clamp(*within)
-        return recall_at_k(found, others, scale, records=records, k=k)
-
-    def least(within: tuple[float, float]) -> float:
-        if target_recall is None:
-            return math.nan
-        wanted, spread = target_recall, max(noise_scores.spread, 1e-6)
-        scale = find_first_crossing(
-            lambda s: wanted - recall(s, within), spread, smallest=SMALLEST * spread, largest=1e6
-        )
-        try:
-            return decisions.epsilon_for_scale(scale, delta, within[1] - within[0], calibration)
-        except InvalidCalibration:
-            return math.nan
-
-    least_epsilon = least(chosen)
-    searched = promise is None
-    if promise is None:
-        if target_recall is None:
-            raise InvalidInput(
-                "Give a contract (epsilon, or an attack bound), or a target_recall to find the least epsilon for."
-            )
-        found, asked = format_rate_pair(recall(0.0, chosen), target_recall)
-        check_least(
-            least_epsilon,
-            f"without any noise the relevant record is among the best {k:,} of {records:,} in {found} of the queries, "
-            f"where {asked} is asked for",
-        )
-        promise = contract(delta=delta, epsilon=least_epsilon * (1 + 1e-9), calibration=calibration)
-        assert promise is not None
-    width = chosen[1] - chosen[0]
-    scale = promise.scale(width)
-    reached, clean = recall(scale, chosen), recall(0.0, chosen)
-    aimed = reached if target_recall is None else target_recall
-    floor = max(0.0, math.log(max(records * (aimed - delta) / k, 1.0)))
-    ranges = [chosen, *others]
-    table = tuple(
-        (
-            within,
-            promise.scale(within[1] - within[0]),
-            recall(promise.scale(within[1] - within[0]), within),
-            least(within),
-        )
-        for within in dict.fromkeys(ranges)
+    need = SearchNeed(far, near, records, k, target_recall, delta)
+    no_target = "Give a contract (epsilon, or an attack bound), or a target_recall to find the least epsilon for."
+    terms = settle_terms(
+        need,
+        contract=contract,
+        calibration=calibration,
+        score_range=score_range,
+        compare_ranges=compare_ranges,
+        no_target=no_target if target_recall is None else None,
     )
-    plan = RetrievalPlan(
-        answer="",
-        met=target_recall is None or reached >= target_recall * (1 - 1e-9),
-        contract=promise,
-        scale=scale,
-        sensitivity=width,
-        score_range=chosen,
-        least_epsilon=least_epsilon,
-        source=source,
-        warnings=warnings_for(source, noise_scores, k / records, promise),
-        impostor=noise_scores.clamp(*chosen),
-        genuine=signal.clamp(*chosen),
+    contract = terms.contract
+    recall = need.compute_recall(terms.scale, score_range)
+    aim = recall if target_recall is None else target_recall
+
+    def compare(within: ScoreRange) -> RangeAlternative:
+        scale = contract.scale(within[1] - within[0])
+        least = need.find_least_epsilon(within, calibration)
+        return RangeAlternative(within, scale, need.compute_recall(scale, within), least)
+
+    return RetrievalPlan(
+        **terms.list_plan_fields(),
+        met=target_recall is None or recall >= target_recall * (1 - 1e-9),
+        source=origin,
+        warnings=find_warnings(origin, far, k / records, contract),
+        impostor=far.clamp(*score_range),
+        genuine=near.clamp(*score_range),
         records=records,
         k=k,
         target_recall=target_recall,
-        recall=reached,
-        clean_recall=clean,
-        floor=floor,
-        alternatives=table,
+        recall=recall,
+        clean_recall=need.compute_recall(0.0, score_range),
+        floor=max(0.0, math.log(max(records * (aim - delta) / k, 1.0))),
+        alternatives=tuple(compare(within) for within in dict.fromkeys((score_range, *terms.ranges))),
     )
-    object.__setattr__(plan, "answer", _retrieval_answer(plan, searched))
-    return plan
-
-
-def _retrieval_answer(plan: RetrievalPlan, searched: bool) -> str:
-    promise = plan.contract
-    aimed = plan.recall if plan.target_recall is None else plan.target_recall
-    answer = ""
-    if plan.floor > 0:
-        answer = (
-            f"No mechanism at all returns the relevant record among {plan.k:,} of {plan.records:,} in "
-            f"{format_rate(aimed)} of the queries below epsilon {plan.floor:.3g}, since every record must be able to "
-            "become the relevant one. "
-        )
-    answer += (
-        f"The least epsilon that meets the need with Gaussian noise is {format_number(promise.epsilon)} "
-        f"(delta {format_number(promise.delta)}): "
-        if searched
-        else f"With {promise.stated}, "
-    )
-    answer += (
-        f"noise of standard deviation {format_number(plan.scale)} leaves it there in {format_rate(plan.recall)} of the "
-        f"queries (clean: {format_rate(plan.clean_recall)})."
-    )
-    if plan.target_recall is None or plan.met:
-        return answer
-    if math.isnan(plan.least_epsilon):
-        return answer + " Where it would meet the need this calibration is not private; use the analytic one."
-    if math.isinf(plan.least_epsilon):
-        return answer + " Gaussian noise meets the need at no epsilon."
-    answer += f" Gaussian noise needs epsilon {format_number(plan.least_epsilon)}."
-    return answer

@@ -321,14 +321,14 @@ def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
     raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
 
 
-def check_score_range(score_range: Any) -> tuple[float, float]:
+def check_score_range(score_range: Any, name: str = "score_range") -> tuple[float, float]:
     """The public range [a, b], -1 <= a < b <= 1, that clean scores are clamped to."""
     must = "a pair (a, b) with -1 <= a < b <= 1"
     if not isinstance(score_range, tuple | list | np.ndarray) or len(score_range) != 2:
-        _validation.reject("score_range", must, score_range)
-    low, high = (_validation.check_real(end, "score_range", must) for end in score_range)
+        _validation.reject(name, must, score_range)
+    low, high = (_validation.check_real(end, name, must) for end in score_range)
     if not -1 <= low < high <= 1:
-        _validation.reject("score_range", must, f"({low:g}, {high:g})")
+        _validation.reject(name, must, f"({low:g}, {high:g})")
     return low, high
 
 

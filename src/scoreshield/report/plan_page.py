@@ -22,7 +22,7 @@ from scoreshield._formatting import (
 )
 from scoreshield._validation import reject, validate
 from scoreshield.decisions.scores import Sample, Scores
-from scoreshield.plan.alternatives import Outcome
+from scoreshield.plan.alternatives import Alternative
 from scoreshield.plan.base import Plan
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
@@ -241,7 +241,7 @@ def _list_retrieval_figures(plan: RetrievalPlan) -> list[KeyFigure]:
 _MEETS = "✓ meets the need"
 
 
-def _list_verification_cells(plan: VerificationPlan, outcome: Outcome) -> list[Cell]:
+def _list_verification_cells(plan: VerificationPlan, outcome: Alternative) -> list[Cell]:
     shift = ""
     if math.isfinite(outcome.shift):
         shift = ("+" if outcome.shift >= 0 else "") + typeset_number(outcome.shift, 3, aligned=True)
@@ -257,7 +257,7 @@ def _list_verification_cells(plan: VerificationPlan, outcome: Outcome) -> list[C
     ]
 
 
-def _describe_choice(first: Outcome, outcome: Outcome) -> Cell:
+def _describe_choice(first: Alternative, outcome: Alternative) -> Cell:
     """Say what a row changes, and from what."""
     if outcome is first:
         within = typeset_interval(outcome.score_range)

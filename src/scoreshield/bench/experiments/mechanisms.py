@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 import scoreshield as ss
 from scoreshield.bench.experiments.cells import Cell
 from scoreshield.bench.experiments.grid import Grid
-from scoreshield.plan.choice import Promise, response_profile, staircase_profile, unit_profile
+from scoreshield.plan.choice import make_response_profiles, make_staircase_profile, make_unit_profiles
+from scoreshield.plan.contracts import make_contract
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile
 
@@ -92,21 +93,20 @@ def spent(cell: Cell, *, levels: int = 2, dimension: int | None = None) -> float
         return cell.epsilon
     assert cell.advantage is not None
     assert cell.delta is not None
-    promise = Promise("", cell.delta, advantage=cell.advantage)
+    contract = make_contract(delta=cell.delta, max_advantage=cell.advantage)
+    assert contract is not None
     if cell.mechanism.startswith("gaussian"):
-        mu = promise.mu()
-        assert mu is not None
-        return GaussianProfile(mu).epsilon_at(cell.delta)
+        return GaussianProfile(contract.mu).epsilon_at(cell.delta)
     match cell.mechanism:
         case "laplace":
-            return promise.pure(LaplaceProfile)
+            return contract.find_pure_epsilon(LaplaceProfile)
         case "staircase" | "staircase, clamped":
-            return promise.pure(staircase_profile)
+            return contract.find_pure_epsilon(make_staircase_profile)
         case "levels":
-            return promise.pure(response_profile(levels))
+            return contract.find_pure_epsilon(make_response_profiles(levels))
         case "index" if dimension is not None:
-            return promise.pure(unit_profile(dimension))
-    return promise.pure()
+            return contract.find_pure_epsilon(make_unit_profiles(dimension))
+    return contract.find_pure_epsilon()
 
 
 def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public, rng: Any, k: int) -> Any:
