@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from scoreshield import decisions
 from scoreshield._formatting import format_advantage, format_number, format_rate, format_rate_pair
@@ -174,7 +174,7 @@ class MatchNeed(PlanNeed):
     def _compute_tar(self, genuine: Scores | None, threshold: float, noise: NoiseLike) -> float:
         if genuine is None or math.isnan(threshold):
             return math.nan
-        law = GaussianNoise(noise) if isinstance(noise, float) else cast("Law", noise)
+        law = GaussianNoise(noise) if isinstance(noise, float) else noise
         return float(genuine.rate(threshold, law, inclusive=self.rule.is_inclusive))
 
 
