@@ -237,6 +237,22 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_code_names_exist(page: Path) -> None:
+    """A dotted name of the package in the text of a page can be imported."""
+    dotted = r"`(?:scoreshield\.)?((?:privacy|releases|geometry|stores|report|bench)(?:\.[A-Za-z_]\w*)+)`"
+    for name in set(re.findall(dotted, prose(page))):
+        if name.rpartition(".")[2] in ("csv", "html", "json", "jsonl", "md", "npz", "py", "txt", "yaml"):
+            continue
+        found: object = importlib.import_module("scoreshield")
+        path = "scoreshield"
+        for part in name.split("."):
+            path = f"{path}.{part}"
+            if not hasattr(found, part):
+                importlib.import_module(path)
+            found = getattr(found, part)
+
+
 def test_the_command_line_page_is_that_of_the_command_line() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "reference" / "_command_line.py"))
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
