@@ -115,7 +115,7 @@ def page_folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
             steps = [step for block in blocks(page) for step in _steps(block, server.url)]
             (folder / "steps.json").write_text(json.dumps(steps))
         command = [sys.executable, str(ROOT / "tests" / "docs_blocks.py"), *map(str, folders.values())]
-        subprocess.run(command, env=os.environ | quiet, check=True, timeout=300)
+        subprocess.run(command, env=os.environ | quiet, check=True, timeout=900)
     return folders
 
 
