@@ -66,7 +66,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write one file whole or not at all, and make its folder where there is none.
 
     The new file takes the place of an old one in a single step, so that there is no moment without a file: several
-    processes may write and read the same file at once, which :func:`write_whole` does not allow.
+    processes may write and read the same file at once, which `write_whole` does not allow.
     """
     make_folder(path.parent)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -95,7 +95,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise an OSError or a ValueError where :func:`write_whole` could not write here; for use before a charge."""
+    """Raise an OSError or a ValueError where `write_whole` could not write here; for use before a charge."""
     probe = path.parent / f".{path.name}.old.{secrets.token_hex(8)}.part"  # the longest name that it takes
     try:
         if path.is_dir():
@@ -121,7 +121,7 @@ def csv_text(text: str) -> str:
 
 
 def from_csv_text(cell: str) -> str:
-    """The text that :func:`csv_text` made the cell of."""
+    """The text that `csv_text` made the cell of."""
     return cell[1:] if cell.startswith(_MARK) and _needs_mark(cell[1:]) else cell
 
 
@@ -279,8 +279,8 @@ class RunFolder:
     """The folder of one job that can be stopped and resumed.
 
     It holds ``settings.json`` (what the job does), ``.lock`` (which keeps a second run out) and the files of the job.
-    :meth:`write` writes files whole or not at all, and :meth:`append_line` adds whole lines to a file. Only
-    :meth:`lock` creates the folder, and a folder of another job is left as it is.
+    `write` writes files whole or not at all, and `append_line` adds whole lines to a file. Only
+    `lock` creates the folder, and a folder of another job is left as it is.
 
     Args:
         path: The folder.
@@ -380,7 +380,7 @@ class RunFolder:
         )
 
     def write(self, files: Mapping[str, bytes | Callable[[BinaryIO], object]]) -> None:
-        """Write files so that they appear together, complete, or not at all; see :func:`write_whole`.
+        """Write files so that they appear together, complete, or not at all; see `write_whole`.
 
         Args:
             files: The content of each file, or what writes it, by the name in the folder.
@@ -394,7 +394,7 @@ class RunFolder:
         )
 
     def read_lines(self, name: str) -> list[Any]:
-        """Read the whole lines of a file of JSON lines; see :func:`read_json_lines`."""
+        """Read the whole lines of a file of JSON lines; see `read_json_lines`."""
         return read_json_lines(self.path / name)
 
     def append_line(self, name: str, line: object) -> None:

@@ -1,7 +1,7 @@
 """Constraints on arguments, declared once on a public function.
 
 A check takes a value and the name of its parameter, and returns the value in its final type or raises
-:class:`InvalidParameter`. A public function declares the checks of its parameters::
+`InvalidParameter`. A public function declares the checks of its parameters::
 
     @validate(epsilon=check_epsilon, k=check_count)
     def release(embeddings, *, epsilon, k): ...
@@ -33,7 +33,7 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare the constraints of a function's parameters.
 
     Every declared parameter that the caller gives is checked, in the order of the declaration, and replaced by what its
-    check returns. A default is taken as it is. An :class:`InvalidParameter` that names no function yet
+    check returns. A default is taken as it is. An `InvalidParameter` that names no function yet
     gets this one's name: ``Class.method``, and ``Class`` for a constructor.
 
     Args:

@@ -1,8 +1,8 @@
-r"""The operating curve of a score after noise: ROC, areas under it, and equal error rate.
+"""The operating curve of a score after noise: ROC, areas under it, and equal error rate.
 
 The curve runs through (false-match rate, true-match rate) as the threshold moves. Where scores tie, a fair coin gives
 the straight line between two of its points. For Gaussian noise every figure is exact: the area is the probability that
-a noisy genuine score exceeds a noisy impostor score, :math:`E\,\Phi((G - I)/(\sigma\sqrt 2))`, and points are found by
+a noisy genuine score exceeds a noisy impostor score, `E Φ((G - I)/(σ√2))`, and points are found by
 bisection. For other laws, and without noise, the curve is a polygon. Without noise its vertices are the scores
 themselves. With noise it is refined until neighbouring vertices lie closer than 1/1024 in both rates and 5 % in the
 false-match rate, on scores binned to a 1024th of the noise, which is accurate to about 1e-6.

@@ -1,21 +1,18 @@
-r"""Models of scores: distributions given by name, and the four synthetic families of the paper's experiments.
+"""Models of scores: distributions given by name, and the four synthetic families of the paper's experiments.
 
-:func:`parse_score_model` reads a distribution from a text such as "normal:0,0.2", for users who know a data sheet and
+`parse_score_model` reads a distribution from a text such as "normal:0,0.2", for users who know a data sheet and
 have no scores.
 
-:func:`draw_score_set` draws the impostor and genuine scores of the paper's face-recognition experiments. Each side of
+`draw_score_set` draws the impostor and genuine scores of the paper's face-recognition experiments. Each side of
 each family is a mixture of textbook laws, cut to the open interval (-1, 1) by rejection: a proposal outside is drawn
-again, so that the ends hold no atoms. The rejection rate is reported as in the paper, :math:`r = 1 - n / N`,
+again, so that the ends hold no atoms. The rejection rate is reported as in the paper, `r = 1 - n / N`,
 with N proposals for n scores.
 
-==========  ==========================================  =======================================
-family      impostor                                    genuine
-==========  ==========================================  =======================================
-gaussian    N(0, 0.20)                                  N(0.65, 0.20)
-beta        2 Beta(5, 5) - 1                            2 Beta(9, 2) - 1
-mixture     0.9 N(0, 0.25) + 0.1 N(0.30, 0.20)          0.9 N(0.65, 0.15) + 0.1 N(0.30, 0.20)
-student     t with 10 degrees of freedom, sd 0.25       the same, shifted by 0.60
-==========  ==========================================  =======================================
+    family      impostor                                    genuine
+    gaussian    N(0, 0.20)                                  N(0.65, 0.20)
+    beta        2 Beta(5, 5) - 1                            2 Beta(9, 2) - 1
+    mixture     0.9 N(0, 0.25) + 0.1 N(0.30, 0.20)          0.9 N(0.65, 0.15) + 0.1 N(0.30, 0.20)
+    student     t with 10 degrees of freedom, sd 0.25       the same, shifted by 0.60
 
 The paper gives the impostors, and the genuine Gaussian and Beta. Of the genuine mixture it says only that a dominant
 high-mean component has a small low-mean tail, and of the genuine Student-t that it is shifted. The numbers of these two

@@ -1,11 +1,11 @@
-r"""How noise changes decisions by a threshold, exactly, for any noise law through its CDF.
+"""How noise changes decisions by a threshold, exactly, for any noise law through its CDF.
 
 A pair is accepted when its released score exceeds a threshold t. With clean scores S and noise W, the rate of
-acceptance is :math:`E\,P[W > t - S]` (:mod:`scoreshield.decisions.scores` describes the sum). Released cosines are
+acceptance is `E P[W > t - S]` (`scoreshield.decisions.scores` describes the sum). Released cosines are
 clipped to their public range. Clipping changes decisions only at the upper end: with the strict rule (score > t)
 nothing passes t = 1, with the non-strict rule (score >= t) the share
 
-.. math:: L(\sigma) = E\,P[W \ge 1 - S]
+    L(σ) = E P[W ≥ 1 - S]
 
 passes. No threshold below 1 has a smaller rate than L. A false-match target below L is out of reach on clipped
 scores. It is within reach on noisy scores, which are as private.
@@ -179,7 +179,7 @@ class Recalibration:
         threshold: The threshold that restores the target on the released scores; NaN where ``feasible`` is false.
         shift: The distance from the clean threshold to the new one; NaN where ``feasible`` is false.
         feasible: Whether a threshold within the range of released scores reaches the target.
-        limit: L, the rate of a threshold at the upper end (:func:`endpoint_limit`).
+        limit: L, the rate of a threshold at the upper end (`endpoint_limit`).
         rate_before: The private false-match rate if the clean threshold is kept.
         rate: The private false-match rate at the new threshold, never above the target.
         unclipped_threshold: The threshold on noisy scores that are not clipped. There every target is reachable.
@@ -309,8 +309,8 @@ def minimum_epsilon(
         impostor: Clean scores of pairs that do not match: an array, or a ``Sample`` or ``Distribution``.
         target: The false-match rate.
         delta: The delta of the contract.
-        sensitivity: The sensitivity, as :func:`scoreshield.calibrate` takes it.
-        method: The calibration rule, as :func:`scoreshield.calibrate` takes it.
+        sensitivity: The sensitivity, as `scoreshield.calibrate` takes it.
+        method: The calibration rule, as `scoreshield.calibrate` takes it.
         upper: The upper end of the range.
         family: For noise that is not Gaussian, a function from epsilon to the noise law. ``delta``, ``sensitivity`` and
             ``method`` are then not used.

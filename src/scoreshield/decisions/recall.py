@@ -1,10 +1,10 @@
-r"""Recall at rank k after noise: of a population of scores, or of the queries of a benchmark.
+"""Recall at rank k after noise: of a population of scores, or of the queries of a benchmark.
 
-:func:`recall_at_k` takes irrelevant scores as draws from one population. :func:`recall_of_queries` takes a benchmark,
+`recall_at_k` takes irrelevant scores as draws from one population. `recall_of_queries` takes a benchmark,
 which has the scores of all n records for each query; there only the noise is random. The relevant record, at noisy
 score t, is found if fewer than k others exceed it. Their number is a sum of independent coins with probabilities
-:math:`p_j = P[s_j + W_j > t]`. It is taken as binomial with the same mean :math:`M = \sum p_j` and variance
-:math:`M - \sum p_j^2` (Ehm 1991 bounds the difference), which is exact without noise.
+`p_j = P[s_j + W_j > t]`. It is taken as binomial with the same mean `M = Σ p_j` and variance
+`M - Σ p_j^2` (Ehm 1991 bounds the difference), which is exact without noise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-r"""Collections of clean scores, and how noise smooths their tail.
+"""Collections of clean scores, and how noise smooths their tail.
 
 All figures about decisions use one function: the share of scores S that pass a threshold after noise W,
 
-.. math:: P[S + W > t] = E\,[\bar F_W(t - S)], \qquad \bar F_W(x) = P[W > x].
+    P[S + W > t] = E [F̄_W(t - S)],    F̄_W(x) = P[W > x].
 
 Summing a million scores for every t would be slow. For Gaussian noise the smoothed function is analytic on the
 scale of sigma, so the scores of each bin of width h <= sigma/4 are replaced by eight Chebyshev nodes whose weights

@@ -1,4 +1,4 @@
-"""Projections that are kept for comparison with Newton's method in :mod:`scoreshield.geometry.newton`.
+"""Projections that are kept for comparison with Newton's method in `scoreshield.geometry.newton`.
 
 The paper's averaged projections, Dykstra's algorithm and the earlier work's set alternate between positive semidefinite
 matrices, which takes one eigendecomposition, and bounded entries, which takes none. The semidefinite program is solved

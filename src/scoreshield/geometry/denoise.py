@@ -4,20 +4,17 @@ The model is Y = S + W. S is a cosine Gram matrix (positive semidefinite, unit d
 dimension of the embeddings), W is symmetric with independent N(0, std^2) entries above a diagonal of zeros, and std
 is public. Every method reads only Y and public facts.
 
-============== ====================================================== =========================================
-method         what it does                                           what it is for
-============== ====================================================== =========================================
-``none``       Y itself, mean squared error std^2, not feasible       unbiased entries
-``projection`` the nearest valid cosine matrix, blind to rank, std    rank not small beside n, moderate noise:
-                                                                      least squared error and best ordering
-``rank``       best approximation of the public rank, rows to         an even spectrum well above the noise
-               length one
-``shrinkage``  Frobenius-optimal shrinkage of the eigenvalues         a small rank and an uneven spectrum: the
-                                                                      least squared error
-``identity``   pull towards the identity as far as std says, project  noise so strong that no eigenvalue stands
-                                                                      out
-``sure``       the one of these with the least estimated risk         an unknown spectrum
-============== ====================================================== =========================================
+    method         what it does                                           what it is for
+    ``none``       Y itself, mean squared error std^2, not feasible       unbiased entries
+    ``projection`` the nearest valid cosine matrix, blind to rank, std    rank not small beside n, moderate noise:
+                                                                          least squared error and best ordering
+    ``rank``       best approximation of the public rank, rows to         an even spectrum well above the noise
+                   length one
+    ``shrinkage``  Frobenius-optimal shrinkage of the eigenvalues         a small rank and an uneven spectrum: the
+                                                                          least squared error
+    ``identity``   pull towards the identity as far as std says, project  noise so strong that no eigenvalue stands
+                                                                          out
+    ``sure``       the one of these with the least estimated risk         an unknown spectrum
 
 The right-hand column states what the tests measure on Gaussian embeddings of 200 records. It claims nothing else. Where
 ``identity`` is best, its squared error is that of I itself, and no method orders the pairs well.

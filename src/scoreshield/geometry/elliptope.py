@@ -2,15 +2,12 @@
 
 Every method reads the noisy matrix alone. It is post-processing and costs no privacy.
 
-========== ==================================================================== ===================================
-method     what it finds                                                        eigendecompositions
-========== ==================================================================== ===================================
-newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
-dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
-aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
-sdp        the nearest valid matrix, by CVXPY, small n                          those of an interior-point method
-pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
-========== ==================================================================== ===================================
+    method     what it finds                                                        eigendecompositions
+    newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
+    dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
+    aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
+    sdp        the nearest valid matrix, by CVXPY, small n                          those of an interior-point method
+    pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-r"""The exact projection onto the elliptope: semismooth Newton on the dual, from a start that fits the noise.
+"""The exact projection onto the elliptope: semismooth Newton on the dual, from a start that fits the noise.
 
-The nearest matrix with unit diagonal and no negative eigenvalue is :math:`(A + \mathrm{Diag}\,y)_+`, where y minimises
+The nearest matrix with unit diagonal and no negative eigenvalue is `(A + Diag y)_+`, where y minimises
 the convex function (Qi & Sun 2006; Borsdorf & Higham 2010)
 
-.. math:: \theta(y) = \tfrac12 |(A + \mathrm{Diag}\,y)_+|_F^2 - \sum_i y_i, \qquad
-          \nabla\theta(y) = \mathrm{diag}\,(A + \mathrm{Diag}\,y)_+ - 1.
+    θ(y) = (1/2) |(A + Diag y)_+|_F^2 - Σ_i y_i,
+    ∇θ(y) = diag (A + Diag y)_+ - 1.
 
 Each Newton step solves with the generalised Hessian by preconditioned conjugate gradients, in the smaller of the
 positive and negative eigenspaces, and is made safe by Armijo's rule. Two starts replace the textbook's y = 1 - diag(A):
@@ -185,11 +185,11 @@ def _make_solution(point: Point, steps: int, spent: int) -> DualSolution:
 
 
 def _newton_direction(point: Point, accuracy: float) -> Array:
-    r"""Solve V d = -gradient to a relative accuracy, V the generalised Hessian.
+    """Solve V d = -gradient to a relative accuracy, V the generalised Hessian.
 
     With P the positive and N the other eigenvectors, V h is the diagonal of
-    :math:`P P^T H P P^T + P (\Omega \circ P^T H N) N^T + N (\Omega \circ P^T H N)^T P^T`, H = Diag h and
-    :math:`\Omega_{ij} = \lambda_i / (\lambda_i - \lambda_j)`; or h less the same with P and N exchanged and 1 - Omega.
+    `P P^T H P P^T + P (Ω ∘ P^T H N) N^T + N (Ω ∘ P^T H N)^T P^T`, H = Diag h and
+    `Ω_ij = λ_i / (λ_i - λ_j)`; or h less the same with P and N exchanged and 1 - Omega.
     """
     xp = array_namespace(point.y)
     split = len(point.values) - point.positive

@@ -1,11 +1,11 @@
 """The retrieval core of all frameworks: fetch records, filter them, charge, release, and annotate the answers.
 
-An adapter gives a :class:`RecordSource`, which reads documents or nodes by their ids, and translates each
-:class:`Answer`. The order of steps is the same for all frameworks and is part of the privacy guarantee:
+An adapter gives a `RecordSource`, which reads documents or nodes by their ids, and translates each
+`Answer`. The order of steps is the same for all frameworks and is part of the privacy guarantee:
 
 1. One record is read before a charge, so that a store which cannot give records costs nothing. Under a filter, all
    records are read and tested then, in their public order, because a filter must not see an unpaid ranking.
-2. The search reserves, commits and releases (:class:`~scoreshield.search.PrivateSearch`).
+2. The search reserves, commits and releases (`PrivateSearch`).
 3. The records of the released ranking are read. If that fails, the paid ranking is kept: the same query, asked again,
    is answered without another charge.
 """
@@ -346,7 +346,7 @@ def open_retrieval(
         source: The records by id.
         fields: The public fields.
         epsilon: Of the index, or of each query.
-        options: Options of :class:`~scoreshield.search.PrivateSearch`, checked by :func:`check_search_options`.
+        options: Options of `PrivateSearch`, checked by `check_search_options`.
         reads_now: Whether one record is read at once in the modes that charge each query. Otherwise one is read before
             each charge only.
     """
@@ -381,7 +381,7 @@ def annotate(metadata: Mapping[str, Any], search: PrivateSearch, hits: Hits, pla
 
 
 def check_search_options(options: Mapping[str, Any]) -> None:
-    """Raise an error for an option that :class:`~scoreshield.search.PrivateSearch` does not have.
+    """Raise an error for an option that `PrivateSearch` does not have.
 
     An option that is ignored may be one that leaks. Centroids are rejected, since answers name records.
     """

@@ -63,7 +63,7 @@ class PrivateRetriever:
     Args:
         document_store: Any document store. Its documents must have embeddings.
         epsilon: Of the index, once; or of each query (``mode``). There is no default.
-        mode: ``"index"``, ``"query"`` or ``"screening"``, as in :class:`~scoreshield.search.PrivateSearch`.
+        mode: ``"index"``, ``"query"`` or ``"screening"``, as in `PrivateSearch`.
         ledger: The account that is charged.
         top_k: How many documents to return.
         filters: As in other retrievers. They act on the released ranking.
@@ -73,7 +73,7 @@ class PrivateRetriever:
         filterable: The fields that filters may name: ``"meta.year"`` or ``"year"``, and ``"content"``. None by default,
             because a filter reveals its field of every document exactly. Ids are public and need no declaration.
         visible: The metadata fields that answers carry; all by default.
-        options: Of :class:`~scoreshield.search.PrivateSearch`: ``delta``, ``file``, ``threshold``, ...
+        options: Of `PrivateSearch`: ``delta``, ``file``, ``threshold``, ...
     """
 
     @validate()
@@ -149,7 +149,7 @@ class PrivateRetriever:
 
     @clear_frames_on_error
     async def warm_up_async(self) -> None:
-        """:meth:`warm_up` in a thread."""
+        """`warm_up` in a thread."""
         await asyncio.to_thread(self.warm_up)
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class PrivateRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PrivateRetriever:
-        """Make a component from the result of :meth:`to_dict`. Nothing is read or released yet. A ledger must exist."""
+        """Make a component from the result of `to_dict`. Nothing is read or released yet. A ledger must exist."""
         given = dict(data.get("init_parameters", {}))
         if given.get("filter_policy") is not None:
             given["filter_policy"] = FilterPolicy.from_str(given["filter_policy"])
@@ -220,7 +220,7 @@ class PrivateRetriever:
         scale_score: bool | None = None,
         return_embedding: bool | None = None,
     ) -> dict[str, list[Document]]:
-        """:meth:`run` in a thread."""
+        """`run` in a thread."""
         return await asyncio.to_thread(self.run, query_embedding, filters, top_k, scale_score, return_embedding)
 
     @clear_frames_on_error

@@ -29,16 +29,16 @@ _HASH_LENGTH = 64  # letters of an id that Haystack computes
 class HaystackStore(RecordSource[Document]):
     """The vectors of a document store, and its documents by the names that answers give them.
 
-    A document's name is its id, except where the id is a hash over the embedding (:func:`remove_hash`).
+    A document's name is its id, except where the id is a hash over the embedding (`remove_hash`).
 
     ``state`` sees documents that were written to an InMemoryDocumentStore or deleted from it. It does not see a change
-    within a document, such as another ``embedding``: call :meth:`mark_changed` after that. Of other stores it sees the
+    within a document, such as another ``embedding``: call `mark_changed` after that. Of other stores it sees the
     number of documents alone.
 
     Args:
         document_store: The document store.
         holds: Whether to hold the documents in memory between two looks
-            (:class:`~scoreshield.integrations.core.ChangeCounter`), for modes that look at every query. Vectors are
+            (`ChangeCounter`), for modes that look at every query. Vectors are
             pinned in these modes anyway; an index keeps none.
     """
 
@@ -245,7 +245,7 @@ class ConditionFilter:
     """Haystack's conditions as a test of documents.
 
     Args:
-        conditions: The conditions, checked by :func:`check_conditions`.
+        conditions: The conditions, checked by `check_conditions`.
         is_strict: Whether dates are compared strictly, as in an InMemoryDocumentStore.
     """
 

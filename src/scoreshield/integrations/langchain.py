@@ -1,6 +1,6 @@
 """LangChain: a vector store and a retriever whose scores and order are differentially private.
 
-They answer from a :class:`~scoreshield.search.PrivateSearch` over the user's vector store. All n records are scored and
+They answer from a `PrivateSearch` over the user's vector store. All n records are scored and
 released, the ranking comes from the released values, and documents are then fetched by id. Requests that would read
 the clean vectors again raise an error: MMR, candidates chosen before the noise, embeddings beside the documents.
 """
@@ -86,7 +86,7 @@ class RowByRow(Embeddings):
 class PrivateVectorStore(VectorStore):
     """A LangChain vector store that answers from released scores alone.
 
-    Most users want :meth:`from_vectorstore`.
+    Most users want `from_vectorstore`.
 
     Args:
         search: The search that releases. Its ids are those of the documents.
@@ -137,11 +137,11 @@ class PrivateVectorStore(VectorStore):
         Args:
             vectorstore: An InMemoryVectorStore, Chroma, QdrantVectorStore or FAISS; with ``store``, any.
             epsilon: Of the index, once; or of each query (``mode``). There is no default.
-            store: A store of :mod:`scoreshield.stores` that has the vectors, if the vector store is none of the above.
+            store: A store of `scoreshield.stores` that has the vectors, if the vector store is none of the above.
             embedding: The model that embeds queries; by default that of the vector store.
-            filterable: As in :class:`PrivateVectorStore`.
-            visible: As in :class:`PrivateVectorStore`.
-            options: Of :class:`~scoreshield.search.PrivateSearch`: ``delta``, ``mode``, ``ledger``, ``file``, ...
+            filterable: As in `PrivateVectorStore`.
+            visible: As in `PrivateVectorStore`.
+            options: Of `PrivateSearch`: ``delta``, ``mode``, ``ledger``, ``file``, ...
 
         Raises:
             InvalidInput: If an option is wrong, or no record has a document. Nothing was charged.
@@ -190,7 +190,7 @@ class PrivateVectorStore(VectorStore):
             embedding: The model that embeds texts and queries.
             metadatas: One mapping per text.
             ids: One id per text.
-            kwargs: ``epsilon`` and the options of :meth:`from_vectorstore`.
+            kwargs: ``epsilon`` and the options of `from_vectorstore`.
         """
         wrapped = InMemoryVectorStore(RowByRow(_check_embedding(embedding)))
         wrapped.add_texts(texts, metadatas, ids=ids)
@@ -265,7 +265,7 @@ class PrivateVectorStore(VectorStore):
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """:meth:`similarity_search_with_score`, with the model's async call and the search in a thread."""
+        """`similarity_search_with_score`, with the model's async call and the search in a thread."""
         self._check_has_scores()
         vector = await self._aembed(query)
         answers = await run_in_executor(None, self._find, [vector], k=k, **kwargs)
@@ -274,14 +274,14 @@ class PrivateVectorStore(VectorStore):
     @clear_frames_on_error
     @validate()
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        """Find the k best documents by released scores; ``filter`` as in :meth:`similarity_search_with_score`."""
+        """Find the k best documents by released scores; ``filter`` as in `similarity_search_with_score`."""
         vector = self._embed(query)
         return [document for document, _ in self._find([vector], k=k, **kwargs)[0]]
 
     @clear_frames_on_error
     @validate()
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        """:meth:`similarity_search`, with the model's async call and the search in a thread."""
+        """`similarity_search`, with the model's async call and the search in a thread."""
         vector = await self._aembed(query)
         answers = await run_in_executor(None, self._find, [vector], k=k, **kwargs)
         return [document for document, _ in answers[0]]
@@ -289,7 +289,7 @@ class PrivateVectorStore(VectorStore):
     @clear_frames_on_error
     @validate()
     def similarity_search_by_vector(self, embedding: list[float], k: int = 4, **kwargs: Any) -> list[Document]:
-        """:meth:`similarity_search` for a query that is embedded already. The query is public."""
+        """`similarity_search` for a query that is embedded already. The query is public."""
         answers = self._find([embedding], k=k, **kwargs)
         return [document for document, _ in answers[0]]
 
@@ -310,7 +310,7 @@ class PrivateVectorStore(VectorStore):
     async def asimilarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """:meth:`similarity_search_with_relevance_scores`, with the model's async call and the search in a thread."""
+        """`similarity_search_with_relevance_scores`, with the model's async call and the search in a thread."""
         threshold = _check_threshold(kwargs.pop("score_threshold", None))
         return _to_relevance(await self.asimilarity_search_with_score(query, k, **kwargs), threshold)
 
@@ -347,7 +347,7 @@ class PrivateVectorStore(VectorStore):
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         """Add documents to the wrapped store, which makes a new version of the collection.
 
-        An index answers from the old version until :meth:`refresh`, which is charged again. The other modes see the new
+        An index answers from the old version until `refresh`, which is charged again. The other modes see the new
         version at the next query. Documents are added one by one, since a store that embeds several texts together lets
         each text change the last bits of the others.
         """
@@ -363,7 +363,7 @@ class PrivateVectorStore(VectorStore):
     @clear_frames_on_error
     @validate()
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        """:meth:`add_documents`, by the wrapped store's async call."""
+        """`add_documents`, by the wrapped store's async call."""
         wrapped, ids = self._get_wrapped("Adding documents"), list[str]()
         try:
             for document, options in _split_batch(documents, kwargs):
@@ -382,7 +382,7 @@ class PrivateVectorStore(VectorStore):
 
     @validate()
     async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
-        """:meth:`delete`, by the wrapped store's async call."""
+        """`delete`, by the wrapped store's async call."""
         is_done = await self._get_wrapped("Deleting").adelete(_check_deleted_ids(ids, kwargs))
         self._report_change()
         return is_done
@@ -442,7 +442,7 @@ class PrivateVectorStore(VectorStore):
 
 
 class PrivateRetriever(VectorStoreRetriever):
-    """A LangChain retriever over a :class:`PrivateVectorStore`.
+    """A LangChain retriever over a `PrivateVectorStore`.
 
     In modes that charge a ledger, ``batch`` and ``abatch`` charge for all their queries at once, or answer none.
     """
@@ -481,14 +481,14 @@ class PrivateRetriever(VectorStoreRetriever):
         """Make a private retriever in place of ``vectorstore.as_retriever(...)``.
 
         Args:
-            vectorstore: As in :meth:`PrivateVectorStore.from_vectorstore`.
+            vectorstore: As in `PrivateVectorStore.from_vectorstore`.
             epsilon: Of the index, once; or of each query (``mode``). There is no default.
             k: How many documents to return.
             search_type: ``"similarity"`` or ``"similarity_score_threshold"``.
             search_kwargs: ``k``, ``filter``, and ``score_threshold`` where there is one.
-            filterable: As in :class:`PrivateVectorStore`.
-            visible: As in :class:`PrivateVectorStore`.
-            options: As in :meth:`PrivateVectorStore.from_vectorstore`.
+            filterable: As in `PrivateVectorStore`.
+            visible: As in `PrivateVectorStore`.
+            options: As in `PrivateVectorStore.from_vectorstore`.
         """
         # Before an index is charged.
         search_kwargs = _check_search(search_type, {"k": k, **(search_kwargs or {})})
@@ -511,7 +511,7 @@ class PrivateRetriever(VectorStoreRetriever):
         filterable: Collection[str] = (),
         visible: Collection[str] | None = None,
     ) -> PrivateRetriever:
-        """Make a retriever over a search and documents of your own; parameters as in :class:`PrivateVectorStore`."""
+        """Make a retriever over a search and documents of your own; parameters as in `PrivateVectorStore`."""
         store = PrivateVectorStore(search, embedding, documents, filterable=filterable, visible=visible)
         return store.as_retriever(search_kwargs={"k": k})
 
@@ -566,7 +566,7 @@ class PrivateRetriever(VectorStoreRetriever):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[list[Document]]:
-        """:meth:`batch`, with the model's async calls and the search in a thread."""
+        """`batch`, with the model's async calls and the search in a thread."""
         answer_singly = super().abatch
         if self._charges(inputs):
             configs = get_config_list(config, len(inputs))

@@ -169,9 +169,9 @@ def adapt_vectorstore(vectorstore: VectorStore, store: Store | None = None, *, h
 
     Args:
         vectorstore: The vector store.
-        store: A store of :mod:`scoreshield.stores` that has the vectors. The documents then come from the vector
+        store: A store of `scoreshield.stores` that has the vectors. The documents then come from the vector
             store's ``get_by_ids``.
-        holds: As in :class:`InMemoryStore`.
+        holds: As in `InMemoryStore`.
     """
     if store is not None:
         return StoreAdapter(store, DocumentSource.from_documents(vectorstore.get_by_ids))
@@ -194,7 +194,7 @@ class InMemoryStore:
     Documents that were added, replaced or deleted are seen. Entries that were changed by hand may not be seen. With
     ``holds``, another vector in an old entry is seen in at least 1,024 of the entries, and numbers that were changed
     within a vector are not seen. Without, a vector is known by its address, its first number and its last number. Call
-    :meth:`mark_changed` after such a change.
+    `mark_changed` after such a change.
 
     Args:
         vectorstore: The store.

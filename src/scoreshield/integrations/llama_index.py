@@ -129,18 +129,18 @@ class PrivateRetriever(PrivateMarker, BaseRetriever):
         Args:
             index: The index of a working pipeline.
             epsilon: Of the private index, once; or of each query (``mode``). There is no default.
-            similarity_top_k: As in :class:`PrivateRetriever`, like the parameters that are not listed here.
+            similarity_top_k: As in `PrivateRetriever`, like the parameters that are not listed here.
             filters: As above.
             node_ids: As above.
             doc_ids: As above.
             filterable: As above.
             visible: As above.
-            store: A store of :mod:`scoreshield.stores` that has the vectors, if this package does not know those of the
+            store: A store of `scoreshield.stores` that has the vectors, if this package does not know those of the
                 index. Its ids are those of the nodes.
             embed_model: The model that embeds queries; by default that of the index.
             callback_manager: By default that of the index.
             verbose: As above.
-            options: Of :class:`~scoreshield.search.PrivateSearch`: ``mode``, ``ledger``, ``delta``, ``file``, ...
+            options: Of `PrivateSearch`: ``mode``, ``ledger``, ``delta``, ``file``, ...
 
         Raises:
             InvalidInput: If an option is wrong, or no id of the store names a node. Nothing was charged.
@@ -185,7 +185,7 @@ class PrivateRetriever(PrivateMarker, BaseRetriever):
 
     @clear_frames_on_error
     async def aretrieve_batch(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
-        """:meth:`retrieve_batch`, with async embedding and the release in a thread."""
+        """`retrieve_batch`, with async embedding and the release in a thread."""
         vectors = [await self._aembed(one) for one in _check_batch(queries)]
         return await asyncio.to_thread(self._find, np.stack(vectors))
 
@@ -225,10 +225,10 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
     """A vector store that answers with released scores, for ``VectorStoreIndex.from_vector_store(store)``.
 
     Args:
-        search: As in :class:`PrivateRetriever`.
-        nodes: As in :class:`PrivateRetriever`.
-        filterable: As in :class:`PrivateRetriever`.
-        visible: As in :class:`PrivateRetriever`.
+        search: As in `PrivateRetriever`.
+        nodes: As in `PrivateRetriever`.
+        filterable: As in `PrivateRetriever`.
+        visible: As in `PrivateRetriever`.
     """
 
     stores_text: bool = True
@@ -261,7 +261,7 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
         visible: Collection[str] | None = None,
         **options: Any,
     ) -> PrivateVectorStore:
-        """Make the vector store of an index private; parameters as in :meth:`PrivateRetriever.from_index`."""
+        """Make the vector store of an index private; parameters as in `PrivateRetriever.from_index`."""
         fields = declare_node_fields(filterable, visible)
         core = _open_index(index, store, epsilon, options, fields)
         private = cls(core.search, {})
@@ -318,7 +318,7 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
 
     @clear_frames_on_error
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """:meth:`query` in a thread."""
+        """`query` in a thread."""
         return await asyncio.to_thread(self.query, query, **kwargs)
 
     @clear_frames_on_error
@@ -355,7 +355,7 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """Delete nodes by their ids, as :meth:`delete` does by document."""
+        """Delete nodes by their ids, as `delete` does by document."""
         if node_ids is None or filters is not None:
             reject_bypass("Deleting nodes by filters", "name them by 'node_ids', or delete in the wrapped index itself")
         self._index.delete_nodes(node_ids, **delete_kwargs)

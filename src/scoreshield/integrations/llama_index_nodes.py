@@ -282,7 +282,7 @@ class SimpleStore:
 
     Args:
         vector_store: The store.
-        holds: Whether to hold the lists between two looks (:class:`~scoreshield.integrations.core.ChangeCounter`), for
+        holds: Whether to hold the lists between two looks (`ChangeCounter`), for
             modes that look at every query. Vectors are pinned in these modes anyway; an index keeps none.
     """
 
@@ -327,8 +327,8 @@ def adapt_index(index: VectorStoreIndex, store: Any, *, holds: bool) -> tuple[An
 
     Args:
         index: The index.
-        store: A store of :mod:`scoreshield.stores` that has the vectors; None to find them.
-        holds: As in :class:`SimpleStore`.
+        store: A store of `scoreshield.stores` that has the vectors; None to find them.
+        holds: As in `SimpleStore`.
     """
     if store is None:
         store, fetch = _find_vectors(index, holds=holds)

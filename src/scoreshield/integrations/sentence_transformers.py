@@ -2,7 +2,7 @@
 
 ``semantic_search(queries, corpus, epsilon=8)`` has the shape of ``sentence_transformers.util.semantic_search``: for
 each query a list of ``{"corpus_id", "score"}``, best first, with released cosines as scores. Each call makes a release
-of its own. :class:`PrivateCorpus` makes one release and answers every later query from it.
+of its own. `PrivateCorpus` makes one release and answers every later query from it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def semantic_search(
         corpus_embeddings: The private vectors, likewise.
         epsilon: Of the index, or of each query (``mode``). There is no default.
         top_k: How many answers each query gets.
-        options: Of :class:`~scoreshield.search.PrivateSearch`, without ``file``.
+        options: Of `PrivateSearch`, without ``file``.
 
     Returns:
         The answers to each query.
@@ -96,12 +96,12 @@ class PrivateCorpus:
             ``encode_document`` and ``encode_query`` are used if it has them: they add the prompts that the model was
             trained with.
         sentences: The corpus. Answers name sentences by their place in it. Each is encoded by a call of its own, so
-            that a row depends on its own sentence alone (:mod:`scoreshield.integrations.text`).
+            that a row depends on its own sentence alone (`scoreshield.integrations.text`).
         epsilon: Of the index, once; or of each query (``mode``). There is no default.
         ids: One public id per sentence: different whole numbers or strings. A ``file`` is then accepted for a corpus of
             the same ids, in any order. Without ids, sentences are known by their place, and a file of another corpus is
             recognised by its number of sentences only, since the file holds nothing of the sentences themselves.
-        options: Of :class:`~scoreshield.search.PrivateSearch`. ``progress`` counts encoded sentences too.
+        options: Of `PrivateSearch`. ``progress`` counts encoded sentences too.
     """
 
     @clear_frames_on_error
@@ -181,7 +181,7 @@ class PrivateCorpus:
 
     @clear_frames_on_error
     async def asearch(self, query: str | Sequence[str], k: int = 10, *, threshold: float | None = None) -> Any:
-        """:meth:`search` in a thread, with the encoding."""
+        """`search` in a thread, with the encoding."""
         return await asyncio.to_thread(self.search, query, k, threshold=threshold)
 
 

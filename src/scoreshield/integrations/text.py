@@ -2,8 +2,8 @@
 
 A text model that is given many texts at once pads them to one length and multiplies them as one block. Both change the
 last bits of a row with the *other* texts of the call. A guarantee is about replacing one row of a collection. If one
-text moves several rows, the guarantee is not about replacing one text. :func:`embed_rows` encodes one text per call, so
-that the shapes of the computation are those of the text itself. :func:`find_batch_effect` shows whether a given model
+text moves several rows, the guarantee is not about replacing one text. `embed_rows` encodes one text per call, so
+that the shapes of the computation are those of the text itself. `find_batch_effect` shows whether a given model
 moves other rows.
 """
 
@@ -110,7 +110,7 @@ def find_batch_effect(encode: Encode, texts: Sequence[str] | None = None) -> Bat
     without moved rows is evidence for these texts on this machine, not a proof.
 
     Args:
-        encode: As in :func:`embed_rows`. To check how you embed, give what you call: with its batch size and options.
+        encode: As in `embed_rows`. To check how you embed, give what you call: with its batch size and options.
         texts: At least two; without them, 64 made-up sentences of different lengths. With private texts the result is
             private too.
 

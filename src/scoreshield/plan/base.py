@@ -2,10 +2,10 @@
 
 A plan is made in the same steps for a matcher and for a search:
 
-1. :func:`check_plan_scores` and :func:`check_source` check the scores. With the targets they are a :class:`PlanNeed`.
-2. :func:`settle_terms` makes the contract, or finds the least epsilon that meets the need.
+1. `check_plan_scores` and `check_source` check the scores. With the targets they are a `PlanNeed`.
+2. `settle_terms` makes the contract, or finds the least epsilon that meets the need.
 3. The plan computes what the noise does, and compares other choices. Only this step differs.
-4. :class:`Plan` writes the answer, the warnings and the plain values.
+4. `Plan` writes the answer, the warnings and the plain values.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Terms:
         return self.contract.scale(self.sensitivity)
 
     def list_plan_fields(self) -> dict[str, Any]:
-        """List the fields of :class:`Plan` that follow from the terms."""
+        """List the fields of `Plan` that follow from the terms."""
         return {
             "contract": self.contract,
             "is_searched": self.is_searched,

@@ -3,7 +3,7 @@
 The contract is (epsilon, delta), or the most that an attacker may achieve. At the same (epsilon, delta) a pure
 mechanism reaches its privacy loss often and a Gaussian rarely, so the two kinds of contract rank mechanisms
 differently. Each mechanism is calibrated to the contract as it was stated. Predictions are closed forms of
-:mod:`decisions` on public scores, or of the mechanism's own error. Nothing is simulated, and nothing is read from
+`decisions` on public scores, or of the mechanism's own error. Nothing is simulated, and nothing is read from
 private data.
 """
 
@@ -219,11 +219,11 @@ def choose(
         target_fmr: The false-match rate to keep.
         benchmark: For retrieval, a public benchmark instead of scores: all scores, (queries, records), and the pairs
             (query, record) that answer. The predictions are then for these queries
-            (:func:`decisions.recall_of_queries`).
+            (`decisions.recall_of_queries`).
         queries: The number of queries to answer.
         dimension: The dimension of the vectors.
         ranges: Public score ranges to consider.
-        source: Where the scores come from, as in :func:`verification`.
+        source: Where the scores come from, as in `verification`.
     """
     contract = make_contract(delta=delta, epsilon=epsilon, max_advantage=max_advantage, max_tpr=max_tpr, at_fpr=at_fpr)
     if contract is None:

@@ -223,7 +223,7 @@ def retrieval(
         target_recall: The share of queries whose relevant record must be returned, or None.
         score_range: The public range that clean scores are clamped to before noise. Its width is the sensitivity.
         calibration: The rule that sets the noise. A textbook rule raises an error where it is not private.
-        source: Where the scores come from, as in :func:`verification`.
+        source: Where the scores come from, as in `verification`.
         compare_ranges: Other public ranges to compare.
     """
     far = check_plan_scores(irrelevant, "irrelevant")

@@ -1,7 +1,7 @@
 """Plan a matcher: the noise for a contract, the threshold that keeps a false-match rate, and the true-match rate.
 
 Scores of one query under record replacement have the width of the public range as their sensitivity. All figures are
-computed by :mod:`scoreshield.decisions`. Nothing is simulated.
+computed by `scoreshield.decisions`. Nothing is simulated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class VerificationPlan(Plan):
         rule: The decision rule.
         target_fmr: The false-match rate to keep.
         target_tar: The true-match rate that is needed with it, or None.
-        recalibration: The threshold and its shift, as :func:`decisions.recalibrate` finds them.
+        recalibration: The threshold and its shift, as `decisions.recalibrate` finds them.
         rate_error: The standard error of the false-match rate as an estimate from this sample; 0 for a distribution.
         clean_tar: The true-match rate at the target without noise; NaN without genuine scores.
         tar: The true-match rate at the target with noise; NaN without genuine scores.

@@ -1,15 +1,12 @@
-r"""How far a projected release is from the truth: bounds on the expected squared error, and measurements beside them.
+"""How far a projected release is from the truth: bounds on the expected squared error, and measurements beside them.
 
-The model is :math:`\hat s = P_C(s + w)` with s in the convex feasible set C and w Gaussian, of standard deviation sigma
-along every direction of the space that C spans. The risk is :math:`E|\hat s - s|^2`, over all entries.
+The model is `ŝ = P_C(s + w)` with s in the convex feasible set C and w Gaussian, of standard deviation sigma
+along every direction of the space that C spans. The risk is `E|ŝ - s|^2`, over all entries.
 
-============ ===================================== ===========================================================
-regime       C                                     noise
-============ ===================================== ===========================================================
-``scores``   [a, b]^n                              N(0, sigma^2) on each score
-``row``      the same, own entry fixed at 1        the same, none on the own entry
-``gram``     the elliptope                         N(0, sigma^2 / 2) above the diagonal, mirrored, none on it
-============ ===================================== ===========================================================
+    regime       C                                     noise
+    ``scores``   [a, b]^n                              N(0, sigma^2) on each score
+    ``row``      the same, own entry fixed at 1        the same, none on the own entry
+    ``gram``     the elliptope                         N(0, sigma^2 / 2) above the diagonal, mirrored, none on it
 
 Sources: Oymak & Hassibi 2016 and Amelunxen et al. 2014 for cones; the ScoreShield paper for the local, the fourfold
 global and the rank-aware bounds. The others are ours, and docs/risk.md proves them. With H(x) = E min(max(z, 0), x)^2
@@ -50,12 +47,12 @@ FEASIBLE = 1e-8  # how far clean scores may be from what they must be
 class Bound:
     """An upper bound on the risk.
 
-    Attributes
-    ----------
-    name, value : what it is called, what it is.
-    formula : how it is computed.
-    condition : what must hold besides the model and the arguments, in words; empty when nothing must.
-    conditional : whether there is such a condition. A conditional bound may be below the risk.
+    Attributes:
+        name: What it is called, what it is.
+        value: See `name`.
+        formula: How it is computed.
+        condition: What must hold besides the model and the arguments, in words; empty when nothing must.
+        conditional: Whether there is such a condition. A conditional bound may be below the risk.
     """
 
     name: str
@@ -121,18 +118,17 @@ def bounds(
 ) -> Bounds:
     """Every known upper bound on the risk of the projected release.
 
-    Parameters
-    ----------
-    regime : "scores", "row" or "gram".
-    n : the number of records.
-    sigma : the calibrated scale; for a Gram matrix that of the Frobenius sensitivity (sd sigma / sqrt(2) an entry).
-    active : scores and row: how many clean scores (besides the row's own) are at an end of the range. 0 is always
-        right, and the only public choice.
-    rank : gram: the rank of the clean matrix. For the bound named "rank" any upper bound on it will do, such as the
-        public dimension of the embeddings.
-    diagonal_noise : row and gram: the naive release of the paper, with noise on the self-similarities too. Projection
-        removes that noise, so the other bounds stay.
-    score_range : scores and row: the public range that scores are clamped to.
+    Args:
+        regime: "scores", "row" or "gram".
+        n: The number of records.
+        sigma: The calibrated scale; for a Gram matrix that of the Frobenius sensitivity (sd sigma / sqrt(2) an entry).
+        active: Scores and row: how many clean scores (besides the row's own) are at an end of the range. 0 is always
+            right, and the only public choice.
+        rank: Gram: the rank of the clean matrix. For the bound named "rank" any upper bound on it will do, such as the
+            public dimension of the embeddings.
+        diagonal_noise: Row and gram: the naive release of the paper, with noise on the self-similarities too.
+            Projection removes that noise, so the other bounds stay.
+        score_range: Scores and row: the public range that scores are clamped to.
     """
     regime, n = _regime_and_size(regime, n)
     sigma = check_sigma(sigma)
@@ -233,12 +229,11 @@ def statistical_dimension_box(
 ) -> float:
     """Statistical dimension of the box's critical cone at x: free entries count 1, active ones 1/2, strictly active 0.
 
-    Parameters
-    ----------
-    x : a point of the box.
-    multipliers : y - x, where x is the projection of y; an active entry is strictly so where this is not 0. None means
-        all 0, and the cone is then the tangent cone, which bounds the risk at a clean x.
-    tol : entries this near to an end are active, and multipliers this near to 0 are 0.
+    Args:
+        x: A point of the box.
+        multipliers: y - x, where x is the projection of y; an active entry is strictly so where this is not 0. None
+            means all 0, and the cone is then the tangent cone, which bounds the risk at a clean x.
+        tol: Entries this near to an end are active, and multipliers this near to 0 are 0.
     """
     return float(_dimensions(x, score_range, multipliers, tol, None).sum())
 

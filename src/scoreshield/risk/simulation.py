@@ -36,12 +36,14 @@ _CHUNK = 1_000_000  # noise values in flight
 class Estimate:
     """A simulated risk with its confidence interval (Student's, on the mean of independent trials).
 
-    Attributes
-    ----------
-    mean, standard_error : over the trials.
-    low, high : the ends of the interval.
-    trials, confidence : as asked.
-    unconverged : trials whose projection stopped short of its tolerance; 0 in all sound uses.
+    Attributes:
+        mean: Over the trials.
+        standard_error: See `mean`.
+        low: The ends of the interval.
+        high: See `low`.
+        trials: As asked.
+        confidence: See `trials`.
+        unconverged: Trials whose projection stopped short of its tolerance; 0 in all sound uses.
     """
 
     mean: float
@@ -61,11 +63,11 @@ class Estimate:
 class Comparison:
     """Bounds beside the simulated risk of the projection.
 
-    Attributes
-    ----------
-    bounds, estimate : what is compared.
-    exact : the risk itself, where it has a closed form (scores and row).
-    verdicts : for each bound "holds" (at or above the interval), "fails" (below it) or "not decided" (inside it).
+    Attributes:
+        bounds: What is compared.
+        estimate: See `bounds`.
+        exact: The risk itself, where it has a closed form (scores and row).
+        verdicts: For each bound "holds" (at or above the interval), "fails" (below it) or "not decided" (inside it).
     """
 
     bounds: Bounds
@@ -100,17 +102,16 @@ def simulate(
 ) -> Estimate:
     """The risk at ``clean``, by simulation. For public data only: the answer is not private, and neither is its noise.
 
-    Parameters
-    ----------
-    clean : scores, shape (n,), or a valid cosine matrix, shape (n, n).
-    trials : independent draws of the noise, at least 2.
-    rng : a seed or a numpy Generator. There is no secure mode, since nothing here may be released.
-    estimator : "projection", "none" (the noisy values) or, for gram, another denoiser of ``scoreshield.geometry``:
-        "rank", "shrinkage", "identity", "sure".
-    rank : gram: what those denoisers take as the public rank.
-    index : row: the record whose row it is.
-    score_range : scores and row: the public range.
-    confidence : of the interval.
+    Args:
+        clean: Scores, shape (n,), or a valid cosine matrix, shape (n, n).
+        trials: Independent draws of the noise, at least 2.
+        rng: A seed or a numpy Generator. There is no secure mode, since nothing here may be released.
+        estimator: "projection", "none" (the noisy values) or, for gram, another denoiser of ``scoreshield.geometry``:
+            "rank", "shrinkage", "identity", "sure".
+        rank: Gram: what those denoisers take as the public rank.
+        index: Row: the record whose row it is.
+        score_range: Scores and row: the public range.
+        confidence: Of the interval.
     """
     truth = _truth(regime, clean, index, score_range)
     sigma = check_sigma(sigma)

@@ -74,7 +74,7 @@ def make_hits(names: Names, chosen: NDArray[np.intp], noisy: Float | None, guara
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The arguments of :class:`~scoreshield.search.PrivateSearch` that a kind of search accepts or rejects."""
+    """The arguments of `PrivateSearch` that a kind of search accepts or rejects."""
 
     epsilon: float
     delta: float
@@ -108,7 +108,7 @@ class SearchOptions:
 class BaseSearch(ABC):
     """Answer queries in one mode.
 
-    The methods are those of :class:`~scoreshield.search.PrivateSearch`, which chooses the class, checks the arguments
+    The methods are those of `PrivateSearch`, which chooses the class, checks the arguments
     and clears the frames of errors.
 
     Attributes:

@@ -50,7 +50,7 @@ class PrivateSearch:
     The ranking always comes from released values over all n records: no candidate is chosen by its true score.
 
     Args:
-        store: A store of :mod:`scoreshield.stores`, a pinned one, or an (n, d) array.
+        store: A store of `scoreshield.stores`, a pinned one, or an (n, d) array.
         epsilon: Of the index, once, or of each query. There is no default.
         delta: As epsilon.
         mode: ``"index"`` (charge once), ``"query"`` (all scores, each time) or ``"screening"`` (the records that pass
@@ -58,30 +58,30 @@ class PrivateSearch:
         ledger: ``ledger.account(name)``. The last two modes need it, and charge each query to it. An index is charged
             when it is made. The name stays the same when records come and go, so that what was spent on the records
             that stay is not forgotten.
-        mechanism: Of :func:`scoreshield.release_index` (``"privunit"`` by default) or of
-            :func:`scoreshield.release_scores` (``"auto"`` by default). Screening has one mechanism, randomised
+        mechanism: Of `scoreshield.release_index` (``"privunit"`` by default) or of
+            `scoreshield.release_scores` (``"auto"`` by default). Screening has one mechanism, randomised
             response, and takes none.
-        threshold: Of :func:`scoreshield.release_matches`, for screening.
-        refine: Of :func:`scoreshield.release_matches`, for screening.
+        threshold: Of `scoreshield.release_matches`, for screening.
+        refine: Of `scoreshield.release_matches`, for screening.
         identity_of: The identity of each id: a mapping, which is read for each release, or a function, which is called
             once per version of the store. Then all records of one identity are protected.
         centroids: Whether to answer with one vector per identity. Hits are then identities.
         score_range: As in the release functions.
-        components: Of :func:`scoreshield.release_index`.
-        reduction: Of :func:`scoreshield.release_index`.
+        components: Of `scoreshield.release_index`.
+        reduction: Of `scoreshield.release_index`.
         rng: None for the secure sampler. A seed or a generator is research mode, which is not private; it seeds one
             stream for all queries.
         max_epsilon: For an index without a ledger: the most that this index and its refreshes may spend together, at
-            ``delta``. Without it, :meth:`refresh` raises :class:`BudgetExceeded`. With a ``file``, all indexes that
-            were made for the file count; each search on it has its own limit. See :attr:`spent`.
-        pin: As in :class:`scoreshield.stores.PinnedStore`.
-        check_every: As in :class:`scoreshield.stores.PinnedStore`.
-        file: For an index: load it from there if it exists, or make it and save it there. :meth:`refresh` and
-            :meth:`hide` write there too. A process that starts again then charges nothing, and of several that start
+            ``delta``. Without it, `refresh` raises `BudgetExceeded`. With a ``file``, all indexes that
+            were made for the file count; each search on it has its own limit. See `spent`.
+        pin: As in `scoreshield.stores.PinnedStore`.
+        check_every: As in `scoreshield.stores.PinnedStore`.
+        file: For an index: load it from there if it exists, or make it and save it there. `refresh` and
+            `hide` write there too. A process that starts again then charges nothing, and of several that start
             at once one charges. An index of other records, for another contract, or that a given ``ledger`` was not
-            charged for, raises an error. See :meth:`save`, and :class:`IndexNotSaved` for an index that was charged
+            charged for, raises an error. See `save`, and `IndexNotSaved` for an index that was charged
             and could not be written.
-        progress: As in :func:`scoreshield.release_index`.
+        progress: As in `scoreshield.release_index`.
     """
 
     @clear_frames_on_error
@@ -217,7 +217,7 @@ class PrivateSearch:
         self._run(self._search.refresh)
 
     def check_before_refresh(self, check: Callable[[Names], None]) -> None:
-        """Call ``check`` with the records' ids in each :meth:`refresh`, before the charge. An error ends the refresh.
+        """Call ``check`` with the records' ids in each `refresh`, before the charge. An error ends the refresh.
 
         Frameworks read one document there: a store that cannot give any would be charged and never answer.
         """
@@ -228,7 +228,7 @@ class PrivateSearch:
     def hide(self, ids: Iterable[Any]) -> None:
         """Never answer with these records again, from now on, at no cost. For records that were deleted.
 
-        :meth:`save` keeps them hidden. With a ``file`` they are written there at once; another process that uses the
+        `save` keeps them hidden. With a ``file`` they are written there at once; another process that uses the
         file reads them when it starts or refreshes. Ids that are unknown raise an error.
         """
         try:
@@ -254,7 +254,7 @@ class PrivateSearch:
         """Find the ``k`` best records of one query, by released scores.
 
         Args:
-            query: A vector of :attr:`dimension` numbers.
+            query: A vector of `dimension` numbers.
             k: How many hits to return at most.
             threshold: Leave out records with a released score below it.
             where: Leave out records for whose id it returns False.
@@ -277,7 +277,7 @@ class PrivateSearch:
         threshold: float | None = None,
         where: Callable[[Any], bool] | None = None,
     ) -> list[Hits]:
-        """Run :meth:`search` for each of several queries, (m, d). All are charged together, or none is answered."""
+        """Run `search` for each of several queries, (m, d). All are charged together, or none is answered."""
         units, _ = _embeddings.as_queries(queries, self.dimension)
         return self._search.answer(units, HitFilter(k, threshold, where, self._search.hidden))
 
@@ -290,7 +290,7 @@ class PrivateSearch:
         threshold: float | None = None,
         where: Callable[[Any], bool] | None = None,
     ) -> Hits:
-        """Run :meth:`search` in a thread. Cancelling it does not stop the thread: the query is charged."""
+        """Run `search` in a thread. Cancelling it does not stop the thread: the query is charged."""
         return await asyncio.to_thread(self.search, query, k, threshold=threshold, where=where)
 
     @clear_frames_on_error
@@ -302,7 +302,7 @@ class PrivateSearch:
         threshold: float | None = None,
         where: Callable[[Any], bool] | None = None,
     ) -> list[Hits]:
-        """Run :meth:`search_batch` in a thread. Cancelling it does not stop the thread: the queries are charged."""
+        """Run `search_batch` in a thread. Cancelling it does not stop the thread: the queries are charged."""
         return await asyncio.to_thread(self.search_batch, queries, k, threshold=threshold, where=where)
 
     @clear_frames_on_error

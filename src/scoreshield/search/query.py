@@ -16,7 +16,7 @@ from scoreshield.search.batch import PerQuerySearch, Ranking
 
 
 class QuerySearch(PerQuerySearch):
-    """Release all n scores of each query, as :func:`scoreshield.release_scores` does."""
+    """Release all n scores of each query, as `scoreshield.release_scores` does."""
 
     mode = "query"
     releases_scores = True

@@ -19,7 +19,7 @@ from scoreshield.search.batch import PerQuerySearch, Ranking
 
 
 class ScreeningSearch(PerQuerySearch):
-    """Release which records pass a threshold, as :func:`scoreshield.release_matches` does."""
+    """Release which records pass a threshold, as `scoreshield.release_matches` does."""
 
     mode = "screening"
 

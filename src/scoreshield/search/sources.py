@@ -96,7 +96,7 @@ class IdentityMap:
     """The identity of each record. It decides what hits are called and who is protected.
 
     Args:
-        identity_of: As for :class:`~scoreshield.search.PrivateSearch`.
+        identity_of: As for `PrivateSearch`.
         centroids: Whether hits are identities.
         pin: How the store is pinned.
         fixes_owners: Whether a record must keep its identity. What is spent on one grouping of the records does not

@@ -22,7 +22,7 @@ class ArrayStore(BaseStore):
     """Embeddings in memory, or in a file that is mapped and never read whole.
 
     ``state`` detects another file, another size and another time of change. It does not detect changes that are made
-    in an array in place: call :meth:`mark_changed` then. A mapped file must be replaced (written beside and renamed),
+    in an array in place: call `mark_changed` then. A mapped file must be replaced (written beside and renamed),
     never written over.
 
     Args:

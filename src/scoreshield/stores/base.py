@@ -17,8 +17,8 @@ from scoreshield.stores.protocol import Convention, Records, StoreScores
 class BaseStore(ABC):
     """A store whose records may change.
 
-    ``state`` joins what the store itself shows of its changes (:meth:`read_state`) and the changes that the user
-    reports (:meth:`mark_changed`). The attributes and methods are those of :class:`~scoreshield.stores.Store`.
+    ``state`` joins what the store itself shows of its changes (`read_state`) and the changes that the user
+    reports (`mark_changed`). The attributes and methods are those of `Store`.
     """
 
     name: str

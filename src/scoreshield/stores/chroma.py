@@ -38,7 +38,7 @@ class ChromaStore(BaseStore):
     Every ``scores`` reads all vectors: keep a pinned copy (``pin="copy"``, the default) unless memory is too small.
 
     ``state`` detects changes of the number of records, the only thing that Chroma gives cheaply. It does not detect a
-    vector that is replaced under its id, or as many inserts as deletes between two readings: call :meth:`mark_changed`
+    vector that is replaced under its id, or as many inserts as deletes between two readings: call `mark_changed`
     then. Counting takes Chroma milliseconds, so without ``check_every`` a search reads the state once per second
     (``look_every``).
 

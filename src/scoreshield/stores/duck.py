@@ -149,7 +149,7 @@ class DuckDBStore(_DuckStore):
     is replaced) and the last vectors. It detects every insert, update and delete, a table made anew, and a column
     rewritten as a whole. It does not detect rows that are deleted and then inserted again in the same places under the
     same ids with other vectors, after a CHECKPOINT freed their numbers, all between two readings: call
-    :meth:`mark_changed` then.
+    `mark_changed` then.
 
     Args:
         database: An open connection, or the path of a file. The file is opened for each reading and for reading only,

@@ -41,7 +41,7 @@ class FaissStore(BaseStore):
 
     ``state`` reads the number of records, all ids of an IDMap or of IVF lists, and some of the vectors, the last one
     among them. FAISS closes the gap that a removal leaves and adds at the end, so it detects both. It may not detect a
-    vector that is written over in place: call :meth:`mark_changed` then. As with FAISS itself, nothing may be added
+    vector that is written over in place: call `mark_changed` then. As with FAISS itself, nothing may be added
     while another thread searches.
 
     Args:
@@ -49,7 +49,7 @@ class FaissStore(BaseStore):
             IDMap; by inner product or L2. Vectors are divided by their lengths: cosines are released.
         ids: Names for FAISS's own numbers 0, 1, ..., for an index without an IDMap; without them, those numbers. A
             list may grow along with the index. FAISS moves later records up when one is removed, so after any change
-            but an addition the ids raise an error until :meth:`mark_changed` gives them again. An IDMap moves its ids
+            but an addition the ids raise an error until `mark_changed` gives them again. An IDMap moves its ids
             along, and IVF lists keep their numbers.
     """
 

@@ -32,7 +32,7 @@ class LanceStore(BaseStore):
 
     ``state`` is the table's version, which every change increases, and the identity of its folder. A table that is
     dropped and made again begins at version 1; where the table is in no folder of this machine, the version's time
-    shows that. For changes that are not detected, call :meth:`mark_changed`.
+    shows that. For changes that are not detected, call `mark_changed`.
 
     The table object sees at once what is written through it. It sees what others write as its connection's
     ``read_consistency_interval`` says: at once with ``lancedb.connect(uri, read_consistency_interval=timedelta(0))``,

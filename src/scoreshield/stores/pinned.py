@@ -95,7 +95,7 @@ class PinnedStore:
     """The present version of a store's records. It is read anew when the store's state changed.
 
     Args:
-        store: An adapter of this package, or any object with the members of :class:`~scoreshield.stores.Store`.
+        store: An adapter of this package, or any object with the members of `Store`.
         pin: ``"copy"`` holds contiguous unit float32 rows (n d 4 bytes). ``"view"`` reads the memory of a store that
             has it (NumPy, FAISS). ``"scores"`` holds ids only, and the store computes all n scores at each query.
             ``"auto"`` is the view where there is one and the copy elsewhere.

@@ -1,7 +1,7 @@
 """The protocol that every store of embeddings is adapted to.
 
 A store gives all n scores of a query, in its own convention, and, where it can, all its vectors. Its answers are not
-private. :class:`~scoreshield.stores.PinnedStore` reads what an adapter returns, and passes it to a release alone.
+private. `PinnedStore` reads what an adapter returns, and passes it to a release alone.
 
 Each score must depend on its own record and the query alone. Then replacing one record moves one score. So an adapter
 never asks a store for its nearest records. It rejects indexes whose scores depend on other records, such as those with

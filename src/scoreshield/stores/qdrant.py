@@ -31,7 +31,7 @@ class QdrantStore(BaseStore):
     """One collection of a Qdrant client.
 
     ``state`` detects changes of the number of records, the only thing that Qdrant gives cheaply. It does not detect a
-    vector that is replaced under its id, or as many inserts as deletes between two readings: call :meth:`mark_changed`
+    vector that is replaced under its id, or as many inserts as deletes between two readings: call `mark_changed`
     then. Where the collection is not by cosine, ``scores`` reads all vectors once per state, for their lengths.
 
     Args:

@@ -35,7 +35,7 @@ class UsearchStore(BaseStore):
 
     ``state`` reads the keys, the number of links in the graph, and 64 of the vectors. It always detects insertions and
     removals. It detects a vector that is replaced under its own key always among 64 records or fewer, and nearly
-    always among more; call :meth:`mark_changed` where that matters.
+    always among more; call `mark_changed` where that matters.
 
     Args:
         index: A ``usearch.index.Index`` by ``cos``, ``ip`` or ``l2sq``, of ``f64``, ``f32``, ``bf16``, ``f16`` or, for
