@@ -25,6 +25,7 @@ from scoreshield.releases.pipeline import (
     check_account,
     count_steps,
     draw_tie_break,
+    release_all,
     reserve,
 )
 
@@ -259,6 +260,15 @@ class TestPayment:
         assert self.prepared(order, rng).release(Book(order)) == "noisy"
         asked = ("reserve", ["guarantee"], {"adjacency": "adjacency", "same_people": False})
         assert order == [asked, "score", "commit", ("draw", "clean", stream)]
+
+    def test_release_all(self) -> None:
+        """Several releases are reserved and committed together, and each one is used before the next is drawn."""
+        order: list[Any] = []
+        several = [self.prepared(order) for _ in range(3)]
+        assert release_all(several, Book(order), order.append, same_people=True) == [None] * 3  # type: ignore[arg-type]
+        draw = ("draw", "clean", SecureStream)
+        asked = ("reserve", ["guarantee"] * 3, {"adjacency": "adjacency", "same_people": True})
+        assert order == [asked, "score", "commit", draw, "noisy", "score", draw, "noisy", "score", draw, "noisy"]
 
     def test_without_a_ledger(self) -> None:
         order: list[Any] = []

@@ -25,6 +25,9 @@ from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerEr
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.ledger import Account, Ledger, PendingCharge
 from scoreshield.search import Hits, IndexNotSaved, PrivateSearch, index_files, totals
+from scoreshield.search.index import IndexSearch, LoadedIndexSearch
+from scoreshield.search.query import QuerySearch
+from scoreshield.search.screening import ScreeningSearch
 from scoreshield.stores import ArrayStore, Convention, PinnedStore, Records, StoreScores
 
 N, DIMENSION = 80, 12
@@ -92,6 +95,15 @@ def searching(mode: str, **options: Any) -> PrivateSearch:
 class TestModes:
     """Each mode is its release function, with ids for row numbers."""
 
+    def test_classes(self, tmp_path: Path) -> None:
+        """Each mode is one class, and a loaded index is a class without a store."""
+        kinds = {mode: type(searching(mode)._search) for mode in ("index", "query", "screening")}
+        assert kinds == {"index": IndexSearch, "query": QuerySearch, "screening": ScreeningSearch}
+        assert {mode: kind.mode for mode, kind in kinds.items()} == {mode: mode for mode in kinds}
+        searching("index").save(tmp_path / "index.npz")
+        loaded = PrivateSearch.load(tmp_path / "index.npz")
+        assert (type(loaded), type(loaded._search), loaded.mode) == (PrivateSearch, LoadedIndexSearch, "index")
+
     def test_query(self) -> None:
         hits = searching("query").search(QUERY, 7)
         unit = (ROWS.astype(np.float64) / np.linalg.norm(ROWS.astype(np.float64), axis=1, keepdims=True)).astype("f4")
@@ -111,7 +123,8 @@ class TestModes:
         assert hits.guarantee == release.guarantee
         assert len(searching("screening").search(QUERY, 2)) == 2
 
-    def test_screening_and_refining(self) -> None:
+    def test_refine(self) -> None:
+        """Screening with refine releases the scores of the candidates."""
         hits = searching("screening", refine=0.5).search(QUERY, N)
         release = release_matches(_pinned(), QUERY, 0.3, epsilon=8.0, refine=0.5, rng=np.random.default_rng(5))
         assert hits.ids == tuple(IDS[i] for i in release.indices)
@@ -131,7 +144,7 @@ class TestModes:
         assert (search.ids, search.dimension, search.version) == (tuple(IDS), DIMENSION, 1)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-    def test_each_query_of_a_batch_has_its_own_answer(self, mode: str) -> None:
+    def test_batch_answers(self, mode: str) -> None:
         """At an epsilon that leaves next to no noise, each of five records is the best one for itself."""
         extra = {"threshold": 0.2, "refine": 0.5} if mode == "screening" else {}
         search = PrivateSearch(ArrayStore(ROWS, IDS), epsilon=400.0, mode=mode, rng=5, **extra)
@@ -153,7 +166,8 @@ class TestModes:
         assert hits.scores is not None
         assert (hits.scores.min(), hits.scores.max()) == (0, 0.5)
 
-    def test_index_components_and_mechanism(self) -> None:
+    def test_index_options(self) -> None:
+        """An index takes a mechanism and a number of components."""
         search = PrivateSearch(ROWS, epsilon=8, delta=1e-6, mechanism="gaussian", components=4)
         assert search.guarantee.mechanism == "gaussian"
         assert search.guarantee.shape == (N, 4)
@@ -174,7 +188,8 @@ class TestPins:
 
     @pytest.mark.parametrize("mode", ["query", "screening"])
     @pytest.mark.parametrize("refine", [0.0, 0.5])
-    def test_copy_view_and_scores_release_the_same(self, mode: str, refine: float, tmp_path: Path) -> None:
+    def test_all_pins(self, mode: str, refine: float, tmp_path: Path) -> None:
+        """A copy, a view and the store's own scores give the same release."""
         np.save(tmp_path / "rows.npy", ROWS)
         options = {"refine": refine} if mode == "screening" else {}
         found = []
@@ -197,13 +212,15 @@ class TestPins:
                     b = dict(zip(theirs.ids, theirs.noisy, strict=True))
                     np.testing.assert_allclose([a[i] for i in IDS if i in a], [b[i] for i in IDS if i in b], atol=1e-6)
 
-    def test_an_index_is_the_same_of_a_copy_and_a_view(self, tmp_path: Path) -> None:
+    def test_index_pins(self, tmp_path: Path) -> None:
+        """A copy and a view give the same index."""
         np.save(tmp_path / "rows.npy", ROWS)
         store = ArrayStore(tmp_path / "rows.npy")
         a, b = (PrivateSearch(store, epsilon=6.0, rng=9, pin=pin).search(QUERY, N) for pin in ("copy", "view"))
         np.testing.assert_allclose(np.sort(a.noisy), np.sort(b.noisy), atol=1e-4)
 
-    def test_scores_have_no_vectors_for_an_index_or_centroids(self) -> None:
+    def test_pin_scores(self) -> None:
+        """An index and centroids need vectors, and pin='scores' has none."""
         with pytest.raises(InvalidInput, match="An index is made of vectors: pin='scores' has none"):
             PrivateSearch(Memory(), epsilon=1, pin="scores")
         with pytest.raises(InvalidInput, match="Centroids are made of vectors, and pin='scores' has none"):
@@ -219,7 +236,8 @@ class TestPins:
 
 
 class TestRandomness:
-    def test_queries_of_one_search_have_different_noise(self) -> None:
+    def test_fresh_noise(self) -> None:
+        """Each query of one search has its own noise."""
         search = searching("query")
         one, two = search.search_batch(np.stack([QUERY, QUERY]), N)
         three = search.search(QUERY, N)
@@ -227,17 +245,20 @@ class TestRandomness:
             noise = [dict(zip(hits.ids, hits.noisy, strict=True)) for hits in (a, b)]
             assert np.mean([noise[0][i] == noise[1][i] for i in IDS]) < 0.5
 
-    def test_a_seed_repeats_a_whole_search(self) -> None:
+    def test_seed(self) -> None:
+        """A seed repeats all answers of a search."""
         a, b = (searching("query").search_batch(QUERIES, 5) for _ in range(2))
         assert [hits.ids for hits in a] == [hits.ids for hits in b]
 
-    def test_without_a_seed_nothing_repeats(self, account: Account) -> None:
+    def test_no_seed(self, account: Account) -> None:
+        """Without a seed the noise is exact and does not repeat."""
         search = PrivateSearch(ROWS, epsilon=2, mode="query", ledger=account)
         a, b = search.search(QUERY, N), search.search(QUERY, N)
         assert a.guarantee.sampler == "exact"
         assert not np.array_equal(a.noisy, b.noisy)
 
-    def test_research_mode_needs_no_ledger_and_no_ledger_takes_it(self, account: Account) -> None:
+    def test_research_ledger(self, account: Account) -> None:
+        """Research mode needs no ledger, and rejects one."""
         assert searching("query").search(QUERY).guarantee.sampler == "research"
         for mode in ("query", "index"):
             with pytest.raises(InvalidInput, match=r"'rng' is research mode, .* no ledger takes it"):
@@ -247,7 +268,8 @@ class TestRandomness:
 
 class TestLedger:
     @pytest.mark.parametrize("mode", ["query", "screening"])
-    def test_must_be_given_by_name(self, mode: str, account: Account) -> None:
+    def test_ledger_by_name(self, mode: str, account: Account) -> None:
+        """A mode that charges each query needs an account with a name."""
         options: dict[str, Any] = {"threshold": 0.3} if mode == "screening" else {}
         ledger = account.ledger
         for given, says in (
@@ -260,7 +282,8 @@ class TestLedger:
             with pytest.raises(InvalidInput, match=says):
                 PrivateSearch(ROWS, epsilon=1, mode=mode, ledger=given, **options)
 
-    def test_an_index_is_charged_once_and_answers_for_ever(self, account: Account) -> None:
+    def test_index_charge(self, account: Account) -> None:
+        """An index is charged when it is made, and its answers cost nothing."""
         search = PrivateSearch(ROWS, epsilon=3, ledger=account)
         for _ in range(5):
             search.search_batch(QUERIES, threshold=0.1, where=lambda one: one % 2 == 0)
@@ -270,7 +293,7 @@ class TestLedger:
         assert search.version == 2
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-    def test_payment_comes_before_any_random_bit(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_charge_before_noise(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A batch is reserved and committed as a whole, and a commit that fails finds nothing drawn."""
         order: list[str] = []
 
@@ -308,7 +331,8 @@ class TestLedger:
         assert "draw" not in order
         _assert_holds_nothing(caught.value)
 
-    def test_each_query_is_charged(self, account: Account) -> None:
+    def test_query_charge(self, account: Account) -> None:
+        """Each query of mode 'query' is one entry of the ledger."""
         search = PrivateSearch(ROWS, epsilon=3, mode="query", ledger=account)
         search.search(QUERY)
         assert account.spent == pytest.approx(3)
@@ -317,18 +341,21 @@ class TestLedger:
         assert len(account.ledger.entries()) == 4
 
     @pytest.mark.parametrize("mode", ["query", "screening"])
-    def test_a_query_that_is_repeated_in_a_batch_is_charged_each_time(self, mode: str, account: Account) -> None:
+    def test_repeated_query(self, mode: str, account: Account) -> None:
+        """A query that is repeated in a batch is charged each time."""
         extra = {"threshold": 0.2, "refine": 0.5} if mode == "screening" else {}
         search = PrivateSearch(ROWS, epsilon=2, mode=mode, ledger=account, **extra)
         search.search_batch(np.stack([QUERY, QUERY, QUERY]))
         assert len(account.ledger.entries()) == 3
         assert account.spent == pytest.approx(6)
 
-    def test_screening_is_charged(self, account: Account) -> None:
+    def test_screening_charge(self, account: Account) -> None:
+        """Screening and refining together cost epsilon."""
         PrivateSearch(ROWS, epsilon=2, mode="screening", threshold=0.2, refine=0.5, ledger=account).search(QUERY)
         assert account.spent == pytest.approx(2)
 
-    def test_a_batch_over_the_limit_is_not_answered_and_not_charged(self, account: Account) -> None:
+    def test_batch_over_limit(self, account: Account) -> None:
+        """A batch over the limit is neither answered nor charged."""
         search = PrivateSearch(ROWS, epsilon=30, mode="query", ledger=account)
         search.search(QUERY)
         with pytest.raises(BudgetExceeded) as caught:
@@ -339,7 +366,8 @@ class TestLedger:
         _assert_holds_nothing(caught.value)
         assert len(search.search_batch(QUERIES[:2])) == 2
 
-    def test_a_store_that_fails_half_way_charges_nothing(self, account: Account) -> None:
+    def test_store_failure(self, account: Account) -> None:
+        """A store that fails at the second query of a batch costs nothing."""
         store = Memory()
         search = PrivateSearch(store, epsilon=1, mode="query", ledger=account, pin="scores")
         store.fails_at = 4  # two probes, the first query, the second
@@ -351,9 +379,8 @@ class TestLedger:
         search.search_batch(QUERIES)
         assert account.spent == pytest.approx(3)
 
-    def test_one_that_cannot_be_written_lets_nothing_out(
-        self, account: Account, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_commit_failure(self, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the charge cannot be written, nothing is released."""
         search = PrivateSearch(ROWS, epsilon=1, mode="query", ledger=account)
         order: list[Any] = []
 
@@ -366,7 +393,8 @@ class TestLedger:
         assert order == list(range(N))  # asked in the public order, not in that of the ranking
         _assert_holds_nothing(caught.value)
 
-    def test_a_where_that_fails_costs_nothing(self, account: Account) -> None:
+    def test_where_failure(self, account: Account) -> None:
+        """A filter that raises an error costs nothing."""
         search = PrivateSearch(ArrayStore(ROWS, IDS), epsilon=1, mode="query", ledger=account)
         seen: list[str] = []
 
@@ -380,7 +408,7 @@ class TestLedger:
         assert account.spent == 0
 
     @pytest.mark.parametrize("centroids", [True, False])
-    def test_a_record_that_changes_hands_is_not_charged(self, account: Account, centroids: bool) -> None:
+    def test_changed_identity(self, account: Account, centroids: bool) -> None:
         """The search says to the ledger that these are the same people, so it looks whether they are."""
         store, of = Memory(), dict(PEOPLE)
         search = PrivateSearch(
@@ -397,7 +425,7 @@ class TestLedger:
         assert len(account.ledger.entries()) == 2
 
     @pytest.mark.parametrize("centroids", [True, False])
-    def test_persons_who_join_and_grow_are_charged_to_the_same_name(self, account: Account, centroids: bool) -> None:
+    def test_growing_identities(self, account: Account, centroids: bool) -> None:
         """How many persons there are, and of how many records, is no part of what each is promised."""
         store, of = Memory(), dict(PEOPLE)
         options: dict[str, Any] = {"epsilon": 5, "delta": 1e-7, "identity_of": of, "centroids": centroids}
@@ -423,9 +451,8 @@ class TestLedger:
 
     @pytest.mark.parametrize("refine", [0.0, 0.5])
     @pytest.mark.parametrize("hidden", [True, False])
-    def test_what_lets_nothing_pass_releases_and_costs_nothing(
-        self, account: Account, refine: float, hidden: bool
-    ) -> None:
+    def test_empty_filter(self, account: Account, refine: float, hidden: bool) -> None:
+        """A filter that accepts no record releases nothing and costs nothing."""
         for options in ({"mode": "query"}, {"mode": "screening", "threshold": 0.3, "refine": refine}):
             search = PrivateSearch(ArrayStore(ROWS, IDS), epsilon=1, ledger=account, **options)  # type: ignore[arg-type]
             if hidden:
@@ -440,7 +467,7 @@ class TestLedger:
         index = PrivateSearch(ROWS, epsilon=1)
         assert index.search(QUERY, where=lambda _: False).guarantee == index.guarantee
 
-    def test_a_query_that_is_cancelled_is_charged(self, account: Account) -> None:
+    def test_cancelled_query(self, account: Account) -> None:
         """Documented: the thread goes on, and what it drew has been paid for."""
         store = Memory()
         search = PrivateSearch(store, epsilon=3, mode="query", ledger=account)
@@ -467,7 +494,8 @@ class TestLedger:
 
 
 class TestVersions:
-    def test_insert_and_delete_are_versions_charged_to_the_same_name(self, account: Account) -> None:
+    def test_insert_and_delete(self, account: Account) -> None:
+        """An insert and a delete make new versions, charged to the same name."""
         store = Memory()
         search = PrivateSearch(store, epsilon=20, mode="query", ledger=account)
         assert search.version == 0
@@ -481,7 +509,8 @@ class TestVersions:
         assert search.version == 3
         assert account.spent == pytest.approx(60)
 
-    def test_an_index_stays_as_it_was_until_it_is_refreshed(self) -> None:
+    def test_refresh(self) -> None:
+        """An index answers from the records it was made of until it is refreshed."""
         store = Memory()
         search = PrivateSearch(store, epsilon=300, max_epsilon=600)
         assert search.stale is False
@@ -494,7 +523,8 @@ class TestVersions:
         assert search.search(QUERY, 1).ids == ("new",)
         assert search.version == 2
 
-    def test_a_refused_refresh_leaves_it_stale_and_lets_the_vectors_go(self, account: Account) -> None:
+    def test_refresh_over_limit(self, account: Account) -> None:
+        """A refresh over the limit leaves the index stale, and drops the vectors."""
         pinned = PinnedStore(Memory(), pin="copy")
         search = PrivateSearch(pinned, epsilon=60, ledger=account)
         pinned.store.put("new", QUERY)  # type: ignore[attr-defined]
@@ -504,7 +534,8 @@ class TestVersions:
         assert pinned._snapshot is None
         assert len(search.search(QUERY, 2 * N)) == N
 
-    def test_another_search_of_the_same_pinned_store_does_not_make_it_fresh(self) -> None:
+    def test_shared_pinned_store(self) -> None:
+        """A search does not make another search of the same pinned store fresh."""
         pinned = PinnedStore(Memory(), pin="copy")
         index = PrivateSearch(pinned, epsilon=5)
         query = PrivateSearch(pinned, epsilon=5, mode="query", rng=1)
@@ -514,7 +545,8 @@ class TestVersions:
         assert index.stale is True
         assert query.stale is False
 
-    def test_the_vectors_of_an_index_are_let_go(self) -> None:
+    def test_vectors_dropped(self) -> None:
+        """An index that is made keeps no clean vector."""
         pinned = PinnedStore(Memory(), pin="copy")
         held = weakref.ref(pinned.take_snapshot().rows)  # type: ignore[arg-type]
         assert held() is not None
@@ -523,7 +555,8 @@ class TestVersions:
         assert held() is None
         assert search.search(QUERY, 3).version == 1
 
-    def test_query_mode_has_nothing_to_refresh(self) -> None:
+    def test_refresh_query_mode(self) -> None:
+        """Only an index is refreshed."""
         with pytest.raises(InvalidInput, match="Only an index with a store is refreshed"):
             searching("query").refresh()
 
@@ -541,7 +574,8 @@ class TestPostProcessing:
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     @pytest.mark.parametrize("ids", [["3"], [999], [3, 80], [None]])
-    def test_hide_knows_its_records(self, mode: str, ids: Any) -> None:
+    def test_hide_unknown(self, mode: str, ids: Any) -> None:
+        """An unknown id raises an error, and hides nothing."""
         extra = {"threshold": 0.3} if mode == "screening" else {}
         search = PrivateSearch(ROWS, epsilon=8, mode=mode, rng=1, **extra)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match=r"hide\(\) found no record .*; ids are those of 'ids'"):
@@ -557,7 +591,8 @@ class TestPostProcessing:
             searching("query").hide(ids)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-    def test_where_seeks_the_k_best_of_those_that_pass(self, mode: str) -> None:
+    def test_where(self, mode: str) -> None:
+        """A filter keeps the k best of the records that pass it."""
         options = {"refine": 0.5} if mode == "screening" else {}
         passing = set(IDS[::3])
         plain = searching(mode, **options).search(QUERY, N).ids
@@ -566,7 +601,8 @@ class TestPostProcessing:
         assert len(searching(mode, **options).search(QUERY, 4, where=lambda _: False)) == 0
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-    def test_threshold_cuts_released_scores(self, mode: str) -> None:
+    def test_threshold(self, mode: str) -> None:
+        """A threshold cuts released scores."""
         options = {"refine": 0.5} if mode == "screening" else {}
         plain = searching(mode, **options).search(QUERY, N)
         assert plain.noisy is not None
@@ -579,7 +615,7 @@ class TestPostProcessing:
             len(searching(mode, **options).search(QUERY, N, threshold=cut, where=lambda one: one == found.ids[1])) == 1
         )
 
-    def test_the_threshold_is_on_noisy_scores_and_not_on_true_ones(self) -> None:
+    def test_noisy_threshold(self) -> None:
         """At a small budget records of every true score pass: cutting before the release would leave only the best."""
         search = PrivateSearch(ROWS, epsilon=0.5, mode="query", rng=1)
         passed = [hits.ids for hits in search.search_batch(np.tile(QUERY, (40, 1)), N, threshold=0.5)]
@@ -587,13 +623,15 @@ class TestPostProcessing:
         assert counts.min() > 0
         assert CLEAN.min() < -0.3
 
-    def test_screening_alone_has_no_scores_to_cut(self, account: Account) -> None:
+    def test_screening_threshold(self, account: Account) -> None:
+        """Screening without refine has no scores that a threshold could cut."""
         search = PrivateSearch(ROWS, epsilon=1, mode="screening", threshold=0.2, ledger=account)
         with pytest.raises(InvalidInput, match="releases no scores that a threshold could cut"):
             search.search(QUERY, threshold=0.5)
         assert account.spent == 0
 
-    def test_facts_are_public_and_json(self, account: Account) -> None:
+    def test_facts(self, account: Account) -> None:
+        """The facts about a guarantee are public and fit into JSON."""
         search = PrivateSearch(ROWS, epsilon=3, mode="query", ledger=account)
         facts = json.loads(json.dumps(search.facts(search.search(QUERY))))
         assert facts == {
@@ -609,7 +647,8 @@ PEOPLE = {one: f"person {number // 4}" for number, one in enumerate(IDS)}
 
 class TestIdentities:
     @pytest.mark.parametrize("of", [PEOPLE, PEOPLE.__getitem__])
-    def test_all_records_of_a_person(self, of: Any) -> None:
+    def test_identities(self, of: Any) -> None:
+        """An identity protects all records of one person."""
         hits = searching("query", delta=1e-6, mechanism="gaussian", identity_of=of).search(QUERY, 3)
         labels = np.array([PEOPLE[one] for one in IDS])
         release = release_scores(
@@ -620,7 +659,8 @@ class TestIdentities:
         assert hits.ids == tuple(IDS[i] for i in release.top_k(3))
 
     @pytest.mark.parametrize("mode", ["query", "index"])
-    def test_centroids_are_identities(self, mode: str) -> None:
+    def test_centroids(self, mode: str) -> None:
+        """With centroids, hits are identities."""
         search = PrivateSearch(ArrayStore(ROWS, IDS), epsilon=300, mode=mode, rng=1, identity_of=PEOPLE, centroids=True)
         assert search.ids == tuple(sorted(set(PEOPLE.values())))
         unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
@@ -632,7 +672,8 @@ class TestIdentities:
         np.testing.assert_allclose(hits.noisy, [truth[one] for one in hits.ids], atol=0.15)
         assert hits.guarantee.adjacency.to_dict()["kind"] == "identity"
 
-    def test_asked_once_for_each_version(self) -> None:
+    def test_identity_function(self) -> None:
+        """A function of identities is called once per version."""
         asked: list[str] = []
         store = Memory()
         of = lambda one: asked.append(one) or PEOPLE.get(one, "new person")  # type: ignore[func-returns-value] # noqa: E731
@@ -644,7 +685,7 @@ class TestIdentities:
         search.search(QUERY)
         assert asked == [*IDS, *IDS, "new"]
 
-    def test_pure_noise_does_not_cover_several_records(self, account: Account) -> None:
+    def test_pure_noise_identities(self, account: Account) -> None:
         """Said at once where the store can be read, and at the first query where it could not be."""
         options: dict[str, Any] = {"epsilon": 1, "ledger": account, "identity_of": PEOPLE}
         for mode in (
@@ -664,7 +705,8 @@ class TestIdentities:
         PrivateSearch(ArrayStore(ROWS, IDS), **options, mode="screening", threshold=0.3, centroids=True)
 
     @pytest.mark.parametrize("centroids", [True, False])
-    def test_a_mapping_may_be_written_to(self, centroids: bool) -> None:
+    def test_identity_mapping(self, centroids: bool) -> None:
+        """A mapping of identities is read for each release."""
         of = dict(PEOPLE)
         search = searching("query", delta=1e-6, mechanism="gaussian", identity_of=of, centroids=centroids)
         assert search.search(QUERY).guarantee.adjacency.identities == 20  # type: ignore[union-attr]
@@ -676,7 +718,8 @@ class TestIdentities:
         assert len(search.ids) == (21 if centroids else N)
 
     @pytest.mark.parametrize("label", [[1, 2], None, 1.5])
-    def test_labels_that_are_none(self, label: Any) -> None:
+    def test_bad_labels(self, label: Any) -> None:
+        """Labels that cannot be compared raise an error."""
         with pytest.raises(InvalidInput, match=r"'labels' parameter|does not give the identity"):
             searching("query", identity_of=lambda one: [1] if one == IDS[0] else label).search(QUERY)
 
@@ -686,7 +729,7 @@ class TestIdentities:
             searching("query", identity_of=of).search(QUERY)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-    def test_records_that_cancel_out_are_answered_like_any_other(self, account: Account, mode: str) -> None:
+    def test_cancelling_records(self, account: Account, mode: str) -> None:
         """Their centroid is the first basis vector; an error would tell them from their neighbours."""
         rows = np.vstack([ROWS[:2], -ROWS[:2]])
         options: dict[str, Any] = {"threshold": 0.1} if mode == "screening" else {}
@@ -771,7 +814,8 @@ class TestBadInput:
         with pytest.raises(InvalidInput, match="query"):
             searching(mode).search_batch(query)
 
-    def test_one_query_is_not_a_batch(self) -> None:
+    def test_one_query(self) -> None:
+        """search() takes one query."""
         with pytest.raises(InvalidInput, match="search takes one query; search_batch takes several"):
             searching("query").search(QUERIES)
 
@@ -819,7 +863,8 @@ class TestBadInput:
 class TestTotal:
     """Without a ledger, an index and its refreshes stay within what the caller allowed."""
 
-    def test_one_index_unless_more_is_allowed(self) -> None:
+    def test_default_limit(self) -> None:
+        """Without max_epsilon one index is allowed."""
         store = Memory()
         search = PrivateSearch(store, epsilon=3)
         assert search.spent == 3
@@ -832,7 +877,8 @@ class TestTotal:
         assert (search.version, search.spent) == (1, 3)
         np.testing.assert_array_equal(search.search(QUERY, N).noisy, before.noisy)
 
-    def test_pure_indexes_add_up_to_the_limit_and_not_beyond(self) -> None:
+    def test_pure_limit(self) -> None:
+        """Pure indexes add up to the limit and not beyond."""
         search = PrivateSearch(Memory(), epsilon=3, max_epsilon=10)
         for total in (6, 9):
             search.refresh()
@@ -844,7 +890,8 @@ class TestTotal:
         assert search.spent == 9
 
     @pytest.mark.parametrize("options", [{"mechanism": "gaussian"}, {"reduction": "pca", "components": 3}], ids=str)
-    def test_gaussian_indexes_compose(self, options: dict[str, Any]) -> None:
+    def test_gaussian_limit(self, options: dict[str, Any]) -> None:
+        """Gaussian indexes compose within the limit."""
         search = PrivateSearch(Memory(), epsilon=1, delta=1e-6, max_epsilon=4, **options)
         assert search.spent <= 1.001
         search.refresh()
@@ -858,7 +905,7 @@ class TestTotal:
         assert 2 < made < 16
         assert search.spent <= 4
 
-    def test_the_mean_of_refreshes_is_bounded(self) -> None:
+    def test_mean_of_refreshes(self) -> None:
         """400 refreshes averaged to a correlation of 0.997 with the clean vectors; now there is one index."""
         search = PrivateSearch(ROWS, epsilon=4)
         seen = [search._search.index.release.vectors.copy()]  # type: ignore[union-attr]
@@ -868,7 +915,8 @@ class TestTotal:
                 seen.append(search._search.index.release.vectors.copy())  # type: ignore[union-attr]
         assert len(seen) == 1
 
-    def test_it_survives_a_restart_and_is_shared_by_processes(self, tmp_path: Path) -> None:
+    def test_shared_file(self, tmp_path: Path) -> None:
+        """The total in a file survives a restart, and processes share it."""
         options: dict[str, Any] = {"epsilon": 3, "max_epsilon": 9, "file": tmp_path / "index.npz"}
         one, other = (PrivateSearch(Memory(), **options) for _ in range(2))
         one.refresh()
@@ -884,7 +932,8 @@ class TestTotal:
         again.save(tmp_path / "copy.npz")
         assert PrivateSearch.load(tmp_path / "copy.npz").spent == PrivateSearch.load(options["file"]).spent == 9
 
-    def test_a_file_without_a_total_counts_its_own_index(self, tmp_path: Path) -> None:
+    def test_format_without_total(self, tmp_path: Path) -> None:
+        """A file without a total counts its own index."""
         path, beside = tmp_path / "index.npz", tmp_path / "index.ids.json"
         PrivateSearch(Memory(), epsilon=3, file=path)
         totals.locate_total(path).unlink()
@@ -901,7 +950,8 @@ class TestTotal:
         with pytest.raises(InvalidInput, match="does not hold the ids"):
             PrivateSearch.load(path)
 
-    def test_a_ledger_has_its_own_limit(self, account: Account, tmp_path: Path) -> None:
+    def test_ledger_limit(self, account: Account, tmp_path: Path) -> None:
+        """With a ledger, the ledger's limit counts."""
         path = tmp_path / "index.npz"
         search = PrivateSearch(Memory(), epsilon=3, ledger=account, file=path)
         search.refresh()
@@ -910,7 +960,8 @@ class TestTotal:
         with pytest.raises(BudgetExceeded):
             without.refresh()
 
-    def test_research_mode_counts_nothing(self) -> None:
+    def test_research_total(self) -> None:
+        """Research mode counts nothing."""
         search = PrivateSearch(ROWS, epsilon=3, rng=1)
         search.refresh()
         assert (search.spent, search.version) == (0, 2)
@@ -922,7 +973,8 @@ class TestTotal:
         with pytest.raises(InvalidInput, match="'max_epsilon'"):
             PrivateSearch(ROWS, epsilon=3, max_epsilon=limit)
 
-    def test_where_there_is_nothing_to_limit(self, account: Account) -> None:
+    def test_no_limit(self, account: Account) -> None:
+        """max_epsilon is for an index without a ledger."""
         for options in ({"ledger": account}, {"mode": "query", "ledger": account}, {"mode": "query", "rng": 1}):
             with pytest.raises(InvalidInput, match="'max_epsilon' is for an index without a ledger"):
                 PrivateSearch(ROWS, epsilon=3, max_epsilon=9, **options)
@@ -945,13 +997,15 @@ class TestFiles:
         with pytest.raises(InvalidInput, match="Only an index with a store is refreshed"):
             found.refresh()
 
-    def test_no_clean_vector_is_in_them(self, tmp_path: Path) -> None:
+    def test_no_clean_vector(self, tmp_path: Path) -> None:
+        """The files of an index hold no clean vector."""
         PrivateSearch(ArrayStore(ROWS, IDS), epsilon=9).save(tmp_path / "index.npz")
         content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
         clean = _pinned()
         assert not any(row.tobytes() in content for row in np.vstack([ROWS, clean]))
 
-    def test_a_file_is_made_once_and_then_read(self, tmp_path: Path, account: Account) -> None:
+    def test_file_once(self, tmp_path: Path, account: Account) -> None:
+        """The first search makes the file, and later ones read it at no cost."""
         path = tmp_path / "index.npz"
         options: dict[str, Any] = {"epsilon": 9, "ledger": account, "file": path}
         first = PrivateSearch(Memory(), **options)
@@ -977,7 +1031,8 @@ class TestFiles:
             ({"rng": 3}, "by the exact sampler, and another was asked for"),
         ],
     )
-    def test_a_file_of_something_else(self, tmp_path: Path, other: dict[str, Any], says: str) -> None:
+    def test_other_request(self, tmp_path: Path, other: dict[str, Any], says: str) -> None:
+        """A saved index that does not match the request raises an error."""
         path = tmp_path / "index.npz"
         PrivateSearch(ROWS, epsilon=9, file=path)
         before = path.read_bytes()
@@ -986,12 +1041,14 @@ class TestFiles:
             PrivateSearch(store, **({"epsilon": 9, "file": path} | other))
         assert path.read_bytes() == before
 
-    def test_a_research_index_is_not_taken_for_a_private_one(self, tmp_path: Path) -> None:
+    def test_research_index(self, tmp_path: Path) -> None:
+        """A research index is not loaded as a private one."""
         PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz", rng=1)
         with pytest.raises(InvalidInput, match="by the research sampler, and another was asked for"):
             PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz")
 
-    def test_centroids_are_another_index(self, tmp_path: Path) -> None:
+    def test_other_adjacency(self, tmp_path: Path) -> None:
+        """An index of records is not loaded as one of centroids."""
         store = ArrayStore(ROWS, IDS)
         PrivateSearch(store, epsilon=9, file=tmp_path / "index.npz", identity_of=PEOPLE)
         with pytest.raises(InvalidInput, match="for another adjacency"):
@@ -1017,7 +1074,8 @@ class TestFiles:
                 PrivateSearch(ROWS, epsilon=9, file=path, ledger=account)
         assert account.spent == 0
 
-    def test_the_ids_of_another_index(self, tmp_path: Path) -> None:
+    def test_foreign_ids(self, tmp_path: Path) -> None:
+        """The ids of another index raise an error."""
         for name in ("one", "two"):
             PrivateSearch(ROWS, epsilon=9, file=tmp_path / f"{name}.npz")
         (tmp_path / "one.ids.json").write_bytes((tmp_path / "two.ids.json").read_bytes())
@@ -1032,12 +1090,14 @@ class TestFiles:
         with pytest.raises(InvalidInput, match="does not hold the ids of the index"):
             PrivateSearch.load(tmp_path / "index.npz")
 
-    def test_a_release_of_another_kind(self, tmp_path: Path) -> None:
+    def test_other_release(self, tmp_path: Path) -> None:
+        """A release of another kind is no index."""
         release_scores(ROWS, QUERY, epsilon=1, mechanism="staircase").save(tmp_path / "scores.npz")
         with pytest.raises(InvalidInput, match="holds a scores release and no index"):
             PrivateSearch.load(tmp_path / "scores.npz")
 
-    def test_what_cannot_be_kept_is_not_paid_for(self, tmp_path: Path, account: Account) -> None:
+    def test_unsavable(self, tmp_path: Path, account: Account) -> None:
+        """An index that cannot be saved is not charged."""
         with pytest.raises(FileError, match="there is no folder"):
             PrivateSearch(ROWS, epsilon=9, ledger=account, file=tmp_path / "no" / "index.npz")
         odd = ArrayStore(ROWS, [(number,) for number in range(N)])
@@ -1046,7 +1106,8 @@ class TestFiles:
         assert account.spent == 0
         assert [path.name for path in tmp_path.iterdir() if path.suffix != ".db"] == []
 
-    def test_what_cannot_be_written_is_not_paid_for(self, tmp_path: Path, account: Account) -> None:
+    def test_unwritable(self, tmp_path: Path, account: Account) -> None:
+        """An index whose files cannot be written is not charged."""
         (tmp_path / "a.ids.json").mkdir()
         (tmp_path / "b.npz").mkdir()
         for name in ("a.npz", "b.npz", "x" * 300 + ".npz", "y" * 235 + ".npz", "no\0name"):
@@ -1059,9 +1120,8 @@ class TestFiles:
         assert account.spent == 0
         assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".db") == ["a.ids.json", "b.npz"]
 
-    def test_what_was_paid_for_and_not_written_is_kept(
-        self, tmp_path: Path, account: Account, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_unsaved_index(self, tmp_path: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An index that was charged and could not be written is in the error, and can be saved."""
         path = tmp_path / "index.npz"
 
         def fail(*_: Any) -> None:
@@ -1092,7 +1152,8 @@ class TestFiles:
         search.save(path)
         assert PrivateSearch.load(path).version == 2
 
-    def test_refreshing_writes_the_file(self, tmp_path: Path, account: Account) -> None:
+    def test_refresh_file(self, tmp_path: Path, account: Account) -> None:
+        """A refresh writes the file."""
         store = Memory()
         options: dict[str, Any] = {"epsilon": 9, "ledger": account, "file": tmp_path / "index.npz"}
         search = PrivateSearch(store, **options)
@@ -1104,7 +1165,8 @@ class TestFiles:
         again.refresh()
         assert PrivateSearch.load(tmp_path / "index.npz").version == 3
 
-    def test_what_is_hidden_stays_hidden(self, tmp_path: Path) -> None:
+    def test_hidden_file(self, tmp_path: Path) -> None:
+        """Hidden records stay hidden in the file and in copies of it."""
         options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz", "max_epsilon": 18}
         one, other = (PrivateSearch(ArrayStore(ROWS, IDS), **options) for _ in range(2))
         before = (tmp_path / "index.npz").read_bytes()
@@ -1123,7 +1185,8 @@ class TestFiles:
         copied.save(tmp_path / "copy.npz")
         assert IDS[7] not in PrivateSearch.load(tmp_path / "copy.npz").search(QUERY, N).ids
 
-    def test_an_index_for_smaller_identities_is_not_taken(self, tmp_path: Path) -> None:
+    def test_smaller_identities(self, tmp_path: Path) -> None:
+        """An index that protects smaller identities is not loaded."""
         options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz"}
         PrivateSearch(ROWS, identity_of=lambda one: one // 2, **options)
         for of in (lambda one: one % 2, lambda one: one, lambda one: min(one // 2, 30)):
@@ -1131,7 +1194,8 @@ class TestFiles:
                 PrivateSearch(ROWS, identity_of=of, **options)
         assert PrivateSearch(ROWS, identity_of=lambda one: one // 2, **options).stale is None
 
-    def test_persons_who_grow_beyond_a_saved_index(self, tmp_path: Path) -> None:
+    def test_outgrown_index(self, tmp_path: Path) -> None:
+        """A person with more records than the index protects raises an error."""
         store = Memory()
         options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz"}
         PrivateSearch(store, identity_of=PEOPLE, **options)
@@ -1144,7 +1208,8 @@ class TestFiles:
         with pytest.raises(StoreError, match="failed while giving its state"):
             PrivateSearch(broken, identity_of=PEOPLE, **options)
 
-    def test_centroids_of_others(self, tmp_path: Path) -> None:
+    def test_other_identities(self, tmp_path: Path) -> None:
+        """Centroids of other identities raise an error."""
         options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz", "centroids": True}
         PrivateSearch(ArrayStore(ROWS, IDS), identity_of=PEOPLE, **options)
         assert PrivateSearch(ArrayStore(ROWS, IDS), identity_of=PEOPLE, **options).stale is None
@@ -1152,7 +1217,8 @@ class TestFiles:
         with pytest.raises(InvalidInput, match="names none of these records"):
             PrivateSearch(ArrayStore(ROWS, IDS), identity_of=str.upper, **options)
 
-    def test_an_index_of_other_records(self, tmp_path: Path) -> None:
+    def test_other_records(self, tmp_path: Path) -> None:
+        """An index of other records raises an error."""
         path = tmp_path / "index.npz"
         PrivateSearch(ROWS, epsilon=9, file=path)
         with pytest.raises(InvalidInput, match="an index of 80 numbered rows, and now there are 5"):
@@ -1162,7 +1228,8 @@ class TestFiles:
         longer = PrivateSearch(np.vstack([ROWS, ROWS]), epsilon=9, file=path)  # appended to
         assert (longer.stale, len(longer.ids)) == (True, N)
 
-    def test_records_that_come_and_go_between_two_starts(self, tmp_path: Path) -> None:
+    def test_stale_on_start(self, tmp_path: Path) -> None:
+        """Records that come and go between two starts make the index stale."""
         options: dict[str, Any] = {"epsilon": 9, "file": tmp_path / "index.npz", "max_epsilon": 18}
         store = Memory()
         PrivateSearch(store, **options)
@@ -1182,7 +1249,8 @@ class TestFiles:
         found.refresh()
         assert found.stale is False
 
-    def test_an_index_is_opened_with_the_ledger_that_paid(self, tmp_path: Path, account: Account) -> None:
+    def test_ledger_of_index(self, tmp_path: Path, account: Account) -> None:
+        """An index is opened with the ledger that was charged, or without one."""
         unpaid, paid = tmp_path / "unpaid.npz", tmp_path / "paid.npz"
         PrivateSearch(ROWS, epsilon=9, file=unpaid)
         PrivateSearch(ROWS, epsilon=9, file=paid, ledger=account)
@@ -1208,14 +1276,16 @@ class TestFiles:
             {"paid": {"x": 1}}, {"paid": "x"}, {"format": 1},
         ],
     )  # fmt: skip
-    def test_ids_are_bound_to_their_index(self, tmp_path: Path, change: dict[str, Any]) -> None:
+    def test_edited_ids(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        """An edited file of ids raises an error."""
         PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz")
         beside = tmp_path / "index.ids.json"
         beside.write_text(json.dumps(json.loads(beside.read_text()) | change))
         with pytest.raises(InvalidInput, match=r"index\.ids\.json does not hold the ids of the index"):
             PrivateSearch.load(tmp_path / "index.npz")
 
-    def test_ids_that_repeat_are_refused_even_where_the_hash_is_theirs(self, tmp_path: Path) -> None:
+    def test_repeated_ids(self, tmp_path: Path) -> None:
+        """Repeated ids raise an error, also with the right hash."""
         path = tmp_path / "index.npz"
         PrivateSearch(ROWS, epsilon=9, file=path)
         saved = index_files.read_index(path)
@@ -1226,13 +1296,15 @@ class TestFiles:
             with pytest.raises(InvalidInput, match="does not hold the ids of the index"):
                 PrivateSearch.load(path)
 
-    def test_only_an_index_is_saved(self, tmp_path: Path) -> None:
+    def test_save_query_mode(self, tmp_path: Path) -> None:
+        """Only an index is saved."""
         with pytest.raises(InvalidInput, match="Only an index is saved"):
             searching("query").save(tmp_path / "x.npz")
         with pytest.raises(InvalidInput, match="each query has its own guarantee"):
             _ = searching("query").guarantee
 
-    def test_numbers_stay_numbers(self, tmp_path: Path) -> None:
+    def test_numbers_as_ids(self, tmp_path: Path) -> None:
+        """Ids that are numbers stay numbers in the files."""
         ids: list[Any] = [*range(N - 1), "last"]
         PrivateSearch(ArrayStore(ROWS, ids), epsilon=9, file=tmp_path / "index.npz")
         assert PrivateSearch.load(tmp_path / "index.npz").ids == tuple(ids)
@@ -1265,7 +1337,7 @@ def _behind(held: dict[str, Any]) -> list[Any]:
 
 
 class TestNothingElseLeaves:
-    def test_the_check_would_find_something(self) -> None:
+    def test_near_miss(self) -> None:
         """The same search with frames left on: the check must fail on it."""
         search = PrivateSearch(ROWS, epsilon=1, mode="query", rng=1)
         wrong: Any = type("Wrong", (), {"k": "no number", "threshold": None, "accepts_all": True})()
@@ -1275,9 +1347,11 @@ class TestNothingElseLeaves:
             _assert_holds_nothing(caught.value)
 
     def test_not_pickled(self) -> None:
+        """Neither a search nor the object inside it is pickled."""
         for search in (searching("index"), searching("query")):
-            with pytest.raises(InvalidInput, match="is not pickled; save"):
-                pickle.dumps(search)
+            for one in (search, search._search):
+                with pytest.raises(InvalidInput, match="is not pickled; save"):
+                    pickle.dumps(one)
 
     def test_repr_says_no_number(self) -> None:
         search = searching("query")
@@ -1287,14 +1361,17 @@ class TestNothingElseLeaves:
     @pytest.mark.parametrize(
         "options", [{"epsilon": 0}, {"mode": 5}, {"file": 5}, {"check_every": -1}, {"epsilon": 1e9}]
     )
-    def test_repr_of_one_that_was_refused(self, options: dict[str, Any]) -> None:
+    def test_failed_repr(self, options: dict[str, Any]) -> None:
+        """An object whose constructor failed has a repr."""
         search = PrivateSearch.__new__(PrivateSearch)
         assert repr(search) == "<PrivateSearch of nothing yet: mode None, version 0>"
         with contextlib.suppress(InvalidInput):
             search.__init__(Memory(), **({"epsilon": 1, "mode": "query", "rng": 1} | options))  # type: ignore[misc]
         assert repr(search).startswith("<PrivateSearch of ")
 
-    def test_a_store_is_known_without_reading_it(self) -> None:
+    def test_lazy_store(self) -> None:
+        """A store is recognised without reading it."""
+
         class Costly(Memory):
             @property
             def dimension(self) -> int:  # type: ignore[override]
@@ -1320,7 +1397,8 @@ class TestNothingElseLeaves:
         ],
     )
     @pytest.mark.parametrize("fault", ["convention", "twice", "nan", "lost"])
-    def test_errors_hold_nothing(self, ask: Callable[[PrivateSearch], Any], fault: str, account: Account) -> None:
+    def test_query_errors(self, ask: Callable[[PrivateSearch], Any], fault: str, account: Account) -> None:
+        """The errors of a query hold no clean score."""
         store = Memory()
         if fault == "convention":
             store.convention = Convention.SQUARED_L2
@@ -1336,7 +1414,8 @@ class TestNothingElseLeaves:
         _assert_holds_nothing(caught.value)
         assert account.spent == 0
 
-    def test_an_index_s_errors_hold_nothing(self) -> None:
+    def test_index_errors(self) -> None:
+        """The errors of an index hold no clean vector."""
         store = Memory()
         store.convention = Convention.SQUARED_L2
         with pytest.raises(StoreError) as caught:
@@ -1350,7 +1429,9 @@ class TestNothingElseLeaves:
         _assert_holds_nothing(caught.value)
         assert search.search(QUERY, 3).version == 1  # the old one answers on
 
-    def test_a_dimension_that_cannot_be_told(self) -> None:
+    def test_failing_dimension(self) -> None:
+        """A store that fails to give its dimension raises a StoreError."""
+
         class Broken(Memory):
             @property
             def dimension(self) -> int:  # type: ignore[override]
@@ -1378,7 +1459,7 @@ class TestAtTheSameTime:
         assert {hits.version for hits in found} == {1}
         assert account.spent == pytest.approx(12)
 
-    def test_an_index_is_exchanged_as_a_whole(self) -> None:
+    def test_atomic_refresh(self) -> None:
         """While others search, refreshes change the number of records: ids always are those of the index."""
         store = Memory()
         search = PrivateSearch(store, epsilon=500, max_epsilon=1e6)
@@ -1403,7 +1484,8 @@ class TestAtTheSameTime:
         assert wrong == []
         assert search.version == 16
 
-    def test_of_several_that_start_with_one_file_one_pays(self, tmp_path: Path, account: Account) -> None:
+    def test_concurrent_start(self, tmp_path: Path, account: Account) -> None:
+        """Of several searches that start with one file, one is charged."""
         found: list[PrivateSearch] = []
         options: dict[str, Any] = {"epsilon": 9, "ledger": account, "file": tmp_path / "index.npz"}
         threads = [threading.Thread(target=lambda: found.append(PrivateSearch(Memory(), **options))) for _ in range(6)]
@@ -1419,7 +1501,7 @@ class TestAtTheSameTime:
         }  # fmt: skip
 
     @pytest.mark.skipif(sys.platform == "win32", reason="there is no such lock")
-    def test_another_process_waits_for_the_file(self, tmp_path: Path) -> None:
+    def test_process_waits(self, tmp_path: Path) -> None:
         """It is started while the lock is held and no file is there; it finds the one that was made meanwhile."""
         path = tmp_path / "index.npz"
         code = (
@@ -1439,7 +1521,8 @@ class TestAtTheSameTime:
         assert other.communicate(timeout=60)[0] == "7\n"
         assert other.returncode == 0
 
-    def test_where_no_lock_can_be_made_an_index_that_is_there_is_read(self, tmp_path: Path, account: Account) -> None:
+    def test_no_lock_file(self, tmp_path: Path, account: Account) -> None:
+        """Where no lock file can be made, an existing index is read and none is made."""
         PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz")
         for name in ("index", "other"):
             (tmp_path / f".{name}.npz.lock").mkdir()

@@ -18,6 +18,7 @@ import pytest
 
 from scoreshield._locks import ThreadLock
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, ScoreShieldError
+from scoreshield.privacy.adjacency import Replacement
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.releases import pipeline
 from scoreshield.search import IndexNotSaved, PrivateSearch, index_files, totals
@@ -98,7 +99,7 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
 
 
 class TestIndexesThatWereNotSaved:
-    def test_they_are_counted_beside_those_of_another_process(self, file: Path) -> None:
+    def test_two_processes(self, file: Path) -> None:
         """Two counts that each held an index of their own were joined by the larger: 7 indexes for the price of 4."""
         one, other = (make(file, max_epsilon=20) for _ in range(2))
         seen = {vectors(one)}
@@ -121,7 +122,8 @@ class TestIndexesThatWereNotSaved:
                 search.refresh()
         assert one.spent == 20
 
-    def test_a_restart_remembers_them(self, file: Path) -> None:
+    def test_restart(self, file: Path) -> None:
+        """A restart counts an index that could not be saved."""
         search = make(file, max_epsilon=15)
         with full_disk(), pytest.raises(IndexNotSaved):
             search.refresh()
@@ -131,7 +133,8 @@ class TestIndexesThatWereNotSaved:
         with pytest.raises(BudgetExceeded):
             again.refresh()
 
-    def test_the_first_index_too(self, file: Path) -> None:
+    def test_first_index(self, file: Path) -> None:
+        """The first index counts too, where it could not be saved."""
         with full_disk(), pytest.raises(IndexNotSaved) as caught:
             make(file)
         with pytest.raises(BudgetExceeded, match=r"by the indexes that are counted in .*index\.total\.json\. Give"):
@@ -142,7 +145,8 @@ class TestIndexesThatWereNotSaved:
         assert vectors(make(file)) == vectors(lost)
         assert make(file).spent == PrivateSearch.load(file).spent == 10
 
-    def test_of_a_process_that_died(self, file: Path) -> None:
+    def test_dead_process(self, file: Path) -> None:
+        """The index of a process that died counts."""
         make(file, max_epsilon=10)
         code = (
             "import os, sys, pickle; from scoreshield.search import PrivateSearch; from scoreshield.stores import "
@@ -157,7 +161,8 @@ class TestIndexesThatWereNotSaved:
         with pytest.raises(BudgetExceeded):
             again.refresh()
 
-    def test_a_ledger_counts_them_once_each(self, file: Path, account: Account) -> None:
+    def test_ledger_count(self, file: Path, account: Account) -> None:
+        """A ledger counts each of them once."""
         search = make(file, ledger=account)
         with full_disk(), pytest.raises(IndexNotSaved) as caught:
             search.refresh()
@@ -167,7 +172,8 @@ class TestIndexesThatWereNotSaved:
         assert vectors(again) == vectors(search)
         assert again.spent == account.spent == pytest.approx(10)
 
-    def test_saving_one_later_loses_nothing_that_was_hidden_or_counted(self, file: Path) -> None:
+    def test_late_save(self, file: Path) -> None:
+        """A late save keeps all counts and hidden records."""
         one, other = (make(file, max_epsilon=15) for _ in range(2))
         with full_disk(), pytest.raises(IndexNotSaved) as caught:
             one.refresh()
@@ -181,9 +187,8 @@ class TestIndexesThatWereNotSaved:
 
 
 class TestCountOnDisk:
-    def test_nothing_is_drawn_or_charged_where_it_cannot_be_written(
-        self, file: Path, account: Account, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_full_disk(self, file: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the count cannot be written, nothing is drawn or charged."""
         searches = make(file, ledger=account), make(file.with_name("other.npz"), max_epsilon=100)
         before = [vectors(search) for search in searches]
 
@@ -206,7 +211,8 @@ class TestCountOnDisk:
         searches[1].refresh()
         assert searches[1].spent == 10
 
-    def test_it_is_there_before_the_noise(self, file: Path) -> None:
+    def test_before_noise(self, file: Path) -> None:
+        """The count is on disk before the noise is drawn."""
         counted: list[int] = []
         search = make(file, max_epsilon=20, progress=lambda *_: counted.append(len(totals.read_total(file))))
         search.refresh()
@@ -219,7 +225,8 @@ class TestCountOnDisk:
             '{"format": 1, "charged": [[{}, ["a"]]]}', '{"format": 1, "charged": [["x"]]}', "cut", "letters", "twice",
         ],
     )  # fmt: skip
-    def test_a_damaged_one_is_never_taken_for_nothing(self, file: Path, content: str) -> None:
+    def test_damaged_count(self, file: Path, content: str) -> None:
+        """A damaged count raises an error, and is never read as zero."""
         search = make(file, max_epsilon=20)
         total = totals.locate_total(file)
         facts = json.loads(total.read_text())
@@ -236,7 +243,8 @@ class TestCountOnDisk:
             assert "\n" not in str(caught.value)
         assert (search.version, search.spent) == (1, 5)
 
-    def test_files_that_are_copied_without_it(self, file: Path) -> None:
+    def test_copy_without_count(self, file: Path) -> None:
+        """Files that are copied without the count keep their own charges."""
         search = make(file, max_epsilon=10)
         search.refresh()
         totals.locate_total(file).unlink()
@@ -245,7 +253,8 @@ class TestCountOnDisk:
         with pytest.raises(BudgetExceeded):
             again.refresh()
 
-    def test_an_index_that_was_removed_stays_counted(self, file: Path) -> None:
+    def test_removed_index(self, file: Path) -> None:
+        """An index whose file was removed stays counted."""
         make(file)
         file.unlink()
         with pytest.raises(BudgetExceeded):
@@ -276,7 +285,8 @@ class TestCountOnDisk:
             with pytest.raises(InvalidInput, match="does not hold the ids"):
                 PrivateSearch.load(file)
 
-    def test_saving_over_another_index_adds_up_and_over_its_own_does_not(self, file: Path) -> None:
+    def test_save_over(self, file: Path) -> None:
+        """Saving over another index adds its count, and over the same index does not."""
         one, other = make(max_epsilon=10), make(max_epsilon=10)
         for _ in range(3):
             one.save(file)
@@ -287,7 +297,8 @@ class TestCountOnDisk:
         one.save(file)
         assert PrivateSearch.load(file).spent == 15
 
-    def test_each_search_has_its_own_limit_on_one_count(self, file: Path) -> None:
+    def test_own_limits(self, file: Path) -> None:
+        """Each search has its own limit on one count."""
         small, large = make(file, max_epsilon=10), make(file, max_epsilon=20)
         large.refresh()
         with pytest.raises(BudgetExceeded):
@@ -296,13 +307,15 @@ class TestCountOnDisk:
         large.refresh()
         assert large.spent == 20
 
-    def test_research_mode_writes_none(self, file: Path) -> None:
+    def test_research_file(self, file: Path) -> None:
+        """Research mode writes no count."""
         search = make(file, rng=1)
         search.refresh()
         assert search.spent == PrivateSearch.load(file).spent == 0
         assert not totals.locate_total(file).exists()
 
-    def test_another_contract_counts_too(self, file: Path) -> None:
+    def test_other_contract(self, file: Path) -> None:
+        """An index of another contract counts too."""
         with full_disk(), pytest.raises(IndexNotSaved):
             make(file, mechanism="gaussian", delta=1e-6)
         with pytest.raises(BudgetExceeded):
@@ -310,7 +323,8 @@ class TestCountOnDisk:
         both = make(file, mechanism="gaussian", delta=1e-6, max_epsilon=10)
         assert 5 < both.spent < 10
 
-    def test_a_relative_file_stays_where_it_was(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_relative_file(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A relative path means the same file after a change of the working directory."""
         monkeypatch.chdir(file.parent)
         search = make(Path(file.name), max_epsilon=10)
         (file.parent / "elsewhere").mkdir()
@@ -320,7 +334,7 @@ class TestCountOnDisk:
         assert make(file).spent == 10
         assert list(Path.cwd().iterdir()) == []
 
-    def test_a_link_to_the_files_has_no_count_of_its_own(self, file: Path) -> None:
+    def test_links(self, file: Path) -> None:
         """Each name had a count, and each search could spend the whole limit."""
         make(file, max_epsilon=10)
         (file.parent / "elsewhere").mkdir()
@@ -336,7 +350,7 @@ class TestCountOnDisk:
                 make(name, max_epsilon=10).refresh()
 
     @pytest.mark.parametrize("ending", ["", ".x", ".NPZ"])
-    def test_files_that_share_a_count_share_a_lock(self, file: Path, ending: str) -> None:
+    def test_shared_lock(self, file: Path, ending: str) -> None:
         """The ids and the count go by the name without its ending; two processes lost counts of each other."""
         with (
             index_files.lock_index(file),
@@ -345,7 +359,8 @@ class TestCountOnDisk:
         ):
             pass
 
-    def test_without_the_lock_nothing_is_written(self, file: Path) -> None:
+    def test_missing_lock(self, file: Path) -> None:
+        """Without the lock nothing is written."""
         search = make(file, max_epsilon=20)
         (file.parent / ".index.npz.lock").mkdir()
         for action in (search.refresh, lambda: search.save(file), lambda: search.hide(IDS[:1])):
@@ -356,7 +371,8 @@ class TestCountOnDisk:
 
 @forks
 class TestForks:
-    def test_a_total_in_memory_is_spent_by_one_process(self) -> None:
+    def test_memory_total(self) -> None:
+        """A total in memory is spent by one process."""
         search = make(max_epsilon=10)
         says = in_a_fork(search.refresh)
         assert says.startswith("This search was made in another process and keeps its total in memory: refresh it ther")
@@ -367,12 +383,14 @@ class TestForks:
         search = make()
         assert in_a_fork(lambda: search.search(ROWS[3], 5).ids) == search.search(ROWS[3], 5).ids
 
-    def test_a_process_id_that_is_given_out_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reused_process_id(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process id that is used again does not hide a fork."""
         monkeypatch.setattr(os, "getpid", lambda: 4711)
         search = make(max_epsilon=10)
         assert "made in another process" in in_a_fork(search.refresh)
 
-    def test_a_file_or_a_ledger_is_shared(self, file: Path, account: Account) -> None:
+    def test_shared_totals(self, file: Path, account: Account) -> None:
+        """A fork may refresh an index with a file or a ledger."""
         search = make(file, max_epsilon=10)
         assert in_a_fork(lambda: (search.refresh(), search.spent)[1]) == 10
         with pytest.raises(BudgetExceeded):
@@ -383,7 +401,7 @@ class TestForks:
         assert in_a_fork(make(rng=1).refresh) is None  # research mode counts nothing
 
     @pytest.mark.parametrize("is_in_file", [False, True])
-    def test_a_fork_in_the_middle_makes_one_index(self, file: Path, is_in_file: bool) -> None:
+    def test_fork_while_drawing(self, file: Path, is_in_file: bool) -> None:
         """The child of a callback cannot go on: noise of its own would be a second index for one charge."""
         children: list[tuple[int, int]] = []
 
@@ -414,9 +432,7 @@ class TestForks:
         assert not list(file.parent.glob(".*"))
 
     @pytest.mark.parametrize("mode", ["index", "query"])
-    def test_a_fork_before_the_charge_is_not_charged(
-        self, file: Path, account: Account, mode: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_fork_before_charge(self, file: Path, account: Account, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A signal handler or a store's own code may fork; what the child would pay for, it would not get."""
         children: list[int] = []
         reserve = pipeline.reserve
@@ -443,7 +459,8 @@ class TestForks:
         if mode == "index":
             assert len(totals.read_total(file)) == 1
 
-    def test_a_lock_that_another_thread_of_the_parent_holds_is_free(self) -> None:
+    def test_lock_after_fork(self) -> None:
+        """A lock that another thread of the parent holds is free in the fork."""
         lock, held, done = ThreadLock(), threading.Event(), threading.Event()
 
         def work() -> None:
@@ -505,7 +522,8 @@ class TestCallbacks:
         assert isinstance(in_a_thread(search.refresh), InvalidInput)
         assert search.spent == 10  # it was counted, and failed
 
-    def test_what_needs_no_lock_is_allowed(self, file: Path) -> None:
+    def test_allowed_callbacks(self, file: Path) -> None:
+        """A callback may search, and read the total."""
         found: list[Any] = []
 
         def progress(*_: Any) -> None:
@@ -518,7 +536,9 @@ class TestCallbacks:
         assert in_a_thread(search.refresh) is None
         assert found == [(1, 10, False)]
 
-    def test_of_a_store_that_searches_itself(self, account: Account) -> None:
+    def test_recursive_store(self, account: Account) -> None:
+        """A store that searches itself raises an error and costs nothing."""
+
         class Curious(ArrayStore):
             def state(self) -> Any:
                 if search is not None:
@@ -530,7 +550,7 @@ class TestCallbacks:
         assert isinstance(in_a_thread(lambda: search.search(ROWS[0], 3)), ScoreShieldError)
         assert account.spent == 0
 
-    def test_an_index_that_is_not_made_yet_answers_nothing(self) -> None:
+    def test_unfinished_index(self) -> None:
         """Its mechanism could release scores too, and nothing would be charged for them."""
         said: list[str] = []
 
@@ -557,7 +577,8 @@ class TestCallbacks:
         assert order == ["first", "second"]
 
 
-def test_joined_counts_lose_no_index_and_count_none_twice() -> None:
+def test_merge() -> None:
+    """Merged counts lose no index, and count none twice."""
     guarantee = make().guarantee
     shared = totals.IndexTotal(100, 0, {})
     shared.merge(shared.include(guarantee))
@@ -567,3 +588,33 @@ def test_joined_counts_lose_no_index_and_count_none_twice() -> None:
     one.merge(other.charges)
     one.merge(other.charges)
     assert (shared.spent, other.spent, one.spent) == (5, 10, 15)
+
+
+def test_account(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserving writes nothing. Committing writes the count, and then charges the ledger."""
+    order: list[str] = []
+
+    class Book:
+        dataset = "people"
+
+        def reserve(self, *_: Any, **__: Any) -> Book:
+            order.append("reserve")
+            return self
+
+        def commit(self) -> list[Any]:
+            order.append("commit")
+            return ["entry"]
+
+    search = make()
+    write = totals.write_total
+    monkeypatch.setattr(totals, "write_total", lambda *args: (order.append("write"), write(*args)))
+    total = totals.IndexTotal(5, 0, {})
+    account = totals.IndexAccount(total, Book(), file)
+    pending = account.reserve([search.guarantee], adjacency=Replacement(), same_people=True)
+    assert (order, total.charges, account.entries) == (["reserve"], {}, ())
+    pending.commit()
+    assert (order, account.entries) == (["reserve", "write", "commit"], ["entry"])
+    assert total.spent == 5
+    assert totals.read_total(file) == total.charges
+    with pytest.raises(BudgetExceeded):
+        totals.IndexAccount(total, None, file).reserve([search.guarantee], adjacency=Replacement())

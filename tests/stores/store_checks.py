@@ -69,19 +69,19 @@ def arrays_behind(error: BaseException | None) -> list[str]:
 
 
 class StoreChecks:
-    """The conformance tests. A subclass says:
+    """The conformance tests of an adapter.
 
-    Attributes
-    ----------
-    ids : N of them, in the order in which they are put, which is not their sorted order; ``new`` is one more.
-    any_length : whether vectors need not be of unit length.
-    holds : what the store itself lets in: "nan", "zero", "twice" (an id), "lengths" (different ones).
-    takes_zero : the pins under which a zero vector is taken as the first basis vector; under others the store cannot
-        score one, and is refused before anything is charged.
-    scores_zero : whether the store gives a zero vector the cosine 0, which nobody can tell without the vectors.
-    failures : the names that :meth:`failing` takes.
-    sees_updates : whether ``state`` sees a vector replaced under its id; otherwise the adapter has ``mark_changed()``.
-    secrets : texts, such as passwords, that may not be in any message.
+    Attributes:
+        ids: N of them, in the order in which they are put, which is not their sorted order.
+        new: One more id.
+        any_length: Whether vectors may have any length.
+        holds: What the store itself accepts: "nan", "zero", "twice" (an id), "lengths" (different ones).
+        takes_zero: The pins under which a zero vector is scored as the first basis vector. Under others the store
+            cannot score one, and raises an error before anything is charged.
+        scores_zero: Whether the store gives a zero vector the cosine 0, which is not detected without the vectors.
+        failures: The names that :meth:`failing` takes.
+        sees_updates: Whether ``state`` detects a vector replaced under its id; otherwise ``mark_changed()`` reports it.
+        secrets: Texts, such as passwords, that no message may hold.
     """
 
     ids: ClassVar[Sequence[Any]] = tuple(int(i) for i in np.random.default_rng(1).permutation(np.arange(1, N + 1)))
@@ -178,7 +178,8 @@ class StoreChecks:
             assert records.vectors.dtype.kind == "f"
             np.testing.assert_allclose(unit(records.vectors), unit(rows), atol=self.tolerance)
 
-    def test_own_scores_are_all_cosines_in_a_fixed_order(self) -> None:
+    def test_scores(self) -> None:
+        """The store's own scores are all cosines, in a fixed order."""
         store, query = self.filled(), the_query()
         ids, rows = self.in_order()
         for probe in (query, -query):  # the order of the one by merit is the other's reversed
@@ -261,7 +262,8 @@ class StoreChecks:
         }
         self.assert_refused(account, ask, says[kind])
 
-    def test_size_changes_between_two_calls(self, tmp_path: Path) -> None:
+    def test_size_changes(self, tmp_path: Path) -> None:
+        """A change of the size between two calls raises an error or makes a version."""
         account, store = self.account(tmp_path), self.filled()
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores", check_every=3600)
         search.search(the_query())
@@ -274,7 +276,8 @@ class StoreChecks:
         assert account.spent == 2.0
 
     @pytest.mark.parametrize("pin", PINS)
-    def test_changes_are_versions(self, pin: str) -> None:
+    def test_versions(self, pin: str) -> None:
+        """Inserts, deletes and updates make new versions."""
         store = self.filled()
         pinned = PinnedStore(store, pin=pin)
         query, fresh = unit(the_query()), unit(np.arange(1, DIMENSION + 1))
@@ -327,7 +330,8 @@ class StoreChecks:
         self.assert_tells_nothing(caplog.text)
 
     @pytest.mark.parametrize("pin", PINS)
-    def test_search_is_what_the_same_vectors_in_memory_give(self, pin: str) -> None:
+    def test_search_as_in_memory(self, pin: str) -> None:
+        """A search of the store answers as one of the same vectors in memory."""
         ids, rows = self.in_order()
         mine = PrivateSearch(self.filled(), epsilon=50.0, mode="query", rng=3, pin=pin).search(the_query(), 5)
         other = PrivateSearch(ArrayStore(rows, ids), epsilon=50.0, mode="query", rng=3).search(the_query(), 5)

@@ -60,7 +60,8 @@ def test_parquet(tmp_path: Path) -> None:
     np.testing.assert_allclose(released(PinnedStore(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
 
 
-def test_an_array_is_copied_and_a_mapped_file_is_viewed(tmp_path: Path) -> None:
+def test_copy_and_view(tmp_path: Path) -> None:
+    """An array is copied, and a mapped file is viewed."""
     rows = ROWS.astype(np.float32)
     snapshot = PinnedStore(ArrayStore(rows)).take_snapshot()
     rows[:] = 1
@@ -71,7 +72,8 @@ def test_an_array_is_copied_and_a_mapped_file_is_viewed(tmp_path: Path) -> None:
     assert isinstance(snapshot.rows.base, np.memmap)
 
 
-def test_an_array_that_is_written_to_in_place() -> None:
+def test_mark_changed() -> None:
+    """A change in place is reported by mark_changed()."""
     rows = ROWS.copy()
     store = ArrayStore(rows)
     pinned = PinnedStore(store)
@@ -91,7 +93,8 @@ def test_ids(ids: Any) -> None:
     assert type(snapshot.ids[0]) in (int, str)
 
 
-def test_a_file_that_is_replaced_is_another_version(tmp_path: Path) -> None:
+def test_replaced_file(tmp_path: Path) -> None:
+    """A file that is replaced is a new version."""
     path = tmp_path / "rows.npy"
     np.save(path, ROWS)
     pinned = PinnedStore(ArrayStore(path))
@@ -106,7 +109,8 @@ def test_a_file_that_is_replaced_is_another_version(tmp_path: Path) -> None:
     assert (len(pinned.take_snapshot()), pinned.version) == (5, 3)
 
 
-def test_a_file_of_the_same_size_and_time_is_seen_by_its_inode(tmp_path: Path) -> None:
+def test_inode(tmp_path: Path) -> None:
+    """A file of the same size and time is detected by its inode."""
     path, other = tmp_path / "rows.npy", tmp_path / "next.npy"
     np.save(path, ROWS)
     before = ArrayStore(path)
@@ -127,7 +131,8 @@ def test_a_file_that_goes(tmp_path: Path) -> None:
         pinned.take_snapshot()
 
 
-def test_one_row_is_a_collection() -> None:
+def test_one_row() -> None:
+    """One row is a collection."""
     assert len(PinnedStore(ArrayStore(ROWS[:1])).take_snapshot()) == 1
 
 
@@ -175,7 +180,8 @@ def test_bad_rows(tmp_path: Path, bad: float, file: bool) -> None:
 
 
 @pytest.mark.parametrize("pin", ["copy", "scores", "auto"])
-def test_a_zero_row_is_taken_as_the_first_basis_vector(tmp_path: Path, pin: str) -> None:
+def test_zero_row(tmp_path: Path, pin: str) -> None:
+    """A zero row is scored as the first basis vector."""
     rows = ROWS.copy()
     rows[4] = 0
     np.save(tmp_path / "rows.npy", rows)

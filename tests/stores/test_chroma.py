@@ -146,7 +146,8 @@ class TestServer(ChromaChecks):
         yield
 
 
-def test_a_server_that_dies_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that dies during a reading raises a StoreError and costs nothing."""
     monkeypatch.setattr(adapter, "_PAGE", 10)
     server = Server(tmp_path / "chroma")
     checks = TestServer()
@@ -175,7 +176,8 @@ def test_a_server_that_dies_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("space", ["cosine", "ip", "l2", None])
 @pytest.mark.parametrize("pin", ["copy", "scores"])
-def test_cosines_in_every_space_of_vectors_of_any_length(space: str | None, pin: str) -> None:
+def test_every_space(space: str | None, pin: str) -> None:
+    """Every space of Chroma gives cosines of vectors of any length."""
     client = chromadb.EphemeralClient(settings=settings())
     configuration = None if space is None else {"hnsw": {"space": space}}
     collection = client.create_collection(f"people{next(_names)}", configuration=configuration, embedding_function=None)
@@ -189,7 +191,8 @@ def test_cosines_in_every_space_of_vectors_of_any_length(space: str | None, pin:
     np.testing.assert_allclose(given @ asked, cosines(rows, query), atol=2e-6)
 
 
-def test_looks_once_a_second() -> None:
+def test_look_every() -> None:
+    """A search reads Chroma's state once per second."""
     checks = TestMemory()
     checks.client = chromadb.EphemeralClient(settings=settings())
     checks.filled()
@@ -204,7 +207,8 @@ def test_looks_once_a_second() -> None:
 
 
 @pytest.mark.parametrize("what", ["come", "go"])
-def test_records_that_come_and_go_between_pages(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_between_pages(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that comes or goes between two pages raises an error."""
     monkeypatch.setattr(adapter, "_PAGE", 10)
     checks = TestMemory()
     checks.client = chromadb.EphemeralClient(settings=settings())
@@ -226,7 +230,7 @@ def test_records_that_come_and_go_between_pages(what: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_one_record_goes_and_another_comes_between_pages(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swap_between_pages(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their number stays: by places, a live record is missed and a gone one kept."""
     monkeypatch.setattr(adapter, "_PAGE", 10)
     checks = TestMemory()

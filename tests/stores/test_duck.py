@@ -154,7 +154,8 @@ class TestParquet(StoreChecks):
         ("(1, [1, 0]), (2, ['inf'::FLOAT, 1])", "not finite|failed while"),
     ],
 )
-def test_missing_and_infinite(values: str, match: str, pin: str) -> None:
+def test_infinite_numbers(values: str, match: str, pin: str) -> None:
+    """A missing id or vector, and missing or infinite numbers, raise an error."""
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute("CREATE TABLE t (id INT, embedding FLOAT[2])")
         connection.execute(f"INSERT INTO t VALUES {values}")
@@ -180,7 +181,8 @@ def test_by_hand() -> None:
         assert store.records().vectors.tolist() == [[-2, 0], [3, 4]]
 
 
-def test_a_renamed_record_is_a_change() -> None:
+def test_renamed_record() -> None:
+    """A record that is renamed is a change."""
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute("CREATE TABLE t AS SELECT 1 AS id, [1, 0]::FLOAT[2] AS embedding")
         store = DuckDBStore(connection, "t")
@@ -201,7 +203,8 @@ STATES = {
 
 
 @pytest.mark.parametrize("change", STATES)
-def test_state_of_a_connection(change: str, tmp_path: Path) -> None:
+def test_connection_state(change: str, tmp_path: Path) -> None:
+    """The state of a connection detects every kind of change."""
     with contextlib.closing(duckdb.connect(tmp_path / "file.duckdb")) as connection:
         made = "CREATE TABLE t AS SELECT i::INT AS id, [i, 1]::FLOAT[2] AS embedding FROM range(500) r(i); CHECKPOINT"
         connection.execute(made)
@@ -215,7 +218,8 @@ def test_state_of_a_connection(change: str, tmp_path: Path) -> None:
         assert store.state() != after
 
 
-def test_the_table_that_the_name_means_on_the_connection(tmp_path: Path) -> None:
+def test_table_name(tmp_path: Path) -> None:
+    """The name means the table that it means on the connection."""
     table = "CREATE TABLE people AS SELECT {} AS id, [1, 0]::FLOAT[2] AS embedding"
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute(table.format(1))
@@ -242,7 +246,8 @@ def test_the_table_that_the_name_means_on_the_connection(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("pin", ["copy", "scores"])
 @pytest.mark.parametrize("kind", ["HUGEINT", "UHUGEINT", "UBIGINT"])
-def test_wide_ids_stay_what_they_are(kind: str, pin: str) -> None:
+def test_wide_ids(kind: str, pin: str) -> None:
+    """Ids of 128 bits stay what they are."""
     largest = 2**64 - 1 if kind == "UBIGINT" else 2**120 + 1
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute(f"CREATE TABLE t (id {kind}, embedding FLOAT[2])")
@@ -270,7 +275,8 @@ def test_uuids() -> None:
         assert list(DuckDBStore(connection, "t").records().ids) == expected
 
 
-def test_vectors_without_numbers_and_of_any_length() -> None:
+def test_odd_vectors() -> None:
+    """Vectors without numbers raise an error; any length is scored."""
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute("CREATE TABLE none AS SELECT 1 AS id, []::FLOAT[] AS embedding")
         with pytest.raises(StoreError, match="The DuckDB table none holds vectors of no numbers"):
@@ -284,7 +290,8 @@ def test_vectors_without_numbers_and_of_any_length() -> None:
             PinnedStore(DuckDBStore(connection, "t"), pin="scores").take_snapshot()
 
 
-def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
+def test_locked_file(tmp_path: Path) -> None:
+    """A file that another process holds raises a StoreError."""
     path = tmp_path / "people.duckdb"
     with contextlib.closing(duckdb.connect(path)) as connection:
         connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0]::FLOAT[2] AS embedding")
@@ -304,7 +311,8 @@ def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
     assert PinnedStore(store).take_snapshot().ids == (1,)
 
 
-def test_a_database_closed_under_way() -> None:
+def test_closed_database() -> None:
+    """A database that is closed raises a StoreError."""
     connection = duckdb.connect()
     connection.execute("CREATE TABLE people AS SELECT 1 AS id, [1, 0, 0, 0, 0, 0, 0, 1]::FLOAT[8] AS embedding")
     pinned = PinnedStore(DuckDBStore(connection, "people"))
@@ -314,14 +322,16 @@ def test_a_database_closed_under_way() -> None:
         pinned.take_snapshot()
 
 
-def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+def test_no_parquet(tmp_path: Path) -> None:
+    """A file that is not Parquet raises a StoreError."""
     path = tmp_path / "people.parquet"
     path.write_bytes(b"PAR1 and what follows is nothing")
     with pytest.raises(StoreError, match=r"The Parquet file people.parquet failed while being opened \(\w+\)"):
         ParquetStore(path)
 
 
-def test_parquet_written_by_pyarrow(tmp_path: Path) -> None:
+def test_pyarrow_file(tmp_path: Path) -> None:
+    """A file that PyArrow wrote is read."""
     pa = pytest.importorskip("pyarrow")
     rows = unit(np.random.default_rng(0).standard_normal((9, DIMENSION)))
     for kind in (pa.list_(pa.float64()), pa.list_(pa.float32(), DIMENSION)):
@@ -388,15 +398,18 @@ class TestFilesFromElsewhere:
         with contextlib.closing(duckdb.connect(path)) as connection, pytest.raises(InvalidInput, match="a view"):
             DuckDBStore(connection, "within")
 
-    def test_a_computed_column_is_rejected(self, path: Path) -> None:
+    def test_computed_column(self, path: Path) -> None:
+        """A computed column raises an error."""
         with pytest.raises(InvalidInput, match="must store its columns"):
             DuckDBStore(path, "computed")
 
-    def test_a_macro_does_not_stand_in_for_the_engine(self, path: Path) -> None:
+    def test_macro(self, path: Path) -> None:
+        """A macro of the file does not replace a function of the engine."""
         scores = DuckDBStore(path, "people").scores(np.array([1, 0], dtype=np.float32)).values
         assert scores.tolist() == [1.0, 0.0]
 
-    def test_a_table_that_became_a_view_is_noticed(self, path: Path) -> None:
+    def test_became_view(self, path: Path) -> None:
+        """A table that became a view raises an error."""
         store = DuckDBStore(path, "people")
         with contextlib.closing(duckdb.connect(path)) as made:
             made.execute("DROP VIEW within")
@@ -405,13 +418,15 @@ class TestFilesFromElsewhere:
         with pytest.raises(InvalidInput, match="must be a table; a view"):
             store.scores(np.array([1, 0], dtype=np.float32))
 
-    def test_a_python_variable_is_no_table(self, path: Path) -> None:
+    def test_python_variable(self, path: Path) -> None:
+        """A Python variable is no table."""
         relation = duckdb.sql("SELECT 1 AS id, [1.0, 2.0]::FLOAT[2] AS embedding")
         assert relation is not None
         with pytest.raises(StoreError, match="does not exist"):
             DuckDBStore(path, "relation")
 
-    def test_connections_of_a_store_have_no_access_to_other_files(self, path: Path, tmp_path: Path) -> None:
+    def test_no_other_files(self, path: Path, tmp_path: Path) -> None:
+        """The connections of a store cannot read other files."""
         with contextlib.closing(duckdb.connect(path)) as made:
             made.execute(f"COPY people TO '{tmp_path / 'p.parquet'}' (FORMAT parquet)")
         for store in (DuckDBStore(path, "people"), ParquetStore(tmp_path / "p.parquet")):
@@ -426,7 +441,8 @@ class TestFilesFromElsewhere:
                         cursor.execute(statement)
         assert not (tmp_path / "out.csv").exists()
 
-    def test_names_of_files_with_marks(self, path: Path, tmp_path: Path) -> None:
+    def test_file_names(self, path: Path, tmp_path: Path) -> None:
+        """File names with quotes and wildcards mean one file."""
         folder = tmp_path / "a[1] *'q"
         folder.mkdir()
         with contextlib.closing(duckdb.connect(path)) as made:

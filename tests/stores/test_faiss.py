@@ -138,7 +138,8 @@ class TestLists(FaissChecks):
 class TestEveryIndex:
     @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2], ids=["ip", "l2"])
     @pytest.mark.parametrize("factory", READ)
-    def test_ids_vectors_and_scores(self, factory: str, metric: int) -> None:
+    def test_contents(self, factory: str, metric: int) -> None:
+        """Ids, vectors and scores are those of the index."""
         atol, in_place = READ[factory]
         index = built(factory, metric)
         store = FaissStore(index)
@@ -168,7 +169,8 @@ class TestEveryIndex:
             FaissStore(built("IDMap,Flat"), ids=names)
 
     @pytest.mark.parametrize("factory", READ)
-    def test_reading_leaves_the_index_as_it_was(self, factory: str) -> None:
+    def test_unchanged_index(self, factory: str) -> None:
+        """Reading does not change the index."""
         index = built(factory)
         before = faiss.serialize_index(index).tobytes()
         FaissStore(index).records()
@@ -177,7 +179,8 @@ class TestEveryIndex:
         assert faiss.serialize_index(index).tobytes() == before
 
     @pytest.mark.parametrize("factory", ["HNSW8", "IVF8,Flat"])
-    def test_what_an_approximate_search_would_miss_is_there(self, factory: str) -> None:
+    def test_all_records(self, factory: str) -> None:
+        """Records that an approximate search misses are scored."""
         index = built(factory)
         missed = 400 - len(set(index.search(QUERY[None], 400)[1][0].tolist()) - {-1})
         if factory == "IVF8,Flat":
@@ -202,13 +205,15 @@ class TestEveryIndex:
     @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2], ids=["ip", "l2"])
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQbf16"])
     @pytest.mark.parametrize("length", [1e-25, 1e6, 1e15])
-    def test_vectors_of_any_length(self, factory: str, metric: int, length: float) -> None:
+    def test_any_length(self, factory: str, metric: int, length: float) -> None:
+        """Vectors may be of any length."""
         rows = (length * unit(ROWS)).astype(np.float32)
         scored = FaissStore(built(factory, metric, rows)).scores(QUERY)
         np.testing.assert_allclose(scored.values, cosines(ROWS, QUERY), atol=READ[factory][0])
 
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQfp16"])
-    def test_memory_is_a_page_for_scores_and_one_copy_for_records(self, factory: str) -> None:
+    def test_memory(self, factory: str) -> None:
+        """Scores need a page of memory, and records one copy."""
         n, d = 40_000, 64
         index = faiss.index_factory(d, factory, faiss.METRIC_INNER_PRODUCT)
         rows = np.random.default_rng(3).standard_normal((n, d)).astype(np.float32)
@@ -239,7 +244,8 @@ class TestGivenIds:
     @pytest.mark.parametrize("pin", ["auto", "copy", "scores"])
     @pytest.mark.parametrize("factory", ["Flat", "SQfp16"])
     @pytest.mark.parametrize("gone", [0, 200, 398, 399])
-    def test_one_goes_and_one_comes(self, factory: str, gone: int, pin: str) -> None:
+    def test_remove_and_add(self, factory: str, gone: int, pin: str) -> None:
+        """A removal and an addition between two readings are detected."""
         index, names = built(factory), list(self.NAMES)
         store = FaissStore(index, ids=names)
         pinned = PinnedStore(store, pin=pin)
@@ -262,7 +268,8 @@ class TestGivenIds:
         assert snapshot.ids == (*names, "new")
         np.testing.assert_allclose(unit(rows) @ asked, expected, atol=READ[factory][0])
 
-    def test_even_before_the_first_reading(self) -> None:
+    def test_before_first_reading(self) -> None:
+        """A change before the first reading is detected."""
         index = built("Flat")
         store = FaissStore(index, ids=self.NAMES)
         index.remove_ids(np.array([3]))
@@ -270,7 +277,8 @@ class TestGivenIds:
         with pytest.raises(StoreError, match="given ids may be of other records"):
             store.scores(QUERY)
 
-    def test_a_list_grows_along_with_the_index(self) -> None:
+    def test_growing_list(self) -> None:
+        """A list of ids may grow along with the index."""
         index, names = built("Flat"), list(self.NAMES)
         pinned = PinnedStore(FaissStore(index, ids=names))
         pinned.take_snapshot()
@@ -284,7 +292,8 @@ class TestGivenIds:
         with pytest.raises(StoreError, match="given ids may be of other records"):
             pinned.take_snapshot()
 
-    def test_removed_and_nothing_added(self) -> None:
+    def test_remove(self) -> None:
+        """A removal makes given ids raise an error."""
         index, names = built("Flat"), list(self.NAMES)
         store = FaissStore(index, ids=names)
         index.remove_ids(np.array([3]))
@@ -292,7 +301,8 @@ class TestGivenIds:
         with pytest.raises(StoreError, match="given ids may be of other records"):
             store.records()
 
-    def test_lists_keep_their_numbers(self) -> None:
+    def test_ivf_numbers(self) -> None:
+        """IVF lists keep their numbers."""
         index = built("IVF8,Flat")
         pinned = PinnedStore(FaissStore(index, ids=self.NAMES))
         pinned.take_snapshot()
@@ -303,7 +313,8 @@ class TestGivenIds:
         np.testing.assert_allclose(rows @ asked, expected, atol=1e-6)
 
     @pytest.mark.parametrize("ids", ["abc", b"abc", bytearray(b"abc"), {"a": 1}, {1, 2, 3}, 3, np.ones((3, 1))])
-    def test_what_is_no_sequence_of_ids(self, ids: Any) -> None:
+    def test_bad_ids(self, ids: Any) -> None:
+        """Ids that are no sequence raise an error."""
         index = built("Flat", rows=ROWS[:3])
         with pytest.raises(InvalidInput, match="'ids' parameter of FaissStore must be a sequence, one id per record"):
             FaissStore(index, ids=ids)
@@ -318,7 +329,8 @@ class TestGivenIds:
 
 
 class TestView:
-    def test_it_is_faiss_s_own_memory_and_cannot_be_written(self) -> None:
+    def test_own_memory(self) -> None:
+        """A view is FAISS's own memory, and cannot be written to."""
         index = built("Flat")
         view = PinnedStore(FaissStore(index)).take_snapshot().rows
         own = faiss.rev_swig_ptr(index.get_xb(), 400 * D)
@@ -326,7 +338,8 @@ class TestView:
         with pytest.raises(ValueError, match="read-only"):
             view[0] = 1  # type: ignore[index]
 
-    def test_memory_that_moves_is_viewed_anew(self) -> None:
+    def test_moved_memory(self) -> None:
+        """Memory that FAISS moves is viewed anew."""
         index = built("Flat")
         pinned = PinnedStore(FaissStore(index), check_every=3600)
         pinned.take_snapshot()
@@ -336,7 +349,8 @@ class TestView:
         assert (len(snapshot), snapshot.version) == (400 * 51, 2)
         np.testing.assert_array_equal(snapshot.rows[:400], ROWS)  # type: ignore[index]
 
-    def test_the_index_outlives_its_user(self) -> None:
+    def test_lifetime(self) -> None:
+        """The store keeps the index alive."""
         index = built("IDMap2,Flat")
         pinned = PinnedStore(FaissStore(index))
         snapshot = pinned.take_snapshot()
@@ -348,7 +362,8 @@ class TestView:
 
 class TestState:
     @pytest.mark.parametrize("factory", [name for name in READ if name != "NSG8,Flat"])  # which takes no more
-    def test_the_same_until_something_changes(self, factory: str) -> None:
+    def test_stable_state(self, factory: str) -> None:
+        """The state stays the same until a record changes."""
         index = built(factory)
         store = FaissStore(index)
         token = store.state()
@@ -362,7 +377,8 @@ class TestState:
 
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "IDMap2,Flat", "SQfp16"])
     @pytest.mark.parametrize("gone", [0, 200, 399])
-    def test_one_goes_and_one_comes(self, factory: str, gone: int) -> None:
+    def test_remove_and_add(self, factory: str, gone: int) -> None:
+        """A removal and an addition between two readings are detected."""
         index = built(factory)
         store = FaissStore(index)
         token = store.state()
@@ -376,7 +392,8 @@ class TestState:
         assert index.ntotal == 400
         assert store.state() != token
 
-    def test_the_last_of_a_list_is_replaced_under_its_own_number(self) -> None:
+    def test_replaced_last(self) -> None:
+        """The last record of a list that is replaced under its number is detected."""
         index = built("IVF8,Flat")
         store = FaissStore(index)
         token, number = store.state(), index.quantizer.search(ROWS[:1], 1)[1][0, 0]
@@ -395,7 +412,8 @@ class TestState:
         faiss.copy_array_to_vector(np.arange(400, dtype=np.int64), index.id_map)
         assert store.state() != token
 
-    def test_written_over_in_place_is_said_by_the_user(self) -> None:
+    def test_mark_changed(self) -> None:
+        """A vector that is written over in place is reported by mark_changed()."""
         index = built("Flat")
         store = FaissStore(index)
         token = store.state()
@@ -407,11 +425,12 @@ class TestState:
 
 class TestRefused:
     @pytest.mark.parametrize("factory", REFUSED)
-    def test_by_its_kind_and_saying_why(self, factory: str) -> None:
+    def test_rejected_kinds(self, factory: str) -> None:
+        """Every other kind of index raises an error that says why."""
         with pytest.raises(InvalidInput, match=f"An Index.* {REFUSED[factory]}.*; use one that keeps the vectors"):
             FaissStore(faiss.index_factory(D, factory))
 
-    def test_codes_do_let_one_record_move_the_others(self) -> None:
+    def test_trained_codes(self) -> None:
         """Why: the same records but one, trained and added as a user would, and another's vector comes out changed."""
         found = []
         for first in (ROWS[0], 50 * ROWS[0]):
@@ -457,13 +476,15 @@ class TestBadIndexes:
     @pytest.mark.parametrize("pin", ["auto", "copy", "scores"])
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQfp16"])
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
-    def test_rows_that_cannot_be_scored(self, factory: str, bad: float, pin: str) -> None:
+    def test_bad_rows(self, factory: str, bad: float, pin: str) -> None:
+        """Rows that are not finite raise an error."""
         index = built(factory)
         index.add(np.full((1, D), bad, dtype=np.float32))
         with pytest.raises(StoreError, match="not finite numbers"):
             PinnedStore(FaissStore(index), pin=pin).take_snapshot()
 
-    def test_numbers_that_lists_give_twice(self) -> None:
+    def test_repeated_numbers(self) -> None:
+        """Numbers that are in two lists raise an error."""
         index = built("IVF8,Flat")
         index.remove_ids(np.array([5]))
         index.add(ROWS[:1])  # FAISS numbers it 399, which is there

@@ -99,7 +99,8 @@ def test_no_index_answers(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(1 - scored.values, cosines(rows, the_query()), atol=2e-6)
 
 
-def test_other_processes_writes(tmp_path: Path) -> None:
+def test_other_writers(tmp_path: Path) -> None:
+    """What others write is read as the connection's interval says."""
     rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
     writer = lancedb.connect(tmp_path).create_table("people", table_of(range(5), rows))
     late = PinnedStore(LanceStore(lancedb.connect(tmp_path).open_table("people")))
@@ -114,7 +115,7 @@ def test_other_processes_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["folder", "memory"])
-def test_a_table_dropped_and_made_again(where: str, tmp_path: Path) -> None:
+def test_dropped_table(where: str, tmp_path: Path) -> None:
     """It begins at the same version."""
     place = tmp_path if where == "folder" else f"memory://{tmp_path.name}"
     database = lancedb.connect(place, read_consistency_interval=timedelta(0))
@@ -134,7 +135,7 @@ def test_a_table_dropped_and_made_again(where: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e19, 1e25, 1e-25, 1e18])
-def test_lengths_that_cannot_be_squared(scale: float, tmp_path: Path) -> None:
+def test_extreme_lengths(scale: float, tmp_path: Path) -> None:
     """LanceDB gives every one of the long ones the cosine 0."""
     rows = unit(np.random.default_rng(0).standard_normal((5, DIMENSION)))
     rows[3] *= 0.9 * scale
@@ -148,7 +149,8 @@ def test_lengths_that_cannot_be_squared(scale: float, tmp_path: Path) -> None:
             pinned.take_snapshot()
 
 
-def test_missing_vectors_and_ids(tmp_path: Path) -> None:
+def test_missing_values(tmp_path: Path) -> None:
+    """Missing vectors and ids raise an error."""
     database = lancedb.connect(tmp_path)
     rows = unit(np.random.default_rng(0).standard_normal((3, DIMENSION))).tolist()
     for name, odd in (("vectors", {"id": 3, "vector": None, "text": "t"}), ("ids", {"id": None, "vector": rows[2]})):
@@ -159,7 +161,8 @@ def test_missing_vectors_and_ids(tmp_path: Path) -> None:
                 PinnedStore(LanceStore(table), pin=pin).take_snapshot()
 
 
-def test_a_record_that_comes_between_counting_and_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that comes between counting and scoring raises an error."""
     rows = unit(np.random.default_rng(0).standard_normal((6, DIMENSION)))
     table = lancedb.connect(tmp_path).create_table("people", table_of(range(6), rows))
     store = LanceStore(table)

@@ -165,7 +165,8 @@ class TestHalf(PgChecks):
 
 
 @pytest.mark.parametrize("index", ["hnsw", "ivfflat"])
-def test_no_approximate_index_answers(database: Database, index: str) -> None:
+def test_no_index_scan(database: Database, index: str) -> None:
+    """No approximate index answers the statement."""
     rows = unit(np.random.default_rng(0).standard_normal((3000, DIMENSION)))
     database.run(f"CREATE TABLE people (id int PRIMARY KEY, embedding vector({DIMENSION}))")
     database.fill("people", range(3000), rows)
@@ -189,7 +190,7 @@ def test_no_approximate_index_answers(database: Database, index: str) -> None:
     store.close()
 
 
-def test_vectors_of_any_length(database: Database) -> None:
+def test_any_length(database: Database) -> None:
     """Where pgvector's own cosine distance squares in single precision, and is 1 or 0."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     rows = np.array([[0.6, 0.8], [-3, 0], [3e19, 4e19], [3e-24, 4e-24], [-4e30, 3e30]])
@@ -208,7 +209,8 @@ def test_vectors_of_any_length(database: Database) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float8", "numeric"])
-def test_ids_that_are_not_numbers(database: Database, kind: str) -> None:
+def test_text_ids(database: Database, kind: str) -> None:
+    """Ids may be texts."""
     database.run(f"CREATE TABLE people (id {kind}, embedding vector(2))")
     database.fill("people", [1, "NaN"], [[1, 0], [0, 1]])
     store = PgVectorStore(database.url, "people")
@@ -241,7 +243,7 @@ def test_names_are_quoted(database: Database) -> None:
     store.close()
 
 
-def test_extension_in_a_schema_off_the_search_path(server: str) -> None:
+def test_extension_schema(server: str) -> None:
     """Types and operators are named with their schema, so no search path can hide or replace them."""
     database = Database(server)
     database.run("CREATE TABLE people (id int, embedding vector(2))")
@@ -252,7 +254,8 @@ def test_extension_in_a_schema_off_the_search_path(server: str) -> None:
     store.close()
 
 
-def test_truncate_and_a_new_table_are_seen(database: Database) -> None:
+def test_truncate(database: Database) -> None:
+    """TRUNCATE and a new table are detected."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     database.fill("people", [1], [[1, 0]])
     store = PgVectorStore(database.url, "people")
@@ -270,7 +273,8 @@ def test_truncate_and_a_new_table_are_seen(database: Database) -> None:
 CHANGES = ("INSERT INTO people VALUES (2, '[0,1]')", "UPDATE people SET id = id", "DELETE FROM people")
 
 
-def test_counters_are_seen_soon_after_a_writer_leaves(database: Database) -> None:
+def test_counters(database: Database) -> None:
+    """Counters change soon after a writer ends."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     database.fill("people", [1], [[1, 0]])
     store = PgVectorStore(database.url, "people")
@@ -286,7 +290,8 @@ def test_counters_are_seen_soon_after_a_writer_leaves(database: Database) -> Non
 
 
 @pytest.mark.parametrize("how", ["asked for", "no counters"])
-def test_watched_rows_are_seen_at_once(database: Database, how: str) -> None:
+def test_watch_rows(database: Database, how: str) -> None:
+    """Rows that are watched are detected at once."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     database.fill("people", [1], [[1, 0]])
     uncounted = database.admin.replace("options=", "options=-ctrack_counts%3Doff%20")
@@ -305,7 +310,8 @@ def test_watched_rows_are_seen_at_once(database: Database, how: str) -> None:
     store.close()
 
 
-def test_a_lock_that_is_never_given_back(database: Database, tmp_path: Path) -> None:
+def test_endless_lock(database: Database, tmp_path: Path) -> None:
+    """A lock that is never released ends in a StoreError."""
     database.run("CREATE TABLE people (id int, embedding vector(8))")
     database.fill("people", [1, 2], unit(np.eye(8)[:2]))
     account = StoreChecks().account(tmp_path)
@@ -342,7 +348,8 @@ def test_a_server_that_stops_answering(database: Database, tmp_path: Path, monke
     store.close()
 
 
-def test_each_page_has_its_own_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page has its own time-out."""
     monkeypatch.setattr(adapter, "_GRACE", 0.1)
     monkeypatch.setattr(adapter, "_PAGE", 1)
     database.run("CREATE TABLE people (id int, embedding vector(8))")
@@ -427,7 +434,8 @@ def test_reading_only(database: Database) -> None:
     store.close()
 
 
-def test_a_connection_that_was_ended_in_idle_time(database: Database) -> None:
+def test_idle_connection(database: Database) -> None:
+    """A connection that the server closed is opened again."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     database.fill("people", [1], [[1, 0]])
     store = PgVectorStore(database.url, "people")
@@ -438,7 +446,8 @@ def test_a_connection_that_was_ended_in_idle_time(database: Database) -> None:
     assert store.state() == before
 
 
-def test_a_function_that_connects(database: Database) -> None:
+def test_connect_function(database: Database) -> None:
+    """A function that opens a connection is a source."""
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     database.fill("people", [1], [[1, 0]])
     opened = []
@@ -462,7 +471,8 @@ def test_a_function_that_connects(database: Database) -> None:
         assert shared.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
-def test_a_connection_with_vectors_registered(database: Database) -> None:
+def test_registered_vectors(database: Database) -> None:
+    """A connection with pgvector's types registered is a source."""
     register = pytest.importorskip("pgvector.psycopg").register_vector
     database.run("CREATE TABLE people (id int, embedding vector(2))")
     database.fill("people", [1], [[1, 0]])
@@ -509,7 +519,7 @@ def test_no_server(tmp_path: Path) -> None:
     assert caught.value.__context__ is None
 
 
-def test_a_server_that_dies_half_way(tmp_path: Path) -> None:
+def test_dead_server(tmp_path: Path) -> None:
     """A server of its own, killed while it answers."""
     folder = tempfile.mkdtemp()
     made = subprocess.run([sys.executable, "-c", START, folder], capture_output=True, text=True, check=False)

@@ -62,7 +62,8 @@ def cosines(rows: Any) -> Any:
 
 
 class TestSnapshot:
-    def test_copy_is_unit_float32_contiguous_frozen(self) -> None:
+    def test_copy(self) -> None:
+        """A copy is contiguous, of unit float32 rows, and cannot be written to."""
         snapshot = PinnedStore(Memory(), pin="copy").take_snapshot()
         rows = snapshot.rows
         assert rows is not None
@@ -73,7 +74,8 @@ class TestSnapshot:
         assert (len(snapshot), snapshot.version, snapshot.ids[:2]) == (N, 1, ("r0", "r1"))
 
     @pytest.mark.parametrize("convention", Convention)
-    def test_scores_become_unit_vectors_of_the_plane_at_their_cosines(self, convention: Convention) -> None:
+    def test_scores_as_vectors(self, convention: Convention) -> None:
+        """Scores become unit vectors of the plane at their cosines."""
         convert = {
             Convention.COSINE_DISTANCE: lambda c: 1 - c,
             Convention.SQUARED_L2: lambda c: 2 - 2 * c,
@@ -87,20 +89,23 @@ class TestSnapshot:
         np.testing.assert_allclose(rows @ asked, cosines(store.rows), atol=1e-6)
         assert store.reads == 0
 
-    def test_scores_out_of_range_by_rounding_are_clipped(self) -> None:
+    def test_clipped_scores(self) -> None:
+        """Scores that rounding moves out of the range are clipped."""
         store = Memory(np.tile(QUERY, (3, 1)), convert=lambda c: c * 1.0000004)
         rows, asked = PinnedStore(store, pin="scores").take_snapshot().make_problem(QUERY)
         assert (rows @ asked).max() == 1.0
         assert np.isfinite(rows).all()
 
-    def test_scores_in_another_order_are_put_back(self) -> None:
+    def test_reordered_scores(self) -> None:
+        """Scores in another order are sorted by their ids."""
         store = Memory()
         snapshot = PinnedStore(store, pin="scores").take_snapshot()
         store.order = np.random.default_rng(1).permutation(N)
         rows, asked = snapshot.make_problem(QUERY)
         np.testing.assert_allclose(rows @ asked, cosines(store.rows), atol=1e-6)
 
-    def test_nothing_of_it_is_shown_or_pickled(self) -> None:
+    def test_repr_and_pickle(self) -> None:
+        """A snapshot shows no vector, and is not pickled."""
         pinned = PinnedStore(Memory())
         snapshot = pinned.take_snapshot()
         assert repr(snapshot) == "<Snapshot of The memory: 60 records, version 1>"
@@ -111,7 +116,8 @@ class TestSnapshot:
 
 
 class TestVersions:
-    def test_read_once_until_the_state_changes(self) -> None:
+    def test_read_once(self) -> None:
+        """Records are read once, until the state changes."""
         store = Memory()
         pinned = PinnedStore(store)
         assert (pinned.version, pinned.is_stale()) == (0, True)
@@ -126,7 +132,8 @@ class TestVersions:
         assert pinned.take_snapshot().version == 3
 
     @pytest.mark.parametrize("token", [None, 0, "", ()])
-    def test_a_state_may_be_any_token(self, token: Hashable) -> None:
+    def test_any_state(self, token: Hashable) -> None:
+        """A state may be any value that can be compared."""
         pinned = PinnedStore(Memory(token=token))
         assert [pinned.take_snapshot().version for _ in range(2)] == [1, 1]
         assert not pinned.is_stale()
@@ -143,7 +150,8 @@ class TestVersions:
         now[0] = 110.1
         assert pinned.take_snapshot().version == 2
 
-    def test_an_adapter_says_how_often_to_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_look_every(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An adapter has a default for check_every."""
         now = [100.0]
         monkeypatch.setattr("scoreshield.stores.pinned.time.monotonic", lambda: now[0])
         for look_every, given, looks in ((10.0, None, 0), (10.0, 0, 1), (10.0, 3, 1), (None, None, 1), (None, 10, 0)):
@@ -158,7 +166,8 @@ class TestVersions:
             PinnedStore(Memory(look_every=-1))
 
     @pytest.mark.parametrize("pin", ["copy", "scores"])
-    def test_a_snapshot_knows_the_state_it_was_read_in(self, pin: str) -> None:
+    def test_snapshot_state(self, pin: str) -> None:
+        """A snapshot has the state that it was read in."""
         store = Memory()
         pinned = PinnedStore(store, pin=pin)
         first = pinned.take_snapshot()
@@ -167,7 +176,8 @@ class TestVersions:
         view = PinnedStore(Memory(zero_copy=True, token=5))
         assert [view.take_snapshot().state for _ in range(2)] == [5, 5]
 
-    def test_listed_keeps_no_vector_that_was_not_held(self) -> None:
+    def test_list_ids(self) -> None:
+        """list_ids() keeps no vector that was not held before."""
         store = Memory()
         pinned = PinnedStore(store)
         assert pinned.list_ids() == (tuple(store.ids), 1)
@@ -180,7 +190,9 @@ class TestVersions:
             pinned.list_ids()
         assert pinned._snapshot is None
 
-    def test_listed_asks_an_adapter_that_can_tell_ids_alone(self) -> None:
+    def test_cheap_ids(self) -> None:
+        """list_ids() reads ids alone where an adapter can give them."""
+
         class Listing(Memory):
             def __init__(self) -> None:
                 super().__init__()
@@ -201,7 +213,8 @@ class TestVersions:
         with pytest.raises(StoreError, match=r"failed while giving its ids \(TypeError\)"):
             pinned.list_ids()
 
-    def test_forget_lets_go_and_keeps_the_version(self) -> None:
+    def test_forget(self) -> None:
+        """forget() drops the vectors and keeps the version."""
         store = Memory()
         pinned = PinnedStore(store)
         pinned.take_snapshot()
@@ -209,7 +222,8 @@ class TestVersions:
         assert pinned.take_snapshot().version == 1
         assert store.reads == 2
 
-    def test_a_reading_that_fails_is_tried_again_and_the_old_version_is_not_answered_from(self) -> None:
+    def test_failed_reading(self) -> None:
+        """A reading that fails is repeated, and the old version does not answer."""
         store = Memory()
         pinned = PinnedStore(store)
         pinned.take_snapshot()
@@ -221,7 +235,8 @@ class TestVersions:
         store.rows = good
         assert pinned.take_snapshot().version == 2
 
-    def test_threads_read_a_version_once(self) -> None:
+    def test_threads(self) -> None:
+        """Several threads read a version once."""
         store = Memory()
         pinned, found = PinnedStore(store), []
         threads = [threading.Thread(target=lambda: found.append(pinned.take_snapshot())) for _ in range(8)]
@@ -234,7 +249,8 @@ class TestVersions:
 
 
 class TestViews:
-    def test_a_view_is_the_store_s_own_memory_taken_anew_each_time(self) -> None:
+    def test_view(self) -> None:
+        """A view is the store's own memory, taken anew each time."""
         store = Memory(zero_copy=True)
         pinned = PinnedStore(store, check_every=3600)
         assert np.shares_memory(pinned.take_snapshot().rows, store.rows)
@@ -243,7 +259,8 @@ class TestViews:
         assert np.shares_memory(snapshot.rows, store.rows)
         assert snapshot.version == 1
 
-    def test_rows_of_any_length_are_viewed_as_they_are(self) -> None:
+    def test_view_lengths(self) -> None:
+        """Rows of any length are viewed as they are."""
         store = Memory(zero_copy=True)
         rows, asked = PinnedStore(store, pin="view").take_snapshot().make_problem(QUERY)
         assert rows is store.rows
@@ -253,7 +270,8 @@ class TestViews:
         store = Memory(zero_copy=True)
         assert not np.shares_memory(PinnedStore(store, pin="copy").take_snapshot().rows, store.rows)
 
-    def test_size_changed_without_a_word(self) -> None:
+    def test_silent_size_change(self) -> None:
+        """A size that changes while the state stays raises an error."""
         store = Memory(zero_copy=True)
         pinned = PinnedStore(store)
         pinned.take_snapshot()
@@ -292,7 +310,8 @@ BAD = {
 class TestBadStores:
     @pytest.mark.parametrize("pin", ["copy", "scores"])
     @pytest.mark.parametrize("fault", BAD)
-    def test_refused_in_one_sentence(self, fault: str, pin: str) -> None:
+    def test_bad_records(self, fault: str, pin: str) -> None:
+        """Records that cannot be released raise an error of one sentence."""
         if fault == "no rows at all" and pin == "scores":
             pytest.skip("this store then has no scores to give")
         spoil, says = BAD[fault]
@@ -314,7 +333,8 @@ class TestBadStores:
             np.ones((4, DIMENSION), dtype=object),
         ],
     )
-    def test_vectors_of_another_kind(self, rows: Any) -> None:
+    def test_bad_vectors(self, rows: Any) -> None:
+        """Vectors of another kind raise an error."""
         store = Memory()
         store.records = lambda: Records(["a", "b", "c", "d"][: len(rows)], rows)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="mixes vectors of different lengths"):
@@ -324,26 +344,30 @@ class TestBadStores:
     @pytest.mark.parametrize(
         "values", [np.ones((N, 1), dtype=np.float32), np.ones(N - 1, dtype=np.float32), np.ones(N, dtype=np.int64)]
     )
-    def test_scores_of_another_shape(self, values: Any, pin: str) -> None:
+    def test_bad_scores(self, values: Any, pin: str) -> None:
+        """Scores of another shape raise an error."""
         store = Memory()
         store.scores = lambda _: StoreScores(store.ids, values)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="did not give one score per record"):
             PinnedStore(store, pin=pin).take_snapshot()
 
-    def test_changed_while_it_was_read(self) -> None:
+    def test_change_while_reading(self) -> None:
+        """A store that changes while it is read raises an error."""
         store = Memory()
         tokens = iter(range(9))
         store.state = lambda: next(tokens)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="changed while it was read; nothing was released: try again"):
             PinnedStore(store).take_snapshot()
 
-    def test_scores_other_records_than_it_lists(self) -> None:
+    def test_other_scores(self) -> None:
+        """A store that scores other records than it lists raises an error."""
         store = Memory()
         store.scores = lambda _: StoreScores([f"s{i}" for i in range(N)], np.ones(N, dtype=np.float32))  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="scores other records than it lists"):
             PinnedStore(store).take_snapshot()
 
-    def test_two_probes_in_two_orders(self) -> None:
+    def test_probe_orders(self) -> None:
+        """Two probes in two orders raise an error."""
         store, plain = Memory(), Memory.scores
 
         def scores(query: Any) -> StoreScores:
@@ -355,7 +379,8 @@ class TestBadStores:
             PinnedStore(store, pin="scores").take_snapshot()
 
     @pytest.mark.parametrize("step", [-1, 1])
-    def test_size_changes_between_two_queries(self, step: int) -> None:
+    def test_size_between_queries(self, step: int) -> None:
+        """A size that changes between two queries raises an error."""
         store = Memory()
         snapshot = PinnedStore(store, pin="scores").take_snapshot()
         rows = np.vstack([store.rows, store.rows[:1]])[: N + step]
@@ -364,7 +389,7 @@ class TestBadStores:
             snapshot.make_problem(QUERY)
 
     @pytest.mark.parametrize("other", ["new", "r1"])
-    def test_other_records_between_two_queries(self, other: str) -> None:
+    def test_records_between_queries(self, other: str) -> None:
         """Unseen by its state: the question is refused, and the next one is of a new version."""
         store = Memory()
         pinned = PinnedStore(store, pin="scores")
@@ -380,14 +405,16 @@ class TestBadStores:
             assert pinned.take_snapshot().ids == tuple(store.ids)
             pinned.take_snapshot().make_problem(QUERY)
 
-    def test_nan_between_two_queries(self) -> None:
+    def test_nan_between_queries(self) -> None:
+        """A NaN between two queries raises an error."""
         store = Memory()
         snapshot = PinnedStore(store, pin="scores").take_snapshot()
         store.rows[3] = np.nan
         with pytest.raises(StoreError, match="not finite numbers; nothing was released"):
             snapshot.make_problem(QUERY)
 
-    def test_it_cannot_give_its_vectors(self) -> None:
+    def test_no_vectors(self) -> None:
+        """A store without vectors needs pin='scores'."""
         store = Memory()
         store.records = lambda: None  # type: ignore[method-assign]
         with pytest.raises(InvalidInput, match="use pin='scores'"):
@@ -418,7 +445,8 @@ class TestConvention:
     @pytest.mark.parametrize("pin", ["copy", "scores"])
     @pytest.mark.parametrize("real", TRUE)
     @pytest.mark.parametrize("said", TRUE)
-    def test_a_wrong_one_is_found_on_a_probe(self, said: Convention, real: Convention, pin: str) -> None:
+    def test_wrong_convention(self, said: Convention, real: Convention, pin: str) -> None:
+        """A wrong convention is found on a probe."""
         store = Memory(convention=said, convert=self.TRUE[real])
         if said is real:
             assert len(PinnedStore(store, pin=pin).take_snapshot()) == N
@@ -429,7 +457,8 @@ class TestConvention:
             assert f"they are '{real.value}'" in str(caught.value)
         assert arrays_behind(caught.value) == []
 
-    def test_raw_products_of_long_vectors_are_no_cosines(self) -> None:
+    def test_raw_products(self) -> None:
+        """Inner products of long vectors are no cosines."""
         store = Memory()
         store.scores = lambda q: StoreScores(store.ids, (store.rows * 3) @ q)  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="may not be of unit length"):
@@ -437,14 +466,16 @@ class TestConvention:
         with pytest.raises(StoreError, match="or its vectors are not of unit length"):
             PinnedStore(store, pin="scores").take_snapshot()
 
-    def test_a_tolerance_for_eight_bits_and_not_more(self) -> None:
+    def test_tolerance(self) -> None:
+        """The tolerance covers eight bits, and not more."""
         noise = np.where(np.arange(N) % 2, 1.0, -1.0)
         assert PinnedStore(Memory(convert=lambda c: c + 0.015 * noise)).take_snapshot().version == 1
         with pytest.raises(StoreError, match="declared to score by"):
             PinnedStore(Memory(convert=lambda c: c + 0.025 * noise)).take_snapshot()
 
 
-def test_repr_of_one_that_was_refused() -> None:
+def test_failed_repr() -> None:
+    """An object whose constructor failed has a repr."""
     pinned = PinnedStore.__new__(PinnedStore)
     assert repr(pinned) == "<PinnedStore nothing, version 0>"
 

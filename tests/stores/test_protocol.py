@@ -27,33 +27,37 @@ QUERY = ROWS[7]
         (Convention.SQUARED_L2, ((ROWS - QUERY) ** 2).sum(axis=1)),
     ],
 )
-def test_conventions_are_lines_in_the_cosine(convention: Convention, values: object) -> None:
+def test_conventions(convention: Convention, values: object) -> None:
+    """Each convention is a linear function of the cosine."""
     found = convention.to_cosine(np.asarray(values, dtype=np.float32))
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, ROWS @ QUERY, atol=3e-7)
 
 
-def test_conversion_leaves_the_given_values_alone_and_does_not_clip() -> None:
+def test_conversion() -> None:
+    """A conversion changes a copy, and does not clip."""
     values = np.array([2.5, -0.5], dtype=np.float32)
     assert Convention.COSINE_DISTANCE.to_cosine(values).tolist() == [-1.5, 1.5]
     assert Convention.SQUARED_L2.to_cosine(values).tolist() == [-0.25, 1.25]
     assert values.tolist() == [2.5, -0.5]
 
 
-def test_every_convention_is_told_from_every_other_but_its_twin() -> None:
+def test_distinct_conventions() -> None:
+    """Three of the four conventions differ."""
     cosines = ROWS @ QUERY
     found = {c: c.to_cosine(cosines).round(9).tobytes() for c in Convention}
     assert found[Convention.COSINE] == found[Convention.INNER_PRODUCT]
     assert len(set(found.values())) == 3
 
 
-def test_what_a_store_is() -> None:
+def test_protocol() -> None:
+    """An adapter has the members of the protocol."""
     assert isinstance(ArrayStore(ROWS), Store)
     assert not isinstance(ROWS, Store)
     assert not isinstance(StoreScores([], np.empty(0, dtype=np.float32)), Store)
 
 
-def test_what_a_store_is_is_told_without_reading_it() -> None:
+def test_lazy_check() -> None:
     """A dimension may be a property that asks a server, or reads all of the store."""
 
     class Costly(ArrayStore):
@@ -83,7 +87,9 @@ class TestReading:
     def test_gives_what_was_read(self) -> None:
         assert read_store(ArrayStore(ROWS), "counting", lambda: 7) == 7
 
-    def test_a_client_s_error_is_told_by_its_type_alone(self) -> None:
+    def test_client_error(self) -> None:
+        """An error of a client is named by its type alone."""
+
         def fail() -> None:
             secret = ROWS @ QUERY
             raise ConnectionResetError(f"password hunter2, scores {secret[:3]}")
@@ -100,7 +106,9 @@ class TestReading:
         assert caught.value.__cause__ is None
         assert "fail" not in {frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)}
 
-    def test_the_library_s_own_errors_pass_without_their_frames(self) -> None:
+    def test_own_error(self) -> None:
+        """The library's own errors pass without their frames."""
+
         def fail() -> None:
             raise InvalidInput("A clear sentence.")
 
@@ -109,7 +117,9 @@ class TestReading:
         assert "fail" not in {frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)}
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-    def test_an_interruption_is_not_a_store_s_error(self, error: type[BaseException]) -> None:
+    def test_interrupt(self, error: type[BaseException]) -> None:
+        """An interruption is not an error of the store."""
+
         def stop() -> None:
             raise error
 
@@ -117,7 +127,8 @@ class TestReading:
             read_store(ArrayStore(ROWS), "scoring a query", stop)
 
 
-def test_bare_and_need() -> None:
+def test_helpers() -> None:
+    """Errors lose their frames, and a missing extra has one sentence."""
     error = ValueError("x")
     error.__cause__ = KeyError("y")
     assert strip_frames(error) is error

@@ -240,7 +240,7 @@ class TestServer(LocalChecks):
         assert list(store.records().ids) == sorted(self.ids)
         assert sum("/scroll" in path for path, _ in self.server.asked) == 6
 
-    def test_a_record_that_comes_between_counting_and_scoring(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_late_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of 41 records the 40 best would be a choice by true score: it is no answer."""
         store = self.filled()
         usual = store._count
@@ -268,7 +268,8 @@ def collection_of(rows: Any, distance: str) -> QdrantClient:
 
 @pytest.mark.parametrize("distance", ["COSINE", "DOT", "EUCLID"])
 @pytest.mark.parametrize("pin", ["copy", "scores"])
-def test_cosines_by_every_distance_of_vectors_of_any_length(distance: str, pin: str) -> None:
+def test_every_distance(distance: str, pin: str) -> None:
+    """Every distance of Qdrant gives cosines of vectors of any length."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((20, 3)) * rng.uniform(0.1, 5, (20, 1))
     client, query = collection_of(rows, distance), the_query(3)
@@ -284,7 +285,8 @@ def test_cosines_by_every_distance_of_vectors_of_any_length(distance: str, pin: 
         store.mark_changed()
 
 
-def test_lengths_are_read_once_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths are read once per state."""
     client = collection_of(2 * np.eye(3), "DOT")
     store, usual, calls = QdrantStore(client, "c"), client.scroll, []
     monkeypatch.setattr(client, "scroll", lambda *a, **k: (calls.append(1), usual(*a, **k))[1])
@@ -298,7 +300,8 @@ def test_lengths_are_read_once_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("length", [0.001, 1000.0])
-def test_euclidean_distances_that_are_too_coarse(length: float) -> None:
+def test_coarse_distances(length: float) -> None:
+    """Lengths for which Euclidean distances are too coarse raise an error."""
     rows = np.eye(3)
     rows[1] *= length
     store = QdrantStore(collection_of(rows, "EUCLID"), "c")
@@ -306,7 +309,8 @@ def test_euclidean_distances_that_are_too_coarse(length: float) -> None:
         PinnedStore(store, pin="scores").take_snapshot()
 
 
-def test_records_without_the_vector() -> None:
+def test_missing_vector() -> None:
+    """Records without the named vector raise an error."""
     client = QdrantClient(":memory:")
     params = models.VectorParams(size=3, distance=models.Distance.COSINE)
     client.create_collection("c", vectors_config={"a": params, "b": params})

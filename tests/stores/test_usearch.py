@@ -97,7 +97,8 @@ class TestSquaredL2(UsearchChecks):
 
 class TestEveryIndex:
     @pytest.mark.parametrize(("metric", "dtype"), KINDS)
-    def test_keys_vectors_and_scores(self, metric: str, dtype: str) -> None:
+    def test_contents(self, metric: str, dtype: str) -> None:
+        """Keys, vectors and scores are those of the index."""
         store, atol = UsearchStore(built(metric, dtype)), PRECISION[dtype]
         order = np.argsort(KEYS)
         truth = cosines(ROWS, QUERY)[order]
@@ -109,7 +110,7 @@ class TestEveryIndex:
         assert records.vectors.dtype == (np.float64 if dtype == "f64" else np.float32)
         assert PinnedStore(store).take_snapshot().ids == tuple(KEYS[order])
 
-    def test_one_record_s_code_does_not_depend_on_the_others(self) -> None:
+    def test_independent_codes(self) -> None:
         """Eight bits are by the vector: with other vectors beside it, a vector comes out the same."""
         found = []
         for factor in (1, 50):
@@ -126,7 +127,8 @@ class TestEveryIndex:
         rows, asked = snapshot.make_problem(QUERY.astype(np.float64))
         np.testing.assert_allclose(rows @ asked, cosines(ROWS, QUERY)[np.argsort(KEYS)], atol=1e-6)
 
-    def test_all_come_where_an_approximate_search_finds_fewer(self) -> None:
+    def test_all_records(self) -> None:
+        """All records are scored where an approximate search finds fewer."""
         rng = np.random.default_rng(0)
         index = usearch.Index(ndim=D, metric="cos", dtype="f32", connectivity=2, expansion_add=1, expansion_search=1)
         rows = np.repeat(10 * rng.standard_normal((60, D)), 50, axis=0) + 0.01 * rng.standard_normal((3_000, D))
@@ -150,7 +152,7 @@ class TestEveryIndex:
             assert found[int(KEYS[0])] == pytest.approx(found[int(KEYS[1])], abs=1e-5)
             assert found[10_000] == pytest.approx(found[int(KEYS[2])], abs=1e-5)
 
-    def test_a_record_that_comes_between_the_count_and_the_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_late_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Were only the count asked for, the worst of the records would be left out: a choice by true scores."""
         index = built()
         search = index.search
@@ -164,7 +166,8 @@ class TestEveryIndex:
             UsearchStore(index).scores(QUERY)
 
     @pytest.mark.parametrize("metric", ["cos", "ip", "l2sq"])
-    def test_memory_is_a_page_for_scores_and_one_copy_for_records(self, metric: str) -> None:
+    def test_memory(self, metric: str) -> None:
+        """Scores need a page of memory, and records one copy."""
         n, d = 20_000, 64
         index = usearch.Index(ndim=d, metric=metric, dtype="f32", connectivity=2, expansion_add=1)
         index.add(np.arange(n), np.random.default_rng(3).standard_normal((n, d)).astype(np.float32), threads=1)
@@ -175,7 +178,7 @@ class TestEveryIndex:
 
     @pytest.mark.parametrize("pin", ["copy", "scores"])
     @pytest.mark.parametrize(("metric", "length"), [("ip", 1e-9), ("l2sq", 1e-9), ("l2sq", 1e7)])
-    def test_lengths_at_which_rounding_hides_the_cosine(self, metric: str, length: float, pin: str) -> None:
+    def test_rounded_lengths(self, metric: str, length: float, pin: str) -> None:
         """1 - <x, q> of a vector of 1e-9 is 1 in float32, which would be read as the cosine 0."""
         index = built(metric)
         index.add(10_000, length * unit(ROWS[0]).astype(np.float32))
@@ -186,7 +189,8 @@ class TestEveryIndex:
 
     @pytest.mark.parametrize(("metric", "length"), [("ip", 0.021), ("ip", 1e9), ("l2sq", 0.51), ("l2sq", 1.9e4)])
     @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-    def test_lengths_at_which_it_does_not(self, metric: str, dtype: str, length: float) -> None:
+    def test_sound_lengths(self, metric: str, dtype: str, length: float) -> None:
+        """Lengths at which rounding keeps the cosine are scored."""
         index = usearch.Index(ndim=D, metric=metric, dtype=dtype)
         length = min(length, 1e4) if dtype == "f16" else length  # which ends at 65,504
         index.add(np.arange(200), (length * unit(ROWS)).astype(np.float32), threads=1)
@@ -195,7 +199,8 @@ class TestEveryIndex:
         np.testing.assert_allclose(found, cosines(ROWS, QUERY), atol=0.012)
 
     @pytest.mark.parametrize(("dtype", "taken"), [("f64", True), ("f32", True), ("f16", False), ("bf16", False)])
-    def test_short_vectors_by_l2_in_16_bits(self, dtype: str, taken: bool) -> None:
+    def test_l2_16_bits(self, dtype: str, taken: bool) -> None:
+        """Short vectors by L2 in 16 bits raise an error."""
         index = usearch.Index(ndim=D, metric="l2sq", dtype=dtype)
         index.add(np.arange(200), (0.1 * unit(ROWS)).astype(np.float32), threads=1)
         with contextlib.nullcontext() if taken else pytest.raises(StoreError, match=r"not all from 0\.5 to 20000"):
@@ -203,7 +208,8 @@ class TestEveryIndex:
             np.testing.assert_allclose(found, cosines(ROWS, QUERY), atol=1e-5)
 
     @pytest.mark.parametrize("length", [1e-25, 1e25])
-    def test_by_cosine_any_length_will_do(self, length: float) -> None:
+    def test_cosine_lengths(self, length: float) -> None:
+        """By cosine any length is scored."""
         index = usearch.Index(ndim=D, metric="cos", dtype="f32")
         index.add(np.arange(200), (length * unit(ROWS)).astype(np.float32), threads=1)
         np.testing.assert_allclose(1 - UsearchStore(index).scores(QUERY).values, cosines(ROWS, QUERY), atol=1e-6)
@@ -211,7 +217,8 @@ class TestEveryIndex:
 
 class TestState:
     @pytest.mark.parametrize("n", [1, 2, 7, 64])
-    def test_a_vector_replaced_under_its_own_key(self, n: int) -> None:
+    def test_replaced_vector(self, n: int) -> None:
+        """A vector that is replaced under its own key is detected."""
         index = usearch.Index(ndim=D, metric="cos", dtype="f32")
         index.add(np.arange(n), ROWS[:n], threads=1)
         store = UsearchStore(index)
@@ -250,11 +257,13 @@ class TestRefused:
             UsearchStore(usearch.Index(ndim=64, metric="hamming", dtype="b1"))
 
     @pytest.mark.parametrize("metric", ["ip", "l2sq"])
-    def test_whole_numbers_that_are_scored_as_such(self, metric: str) -> None:
+    def test_integer_scores(self, metric: str) -> None:
+        """Integer types whose scores are no cosines raise an error."""
         with pytest.raises(InvalidInput, match=f"Got i8 by {metric} instead"):
             UsearchStore(usearch.Index(ndim=D, metric=metric, dtype="i8"))
 
-    def test_several_vectors_a_key(self) -> None:
+    def test_multi_index(self) -> None:
+        """Several vectors per key raise an error."""
         with pytest.raises(InvalidInput, match="one vector per key; make the index with multi=False"):
             UsearchStore(usearch.Index(ndim=D, multi=True, dtype="f32"))
 
@@ -276,7 +285,8 @@ def test_empty(pin: str) -> None:
 
 
 @pytest.mark.parametrize("key", [0, 2**63 + 5])
-def test_keys_of_any_size_are_python_numbers(key: int) -> None:
+def test_large_keys(key: int) -> None:
+    """Keys of any size are Python numbers."""
     index = built()
     if key not in KEYS:
         index.add(key, ROWS[0])
@@ -285,7 +295,8 @@ def test_keys_of_any_size_are_python_numbers(key: int) -> None:
     assert all(type(one) is int for one in snapshot.ids)
 
 
-def test_a_record_that_goes_while_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is removed during a reading raises an error."""
     index = built()
     get = index.get
     monkeypatch.setattr(index, "get", lambda keys: (*get(keys)[:-1], None))

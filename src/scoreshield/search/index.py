@@ -21,10 +21,10 @@ from scoreshield.search.index_files import (
     ChargeReference,
     IndexRequest,
     SavedIndex,
+    check_index_writable,
     check_records,
     check_request,
     check_savable,
-    check_writable,
     lock_index,
     read_index,
     resolve_path,
@@ -276,7 +276,7 @@ class IndexSearch(BaseIndexSearch):
                 self._check(snapshot.ids)
             if self._file is not None:
                 check_savable(names)
-                check_writable(self._file)
+                check_index_writable(self._file)
                 self._merge(self._file)
             mechanism: Any = self._mechanism
             index = prepare_index(

@@ -35,7 +35,7 @@ from scoreshield.search.totals import (
     Charges,
     decode_charges,
     encode_charges,
-    make_charge,
+    make_index_charge,
     make_write_error,
     path_exists,
     read_total,
@@ -159,7 +159,7 @@ def read_index(path: Path) -> SavedIndex:
     return saved._replace(charges={**saved.charges, **read_total(path)})
 
 
-def check_writable(path: Path) -> None:
+def check_index_writable(path: Path) -> None:
     """Raise an error, before an index is charged, where :func:`write_index` could not write its files."""
     for target in (path, _locate_ids(path)):
         try:
@@ -307,7 +307,7 @@ def _decode_all_charges(kind: Any, facts: dict[str, Any], index: IndexRelease, d
     if kind == _FORMAT:
         return decode_charges(facts["charged"])
     if kind == _FORMAT_WITHOUT_TOTAL:
-        return make_charge(index.guarantee, digest)
+        return make_index_charge(index.guarantee, digest)
     if kind != _FORMAT_WITH_COUNTS:
         raise ValueError("no charges")
     if not all(type(count) is int and 0 < count <= 10**6 for _, count in facts["charged"]):

@@ -46,7 +46,7 @@ class IndexTotal:
 
     def include(self, guarantee: Guarantee) -> dict[str, Profile]:
         """Compute the charges with one more index; the total stays as it is. Research mode is not counted."""
-        return self.charges | make_charge(guarantee, secrets.token_hex(8))
+        return self.charges | make_index_charge(guarantee, secrets.token_hex(8))
 
     def merge(self, charges: Charges) -> None:
         """Add the charges that another process has counted in the same file."""
@@ -128,7 +128,7 @@ class _IndexReservation:
         return self._account.commit(self._guarantee, self._reservation)
 
 
-def make_charge(guarantee: Guarantee, name: str) -> dict[str, Profile]:
+def make_index_charge(guarantee: Guarantee, name: str) -> dict[str, Profile]:
     """Make the charge of one index. Research mode is not private, and has none."""
     return {} if guarantee.sampler == "research" else {name: guarantee.profile}
 
