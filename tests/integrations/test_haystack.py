@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import hashlib
 import logging
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,13 @@ pytest.importorskip("haystack")
 
 from haystack import Document, Pipeline, component
 from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+from haystack.core.errors import PipelineRuntimeError
 from haystack.dataclasses import ByteStream, SparseEmbedding
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.document_stores.types import DuplicatePolicy, FilterPolicy
 from haystack.utils.filters import document_matches_filter
+from integrations import leak_cases
+from integrations.leak_detector import LeakDetector, catch
 
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, StoreError
 from scoreshield.integrations.haystack import PrivateRetriever
@@ -502,3 +508,92 @@ def test_filters_that_are_nested_too_deeply_raise_one_sentence() -> None:
         filters = {"operator": "AND", "conditions": [filters]}
     with pytest.raises(InvalidInput, match="nested too deeply"):
         PrivateRetriever(InMemoryDocumentStore(), epsilon=1, filterable=["parity"], filters=filters)
+
+
+# ---- Ways around the noise that only Haystack has; those of all frameworks are in test_leaks.py.
+
+LEAKS = LeakDetector(leak_cases.ROWS, leak_cases.QUERY)
+QUESTION = {"embedder": {"text": "what?"}}
+
+
+@pytest.fixture
+def case() -> leak_cases.Haystack:
+    return leak_cases.Haystack()
+
+
+def test_leak_embeddings(case: leak_cases.Haystack) -> None:
+    """Embeddings are not returned in any way."""
+    store, query = case.make_store(), leak_cases.QUERY.tolist()
+    assert LEAKS.find(InMemoryEmbeddingRetriever(store, return_embedding=True).run(query))
+    for kwargs in ({"return_embedding": True}, {"rng": 3}):
+        with pytest.raises(InvalidInput, match="return_embedding is rejected"):
+            PrivateRetriever(store, epsilon=2.0, **kwargs).run(query, return_embedding=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="return_embedding is rejected"):
+        asyncio.run(case.make_private(store).run_async(query, return_embedding=True))
+    with pytest.raises(PipelineRuntimeError, match="return_embedding is rejected"):
+        case.make_pipeline(case.make_private(store)).run({**QUESTION, "retriever": {"return_embedding": True}})
+
+
+def test_leak_embedding_filter(case: leak_cases.Haystack) -> None:
+    """A filter does not confirm a guess of an embedding, even where the field is declared."""
+    store, query = case.make_store(), leak_cases.QUERY.tolist()
+    guess = {"field": "embedding", "operator": "==", "value": leak_cases.ROWS[0].tolist()}
+    assert len(case.make_plain(store).run(query, filters=guess)["documents"]) == 1
+    assert case.make_private(store, filterable=["embedding"]).run(query, filters=guess)["documents"] == []
+
+
+def test_leak_hash() -> None:
+    """An id that is a hash over the embedding is not shown, since it would confirm a guess of the vector."""
+    rows, same = ROWS[:4], ["a", "b", "b", None]
+    made = [Document(content=text, embedding=row.tolist()) for text, row in zip(same, rows, strict=True)]
+    store = InMemoryDocumentStore(shared=False)
+    store.write_documents(made)
+
+    def guess(document: Document, row: np.ndarray) -> bool:
+        return Document(content=document.content, embedding=row.tolist()).id == document.id
+
+    shown = InMemoryEmbeddingRetriever(store).run(QUERY.tolist())["documents"]
+    assert all(any(guess(one, row) for row in rows) for one in shown)
+    retriever = PrivateRetriever(store, epsilon=2.0, rng=3)
+    shown = retriever.run(QUERY.tolist())["documents"]
+    assert len(shown) == len({one.id for one in shown}) == 4
+    assert not any(guess(one, row) for one in shown for row in rows)
+    assert {one.id for one in shown} == set(retriever.search.ids)
+    assert Document(content="a").id in {one.id for one in shown}
+    # Ids that a user chose stay, however long.
+    chosen = hashlib.sha256(b"mine").hexdigest()
+    store.write_documents([Document(id=chosen, content="c", embedding=[1.0] * D)])
+    retriever.search.refresh()
+    assert chosen in {one.id for one in retriever.run(QUERY.tolist())["documents"]}
+
+
+def test_leak_texts(case: leak_cases.Haystack) -> None:
+    """Texts and dumps hold no clean number, before and after the warm-up, and nothing is pickled or copied."""
+    store = case.make_store()
+    retriever = case.make_private(store)
+    for is_warm in (False, True):
+        if is_warm:
+            retriever.warm_up()
+        pipeline = case.make_pipeline(case.make_private(store))
+        assert not LEAKS.find(repr(retriever), str(retriever), retriever.to_dict(), pipeline.dumps())
+        for spread in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(InvalidInput, match="not pickled"):
+                spread(retriever)
+
+
+def test_leak_kept_vectors(case: leak_cases.Haystack) -> None:
+    """No clean vector is kept beside an index."""
+    retriever = case.make_private(case.make_store())
+    retriever.run(leak_cases.QUERY.tolist())
+    kept = {name: value for name, value in vars(retriever._store).items() if name != "wrapped"}
+    assert kept["_fresh"] is None
+    assert kept["_counter"] is None  # it holds the documents themselves, in the modes that pin vectors
+    assert not LEAKS.find(kept)
+
+
+def test_leak_pipeline_error(case: leak_cases.Haystack, tmp_path: Path) -> None:
+    """The error of a pipeline holds no clean number in its text or frames."""
+    account = ledger(tmp_path, epsilon=1)
+    dear = case.make_private(case.make_store(), epsilon=3, mode="query", ledger=account)
+    assert not LEAKS.find_in_error(catch(lambda: case.make_pipeline(dear).run(QUESTION)))
+    assert account.spent == 0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
+import logging
+import math
 import pickle
 import subprocess
 import sys
@@ -16,14 +20,19 @@ import numpy as np
 import pytest
 
 pytest.importorskip("langchain_core")
+from integrations.leak_detector import LeakDetector, catch
+from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import FakeListLLM
+from langchain_core.load import dumpd, dumps
 from langchain_core.prompts import PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
-from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langchain_core.tracers.context import collect_runs
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, DocumentsNotRead, InvalidInput, InvalidParameter, StoreError
@@ -1038,3 +1047,369 @@ def test_records_without_a_text_are_left_out_among_others(mode: str, ledger: ss.
     found = PrivateRetriever.from_vectorstore(qdrant_records(payloads), epsilon=5, **options).invoke("query")
     assert len(found) == 3
     assert all(TEXTS.index(document.page_content) % 2 == 0 for document in found)
+
+
+# ---- Ways around the noise that only LangChain has; those of all frameworks are in test_leaks.py.
+
+DETECTOR = LeakDetector(ROWS, QUERY, tolerance=1e-12, skips=(Model,))
+find_leaks, find_leaks_in_error = DETECTOR.find, DETECTOR.find_in_error
+
+
+@pytest.fixture
+def planted() -> InMemoryVectorStore:
+    """A store whose metadata holds the clean score and the vector of each document."""
+    store = InMemoryVectorStore(Model())
+    facts = [{"source": "book", "score": float(COSINES[i]), "embedding": ROWS[i].tolist()} for i in range(N)]
+    store.add_texts(TEXTS, facts, ids=IDS)
+    return store
+
+
+@pytest.fixture
+def private_store(planted: InMemoryVectorStore) -> PrivateVectorStore:
+    return PrivateVectorStore.from_vectorstore(planted, epsilon=1)
+
+
+def test_leak_attributes(planted: InMemoryVectorStore, private_store: PrivateVectorStore) -> None:
+    """No public attribute leads to the vectors."""
+    assert find_leaks(planted)
+    assert find_leaks(planted.as_retriever())
+    assert not find_leaks(private_store)
+    assert not find_leaks(private_store.as_retriever())
+    for name in ("store", "embedding", "vectorstore", "search_", "client", "collection", "index", "docstore"):
+        assert not hasattr(private_store, name)
+    assert private_store.embeddings is None  # a model that caches holds the documents' vectors
+    assert not [name for name in vars(private_store) if not name.startswith("_")]
+
+
+def test_leak_mmr(planted: InMemoryVectorStore, private_store: PrivateVectorStore) -> None:
+    """Maximal marginal relevance is rejected on every way."""
+    only_relevance = {"k": 6, "fetch_k": N, "lambda_mult": 1.0}
+    assert ids_of(planted.max_marginal_relevance_search("query", **only_relevance)) == BEST[:6]  # type: ignore[arg-type]
+    by_hand = VectorStoreRetriever(vectorstore=private_store, search_type="mmr")
+    changed = private_store.as_retriever()
+    changed.search_type = "mmr"
+    asked = PrivateVectorStore.from_vectorstore(planted, epsilon=1, mode="query", rng=1).as_retriever()
+    asked.search_type = "mmr"
+    ways: list[Callable[[], Any]] = [
+        lambda: private_store.max_marginal_relevance_search("query", **only_relevance),
+        lambda: private_store.max_marginal_relevance_search_by_vector(QUERY.tolist(), **only_relevance),
+        lambda: asyncio.run(private_store.amax_marginal_relevance_search("query", **only_relevance)),
+        lambda: asyncio.run(private_store.amax_marginal_relevance_search_by_vector(QUERY.tolist(), **only_relevance)),
+        lambda: private_store.search("query", "mmr", **only_relevance),
+        lambda: asyncio.run(private_store.asearch("query", "mmr", **only_relevance)),
+        lambda: private_store.as_retriever(search_type="mmr", search_kwargs=only_relevance),
+        lambda: PrivateRetriever.from_vectorstore(planted, epsilon=1, search_type="mmr"),
+        *(lambda one=one: one.invoke("query") for one in (by_hand, changed, asked)),
+        *(lambda one=one: asyncio.run(one.ainvoke("query")) for one in (by_hand, changed, asked)),
+        lambda: asked.batch(["query"]),
+        lambda: asyncio.run(asked.abatch(["query"])),
+    ]
+    for way in ways:
+        with pytest.raises(InvalidInput, match="Maximal marginal relevance is rejected"):
+            way()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"fetch_k": 20},
+        {"lambda_mult": 1.0},
+        {"score_threshold": 0.9},
+        {"return_embedding": True},
+        {"with_vectors": True},
+        {"include": ["embeddings", "distances"]},
+        {"search_params": {}},
+        {"where": {}},
+        {"anything": None},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_leak_options(planted: InMemoryVectorStore, private_store: PrivateVectorStore, option: dict[str, Any]) -> None:
+    """Options that are not known are rejected and not ignored."""
+    assert planted.similarity_search("query", **option)  # which takes whatever comes
+    asked = PrivateVectorStore.from_vectorstore(planted, epsilon=1, mode="query", rng=1).as_retriever()
+    retriever = private_store.as_retriever()
+    changed = private_store.as_retriever()
+    changed.search_kwargs.update(option)
+    ways: list[Callable[[], Any]] = [
+        lambda: private_store.similarity_search("query", **option),
+        lambda: private_store.similarity_search_with_score("query", **option),
+        lambda: private_store.similarity_search_by_vector(QUERY.tolist(), **option),
+        lambda: asyncio.run(private_store.asimilarity_search("query", **option)),
+        lambda: asyncio.run(private_store.asimilarity_search_with_score("query", **option)),
+        lambda: asyncio.run(private_store.asimilarity_search_by_vector(QUERY.tolist(), **option)),
+        lambda: private_store.search("query", "similarity", **option),
+        lambda: private_store.as_retriever(search_kwargs=option),
+        lambda: retriever.invoke("query", **option),
+        lambda: asyncio.run(retriever.ainvoke("query", **option)),
+        lambda: retriever.batch(["query"], **option),
+        lambda: changed.invoke("query"),
+        lambda: asked.batch(["query"], **option),
+        lambda: asyncio.run(asked.abatch(["query"], **option)),
+    ]
+    if "score_threshold" not in option:
+        ways.append(lambda: private_store.similarity_search_with_relevance_scores("query", **option))
+    for way in ways:
+        with pytest.raises(InvalidInput, match=f"'{next(iter(option))}' parameter of .* is rejected"):
+            way()
+
+
+def test_leak_by_id(planted: InMemoryVectorStore, private_store: PrivateVectorStore) -> None:
+    """Documents by id carry no score."""
+    assert find_leaks(planted.get_by_ids(IDS))
+    documents = private_store.get_by_ids(IDS) + asyncio.run(private_store.aget_by_ids(IDS))
+    assert not find_leaks(documents)
+    assert {frozenset(document.metadata) for document in documents} == {frozenset({"source"})}
+
+
+def test_leak_answers(planted: InMemoryVectorStore) -> None:
+    """Answers of every call and mode carry no clean score."""
+    assert find_leaks(planted.similarity_search_with_score("query", k=N))
+    ways: list[dict[str, Any]] = [
+        {},
+        {"mode": "query", "rng": 3},
+        {"mode": "screening", "threshold": 0.2, "refine": 0.5, "rng": 3},
+    ]
+    for options in ways:
+        store = PrivateVectorStore.from_vectorstore(planted, epsilon=1, filterable=["source"], **options)
+        assert not find_leaks(store.similarity_search_with_score("query", k=N))
+        assert not find_leaks(store.similarity_search_with_relevance_scores("query", k=N))
+        assert not find_leaks(store.similarity_search_by_vector(QUERY.tolist(), k=N, filter={"source": "book"}))
+        assert not find_leaks(store.as_retriever().batch(["query", "text 3"]))
+
+
+class Watcher(BaseCallbackHandler):
+    """Keeps everything that any callback is handed."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            return lambda *args, **kwargs: self.heard.append((name, args, kwargs))
+        return super().__getattribute__(name)
+
+
+def chain_of(retriever: Any) -> Any:
+    prompt = PromptTemplate.from_template("Answer from {context}")
+    return retriever | RunnableLambda(lambda docs: {"context": docs}) | prompt | FakeListLLM(responses=["so it is"])
+
+
+def test_leak_error_callbacks(
+    planted: InMemoryVectorStore, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Callbacks and traces of errors get no clean value."""
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=1, delta=0)
+    asked = PrivateRetriever.from_vectorstore(planted, epsilon=1, mode="query", ledger=ledger.account("books"))
+    asked.invoke("query")
+    index = PrivateRetriever.from_vectorstore(planted, epsilon=1)
+    for retriever, kind in ((asked, BudgetExceeded), (index, StoreError), (asked, StoreError)):
+        if kind is StoreError:
+            monkeypatch.setattr(planted, "store", _Torn(planted.store))
+        watcher = Watcher()
+        with collect_runs() as runs:
+            for way in (retriever.invoke, lambda query, config, one=retriever: one.batch([query] * 2, config)):
+                with pytest.raises(kind):
+                    way("query", {"callbacks": [watcher]})
+        assert "on_retriever_error" in {name for name, *_ in watcher.heard}
+        assert runs.traced_runs
+        assert not find_leaks([watcher.heard, [run.model_dump() for run in runs.traced_runs], capsys.readouterr()])
+
+
+def test_leak_logs(
+    planted: InMemoryVectorStore, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Logs hold no clean value, also of calls that fail."""
+    caplog.set_level(logging.DEBUG)
+    for options in ({}, {"mode": "query", "rng": 3}):
+        store = PrivateVectorStore.from_vectorstore(planted, epsilon=1, **options)  # type: ignore[arg-type]
+        store.similarity_search_with_relevance_scores("query", k=N, score_threshold=1.0)
+        store.as_retriever().batch(["query", "text 1"])
+        with pytest.raises(InvalidInput):
+            store.similarity_search_by_vector([1.0])
+    records = [(record.getMessage(), record.args, record.exc_info) for record in caplog.records]
+    assert not find_leaks([records, capsys.readouterr()])
+    logging.getLogger("somewhere").debug("%s", planted.similarity_search_with_score("query"))
+    assert find_leaks(caplog.text)
+
+
+def test_leak_caches(planted: InMemoryVectorStore, private_store: PrivateVectorStore) -> None:
+    """Caches keep no clean value."""
+    for store, leaks in ((planted, True), (private_store, False)):
+        cache = InMemoryCache()
+        set_llm_cache(cache)
+        try:
+            chain_of(store.as_retriever()).invoke("query")
+        finally:
+            set_llm_cache(None)
+        assert cache._cache
+        assert bool(find_leaks(cache._cache)) is leaks
+
+
+class Caching(Model):
+    """A model that keeps what it embedded, as CacheBackedEmbeddings does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cached: dict[str, list[float]] = {}
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.cached.update(zip(texts, super().embed_documents(texts), strict=True))
+        return list(self.cached.values())
+
+
+def test_leak_model() -> None:
+    """A model that caches is not handed out."""
+    planted = InMemoryVectorStore.from_texts(TEXTS, Caching())
+    assert find_leaks(planted.embeddings.cached)  # type: ignore[attr-defined]
+    private_store = PrivateVectorStore.from_vectorstore(planted, epsilon=1)
+    assert private_store.embeddings is None
+    assert not [name for name in _list_public(private_store) if getattr(private_store, name, None) is planted]
+
+
+def _list_public(thing: Any) -> list[str]:
+    return [name for name in dir(thing) if not name.startswith("_") and name not in ("guarantee", "stale")]
+
+
+def test_leak_serialised(planted: InMemoryVectorStore, private_store: PrivateVectorStore) -> None:
+    """Serialised forms hold no clean value, and nothing is pickled."""
+    assert find_leaks(pickle.loads(pickle.dumps(planted.store)))
+    assert find_leaks(dumpd(planted.similarity_search("query")))
+    retriever = private_store.as_retriever()
+    for thing in (private_store, retriever):
+        for form in (dumps(thing), json.dumps(dumpd(thing)), repr(thing), str(thing), f"{thing!r:>10}"):
+            assert not find_leaks(form)
+    assert not find_leaks([retriever.model_dump(), retriever.to_json(), retriever.get_graph().to_json()])
+    assert not find_leaks(dumps(private_store.similarity_search("query", k=N)))
+    for thing in (private_store, retriever):
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with pytest.raises((InvalidInput, TypeError)):
+                pickle.dumps(thing, protocol)
+    with pytest.raises(Exception, match="PrivateVectorStore") as rejected:
+        retriever.model_dump_json()
+    assert not find_leaks(str(rejected.value))
+
+
+def test_leak_copies(planted: InMemoryVectorStore, tmp_path: Any) -> None:
+    """A copy is the same store and shares its budget."""
+    assert find_leaks(copy.deepcopy(planted))
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
+    retriever = PrivateRetriever.from_vectorstore(planted, epsilon=1, mode="query", ledger=ledger.account("books"))
+    for same in (copy.copy(retriever), copy.deepcopy(retriever), retriever.model_copy(deep=True)):
+        assert same.vectorstore is retriever.vectorstore
+        assert not find_leaks(same)
+        same.invoke("query")
+    with pytest.raises(BudgetExceeded):
+        retriever.invoke("query")
+
+
+class _Torn(dict[str, Any]):
+    """A store whose entries cannot be looked up, and whose error says what it was about."""
+
+    def get(self, key: Any, *_: Any) -> Any:
+        raise ConnectionError(f"{key}: score {COSINES[0]:.12f}, vector {ROWS[0].tolist()}")
+
+
+def test_leak_errors(planted: InMemoryVectorStore, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors carry no clean value in their text or frames."""
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=3, delta=0)
+    index = PrivateVectorStore.from_vectorstore(planted, epsilon=1, filterable=["source"])
+    options: dict[str, Any] = {"mode": "query", "ledger": ledger.account("books"), "filterable": ["source"]}
+    asked = PrivateVectorStore.from_vectorstore(planted, epsilon=1, **options)
+    poor = PrivateVectorStore.from_vectorstore(planted, epsilon=9, mode="query", ledger=ledger.account("books"))
+    broken: Callable[[Document], bool] = lambda document: 1 / 0 > 0  # noqa: E731, ARG005
+    ways: list[Callable[[], Any]] = [
+        lambda: poor.similarity_search("query"),
+        lambda: poor.as_retriever().batch(["query", "query"]),
+        lambda: asyncio.run(poor.as_retriever().abatch(["query", "query"])),
+        lambda: index.similarity_search("query", filter=broken),
+        lambda: asked.similarity_search("query", filter=broken),
+        lambda: index.similarity_search_by_vector([math.nan] * D),
+        lambda: index.similarity_search("query", k=0),
+    ]
+    for way in ways:
+        error = catch(way)
+        assert not find_leaks(str(error))
+        assert not find_leaks_in_error(error)
+
+    with monkeypatch.context() as torn:  # the documents cannot be read
+        torn.setattr(planted, "store", _Torn(planted.store))
+        assert find_leaks(str(catch(lambda: planted.get_by_ids(["id-1"]))))
+        for way in (lambda: index.similarity_search("query"), lambda: asked.similarity_search("query")):
+            error = catch(way)
+            assert isinstance(error, StoreError)
+            assert not find_leaks(str(error))
+            assert not find_leaks_in_error(error)
+
+    with monkeypatch.context() as torn:  # the store fails with its scores in hand
+        torn.setattr("langchain_core.vectorstores.in_memory.Document", lambda **_: 1 / 0)
+        assert find_leaks_in_error(catch(lambda: planted.similarity_search("query")))
+        error = catch(lambda: PrivateVectorStore.from_vectorstore(planted, epsilon=1))
+        assert isinstance(error, StoreError)
+        assert not find_leaks_in_error(error)
+
+    planted.store["id-5"]["vector"] = [math.nan] * D  # the vectors cannot be used
+    for way in (index.refresh, lambda: asked.similarity_search("another")):
+        error = catch(way)
+        assert isinstance(error, StoreError)
+        assert not find_leaks(str(error))
+        assert not find_leaks_in_error(error)
+    assert ledger.account("books").spent == 0  # one document is read before a charge
+
+
+def source_that_fails(ids: Sequence[Any]) -> list[Document]:
+    seen = [float(COSINES[IDS.index(one)]) for one in ids]
+    raise StoreError(f"The shelf of {len(seen)} books is gone.")
+
+
+class NoDocument(dict[str, Any]):
+    """What a source may return by mistake."""
+
+    id = "id-3"
+    metadata: dict[str, Any] = {"score": float(COSINES[3])}  # noqa: RUF012
+
+
+def test_leak_source() -> None:
+    """A source of documents that fails leaves no frames."""
+    search = PrivateSearch(ArrayStore(ROWS.astype(np.float32), ids=IDS), epsilon=1)
+    assert find_leaks_in_error(catch(lambda: source_that_fails(IDS)))
+    wrong: dict[str, Any] = {one: NoDocument(score=float(COSINES[3])) for one in IDS}
+    for documents in (source_that_fails, wrong):
+        error = catch(lambda one=documents: PrivateVectorStore(search, Model(), one).similarity_search("query"))
+        assert isinstance(error, StoreError)
+        assert not find_leaks_in_error(error)
+
+
+def small(rows: np.ndarray) -> InMemoryVectorStore:
+    model = Model()
+    model.table |= {f"row {i}": row.tolist() for i, row in enumerate(rows)}
+    store = InMemoryVectorStore(model)
+    store.add_texts([f"row {i}" for i in range(len(rows))], ids=[str(i) for i in range(len(rows))])
+    return store
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "query", "rng": 5}])
+def test_leak_threshold(options: dict[str, Any]) -> None:
+    """A threshold acts after the noise.
+
+    If the cut came first, the clean set would pass in each of 60 builds. At epsilon 0.2 it passes in few of them.
+    """
+    chosen = np.argsort(-COSINES)[[0, 1, 2, -3, -2, -1]]
+    store = small(ROWS[chosen])
+    if "rng" in options:
+        options = {**options, "rng": np.random.default_rng(5)}
+    cut = {"search_type": "similarity_score_threshold", "search_kwargs": {"score_threshold": 0.5}}
+
+    def same(make: Callable[[], set[Any]]) -> int:
+        return sum(make() == {"0", "1", "2"} for _ in range(60))
+
+    def first() -> set[Any]:
+        return {document.id for document, score in store.similarity_search_with_score("query", k=6) if score >= 0}
+
+    def after() -> set[Any]:
+        retriever = PrivateRetriever.from_vectorstore(store, epsilon=0.2, k=6, **cut, **options)
+        return set(ids_of(retriever.invoke("query")))
+
+    assert same(first) == 60
+    # Each of the 64 sets has a probability of at most exp(6 * 0.2) / 64 = 0.052 times that of the likeliest other one.
+    assert same(after) < 60 * 0.4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
+from integrations import leak_cases
+from integrations.leak_detector import LeakDetector
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -674,3 +678,101 @@ def test_filters_that_are_nested_too_deeply_raise_one_sentence() -> None:
         nested = MetadataFilters.model_construct(filters=[nested], condition=FilterCondition.AND)
     with pytest.raises(InvalidInput, match="nested too deeply"):
         PrivateRetriever.from_index(index_of(), epsilon=1, filterable=["parity"], filters=nested)
+
+
+# ---- Ways around the noise that only LlamaIndex has; those of all frameworks are in test_leaks.py.
+
+LEAKS = LeakDetector(leak_cases.ROWS, leak_cases.QUERY)
+
+
+@pytest.fixture
+def plain_index() -> VectorStoreIndex:
+    return leak_cases.LlamaIndex().make_store()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def private_store(plain_index: VectorStoreIndex) -> PrivateVectorStore:
+    return PrivateVectorStore.from_index(plain_index, epsilon=2.0, rng=3)
+
+
+@pytest.fixture
+def outer_index(plain_index: VectorStoreIndex, private_store: PrivateVectorStore) -> VectorStoreIndex:
+    """An index over the private store."""
+    return VectorStoreIndex.from_vector_store(private_store, embed_model=plain_index._embed_model)
+
+
+def test_leak_nodes() -> None:
+    """Listed nodes and related nodes hold no clean number that was stored beside them."""
+    clean = float(leak_cases.COSINES[0])
+    case = leak_cases.LlamaIndex()
+    index = case.make_store(score=clean, nested={"embedding": leak_cases.ROWS[0].tolist()})
+    store = PrivateVectorStore.from_index(index, epsilon=2.0)
+    assert not LEAKS.find(*(one.to_json() for one in store.get_nodes()))
+    source = RelatedNodeInfo(node_id="source", metadata={"similarity": clean})
+    related = TextNode(text="1", relationships={NodeRelationship.SOURCE: source, NodeRelationship.CHILD: [source]})
+    index = VectorStoreIndex([related], embed_model=Fixed())
+    assert LEAKS.find([one.node.to_json() for one in index.as_retriever().retrieve("q")])
+    assert not LEAKS.find([one.node.to_json() for one in case.make_private(index).retrieve("q")])
+
+
+def test_leak_modes(plain_index: VectorStoreIndex, outer_index: VectorStoreIndex) -> None:
+    """MMR and the learners are rejected through an index too."""
+    first, *_ = plain_index.as_retriever(vector_store_query_mode="mmr").retrieve("q")
+    best = leak_cases.COSINES.max()
+    assert 2 * (first.score or 0) == pytest.approx(best)  # half of the weight is on the clean score
+    for mode in ("mmr", "svm", "linear_regression"):
+        with pytest.raises(InvalidInput, match="is rejected"):
+            outer_index.as_retriever(vector_store_query_mode=mode).retrieve("q")
+        with pytest.raises(InvalidInput, match="is rejected"):
+            asyncio.run(outer_index.as_retriever(vector_store_query_mode=mode).aretrieve("q"))
+
+
+@pytest.mark.parametrize("name", ["mmr_threshold", "include", "where", "return_embedding", "fetch_k"])
+def test_leak_options(name: str, plain_index: VectorStoreIndex, outer_index: VectorStoreIndex) -> None:
+    """Options that are not known are rejected and not ignored."""
+    with pytest.raises(InvalidInput, match=f"The option '{name}' of a query is rejected"):
+        outer_index.as_retriever(vector_store_kwargs={name: 0.5}).retrieve("q")
+    with pytest.raises(InvalidInput, match=f"The '{name}' parameter of PrivateRetriever.from_index is unknown"):
+        leak_cases.LlamaIndex().make_private(plain_index, **{name: 0.5})
+
+
+@pytest.mark.parametrize("name", ["alpha", "mmr_threshold", "sparse_top_k", "output_fields", "embedding_field"])
+def test_leak_query_fields(name: str, private_store: PrivateVectorStore) -> None:
+    """Fields of a query that go around the noise are rejected."""
+    query = VectorStoreQuery(query_embedding=leak_cases.QUERY.tolist(), similarity_top_k=2, **{name: 1})
+    with pytest.raises(InvalidInput, match=f"'{name}' in a query is rejected"):
+        private_store.query(query)
+
+
+@pytest.mark.filterwarnings("ignore:The `__fields:DeprecationWarning")  # pydantic's own, when all names are read
+def test_leak_attributes(private_store: PrivateVectorStore) -> None:
+    """No attribute of a private store leads to the vectors or to the client."""
+    assert not LEAKS.find(private_store, depth=8)
+    assert private_store.client is None
+    for name in ("data", "get", "to_dict"):
+        assert not LEAKS.find(str(getattr(private_store, name, None)))
+    assert not hasattr(private_store, "get")  # gives an embedding by id elsewhere
+
+
+def test_leak_texts(
+    plain_index: VectorStoreIndex, private_store: PrivateVectorStore, outer_index: VectorStoreIndex, tmp_path: Path
+) -> None:
+    """Texts, dumps and saved files hold no clean number, and nothing is pickled or copied."""
+    retriever = leak_cases.LlamaIndex().make_private(plain_index)
+    vectors: Any = plain_index.vector_store
+    assert LEAKS.find(repr(vectors), vectors.to_json(fallback=repr))
+    store: Any = private_store
+    texts = [repr(store), str(store), store.to_dict(), store.to_json(), store.model_dump(), store.json(), store.dict()]
+    assert not LEAKS.find(texts, repr(retriever), str(retriever), repr(retriever.search))
+    for thing in (store, retriever, retriever.search):
+        for spread in (pickle.dumps, copy.copy, copy.deepcopy):
+            if thing is retriever.search and spread is copy.copy:
+                continue
+            with pytest.raises(InvalidInput, match="not pickled"):
+                spread(thing)
+    with pytest.raises(InvalidInput, match="not pickled"):
+        store.model_copy()
+    for name, one, leaks in (("plain", plain_index, True), ("outer", outer_index, False)):
+        one.storage_context.persist(str(tmp_path / name))
+        files = [path.read_text() for path in (tmp_path / name).rglob("*") if path.is_file()]
+        assert bool(LEAKS.find(files)) is leaks
