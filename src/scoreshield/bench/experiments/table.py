@@ -1,10 +1,11 @@
-"""Tidy tables: one row a measured value, as CSV always and as Parquet where pyarrow is installed."""
+"""Tidy tables: one row per measured value, as CSV always and as Parquet where pyarrow is installed."""
 
 from __future__ import annotations
 
-import csv
-import io as text_io
+import io
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,37 +22,51 @@ ENVIRONMENT = ("scoreshield", "python", "numpy", "scipy", "machine", "processor"
 _TEXTS = (*_WORDS, "facts", "guarantee", *(name for name in ENVIRONMENT if name not in _WHOLE), "device")
 
 
-def write(folder: Path, rows: Sequence[Row]) -> list[Path]:
-    """``results.csv`` and, with pyarrow, ``results.parquet``: together, whole, or not at all."""
+def write_results(folder: Path, rows: Sequence[Row]) -> list[Path]:
+    """Write ``results.csv`` and, with pyarrow, ``results.parquet``: together, whole, or not at all."""
+    import pandas as pd
+
     columns = [*COLUMNS, *(name for name in (rows[0] if rows else ()) if name not in COLUMNS)]
+    frame = pd.DataFrame({name: pd.array([row.get(name) for row in rows], _dtype(name)) for name in columns})
+    texts = [name for name in columns if name in _TEXTS]
+    safe = frame.assign(**{name: frame[name].map(_files.csv_text, na_action="ignore") for name in texts})
     files: dict[Path, Callable[[BinaryIO], object]] = {
-        folder / "results.csv": lambda file: file.write(_csv(rows, columns))
+        folder / "results.csv": lambda file: file.write(safe.to_csv(index=False, lineterminator="\n").encode())
     }
-    parquet = _parquet(rows, columns)
-    if parquet is not None:
-        files[folder / "results.parquet"] = parquet
+    if find_spec("pyarrow") is not None:
+        files[folder / "results.parquet"] = lambda file: frame.to_parquet(file, index=False, schema=_schema(columns))
     _files.write_whole(files)
     return list(files)
 
 
-def read(path: Path) -> list[Row]:
-    """The rows that :func:`write` wrote, from the CSV file, with numbers as numbers and gaps as None."""
+def read_results(path: Path) -> list[Row]:
+    """Read the rows that :func:`write_results` wrote, from the CSV file, with numbers as numbers and gaps as None.
+
+    Raises:
+        InvalidInput: The file is not a results table, or is cut short.
+    """
+    import pandas as pd
+
     content = _loading.read_bytes(path)
     try:
-        csv.field_size_limit(2**27)  # a guarantee with a table of levels is long
-        reader = csv.DictReader(text_io.StringIO(content.decode(), newline=""))
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # pandas only warns of a line that is too long
+            frame = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, index_col=False)
+        missing = [name for name in COLUMNS if name not in frame.columns]
         if missing:
             raise InvalidInput(f"{path} is not a results table: it lacks the column {missing[0]!r}.")
-        return [{name: _value(name, text) for name, text in row.items()} for row in reader]
+        if frame.isna().any(axis=None):
+            raise ValueError("a short line")
+        columns = {name: [_parse_cell(name, text) for text in frame[name]] for name in frame.columns}
     except InvalidInput:
         raise
-    except (UnicodeDecodeError, ValueError, TypeError, csv.Error):
+    except (ValueError, TypeError, Warning):  # pandas' own errors are ValueErrors
         raise InvalidInput(f"{path} is not a whole results table; run the experiment again.") from None
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def is_row(row: Any) -> bool:
-    """Whether this is a row of a table: every column, each of its kind or a gap."""
+    """Tell whether this is a row of a table: every column, each of its kind or a gap."""
     return (
         isinstance(row, Mapping)
         and {*COLUMNS, *ENVIRONMENT} <= row.keys()
@@ -67,7 +82,7 @@ def _kind(name: str) -> type | tuple[type, ...]:
 
 
 def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """The rows that agree with every given value; a tuple or list means any of them."""
+    """Select the rows that agree with every given value; a tuple or list means any of its values."""
     return [
         row
         for row in rows
@@ -78,9 +93,7 @@ def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
     ]
 
 
-def _value(name: str, text: str | None) -> Any:
-    if text is None:
-        raise ValueError("a short line")
+def _parse_cell(name: str, text: str) -> Any:
     if text == "":
         return None
     if name in _TEXTS:
@@ -88,27 +101,12 @@ def _value(name: str, text: str | None) -> Any:
     return int(text) if name in _WHOLE else float(text)
 
 
-def _csv(rows: Sequence[Row], columns: Sequence[str]) -> bytes:
-    buffer = text_io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _cell(row.get(name)) for name in columns})
-    return buffer.getvalue().encode()
+def _dtype(name: str) -> str:
+    return "string" if name in _TEXTS else "Int64" if name in _WHOLE else "Float64"
 
 
-def _cell(value: Any) -> Any:
-    return "" if value is None else _files.csv_text(value) if isinstance(value, str) else value
+def _schema(columns: Sequence[str]) -> Any:
+    import pyarrow as pa
 
-
-def _parquet(rows: Sequence[Row], columns: Sequence[str]) -> Callable[[BinaryIO], object] | None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-    except ImportError:
-        return None
-    kinds = {
-        name: pa.string() if name in _TEXTS else pa.int64() if name in _WHOLE else pa.float64() for name in columns
-    }
-    table = pa.table({name: pa.array([row.get(name) for row in rows], kinds[name]) for name in columns})
-    return lambda file: parquet.write_table(table, file)
+    kinds = {"string": pa.string(), "Int64": pa.int64(), "Float64": pa.float64()}
+    return pa.schema([(name, kinds[_dtype(name)]) for name in columns])
