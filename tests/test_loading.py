@@ -270,7 +270,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "npz": ("x.npz", read_array),
     "parquet": ("x.parquet", read_array),
     "grid": ("x.yaml", read_yaml),
-    "table": ("x.csv", table.read),
+    "table": ("x.csv", table.read_results),
     "cells": ("x.jsonl", read_json_lines),
     "journal": ("x.jsonl", journal._read),
     "frames": ("x.tsv", read_questions),

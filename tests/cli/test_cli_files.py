@@ -209,13 +209,13 @@ class TestTables:
         rows = [
             dict.fromkeys(COLUMNS) | {"experiment": "noise", "method": text, "value": -0.5, "n": 3} for text in texts
         ]
-        table.write(tmp_path, rows)
+        table.write_results(tmp_path, rows)
         read = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_bytes().decode(), newline="")))
         assert not any(row["method"].startswith(("=", "+", "-", "@", "\t", "\r")) for row in read)
         assert {row["value"] for row in read} == {"-0.5"}  # a number, not a formula
-        assert [row["method"] or "" for row in table.read(tmp_path / "results.csv")] == texts
-        table.write(tmp_path, [rows[0] | {"method": "a\r=1"}])
-        assert [row["method"] for row in table.read(tmp_path / "results.csv")] == ["a\n=1"]
+        assert [row["method"] or "" for row in table.read_results(tmp_path / "results.csv")] == texts
+        table.write_results(tmp_path, [rows[0] | {"method": "a\r=1"}])
+        assert [row["method"] for row in table.read_results(tmp_path / "results.csv")] == ["a\n=1"]
 
 
 @pytest.mark.usefixtures("folder")

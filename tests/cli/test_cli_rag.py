@@ -113,7 +113,7 @@ def answers(folder: Path) -> list[Any]:
         return []
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
-        with contextlib.closing(sqlite3.connect(f"{copy}/cache.db")) as database:
+        with contextlib.list_closing_lines(sqlite3.connect(f"{copy}/cache.db")) as database:
             return database.execute("SELECT key, store_time, value FROM Cache ORDER BY key").fetchall()
 
 
@@ -638,7 +638,7 @@ def test_the_release_is_kept_before_it_is_measured(folder: Path, run: Any, monke
         refused(run(*command), "what was retrieved or answered before is kept in run.")
     before = (folder / "run/retrieval.json").read_bytes()
     monkeypatch.setattr(ss, "release_scores", too_large)
-    monkeypatch.setattr(rag_run.Releasing, "check", lambda _: None)
+    monkeypatch.setattr(rag_run.ReleaseSettings, "check", lambda _: None)
     assert run(*command)[0] == 0  # without another release
     assert (folder / "run/retrieval.json").read_bytes() == before
 
@@ -684,7 +684,7 @@ def test_embedders_of_images_are_refused(folder: Path, run: Any, embedder: str) 
 
     files = (folder / "pages.jsonl", folder / "questions.jsonl", folder / "run")
     with pytest.raises(ss.InvalidInput, match="must be one for texts"):
-        rag_run.run(*files, embedder=Faces(), releasing=rag_run.Releasing("staircase", 5.0))  # type: ignore[arg-type]
+        rag_run.run_rag(*files, embedder=Faces(), releasing=rag_run.ReleaseSettings("staircase", 5.0))  # type: ignore[arg-type]
     assert not (folder / "run").exists()
 
 
@@ -795,7 +795,7 @@ def test_a_proxy_is_used_where_it_is_asked_for_and_never_written_down(
     folder: Path, server: ChatServer, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts to this machine take no proxy, neither that of the environment nor the one that was named."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as proxy:
+    with contextlib.list_closing_lines(socket.create_server(("127.0.0.1", 0))) as proxy:
         address = f"http://user:pass-of-proxy@127.0.0.1:{proxy.getsockname()[1]}"
         for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
             monkeypatch.setenv(name, address)
@@ -809,7 +809,7 @@ def test_a_proxy_is_used_where_it_is_asked_for_and_never_written_down(
     written = [path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()]
     assert written
     assert not any(b"pass-of-proxy" in content for content in written)
-    answering = rag_run.Answering(("a", "https://host.example"), ("a", "https://host.example"), proxy=address)
+    answering = rag_run.AnswerSettings(("a", "https://host.example"), ("a", "https://host.example"), proxy=address)
     assert "pass-of-proxy" not in repr(answering)
     refused(run(*BASE, *NEARLY_CLEAN, *models(server), "--proxy", "socks9://pass-of-proxy"), "'proxy' parameter")
 

@@ -270,7 +270,7 @@ class Grids(Target):
         name = changes.get("experiment")
         experiment = EXPERIMENTS[name if isinstance(name, str) and name in EXPERIMENTS else "noise"]
         for quick in (False, True):
-            json.dumps(experiment.grid(changes, quick=quick, source="grid.yaml").to_dict(), allow_nan=False)
+            json.dumps(experiment.make_grid(changes, quick=quick, source="grid.yaml").to_dict(), allow_nan=False)
 
 
 class Tables(Target):
@@ -280,7 +280,7 @@ class Tables(Target):
 
     def valid(self) -> list[bytes]:
         row = dict.fromkeys(COLUMNS) | {"experiment": "noise", "n": 3, "value": 0.5, "method": "=1"}
-        table.write(self.folder, [row, row])
+        table.write_results(self.folder, [row, row])
         page = {"title": "A title", "text": "Some text of the page."}
         question = {"id": 1, "question": "What?", "answer": "That.", "documents": ["A title"]}
         frames = "Prompt\tAnswer\twiki_links\nWhat?\tThat.\t['https://en.wikipedia.org/wiki/A_title']\n"
@@ -298,7 +298,7 @@ class Tables(Target):
     def read(self, data: bytes) -> None:
         kind = data[0] % 4 if data else 0
         path = self.written(("results.csv", "pages.jsonl", "questions.jsonl", "test.tsv")[kind], data[1:])
-        (table.read, read_corpus, read_questions, read_questions)[kind](path)
+        (table.read_results, read_corpus, read_questions, read_questions)[kind](path)
 
 
 _NUMBERS = (

@@ -33,7 +33,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Run one experiment: every value comes with its guarantee, the paper's ones with what is true of them."""
-    from scoreshield.bench.experiments import EXPERIMENTS, run
+    from scoreshield.bench.experiments import EXPERIMENTS, run_experiment
     from scoreshield.bench.experiments.grid import read_yaml
     from scoreshield.bench.experiments.runner import FILES
     from scoreshield.bench.report.experiments import draw
@@ -42,20 +42,20 @@ def bench(
         raise ss.InvalidInput(f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}.")
     experiment = EXPERIMENTS[name]
     changes = {} if grid is None else read_yaml(grid)
-    settings = experiment.grid(changes, quick=quick, source=str(grid or f"{name}.yaml"))
+    settings = experiment.make_grid(changes, quick=quick, source=str(grid or f"{name}.yaml"))
     if show_grid:
         typer.echo(_as_yaml(settings.to_dict()), nl=False)
         return
     folder = out or Path("runs") / name
     check_not_input((folder / file for file in FILES), [grid])
     with progress_bar(as_json, f"{name}") as progress:
-        rows = run(experiment, settings, folder, data_dir=data_dir, workers=workers, progress=progress)
+        rows = run_experiment(experiment, settings, folder, data_dir=data_dir, workers=workers, progress=progress)
     left_out: list[str] = []
     pictures = draw(name, rows, folder / "figures", left_out=left_out.append)
     if as_json:
-        told = {"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}
+        summary = {"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}
         typer.echo(
-            json.dumps(told | {"left_out": left_out} | ({"scope": experiment.scope} if experiment.scope else {}))
+            json.dumps(summary | {"left_out": left_out} | ({"scope": experiment.scope} if experiment.scope else {}))
         )
         return
     say(f"{len(rows):,} values in {folder / 'results.csv'}, each with its guarantee.")

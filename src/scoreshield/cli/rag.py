@@ -97,23 +97,23 @@ def rag(
     The key of the servers, where they want one, is read from $SCORESHIELD_API_KEY.
     """
     from scoreshield.bench.experiments.rag_folder import FILES
-    from scoreshield.bench.experiments.rag_run import LEAVABLE, Answering, Releasing, run
+    from scoreshield.bench.experiments.rag_run import LEAVABLE, AnswerSettings, ReleaseSettings, run_rag
     from scoreshield.bench.rag.evaluation import CONDITIONS
 
     check_not_input((out / name for name in FILES), (corpus, questions, ledger_file(ledger)))
     answering = None
-    if (models := _models(generator, generator_url, judge, judge_url, conditions)) is not None:
-        chosen = CONDITIONS if conditions is None else _some_of(CONDITIONS, conditions, "conditions")
-        left = () if leave_out is None else _some_of(LEAVABLE, leave_out, "leave-out")
-        answering = Answering(*models, chosen, max_tokens, timeout, retries, workers, allow_http, left, proxy)
+    if (models := _choose_models(generator, generator_url, judge, judge_url, conditions)) is not None:
+        chosen = CONDITIONS if conditions is None else _parse_names(CONDITIONS, conditions, "conditions")
+        left = () if leave_out is None else _parse_names(LEAVABLE, leave_out, "leave-out")
+        answering = AnswerSettings(*models, chosen, max_tokens, timeout, retries, workers, allow_http, left, proxy)
     try:
-        done = run(
+        done = run_rag(
             corpus,
             questions,
             out,
             embedder=embedder,
-            releasing=Releasing(mechanism, epsilon, delta, threshold, k, paper_rule, research_seed),
-            answering=answering,
+            release_settings=ReleaseSettings(mechanism, epsilon, delta, threshold, k, paper_rule, research_seed),
+            answer_settings=answering,
             size=size,
             overlap=overlap,
             limit=limit,
@@ -132,7 +132,7 @@ def rag(
     say("Written        " + ", ".join(map(make_printable, files)))
 
 
-def _models(
+def _choose_models(
     generator: str | None, generator_url: str | None, judge: str | None, judge_url: str | None, conditions: str | None
 ) -> tuple[tuple[str, str], tuple[str, str]] | None:
     """Generator and judge, each with its address; None for retrieval alone."""
@@ -149,7 +149,7 @@ def _models(
     return (generator, generator_url), (judge or generator, judge_url or generator_url)
 
 
-def _some_of(known: tuple[str, ...], text: str, option: str) -> tuple[str, ...]:
+def _parse_names(known: tuple[str, ...], text: str, option: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not set(names) <= set(known) or len(set(names)) != len(names):
         raise InvalidInput(f"--{option} must be some of {','.join(known)}, each once, with commas. Got {text[:80]!r}.")

@@ -12,8 +12,8 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.bench.data import compact
-from scoreshield.bench.experiments import EXPERIMENTS, mechanisms, run, table
-from scoreshield.bench.experiments.cells import Cell
+from scoreshield.bench.experiments import EXPERIMENTS, mechanisms, run_experiment, table
+from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
 from scoreshield.bench.experiments.speed import _on_multiples
 from scoreshield.bench.report.experiments import _size, draw
@@ -23,8 +23,8 @@ from scoreshield.report import plots
 
 def tiny(name: str, folder: Path, data: Path | None, **changes: Any) -> list[table.Row]:
     experiment = EXPERIMENTS[name]
-    grid = experiment.grid({"repeats": 1, "advantage": [], **changes})
-    return run(experiment, grid, folder, data_dir=data, workers=1)
+    grid = experiment.make_grid({"repeats": 1, "advantage": [], **changes})
+    return run_experiment(experiment, grid, folder, data_dir=data, workers=1)
 
 
 def value(rows: list[table.Row], **wanted: Any) -> float:
@@ -70,7 +70,7 @@ class TestFaces:
 
     def test_at_equal_attack_every_mechanism_gives_the_same_away(self, rows: list[table.Row]) -> None:
         attacked = table.where(rows, setting="advantage")
-        assert {row["mechanism"] for row in attacked} == set(EXPERIMENTS["dp-fr"].grid().mechanism)
+        assert {row["mechanism"] for row in attacked} == set(EXPERIMENTS["dp-fr"].make_grid().mechanism)
         for row in attacked:
             assert row["attack_advantage"] == pytest.approx(0.5, abs=1e-6)
 
@@ -81,7 +81,7 @@ class TestFaces:
             assert row["value"] < ceiling + 5 * math.sqrt(0.25 / 6000)
 
     def test_the_collection_has_exactly_those_scores(self, shared_data: Path) -> None:
-        grid = EXPERIMENTS["dp-fr"].grid({"datasets": ["lfw/dlib"]})
+        grid = EXPERIMENTS["dp-fr"].make_grid({"datasets": ["lfw/dlib"]})
         loaded = EXPERIMENTS["dp-fr"].load(grid, shared_data)["lfw/dlib"]
         clean = compact.load_compact_lfw_scores(shared_data, "dlib").scores
         release = ss.release_scores(loaded.rows, [1.0, 0.0], epsilon=1e6, mechanism="laplace", rng=1)
@@ -95,7 +95,7 @@ def test_rates_that_a_set_is_too_small_for_are_gaps(tmp_path: Path) -> None:
         metrics=["tar@1e-4", "tar@1e-5", "tar@1e-6"],
     )  # fmt: skip
     clean = {row["metric"]: row["value"] for row in table.where(rows, setting="clean")}
-    made = EXPERIMENTS["dp-fr"].load(EXPERIMENTS["dp-fr"].grid({"datasets": ["synthetic/gaussian"]}), None)
+    made = EXPERIMENTS["dp-fr"].load(EXPERIMENTS["dp-fr"].make_grid({"datasets": ["synthetic/gaussian"]}), None)
     scores = made["synthetic/gaussian"]
     third = np.sort(scores.clean[~scores.same])[-3]  # two impostors of 200,000 may pass
     assert clean["tar@1e-5"] == pytest.approx(float(np.mean(scores.clean[scores.same] > third)), abs=1e-9)
@@ -107,7 +107,7 @@ def test_rates_that_a_set_is_too_small_for_are_gaps(tmp_path: Path) -> None:
 
 
 def test_what_a_set_leaves_out_of_public_knowledge_is_the_default(shared_data: Path) -> None:
-    grid = EXPERIMENTS["dp-fr"].grid(
+    grid = EXPERIMENTS["dp-fr"].make_grid(
         {"datasets": ["lfw/mobileface"], "options": {"public": {"mobileface": {"accept": 0.3}}}}
     )
     public = EXPERIMENTS["dp-fr"].load(grid, shared_data)["lfw/mobileface"].public
@@ -188,11 +188,11 @@ class TestMatrices:
 
     def test_a_sample_is_the_same_for_every_setting_of_a_repeat(self, shared_data: Path) -> None:
         experiment = EXPERIMENTS["gram-sts"]
-        grid = experiment.grid({"options": {"pairs": 40}})
+        grid = experiment.make_grid({"options": {"pairs": 40}})
         data = experiment.load(grid, shared_data)
-        one = experiment.problem(Cell("stsb", "clean", repeat=1), grid, data)  # type: ignore[attr-defined]
-        two = experiment.problem(Cell("stsb", "contract", "index", epsilon=3.0, repeat=1), grid, data)  # type: ignore[attr-defined]
-        other = experiment.problem(Cell("stsb", "clean", repeat=2), grid, data)  # type: ignore[attr-defined]
+        one = experiment.problem(ExperimentCell("stsb", "clean", repeat=1), grid, data)  # type: ignore[attr-defined]
+        two = experiment.problem(ExperimentCell("stsb", "contract", "index", epsilon=3.0, repeat=1), grid, data)  # type: ignore[attr-defined]
+        other = experiment.problem(ExperimentCell("stsb", "clean", repeat=2), grid, data)  # type: ignore[attr-defined]
         assert np.array_equal(one.rows, two.rows)
         assert not np.array_equal(one.rows[:10], other.rows[:10])
 
@@ -324,8 +324,8 @@ def staircase_advantage(epsilon: float) -> float:
 @pytest.mark.parametrize("advantage", [0.01, 0.5, 0.999])
 def test_the_epsilon_of_an_advantage(mechanism: str, advantage: float) -> None:
     delta = 1e-6 if mechanism == "gaussian" else 0.0
-    cell = Cell("x", "advantage", mechanism, delta=delta, advantage=advantage)
-    epsilon = mechanisms.spent(cell)
+    cell = ExperimentCell("x", "advantage", mechanism, delta=delta, advantage=advantage)
+    epsilon = mechanisms.find_epsilon(cell)
     known = {
         "gaussian": lambda: calibration.attack_advantage(calibration.find_mu(epsilon, delta)),
         "laplace": lambda: 1 - math.exp(-epsilon / 2),

@@ -8,7 +8,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.bench.data.sets import Ratings
 from scoreshield.bench.experiments import EXPERIMENTS
-from scoreshield.bench.experiments.cells import Cell
+from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.gram import EQUAL, NOTHING, gaussian_components
 
 
@@ -28,19 +28,21 @@ def test_gaussian_components_are_those_of_the_closed_form() -> None:
 def test_only_movielens_has_equal_similarities() -> None:
     for name, wanted in (("gram-movielens", {NOTHING, EQUAL}), ("gram-sts", {NOTHING}), ("gram-vision", {NOTHING})):
         experiment = EXPERIMENTS[name]
-        found = [cell for cell in experiment.cells(experiment.grid(quick=True)) if cell.setting == "clean"]
-        assert {experiment.method(cell) for cell in found} == wanted | {"non-private"}
+        found = [cell for cell in experiment.list_cells(experiment.make_grid(quick=True)) if cell.setting == "clean"]
+        assert {experiment.name_method(cell) for cell in found} == wanted | {"non-private"}
 
 
 def test_equal_similarities_are_plain_averages() -> None:
     experiment = EXPERIMENTS["gram-movielens"]
-    grid = experiment.grid({"options": {"users": 3}})
+    grid = experiment.make_grid({"options": {"users": 3}})
     # Users rate 0 and 1, then one more each; the last pair is the test fold.
     users, items = np.array([0, 0, 1, 1, 1, 2, 2, 2, 0]), np.array([0, 1, 0, 1, 2, 0, 1, 2, 2])
     ratings = np.array([2.0, 4.0, 1.0, 3.0, 5.0, 4.0, 2.0, 3.0, 5.0])
     fold = np.array([2] * 8 + [1])
     data = Ratings(name="hand", users=users, items=items, ratings=ratings, fold=fold, user_count=3, item_count=3)
-    found = experiment.measure(Cell("ml100k/u1", "clean", EQUAL), grid, data)
+    found = experiment.measure(ExperimentCell("ml100k/u1", "clean", EQUAL), grid, data)
     # User 0's mean is 3; the raters of item 2 depart from their means, 3 and 3, by 2 and 0.
     assert found.values["rmse"] == pytest.approx(abs(3 + 1 - 5))
-    assert experiment.measure(Cell("ml100k/u1", "clean", NOTHING), grid, data).values["rmse"] == pytest.approx(2.0)
+    assert experiment.measure(ExperimentCell("ml100k/u1", "clean", NOTHING), grid, data).values[
+        "rmse"
+    ] == pytest.approx(2.0)

@@ -9,7 +9,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.bench.experiments import EXPERIMENTS
 from scoreshield.bench.experiments.grid import parse_yaml, read_yaml
-from scoreshield.bench.experiments.mechanisms import spent
+from scoreshield.bench.experiments.mechanisms import find_epsilon
 
 VISION = EXPERIMENTS["gram-vision"]
 
@@ -17,33 +17,33 @@ VISION = EXPERIMENTS["gram-vision"]
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_shipped_grid_is_sound_and_its_quick_part_smaller(name: str) -> None:
     experiment = EXPERIMENTS[name]
-    whole, quick = experiment.grid(), experiment.grid(quick=True)
+    whole, quick = experiment.make_grid(), experiment.make_grid(quick=True)
     assert whole.experiment == quick.experiment == name
-    assert 0 < len(experiment.cells(quick)) < len(experiment.cells(whole))
-    keys = [cell.key for cell in experiment.cells(whole)]
+    assert 0 < len(experiment.list_cells(quick)) < len(experiment.list_cells(whole))
+    keys = [cell.key for cell in experiment.list_cells(whole)]
     assert len(set(keys)) == len(keys)
 
 
 def test_a_file_changes_what_it_names_and_nothing_else() -> None:
-    grid = VISION.grid({"epsilon": [3, "1e-1"], "repeats": 2, "options": {"aap_iterations": 7}})
+    grid = VISION.make_grid({"epsilon": [3, "1e-1"], "repeats": 2, "options": {"aap_iterations": 7}})
     assert grid.epsilon == (3.0, 0.1)
     assert grid.repeats == 2
     assert grid.options == {"aap_iterations": 7, "device": "cpu"}
-    assert grid.delta == VISION.grid().delta
+    assert grid.delta == VISION.make_grid().delta
 
 
 def test_the_quick_part_of_a_file_counts_only_when_asked_for() -> None:
     changes = {"epsilon": [5], "quick": {"epsilon": [7]}}
-    assert VISION.grid(changes).epsilon == (5.0,)
-    assert VISION.grid(changes, quick=True).epsilon == (7.0,)
-    assert VISION.grid({"epsilon": [5]}, quick=True).epsilon == (5.0,)  # which outweighs the quick grid that ships
+    assert VISION.make_grid(changes).epsilon == (5.0,)
+    assert VISION.make_grid(changes, quick=True).epsilon == (7.0,)
+    assert VISION.make_grid({"epsilon": [5]}, quick=True).epsilon == (5.0,)  # which outweighs the quick grid that ships
 
 
 def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
     """YAML 1.1 takes 1e-8 for text; people do not."""
     path = tmp_path / "grid.yaml"
     path.write_text("delta: [1e-8, 1.0e-5]\nadjacency: [record, 2]\n")
-    grid = VISION.grid(read_yaml(path))
+    grid = VISION.make_grid(read_yaml(path))
     assert grid.delta == (1e-8, 1e-5)
     assert grid.adjacency == (None, 2.0)
     assert grid.to_dict()["adjacency"] == ["record", 2.0]
@@ -75,7 +75,7 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
 )
 def test_a_typo_is_one_sentence(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ss.InvalidInput) as caught:
-        VISION.grid(changes, source="mine.yaml")
+        VISION.make_grid(changes, source="mine.yaml")
     assert words in str(caught.value)
     assert "mine.yaml" in str(caught.value)
 
@@ -107,31 +107,31 @@ def test_a_typo_is_one_sentence(changes: dict[str, object], words: str) -> None:
 )
 def test_what_an_experiment_cannot_run_is_one_sentence(name: str, changes: dict[str, object], words: str) -> None:
     with pytest.raises(ss.InvalidInput, match=r"mine\.yaml") as caught:
-        EXPERIMENTS[name].grid(changes, source="mine.yaml")
+        EXPERIMENTS[name].make_grid(changes, source="mine.yaml")
     assert words in str(caught.value)
 
 
 def test_an_advantage_without_delta_is_for_pure_mechanisms() -> None:
-    grid = EXPERIMENTS["dp-fr"].grid({"delta": [], "mechanism": ["laplace"], "advantage": [0.5]})
-    assert {cell.setting for cell in EXPERIMENTS["dp-fr"].cells(grid)} == {"clean", "contract", "advantage"}
+    grid = EXPERIMENTS["dp-fr"].make_grid({"delta": [], "mechanism": ["laplace"], "advantage": [0.5]})
+    assert {cell.setting for cell in EXPERIMENTS["dp-fr"].list_cells(grid)} == {"clean", "contract", "advantage"}
     # Just above what delta gives, there is a budget to spend.
-    grid = EXPERIMENTS["dp-fr"].grid({"delta": [0.05], "advantage": [0.05 + 2e-9], "mechanism": ["gaussian"]})
-    (cell,) = [cell for cell in EXPERIMENTS["dp-fr"].cells(grid) if cell.advantage and cell.repeat == 0][:1]
-    assert spent(cell) > 1e-9
+    grid = EXPERIMENTS["dp-fr"].make_grid({"delta": [0.05], "advantage": [0.05 + 2e-9], "mechanism": ["gaussian"]})
+    (cell,) = [cell for cell in EXPERIMENTS["dp-fr"].list_cells(grid) if cell.advantage and cell.repeat == 0][:1]
+    assert find_epsilon(cell) > 1e-9
 
 
 def test_public_knowledge_is_changed_entry_by_entry() -> None:
-    shipped = EXPERIMENTS["dp-fr"].grid().options["public"]
+    shipped = EXPERIMENTS["dp-fr"].make_grid().options["public"]
     changes = {"options": {"public": {"dlib": {"range": ["7e-1", 1]}, "mobileface": {"accept": 0.3}}}}
-    changed = EXPERIMENTS["dp-fr"].grid(changes).options["public"]
+    changed = EXPERIMENTS["dp-fr"].make_grid(changes).options["public"]
     assert changed["dlib"] == {"range": [0.7, 1.0], "accept": shipped["dlib"]["accept"]}
     assert changed["mobileface"] == {"accept": 0.3}
     assert changed["faceres"] == shipped["faceres"]
-    assert EXPERIMENTS["dp-fr"].grid({"options": {"public": {}}}).options["public"] == shipped
-    assert EXPERIMENTS["dp-rag"].grid({"options": {"public": {"threshold": 0.5}}}).options["public"] == {
+    assert EXPERIMENTS["dp-fr"].make_grid({"options": {"public": {}}}).options["public"] == shipped
+    assert EXPERIMENTS["dp-rag"].make_grid({"options": {"public": {"threshold": 0.5}}}).options["public"] == {
         "range": [0.0, 0.8], "threshold": 0.5,
     }  # fmt: skip
-    assert VISION.grid({"options": {"device": "cuda:1"}}).options["device"] == "cuda:1"
+    assert VISION.make_grid({"options": {"device": "cuda:1"}}).options["device"] == "cuda:1"
 
 
 @pytest.mark.parametrize(

@@ -207,12 +207,12 @@ def test_equal_conversations_are_asked_once(server: ChatServer, connect: Callabl
 
 
 def rows(folder: Path) -> list[tuple[Any, ...]]:
-    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as database:
+    with contextlib.list_closing_lines(sqlite3.connect(folder / "cache.db")) as database:
         return database.execute("SELECT mode, filename, value FROM Cache").fetchall()
 
 
 def change_rows(folder: Path, change: str, *values: Any) -> None:
-    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as database, database:
+    with contextlib.list_closing_lines(sqlite3.connect(folder / "cache.db")) as database, database:
         database.execute(f"UPDATE Cache SET {change}", values)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoreshield.bench.rag.chunks import Chunk, Document, chunk, chunk_documents, first_tokens, token_offsets
+from scoreshield.bench.rag.chunks import Chunk, Document, chunk, chunk_documents, cut_tokens, find_tokens
 from scoreshield.errors import InvalidInput
 
 WORDS = "one two, three four five six seven eight nine ten"  # 11 tokens: ten words and a comma
@@ -23,7 +23,7 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def tokens_of(text: str) -> list[str]:
-    return [text[start:end] for start, end in token_offsets(text, None)]
+    return [text[start:end] for start, end in find_tokens(text, None)]
 
 
 def test_by_hand() -> None:
@@ -56,7 +56,7 @@ def test_defaults_are_the_papers() -> None:
 def test_properties(text: str, size: int, data: st.DataObject, pattern: bool) -> None:
     overlap = data.draw(st.integers(0, size - 1))
     tokenizer = None if pattern else words
-    spans = token_offsets(text, tokenizer)
+    spans = find_tokens(text, tokenizer)
     found = chunk(text, size=size, overlap=overlap, tokenizer=tokenizer)
     held = [[i for i, (a, b) in enumerate(spans) if c.start <= a and b <= c.end] for c in found]
     for c, inside in zip(found, held, strict=True):
@@ -72,7 +72,7 @@ def test_properties(text: str, size: int, data: st.DataObject, pattern: bool) ->
 
 @given(st.text(max_size=200))
 def test_default_tokens_hold_every_character_but_blanks_once(text: str) -> None:
-    spans = token_offsets(text, None)
+    spans = find_tokens(text, None)
     covered = [i for a, b in spans for i in range(a, b)]
     assert covered == [i for i, character in enumerate(text) if not character.isspace()]
     assert all(b - a <= 20 for a, b in spans)
@@ -131,11 +131,11 @@ def test_documents_keep_their_place_and_title() -> None:
 
 
 def test_first_tokens() -> None:
-    assert first_tokens(" one two, three", 3) == (" one two,", 3)
-    assert first_tokens(" one two, three ", 4) == (" one two, three ", 4)
-    assert first_tokens("one", 9) == ("one", 1)
-    assert first_tokens("one", 0) == ("", 0)
-    assert first_tokens("one two, three", 2, words) == ("one two,", 2)
+    assert cut_tokens(" one two, three", 3) == (" one two,", 3)
+    assert cut_tokens(" one two, three ", 4) == (" one two, three ", 4)
+    assert cut_tokens("one", 9) == ("one", 1)
+    assert cut_tokens("one", 0) == ("", 0)
+    assert cut_tokens("one two, three", 2, words) == ("one two,", 2)
 
 
 class Slow:
@@ -170,7 +170,7 @@ class Slow:
         (lambda: chunk_documents({"A": None}), "'text of a document' parameter"),  # type: ignore[dict-item]
         (lambda: chunk_documents({1: "a"}), "'title of a document' parameter"),  # type: ignore[dict-item]
         (lambda: chunk_documents([Document("A", "a"), Document("A", "b")]), "have the title 'A'"),
-        (lambda: first_tokens("a", -1), "'limit' parameter of first_tokens"),
+        (lambda: cut_tokens("a", -1), "'limit' parameter of cut_tokens"),
     ],
 )
 def test_refusals(call: Any, says: str) -> None:

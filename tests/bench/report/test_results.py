@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
-from scoreshield.bench.experiments import EXPERIMENTS, run, table
+from scoreshield.bench.experiments import EXPERIMENTS, run_experiment, table
 from scoreshield.bench.report import experiments as pictures
 from scoreshield.bench.report import negatives, results
 from scoreshield.bench.report.results_page import render_markdown
@@ -41,7 +41,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What needs no data."""
     folder = tmp_path_factory.mktemp("small")
     for name in ("runtime", "noise"):
-        run(EXPERIMENTS[name], EXPERIMENTS[name].grid(TINY[name] | {"repeats": 1}), folder / name)
+        run_experiment(EXPERIMENTS[name], EXPERIMENTS[name].make_grid(TINY[name] | {"repeats": 1}), folder / name)
     return folder
 
 
@@ -49,8 +49,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     for name, changes in TINY.items():
-        grid = EXPERIMENTS[name].grid(changes | {"repeats": 2})
-        run(EXPERIMENTS[name], grid, folder / name, data_dir=shared_data, workers=1)
+        grid = EXPERIMENTS[name].make_grid(changes | {"repeats": 2})
+        run_experiment(EXPERIMENTS[name], grid, folder / name, data_dir=shared_data, workers=1)
     return folder
 
 
@@ -89,13 +89,13 @@ def test_the_whole_page(whole: Path, tmp_path: Path, shared_data: Path) -> None:
 
 def test_numbers_in_the_text_are_those_of_the_rows(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = results.compose(undrawn(whole, monkeypatch))
-    rows = table.read(whole / "dp-fr" / "results.csv")
+    rows = table.read_results(whole / "dp-fr" / "results.csv")
     paper = [row["value"] for row in table.where(rows, setting="paper", epsilon=5, metric="accuracy")]
     (faces,) = [section for section in page.sections if section.title == "Face verification"]
     mean, sd = statistics.mean(paper), statistics.stdev(paper)
     assert f"the paper's mechanism {mean:.3f} ± {sd:.3f}" in faces.pictures[0].reading
     (text,) = [text for title, text in page.negatives if "STS-B correlation" in title]
-    sts = table.where(table.read(whole / "gram-sts" / "results.csv"), setting="paper", metric="spearman")
+    sts = table.where(table.read_results(whole / "gram-sts" / "results.csv"), setting="paper", metric="spearman")
     noisy, aap = ([row["value"] for row in sts if row["method"] == name] for name in ("noisy (paper)", "aap (paper)"))
     paired = [after - before for after, before in zip(aap, noisy, strict=True)]
     assert f"{statistics.mean(paired):+.3f} ± {statistics.stdev(paired):.3f} with the paper's projection" in text
@@ -143,8 +143,8 @@ def undrawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
 def test_commands_name_the_grid_that_was_run(small: Path, tmp_path: Path) -> None:
     assert read(small)["noise"].command == "scoreshield bench noise --grid GRID.yaml --out runs/noise"
     experiment = EXPERIMENTS["noise"]
-    grid = experiment.grid({"options": {"draws": 500}}, quick=True)
-    run(experiment, grid, tmp_path / "noise")
+    grid = experiment.make_grid({"options": {"draws": 500}}, quick=True)
+    run_experiment(experiment, grid, tmp_path / "noise")
     settings = (tmp_path / "noise" / "settings.json").read_text()
     assert '"draws": 500' in settings
     (tmp_path / "noise" / "settings.json").write_text(settings.replace('"draws": 500', '"draws": 250000'))
@@ -381,12 +381,12 @@ def test_names_in_a_table_from_elsewhere_are_plain_text_on_the_page(small: Path,
     links = "[log in](https://evil.example) ![x](https://evil.example/p.png) www.evil.example"
     evil = f"{links} <script>alert(1)</script> $\\frac$"
     for name in ("runtime", "noise"):
-        rows = table.read(small / name / "results.csv")
+        rows = table.read_results(small / name / "results.csv")
         hostile = [
             row | {"processor": evil, "machine": "\x1b[2J" + evil, "dataset": f"{row['dataset']}{evil}"} for row in rows
         ]
         (tmp_path / "runs" / name).mkdir(parents=True)
-        table.write(tmp_path / "runs" / name, hostile)
+        table.write_results(tmp_path / "runs" / name, hostile)
     for page in made(tmp_path / "runs", tmp_path):
         assert "evil.example" in page
         for mark in ("](https://evil", "://evil", "www.evil", "<script>alert", "\x1b"):

@@ -74,7 +74,7 @@ def split_lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def parse_number(text: str, most: int) -> int | None:
+def parse_digits(text: str, most: int) -> int | None:
     """Read a number of plain digits 0 to 9; None where the text is something else or the number is above ``most``."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:  # int() raises an error for thousands of digits
         return None

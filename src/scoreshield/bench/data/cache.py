@@ -171,7 +171,7 @@ def _stream(
     response = _receive(lambda: _open(address, timeout, local_http))
     with response:
         length = response.headers.get("Content-Length")
-        total = None if length is None else archives.parse_number(length, 10**18)
+        total = None if length is None else archives.parse_digits(length, 10**18)
         if total is not None and total > most:
             raise _DownloadError(f"the server offers {total} bytes, more than the {most} that it should have")
         while block := _receive(lambda: response.read(_BLOCK)):

@@ -225,7 +225,7 @@ def _table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict
 
 
 def _numbers(data_dir: str | Path, file: str, rows: list[dict[str, str]], column: str) -> NDArray[np.int64]:
-    numbers = [archives.parse_number(row[column], archives.MOST_RATED) for row in rows]
+    numbers = [archives.parse_digits(row[column], archives.MOST_RATED) for row in rows]
     for line, number in enumerate(numbers, 2):
         if not number:
             where = f"{Path(data_dir, file)}, line {line}"

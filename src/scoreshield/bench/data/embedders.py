@@ -21,7 +21,7 @@ from scoreshield import _loading, _validation
 from scoreshield._files import read_array, write_whole
 from scoreshield._validation import validate
 from scoreshield.bench.data._fields import Float32, Items
-from scoreshield.bench.data.archives import parse_number
+from scoreshield.bench.data.archives import parse_digits
 from scoreshield.errors import FileError, InvalidInput
 
 Progress = Callable[[int, int], object]  # items so far, items in all
@@ -58,7 +58,7 @@ def embedder(kind: str, **options: Any) -> Embedder:
     if family not in ("sentence-transformers", "timm", "dlib", "hashing") or (family == "dlib") != (not model):
         _validation.reject("kind", must, kind)
     if family == "hashing":
-        dimensions = parse_number(model, 2**20)
+        dimensions = parse_digits(model, 2**20)
         if not dimensions:
             _validation.reject("kind", "'hashing:<dimensions>' with 1 to 1048576 dimensions", kind)
         return _made(HashingEmbedder, [dimensions], options)

@@ -9,7 +9,7 @@ import numpy as np
 from scoreshield import _loading, _validation
 from scoreshield._validation import validate
 from scoreshield.bench.data import archives, cache
-from scoreshield.bench.data.archives import parse_number
+from scoreshield.bench.data.archives import parse_digits
 from scoreshield.bench.data.sets import FacePairs
 from scoreshield.errors import FileError, InvalidInput
 
@@ -70,7 +70,7 @@ def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs"
     folds, each = 1, None
     header = rows[0][1].split() if rows else []
     if 1 <= len(header) <= 2:
-        counts = [parse_number(part, _MOST) or 0 for part in header]
+        counts = [parse_digits(part, _MOST) or 0 for part in header]
         if not all(counts):
             raise InvalidInput(f"{path}, line 1: the first line must be 'folds pairs', 'pairs' or a pair.")
         folds, each = (1, counts[0]) if len(counts) == 1 else (counts[0], counts[1])
@@ -99,7 +99,7 @@ def _pair(line: str, where: str) -> tuple[Picture, Picture]:
     genuine = len(parts) == 3
     if genuine:
         parts.insert(2, parts[0])
-    people, numbers = parts[::2], [parse_number(part, _MOST) or 0 for part in parts[1::2]]
+    people, numbers = parts[::2], [parse_digits(part, _MOST) or 0 for part in parts[1::2]]
     if len(parts) != 4 or not all(numbers) or any(set(p) & set("/\\\0") or p.startswith(".") for p in people):
         raise InvalidInput(
             f"{where}: a line must be 'person number number' or 'person number person number', without slashes."

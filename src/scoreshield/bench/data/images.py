@@ -150,7 +150,7 @@ def read_pets(
     for number, line in archives.split_lines(archives.read_tar_members(file, [member])[member], where):
         parts = line.split()
         named = bool(parts) and "_" in parts[0] and not set(parts[0]) & set("/\\\0") and not parts[0].startswith(".")
-        label = archives.parse_number(parts[1], 1000) if len(parts) == 4 else None
+        label = archives.parse_digits(parts[1], 1000) if len(parts) == 4 else None
         if not named or not label:
             raise InvalidInput(f"{where}, line {number}: a line must be 'name class species breed', class from 1.")
         rows.append((parts[0], label - 1, number))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scoreshield._validation import validate
 from scoreshield.bench.data import archives, cache
-from scoreshield.bench.data.archives import MOST_RATED, parse_number
+from scoreshield.bench.data.archives import MOST_RATED, parse_digits
 from scoreshield.bench.data.sets import Ratings
 from scoreshield.errors import InvalidInput
 
@@ -71,7 +71,7 @@ def _rows(content: bytes, where: str) -> NDArray[np.int64]:
     for number, line in archives.split_lines(content, where):
         parts = line.split("\t")
         limits = (MOST_RATED, MOST_RATED, 5, 10**15)
-        row = [parse_number(part, most) for part, most in zip(parts, limits, strict=False)]
+        row = [parse_digits(part, most) for part, most in zip(parts, limits, strict=False)]
         if len(parts) != 4 or not all(row[:3]) or row[3] is None:
             raise InvalidInput(
                 f"{where}, line {number}: a line must hold user and item (from 1 to {MOST_RATED}), rating (1 to 5) and "

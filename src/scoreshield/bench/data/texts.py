@@ -14,7 +14,7 @@ import numpy as np
 from scoreshield import _loading, _validation
 from scoreshield._validation import validate
 from scoreshield.bench.data import archives, cache
-from scoreshield.bench.data.archives import parse_number
+from scoreshield.bench.data.archives import parse_digits
 from scoreshield.bench.data.sets import RetrievalSet, SentencePairs, group_by_query
 from scoreshield.errors import InvalidInput
 
@@ -151,7 +151,7 @@ def _judgements(
     judged: dict[str, list[str]] = {}
     for number, line in rows:
         parts = line.split("\t")
-        grade = parse_number(parts[2].strip(), _MOST) if len(parts) == 3 else None
+        grade = parse_digits(parts[2].strip(), _MOST) if len(parts) == 3 else None
         if grade is None:
             raise InvalidInput(f"{where}, line {number}: a line must hold a query, a document and a whole score.")
         if parts[0] not in queries or parts[1] not in corpus:

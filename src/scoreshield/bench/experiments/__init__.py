@@ -6,8 +6,8 @@ from scoreshield.bench.experiments.cells import Experiment
 from scoreshield.bench.experiments.face import FaceVerification
 from scoreshield.bench.experiments.gram import CollaborativeFiltering, ImageSimilarity, SentenceSimilarity
 from scoreshield.bench.experiments.rag import RetrievalForGeneration
-from scoreshield.bench.experiments.runner import run
-from scoreshield.bench.experiments.speed import Noise, Runtime
+from scoreshield.bench.experiments.runner import run_experiment
+from scoreshield.bench.experiments.speed import NoiseLaws, Runtime
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -18,8 +18,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         CollaborativeFiltering(),
         ImageSimilarity(),
         Runtime(),
-        Noise(),
+        NoiseLaws(),
     )
 }
 
-__all__ = ["EXPERIMENTS", "Experiment", "run"]
+__all__ = ["EXPERIMENTS", "Experiment", "run_experiment"]

@@ -50,7 +50,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class ExperimentCell:
     """One setting, once. ``epsilon`` and ``delta`` are what is claimed; ``radius`` None protects a whole record."""
 
     dataset: str
@@ -80,7 +80,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurement:
     """What one cell measured: values by metric, and the guarantee they came with (None where nothing is private).
 
     ``seeded`` is False where the noise came from the cryptographic generator, so that no seed makes it again.
@@ -111,21 +111,23 @@ class Experiment(ABC):
     scope: ClassVar[str] = ""  #: what the guarantee covers and what not, said with every result
     serial: ClassVar[bool] = False  #: whether cells must not run side by side, because they are timed
 
-    def base(self) -> dict[str, Any]:
+    def read_base_grid(self) -> dict[str, Any]:
         """The grid that ships with the experiment."""
         text = files("scoreshield.bench.experiments").joinpath("grids", f"{self.name}.yaml").read_text("utf-8")
         return grids.parse_yaml(text, f"{self.name}.yaml")
 
-    def grid(self, changes: Mapping[str, Any] | None = None, *, quick: bool = False, source: str = "") -> Grid:
-        base = self.base()
-        return grids.grid(base, changes or {}, quick=quick, choices=self.choices(base), source=source or self.name)
+    def make_grid(self, changes: Mapping[str, Any] | None = None, *, quick: bool = False, source: str = "") -> Grid:
+        base = self.read_base_grid()
+        return grids.make_grid(
+            base, changes or {}, quick=quick, choices=self.list_choices(base), source=source or self.name
+        )
 
     @abstractmethod
-    def choices(self, base: Mapping[str, Any]) -> Choices:
+    def list_choices(self, base: Mapping[str, Any]) -> Choices:
         """The names a grid may use."""
 
     @abstractmethod
-    def cells(self, grid: Grid) -> list[Cell]:
+    def list_cells(self, grid: Grid) -> list[ExperimentCell]:
         """Every setting of the grid."""
 
     @abstractmethod
@@ -133,10 +135,10 @@ class Experiment(ABC):
         """What all cells share; once in each process."""
 
     @abstractmethod
-    def measure(self, cell: Cell, grid: Grid, data: Any) -> Outcome:
+    def measure(self, cell: ExperimentCell, grid: Grid, data: Any) -> Measurement:
         """Run one cell."""
 
-    def method(self, cell: Cell) -> str:
+    def name_method(self, cell: ExperimentCell) -> str:
         """The cell's curve in a picture."""
         if cell.setting == "clean":
             return "non-private"
@@ -144,8 +146,13 @@ class Experiment(ABC):
         return f"{name} (paper)" if cell.setting == "paper" else name
 
 
-def rows(
-    experiment: Experiment, grid: Grid, cell: Cell, outcome: Outcome, seconds: float, environment: Mapping[str, Any]
+def make_rows(
+    experiment: Experiment,
+    grid: Grid,
+    cell: ExperimentCell,
+    outcome: Measurement,
+    seconds: float,
+    environment: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """One row a metric."""
     common: dict[str, Any] = {
@@ -154,12 +161,12 @@ def rows(
         "setting": cell.setting,
         "mechanism": cell.mechanism,
         "projection": cell.projection,
-        "method": experiment.method(cell),
+        "method": experiment.name_method(cell),
         "radius": cell.radius,
         "epsilon": cell.epsilon,
         "delta": cell.delta,
         "target_advantage": cell.advantage,
-        **_truth(cell, outcome.guarantee),
+        **_describe_privacy(cell, outcome.guarantee),
         "n": outcome.records,
         "repeat": cell.repeat,
         "seed": cell.seed(grid.seed) if outcome.seeded else None,
@@ -182,7 +189,7 @@ def rows(
     ]
 
 
-def _truth(cell: Cell, guarantee: Guarantee | None) -> dict[str, Any]:
+def _describe_privacy(cell: ExperimentCell, guarantee: Guarantee | None) -> dict[str, Any]:
     """What the same output promises when one whole record is replaced, whatever it was calibrated to."""
     if guarantee is None:
         return dict.fromkeys(("true_epsilon", "true_delta", "attack_auc", "attack_advantage", "noise_std"))

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from scoreshield.bench.data import compact
 from scoreshield.bench.experiments import mechanisms
-from scoreshield.bench.experiments.cells import Cell, Experiment, Metric, Outcome
+from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, Measurement, Metric
 from scoreshield.bench.experiments.grid import Choices, Grid
-from scoreshield.bench.experiments.mechanisms import Public
+from scoreshield.bench.experiments.mechanisms import PublicKnowledge
 from scoreshield.decisions.models import FAMILIES, draw_score_set
 from scoreshield.errors import InvalidInput
 
@@ -28,13 +28,13 @@ _MECHANISMS = ("gaussian", "gaussian, clamped", "laplace", "staircase", "stairca
 _QUERY = np.array([1.0, 0.0])
 
 
-class Scores(NamedTuple):
+class ScoreCollection(NamedTuple):
     """A collection whose scores are known, which of them are genuine, and their folds if there are any."""
 
     rows: NDArray[np.float64]
     same: NDArray[np.bool_]
     folds: NDArray[np.int64] | None
-    public: Public
+    public: PublicKnowledge
 
     @property
     def clean(self) -> NDArray[np.float64]:
@@ -55,18 +55,20 @@ class FaceVerification(Experiment):
     }
     files = ("lfw_scores.npz",)
 
-    def choices(self, base: Mapping[str, Any]) -> Choices:
+    def list_choices(self, base: Mapping[str, Any]) -> Choices:
         sets = [f"lfw/{name}" for name in compact.LFW_SCORE_SETS] + [f"synthetic/{name}" for name in FAMILIES]
         public = dict.fromkeys(("default", *compact.LFW_SCORE_SETS, *FAMILIES), base["options"]["public"]["default"])
         return Choices(sets, _MECHANISMS, (), tuple(self.metrics), base["options"] | {"public": public})
 
-    def cells(self, grid: Grid) -> list[Cell]:
-        return [cell for dataset in grid.datasets for cell in mechanisms.cells(grid, dataset, grid.mechanism)]
+    def list_cells(self, grid: Grid) -> list[ExperimentCell]:
+        return [
+            cell for dataset in grid.datasets for cell in mechanisms.list_mechanism_cells(grid, dataset, grid.mechanism)
+        ]
 
-    def load(self, grid: Grid, data_dir: Path | None) -> dict[str, Scores]:
-        return {dataset: _load(dataset, grid, data_dir) for dataset in grid.datasets}
+    def load(self, grid: Grid, data_dir: Path | None) -> dict[str, ScoreCollection]:
+        return {dataset: _load_scores(dataset, grid, data_dir) for dataset in grid.datasets}
 
-    def measure(self, cell: Cell, grid: Grid, data: dict[str, Scores]) -> Outcome:
+    def measure(self, cell: ExperimentCell, grid: Grid, data: dict[str, ScoreCollection]) -> Measurement:
         from scoreshield.tasks import verification
 
         scores = data[cell.dataset]
@@ -74,20 +76,20 @@ class FaceVerification(Experiment):
         if cell.setting == "clean":
             released: Any = scores.clean
         else:
-            released = mechanisms.release(cell, scores.rows, _QUERY, scores.public, cell.seed(grid.seed), k=1)
+            released = mechanisms.release_cell(cell, scores.rows, _QUERY, scores.public, cell.seed(grid.seed), k=1)
             guarantee = released.guarantee
             if cell.setting == "paper":  # which decides on clipped scores
                 released = released.scores
         found = verification(released, scores.same, folds=scores.folds)
         values = {"accuracy": found.accuracy, "auc": found.auc, "eer": found.eer}
         values |= {name: found.tar_at(rate) for name, rate in _RATES.items()}
-        return Outcome(values, guarantee, len(scores.same))
+        return Measurement(values, guarantee, len(scores.same))
 
 
-def _load(dataset: str, grid: Grid, data_dir: Path | None) -> Scores:
+def _load_scores(dataset: str, grid: Grid, data_dir: Path | None) -> ScoreCollection:
     kind, name = dataset.split("/")
     known = grid.options["public"]["default"] | grid.options["public"].get(name, {})
-    public = Public(tuple(known["range"]), known["accept"], {1.0: (known["accept"],)})
+    public = PublicKnowledge(tuple(known["range"]), known["accept"], {1.0: (known["accept"],)})
     if kind == "synthetic":
         made = draw_score_set(name, grid.options["scores_per_side"], grid.seed)
         genuine, impostor, folds = made.genuine, made.impostor, None
@@ -100,4 +102,4 @@ def _load(dataset: str, grid: Grid, data_dir: Path | None) -> Scores:
         genuine, impostor, folds = pairs.genuine, pairs.impostor, pairs.fold
     scores = np.clip(np.concatenate([genuine, impostor]), -1, 1)
     same = np.arange(len(scores)) < len(genuine)
-    return Scores(np.stack([scores, np.sqrt(1 - scores**2)], axis=1), same, folds, public)
+    return ScoreCollection(np.stack([scores, np.sqrt(1 - scores**2)], axis=1), same, folds, public)

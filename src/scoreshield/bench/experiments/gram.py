@@ -20,7 +20,7 @@ import scoreshield as ss
 from scoreshield.bench.data import compact
 from scoreshield.bench.data.sets import LabelledSet, Ratings, SentencePairs
 from scoreshield.bench.experiments import mechanisms
-from scoreshield.bench.experiments.cells import Cell, Experiment, Metric, Outcome
+from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, Measurement, Metric
 from scoreshield.bench.experiments.grid import Choices, Grid
 from scoreshield.errors import InvalidInput
 
@@ -55,81 +55,87 @@ class GramExperiment(Experiment):
     baselines: ClassVar[tuple[str, ...]] = (NOTHING,)
 
     @abstractmethod
-    def problem(self, cell: Cell, grid: Grid, data: Any) -> Problem:
+    def make_problem(self, cell: ExperimentCell, grid: Grid, data: Any) -> Problem:
         """The records of a cell's data set in its repeat."""
 
-    def choices(self, base: Mapping[str, Any]) -> Choices:
+    def list_choices(self, base: Mapping[str, Any]) -> Choices:
         return Choices(self.dataset_names, MECHANISMS, PROJECTIONS, tuple(self.metrics), base["options"])
 
-    def cells(self, grid: Grid) -> list[Cell]:
+    def list_cells(self, grid: Grid) -> list[ExperimentCell]:
         return [
             cell
             for dataset in grid.datasets
             for repeat in range(grid.repeats)
             for cell in (
-                Cell(dataset, "clean", repeat=repeat),
-                *(Cell(dataset, "clean", baseline, repeat=repeat) for baseline in self.baselines),
-                *self._as_published(grid, dataset, repeat),
-                *self._ours(grid, dataset, repeat),
-                *self._at_equal_attack(grid, dataset, repeat),
+                ExperimentCell(dataset, "clean", repeat=repeat),
+                *(ExperimentCell(dataset, "clean", baseline, repeat=repeat) for baseline in self.baselines),
+                *self._list_published_cells(grid, dataset, repeat),
+                *self._list_contract_cells(grid, dataset, repeat),
+                *self._list_advantage_cells(grid, dataset, repeat),
             )
         ]
 
-    def _as_published(self, grid: Grid, dataset: str, repeat: int) -> Iterator[Cell]:
+    def _list_published_cells(self, grid: Grid, dataset: str, repeat: int) -> Iterator[ExperimentCell]:
         for radius in grid.adjacency:
             for epsilon, delta in _contracts(grid) if radius is not None else ():
                 for projection in grid.projection:
                     if projection in _IN_THE_PAPER and "gaussian" in grid.mechanism:
-                        yield Cell(dataset, "paper", "gaussian", projection, radius, epsilon, delta, repeat=repeat)
+                        yield ExperimentCell(
+                            dataset, "paper", "gaussian", projection, radius, epsilon, delta, repeat=repeat
+                        )
 
-    def _ours(self, grid: Grid, dataset: str, repeat: int) -> Iterator[Cell]:
+    def _list_contract_cells(self, grid: Grid, dataset: str, repeat: int) -> Iterator[ExperimentCell]:
         for radius in grid.adjacency:
             for epsilon, delta in _contracts(grid) if "gaussian" in grid.mechanism else ():
                 for projection in grid.projection:
-                    yield Cell(dataset, "contract", "gaussian", projection, radius, epsilon, delta, repeat=repeat)
+                    yield ExperimentCell(
+                        dataset, "contract", "gaussian", projection, radius, epsilon, delta, repeat=repeat
+                    )
         if None not in grid.adjacency:
             return
         for epsilon in grid.epsilon:
             if "index" in grid.mechanism:
-                yield Cell(dataset, "contract", "index", epsilon=epsilon, delta=0.0, repeat=repeat)
+                yield ExperimentCell(dataset, "contract", "index", epsilon=epsilon, delta=0.0, repeat=repeat)
             if "gaussian index" in grid.mechanism:
                 for delta in grid.delta:
-                    yield Cell(dataset, "contract", "gaussian index", epsilon=epsilon, delta=delta, repeat=repeat)
+                    yield ExperimentCell(
+                        dataset, "contract", "gaussian index", epsilon=epsilon, delta=delta, repeat=repeat
+                    )
 
-    def _at_equal_attack(self, grid: Grid, dataset: str, repeat: int) -> Iterator[Cell]:
+    def _list_advantage_cells(self, grid: Grid, dataset: str, repeat: int) -> Iterator[ExperimentCell]:
         for advantage in grid.advantage:
             for mechanism in grid.mechanism:
                 delta = 0.0 if mechanism == "index" else grid.delta[0]
                 for projection in ("none", "exact") if mechanism == "gaussian" else ("none",):
                     if mechanism != "gaussian" or projection in grid.projection:
-                        yield Cell(
+                        yield ExperimentCell(
                             dataset, "advantage", mechanism, projection,
                             delta=delta, advantage=advantage, repeat=repeat,
                         )  # fmt: skip
 
-    def measure(self, cell: Cell, grid: Grid, data: Any) -> Outcome:
-        problem = self.problem(cell, grid, data)
+    def measure(self, cell: ExperimentCell, grid: Grid, data: Any) -> Measurement:
+        problem = self.make_problem(cell, grid, data)
         rows = problem.rows.astype(np.float64)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         clean = rows @ rows.T
         if cell.setting == "clean":
             shown = {NOTHING: np.eye(len(clean)), EQUAL: np.ones_like(clean)}.get(cell.mechanism, clean)
-            return Outcome(problem.score(shown) | {ERROR: _error(shown, clean)}, None, len(clean))
+            return Measurement(problem.score(shown) | {ERROR: _error(shown, clean)}, None, len(clean))
         release = _release(cell, grid, problem.rows)
         facts: dict[str, Any] = {}
         if cell.mechanism == "gaussian" and cell.projection != "none":
             facts = {"iterations": release.iterations, "converged": release.converged, "denoise": release.denoise}
         shown = release.gram() if callable(release.gram) else release.gram
-        return Outcome(problem.score(release) | {ERROR: _error(shown, clean)}, release.guarantee, len(clean), facts)
+        return Measurement(problem.score(release) | {ERROR: _error(shown, clean)}, release.guarantee, len(clean), facts)
 
-    def method(self, cell: Cell) -> str:
+    def name_method(self, cell: ExperimentCell) -> str:
         if cell.mechanism in self.baselines:
             return cell.mechanism
         if cell.setting == "paper" and cell.projection == "exact":
             return "exact, on the paper's noise"
         if cell.setting != "clean" and cell.mechanism == "gaussian" and cell.projection == "none":
             return "noisy (paper)" if cell.setting == "paper" else "noisy"
-        return super().method(cell)
+        return super().name_method(cell)
 
 
 def _error(shown: NDArray[np.float64], clean: NDArray[np.float64]) -> float:
@@ -155,10 +161,10 @@ def gaussian_components(epsilon: float, delta: float, dimension: int) -> int:
     return min(range(2, dimension + 1), key=error)
 
 
-def _release(cell: Cell, grid: Grid, rows: NDArray[np.float32]) -> Any:
-    epsilon, delta, seed = mechanisms.spent(cell), cell.delta or 0.0, cell.seed(grid.seed)
+def _release(cell: ExperimentCell, grid: Grid, rows: NDArray[np.float32]) -> Any:
+    epsilon, delta, seed = mechanisms.find_epsilon(cell), cell.delta or 0.0, cell.seed(grid.seed)
     if cell.mechanism == "index":
-        epsilon, components = mechanisms.pair_budget(cell, rows.shape[1])
+        epsilon, components = mechanisms.find_pair_budget(cell, rows.shape[1])
         return ss.release_index(rows, epsilon=epsilon, components=components, rng=seed)
     if cell.mechanism == "gaussian index":
         components = gaussian_components(epsilon, delta, rows.shape[1])
@@ -197,7 +203,7 @@ class SentenceSimilarity(GramExperiment):
     def load(self, grid: Grid, data_dir: Path | None) -> SentencePairs:  # noqa: ARG002
         return compact.load_compact_stsb(_folder(data_dir, self))
 
-    def problem(self, cell: Cell, grid: Grid, data: SentencePairs) -> Problem:
+    def make_problem(self, cell: ExperimentCell, grid: Grid, data: SentencePairs) -> Problem:
         from scoreshield.tasks import sts_spearman
 
         pairs = np.arange(len(data.human))
@@ -226,7 +232,7 @@ class CollaborativeFiltering(GramExperiment):
     def load(self, grid: Grid, data_dir: Path | None) -> Ratings:  # noqa: ARG002
         return compact.load_compact_movielens(_folder(data_dir, self))
 
-    def problem(self, cell: Cell, grid: Grid, data: Ratings) -> Problem:
+    def make_problem(self, cell: ExperimentCell, grid: Grid, data: Ratings) -> Problem:
         from scoreshield.tasks import RatingTable, collaborative_filtering, user_vectors
 
         users = np.arange(data.user_count)
@@ -266,7 +272,7 @@ class ImageSimilarity(GramExperiment):
     def load(self, grid: Grid, data_dir: Path | None) -> LabelledSet:  # noqa: ARG002
         return compact.load_compact_cifar10(_folder(data_dir, self))[0]
 
-    def problem(self, cell: Cell, grid: Grid, data: LabelledSet) -> Problem:
+    def make_problem(self, cell: ExperimentCell, grid: Grid, data: LabelledSet) -> Problem:
         from scoreshield.tasks import clustering_nmi, instance_retrieval, knn_accuracy, verification
 
         rng = np.random.default_rng(cell.sample_seed(grid.seed))

@@ -127,7 +127,9 @@ def _check_events(yaml: Any, text: str) -> None:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
-def grid(base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, choices: Choices, source: str) -> Grid:
+def make_grid(
+    base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, choices: Choices, source: str
+) -> Grid:
     """The shipped grid ``base``, then a file's changes; each with its quick part, if asked for."""
     merged: dict[str, Any] = {}
     for part in (dict(base), dict(changes)):  # what a file says outweighs what ships, its quick part included

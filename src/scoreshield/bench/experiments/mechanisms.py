@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
-from scoreshield.bench.experiments.cells import Cell
+from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.grid import Grid
 from scoreshield.plan.choice import make_response_profiles, make_staircase_profile, make_unit_profiles
 from scoreshield.plan.contracts import make_contract
@@ -43,7 +43,7 @@ _LEVELS = 21
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicKnowledge:
     """What the curator fixed without looking at the private records.
 
     Attributes
@@ -60,30 +60,30 @@ class Public:
     refine: float = 0.5
 
 
-def cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[Cell]:
+def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[ExperimentCell]:
     """The reference, the paper as published, our contract at each (epsilon, delta), ours at each advantage."""
     found = []
     for repeat in range(grid.repeats):
-        found.append(Cell(dataset, "clean", repeat=repeat))
+        found.append(ExperimentCell(dataset, "clean", repeat=repeat))
         for delta in grid.delta:
             for epsilon in grid.epsilon:
-                found.append(Cell(dataset, "paper", "gaussian", epsilon=epsilon, delta=delta, repeat=repeat))
+                found.append(ExperimentCell(dataset, "paper", "gaussian", epsilon=epsilon, delta=delta, repeat=repeat))
         for name in mechanisms:
             deltas = grid.delta if name.startswith("gaussian") else (0.0,)
             found.extend(
-                Cell(dataset, "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
+                ExperimentCell(dataset, "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
                 for delta in deltas
                 for epsilon in grid.epsilon
                 if name != "optimal" or epsilon <= LARGEST_TABLE_EPSILON
             )
             found.extend(
-                Cell(dataset, "advantage", name, delta=deltas[0], advantage=advantage, repeat=repeat)
+                ExperimentCell(dataset, "advantage", name, delta=deltas[0], advantage=advantage, repeat=repeat)
                 for advantage in grid.advantage
             )
     return found
 
 
-def spent(cell: Cell, *, levels: int = 2, dimension: int | None = None) -> float:
+def find_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None = None) -> float:
     """The epsilon of a cell's contract, or the one at which its mechanism gives the attacker just that advantage.
 
     Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
@@ -109,9 +109,11 @@ def spent(cell: Cell, *, levels: int = 2, dimension: int | None = None) -> float
     return contract.find_pure_epsilon()
 
 
-def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public, rng: Any, k: int) -> Any:
-    """One private answer to one query, by the cell's mechanism (an index answers all; see :func:`index`)."""
-    epsilon = spent(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
+def release_cell(
+    cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Any, k: int
+) -> Any:
+    """One private answer to one query, by the cell's mechanism; for an index see :func:`release_cell_index`."""
+    epsilon = find_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
     if cell.setting == "paper":
         return ss.release_scores(
             rows, query, epsilon=epsilon, delta=cell.delta or 0.0, calibration="conservative", rng=rng,
@@ -130,7 +132,7 @@ def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public,
         case "optimal":
             return ss.release_scores(rows, query, epsilon=epsilon, mechanism=_table(epsilon), rng=rng)
         case "levels":
-            table = _levels(epsilon, public.cuts[nearest(epsilon, public.cuts)])
+            table = _levels(epsilon, public.cuts[find_nearest(epsilon, public.cuts)])
             return ss.release_scores(rows, query, epsilon=epsilon, mechanism=table, rng=rng)
         case "screening":
             return ss.release_matches(rows, query, public.threshold, epsilon=epsilon, rng=rng)
@@ -141,18 +143,18 @@ def release(cell: Cell, rows: NDArray[Any], query: NDArray[Any], public: Public,
     raise AssertionError(cell.mechanism)
 
 
-def index(cell: Cell, rows: NDArray[Any], rng: Any) -> Any:
+def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Any) -> Any:
     """The private index, once for all queries."""
-    return ss.release_index(rows, epsilon=spent(cell, dimension=rows.shape[1]), rng=rng)
+    return ss.release_index(rows, epsilon=find_epsilon(cell, dimension=rows.shape[1]), rng=rng)
 
 
-def pair_budget(cell: Cell, dimension: int) -> tuple[float, int]:
+def find_pair_budget(cell: ExperimentCell, dimension: int) -> tuple[float, int]:
     """Epsilon and components of an index for pairwise scores: as many components as serve a pure budget best."""
-    components = ss.pair_components(spent(cell), dimension)
-    return spent(cell, dimension=components), components
+    components = ss.pair_components(find_epsilon(cell), dimension)
+    return find_epsilon(cell, dimension=components), components
 
 
-def nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
+def find_nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
     """The budget whose public table serves best: cuts are made for a few of them."""
     return min(tables, key=lambda known: abs(np.log(known / epsilon)))
 

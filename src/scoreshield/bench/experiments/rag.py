@@ -18,9 +18,9 @@ import scoreshield as ss
 from scoreshield.bench.data import compact
 from scoreshield.bench.data.sets import RetrievalSet
 from scoreshield.bench.experiments import mechanisms
-from scoreshield.bench.experiments.cells import Cell, Experiment, Metric, Outcome
+from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, Measurement, Metric
 from scoreshield.bench.experiments.grid import Choices, Grid
-from scoreshield.bench.experiments.mechanisms import Public
+from scoreshield.bench.experiments.mechanisms import PublicKnowledge
 from scoreshield.bench.rag.retrieval import SCOPE
 from scoreshield.errors import InvalidInput
 
@@ -34,12 +34,12 @@ _CUT_LEVELS = 6
 _SELECTED = 10
 
 
-class Retrieval(NamedTuple):
+class RetrievalData(NamedTuple):
     data: RetrievalSet
     documents: NDArray[np.float32]
     queries: NDArray[np.float32]
     best: NDArray[np.intp]  #: the clean first fifty of every query
-    public: Public
+    public: PublicKnowledge
 
 
 class RetrievalForGeneration(Experiment):
@@ -57,36 +57,40 @@ class RetrievalForGeneration(Experiment):
     }
     files = ("scifact_minilm.npz", "frames_minilm.npz")
 
-    def choices(self, base: Mapping[str, Any]) -> Choices:
+    def list_choices(self, base: Mapping[str, Any]) -> Choices:
         return Choices(tuple(_READERS), mechanisms.MECHANISMS, (), tuple(self.metrics), base["options"])
 
-    def cells(self, grid: Grid) -> list[Cell]:
-        return [cell for dataset in grid.datasets for cell in mechanisms.cells(grid, dataset, grid.mechanism)]
+    def list_cells(self, grid: Grid) -> list[ExperimentCell]:
+        return [
+            cell for dataset in grid.datasets for cell in mechanisms.list_mechanism_cells(grid, dataset, grid.mechanism)
+        ]
 
-    def load(self, grid: Grid, data_dir: Path | None) -> dict[str, Retrieval]:
+    def load(self, grid: Grid, data_dir: Path | None) -> dict[str, RetrievalData]:
         if data_dir is None:
             raise InvalidInput(
                 "dp-rag reads scifact_minilm.npz and frames_minilm.npz: say where they are with --data-dir."
             )
         return {name: _load(name, grid, data_dir) for name in grid.datasets}
 
-    def measure(self, cell: Cell, grid: Grid, data: dict[str, Retrieval]) -> Outcome:
+    def measure(self, cell: ExperimentCell, grid: Grid, data: dict[str, RetrievalData]) -> Measurement:
         here = data[cell.dataset]
         chosen = _sample(len(here.queries), grid.options["queries"], cell, grid)
-        released, guarantee = _released(cell, grid, here, chosen)
-        return Outcome(_metrics(cell, here, chosen, released), guarantee, len(here.documents))
+        released, guarantee = _release_rankings(cell, grid, here, chosen)
+        return Measurement(_metrics(cell, here, chosen, released), guarantee, len(here.documents))
 
 
-def _released(cell: Cell, grid: Grid, here: Retrieval, chosen: NDArray[np.intp]) -> tuple[list[Any], Any]:
+def _release_rankings(
+    cell: ExperimentCell, grid: Grid, here: RetrievalData, chosen: NDArray[np.intp]
+) -> tuple[list[Any], Any]:
     """One answer a query, and the guarantee: of each of them, or of the index for all."""
     seed = cell.seed(grid.seed)
     if cell.setting == "clean":
         return list(here.queries[chosen] @ here.documents.T), None
     if cell.mechanism == "index":
-        index = mechanisms.index(cell, here.documents, seed)
+        index = mechanisms.release_cell_index(cell, here.documents, seed)
         return list(index.scores(here.queries[chosen])), index.guarantee
     answers = [
-        mechanisms.release(
+        mechanisms.release_cell(
             cell, here.documents, here.queries[q], here.public, np.random.default_rng([seed, int(q)]), k=_SELECTED
         )
         for q in chosen
@@ -94,7 +98,9 @@ def _released(cell: Cell, grid: Grid, here: Retrieval, chosen: NDArray[np.intp])
     return answers, answers[0].guarantee
 
 
-def _metrics(cell: Cell, here: Retrieval, chosen: NDArray[np.intp], released: list[Any]) -> dict[str, float]:
+def _metrics(
+    cell: ExperimentCell, here: RetrievalData, chosen: NDArray[np.intp], released: list[Any]
+) -> dict[str, float]:
     from scoreshield.tasks import paper_top_k, rank_records, search_metrics
 
     def first(k: int, threshold: float | None = None) -> list[NDArray[np.intp]]:
@@ -113,14 +119,14 @@ def _metrics(cell: Cell, here: Retrieval, chosen: NDArray[np.intp], released: li
     return values
 
 
-def _sample(queries: int, wanted: int, cell: Cell, grid: Grid) -> NDArray[np.intp]:
+def _sample(queries: int, wanted: int, cell: ExperimentCell, grid: Grid) -> NDArray[np.intp]:
     """The queries of a repeat: all, or a random part, the same for every setting."""
     if wanted >= queries:
         return np.arange(queries)
     return np.sort(np.random.default_rng(cell.sample_seed(grid.seed)).choice(queries, wanted, replace=False))
 
 
-def _load(name: str, grid: Grid, data_dir: Path) -> Retrieval:
+def _load(name: str, grid: Grid, data_dir: Path) -> RetrievalData:
     data = _READERS[name](data_dir)
     documents, queries = data.document_embeddings, data.query_embeddings
     assert documents is not None
@@ -128,7 +134,9 @@ def _load(name: str, grid: Grid, data_dir: Path) -> Retrieval:
     public = grid.options["public"]
     cuts = _cuts(_READERS[_OTHER[name]](data_dir), len(documents)) if "levels" in grid.mechanism else {}
     best = np.argsort(-(queries @ documents.T), axis=1, kind="stable")[:, :50]
-    return Retrieval(data, documents, queries, best, Public(tuple(public["range"]), public["threshold"], cuts))
+    return RetrievalData(
+        data, documents, queries, best, PublicKnowledge(tuple(public["range"]), public["threshold"], cuts)
+    )
 
 
 def _cuts(other: RetrievalSet, records: int) -> dict[float, tuple[float, ...]]:

@@ -18,7 +18,7 @@ from typing import Any
 from scoreshield import _loading
 from scoreshield._files import RunFolder
 from scoreshield.bench.rag.corpus import Question
-from scoreshield.bench.rag.retrieval import AUDIENCE, RETRIEVING, SCOPE, RetrievalRecord, records_from
+from scoreshield.bench.rag.retrieval import AUDIENCE, RETRIEVING, SCOPE, RetrievalRecord, parse_records
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.guarantee import Guarantee
 
@@ -29,7 +29,7 @@ FILES = (RunFolder.SETTINGS, RETRIEVAL, RunFolder.LOCK, "results.json", "results
 NOT_ANSWERING: dict[str, Any] = dict.fromkeys(("generator", "judge", "conditions", "max_tokens", "leave_out"))
 
 
-def digest(items: Iterable[object]) -> str:
+def hash_items(items: Iterable[object]) -> str:
     """A checksum of what was read, not of the file: a pipe can be read only once, and a file may change meanwhile."""
     found = hashlib.sha256()
     for item in items:
@@ -46,18 +46,18 @@ def lock_rag_folder(path: Path, settings: dict[str, Any]) -> Iterator[RunFolder]
         yield folder
 
 
-def as_json(content: dict[str, Any]) -> bytes:
+def encode_json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode()
 
 
-def keep_retrieval(
+def write_retrieval(
     folder: RunFolder, records: Sequence[RetrievalRecord], guarantee: Guarantee, facts: dict[str, Any]
 ) -> None:
     """Bring what was retrieved to disk, whole, and never over what is there."""
     path, part = folder.path / RETRIEVAL, folder.path / f".{RETRIEVAL}.{secrets.token_hex(8)}.part"
-    told = [{"question": r.question, "condition": r.condition, "indices": list(r.indices)} for r in records]
-    content = {"scope": SCOPE, "audience": AUDIENCE, **facts, "records": told, "guarantee": guarantee.to_dict()}
-    folder.write({part.name: as_json(content)})
+    listed = [{"question": r.question, "condition": r.condition, "indices": list(r.indices)} for r in records]
+    content = {"scope": SCOPE, "audience": AUDIENCE, **facts, "records": listed, "guarantee": guarantee.to_dict()}
+    folder.write({part.name: encode_json(content)})
     try:
         os.link(part, path)
     except FileExistsError:
@@ -68,14 +68,14 @@ def keep_retrieval(
         part.unlink(missing_ok=True)
 
 
-def kept_retrieval(
+def read_retrieval(
     out: Path, questions: Sequence[Question], chunks: int, facts: dict[str, Any], promise: tuple[float, float, str]
 ) -> tuple[tuple[RetrievalRecord, ...], Guarantee] | None:
     """What was retrieved before, with the guarantee of one release; None where nothing was.
 
     Parameters
     ----------
-    facts : what `keep_retrieval` got: these must be the same, the "k" of the rule among them.
+    facts : what `write_retrieval` got: these must be the same, the "k" of the rule among them.
     promise : the epsilon, delta and sampler that the guarantee must have.
     """
     path = out / RETRIEVAL
@@ -83,7 +83,7 @@ def kept_retrieval(
         return None
     try:
         data = _loading.parse_json(_loading.read_bytes(path))
-        records, guarantee = records_from(data["records"]), Guarantee.from_dict(data["guarantee"])
+        records, guarantee = parse_records(data["records"]), Guarantee.from_dict(data["guarantee"])
         sound = (
             {name: data[name] for name in facts} == facts
             and (guarantee.epsilon, guarantee.delta, guarantee.sampler) == promise

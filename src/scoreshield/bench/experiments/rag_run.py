@@ -29,8 +29,8 @@ from scoreshield.bench.experiments import rag_folder
 from scoreshield.bench.rag import evaluation
 from scoreshield.bench.rag.chat import ChatModel
 from scoreshield.bench.rag.chunks import OVERLAP, SIZE, chunk_documents
-from scoreshield.bench.rag.files import answerable, read_corpus, read_questions
-from scoreshield.bench.rag.retrieval import ReleaseFor, measured, retrieve_all, table
+from scoreshield.bench.rag.files import read_corpus, read_questions, select_answerable
+from scoreshield.bench.rag.retrieval import ReleaseFactory, align_columns, measure_rankings, retrieve_all
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.guarantee import Guarantee
@@ -46,7 +46,7 @@ LEAVABLE = ("temperature", "max_tokens", "seed")
 
 
 @dataclass(frozen=True)
-class Releasing:
+class ReleaseSettings:
     """What is released, for each question or (an index) for all, and by which rule it is read.
 
     Attributes
@@ -74,9 +74,11 @@ class Releasing:
         pages = {"one": "page", "another": "page"}
         corpus = evaluation.Corpus(pages, chunk_documents(pages), np.eye(2))
         rule = (self.threshold, self.k)
-        evaluation.retrieve(corpus, np.eye(2)[0], "private", setting=rule, release=self.on(corpus.embeddings, 0))
+        evaluation.retrieve(
+            corpus, np.eye(2)[0], "private", setting=rule, release=self.make_factory(corpus.embeddings, 0)
+        )
 
-    def on(self, rows: NDArray[Any], seed: int | None, ledger: Any = None) -> ReleaseFor:
+    def make_factory(self, rows: NDArray[Any], seed: int | None, ledger: Any = None) -> ReleaseFactory:
         """What makes a release over ``rows`` for a query, each charged before its noise is drawn."""
         numbers = itertools.count()
 
@@ -96,7 +98,7 @@ class Releasing:
 
 
 @dataclass(frozen=True)
-class Answering:
+class AnswerSettings:
     """Who answers and who judges, each a model's name and its server's address, and in which conditions.
 
     ``max_tokens``, ``timeout``, ``retries``, ``allow_http`` and ``proxy`` are those of
@@ -183,9 +185,9 @@ class RagRun:
         lines = ["The guarantee of one release:", "", str(self.guarantee), *self._counts(), "", str(self.retrieval)]
         if self.answers is not None:
             found = self.answers.conditions.items()
-            rows = [(name, _accuracy(a), _gain(a), a.correct + a.wrong + a.unparsed) for name, a in found]
+            rows = [(name, _format_accuracy(a), _format_gain(a), a.correct + a.wrong + a.unparsed) for name, a in found]
             lines += ["", f"Answers by {self.answers.generator}, judged by {self.answers.judge}"]
-            lines += [*table(("condition", "accuracy", "gain", "n"), rows), evaluation.SCOPE]
+            lines += [*align_columns(("condition", "accuracy", "gain", "n"), rows), evaluation.SCOPE]
         return "\n".join(lines)
 
     def _counts(self) -> list[str]:
@@ -195,14 +197,14 @@ class RagRun:
         return [counts, *([left + "all in the corpus."] if without else [])]
 
 
-def run(
+def run_rag(
     corpus: Path,
     questions: Path,
     out: Path,
     *,
     embedder: str | Embedder,
-    releasing: Releasing,
-    answering: Answering | None = None,
+    release_settings: ReleaseSettings,
+    answer_settings: AnswerSettings | None = None,
     size: int = SIZE,
     overlap: int = OVERLAP,
     limit: int | None = None,
@@ -217,39 +219,39 @@ def run(
     embedder : one for texts, or its name (:func:`~scoreshield.bench.data.embedders.embedder`); loaded after
         the other checks.
     out : the run folder, made if it is not there. It is the curator's: it holds embeddings and clean retrieval.
-    answering : None measures retrieval alone.
+    answer_settings : None measures retrieval alone.
     limit : how many questions to take, the first ones.
     ledger : ``ledger.account(name)``, charged for each release before its noise is drawn.
         A run that is stopped before it has retrieved for all questions keeps none of it, and is charged again.
     """
     _check_embedder(embedder)
-    releasing.check()
-    if ledger is not None and releasing.research_seed is not None:
+    release_settings.check()
+    if ledger is not None and release_settings.research_seed is not None:
         raise InvalidInput("A ledger takes no releases of research mode: leave out the seed or the ledger.")
     documents, every = read_corpus(corpus), read_questions(questions)
-    known = answerable(every, documents)
+    known = select_answerable(every, documents)
     asked = known[:limit]
     chunks = chunk_documents(documents, size=size, overlap=overlap)
-    later = rag_folder.NOT_ANSWERING if answering is None else answering.settings()
+    later = rag_folder.NOT_ANSWERING if answer_settings is None else answer_settings.settings()
     maker = embedder_named(embedder) if isinstance(embedder, str) else embedder
-    settings: dict[str, Any] = {"corpus": rag_folder.digest(map(asdict, documents))}
-    settings |= {"questions": rag_folder.digest(map(asdict, every)), "embedder": maker.name}
-    settings |= {"size": size, "overlap": overlap, "limit": limit, **asdict(releasing)}
+    settings: dict[str, Any] = {"corpus": rag_folder.hash_items(map(asdict, documents))}
+    settings |= {"questions": rag_folder.hash_items(map(asdict, every)), "embedder": maker.name}
+    settings |= {"size": size, "overlap": overlap, "limit": limit, **asdict(release_settings)}
     with rag_folder.lock_rag_folder(out, settings | later) as folder:
         with bar("embedding") as progress:
-            rows = _embedded(maker, [chunk.titled for chunk in chunks], out, progress)
-            queries = _embedded(maker, [question.text for question in asked], out)
+            rows = _embed_texts(maker, [chunk.titled for chunk in chunks], out, progress)
+            queries = _embed_texts(maker, [question.text for question in asked], out)
         source = evaluation.Corpus(documents, chunks, rows)
         with bar("retrieving") as progress:
-            retrieval, guarantee = _retrieved(folder, source, asked, queries, releasing, ledger, progress)
+            retrieval, guarantee = _retrieve(folder, source, asked, queries, release_settings, ledger, progress)
         answers = None
-        if answering is not None:
-            with bar("answering") as progress:
-                answers = _answered(out, source, asked, retrieval, answering, progress)
+        if answer_settings is not None:
+            with bar("answer_settings") as progress:
+                answers = _answer(out, source, asked, retrieval, answer_settings, progress)
         facts = {"documents": len(documents), "chunks": len(chunks), "questions": len(asked)}
         facts |= {"answerable": len(known), "left_out": len(every) - len(known)}
         done = RagRun(facts, guarantee, retrieval, answers)
-        folder.write({"results.json": rag_folder.as_json(done.to_dict()), "results.csv": done.table()})
+        folder.write({"results.json": rag_folder.encode_json(done.to_dict()), "results.csv": done.table()})
     return done
 
 
@@ -262,7 +264,9 @@ def _check_embedder(embedder: object) -> None:
         _validation.reject("embedder", must, name)
 
 
-def _embedded(embedder: Embedder, texts: list[str], out: Path, progress: Progress | None = None) -> NDArray[np.float32]:
+def _embed_texts(
+    embedder: Embedder, texts: list[str], out: Path, progress: Progress | None = None
+) -> NDArray[np.float32]:
     """Embeddings, kept block by block, so that a run that is stopped loses one block at most."""
     parts = []
     for start in range(0, len(texts), _BLOCK):
@@ -272,67 +276,70 @@ def _embedded(embedder: Embedder, texts: list[str], out: Path, progress: Progres
     return np.concatenate(parts)
 
 
-def _retrieved(
+def _retrieve(
     folder: RunFolder,
     corpus: evaluation.Corpus,
     questions: tuple[evaluation.Question, ...],
     queries: NDArray[np.float32],
-    releasing: Releasing,
+    release_settings: ReleaseSettings,
     ledger: Any,
     progress: Progress | None,
 ) -> tuple[evaluation.RetrievalResult, Guarantee]:
     """What was retrieved before, or else now, and the guarantee of one release."""
-    rule = evaluation.Setting(releasing.threshold, releasing.k)
-    releases = 1 if releasing.mechanism == "index" else len(questions)
-    facts = {"chunks": rag_folder.digest(chunk.titled for chunk in corpus.chunks), **rule._asdict()}
+    rule = evaluation.RetrievalRule(release_settings.threshold, release_settings.k)
+    releases = 1 if release_settings.mechanism == "index" else len(questions)
+    facts = {"chunks": rag_folder.hash_items(chunk.titled for chunk in corpus.chunks), **rule._asdict()}
     facts |= {"releases": releases}
-    sampler = "exact" if releasing.research_seed is None else "research"
-    promise = (releasing.epsilon, releasing.delta, sampler)
-    kept = rag_folder.kept_retrieval(folder.path, questions, len(corpus.chunks), facts, promise)
+    sampler = "exact" if release_settings.research_seed is None else "research"
+    promise = (release_settings.epsilon, release_settings.delta, sampler)
+    kept = rag_folder.read_retrieval(folder.path, questions, len(corpus.chunks), facts, promise)
     if kept is None:
-        release = releasing.on(corpus.embeddings, releasing.research_seed, ledger)
+        release = release_settings.make_factory(corpus.embeddings, release_settings.research_seed, ledger)
         records, made = retrieve_all(
             corpus,
             questions,
             queries,
             release=release,
             setting=rule,
-            paper_rule=releasing.paper_rule,
+            paper_rule=release_settings.paper_rule,
             progress=progress,
         )
         kept = records, made[0]  # all of them promise the same
-        rag_folder.keep_retrieval(folder, *kept, facts)
+        rag_folder.write_retrieval(folder, *kept, facts)
     records, guarantee = kept
-    return measured(corpus, questions, records, setting=rule, made=[guarantee] * releases), guarantee
+    return measure_rankings(corpus, questions, records, setting=rule, made=[guarantee] * releases), guarantee
 
 
-def _answered(
+def _answer(
     out: Path,
     corpus: evaluation.Corpus,
     questions: tuple[evaluation.Question, ...],
     retrieval: evaluation.RetrievalResult,
-    answering: Answering,
+    answer_settings: AnswerSettings,
     progress: Progress | None,
 ) -> evaluation.AnswerResult:
     cache = out / "answers"
-    with answering.model(answering.generator, cache) as generator, answering.model(answering.judge, cache) as judge:
+    with (
+        answer_settings.model(answer_settings.generator, cache) as generator,
+        answer_settings.model(answer_settings.judge, cache) as judge,
+    ):
         return evaluation.evaluate_answers(
             corpus,
             questions,
             generator=generator,
             judge=judge,
             retrieval=retrieval,
-            conditions=answering.conditions,
-            workers=answering.workers,
+            conditions=answer_settings.conditions,
+            workers=answer_settings.workers,
             progress=progress,
         )
 
 
-def _accuracy(found: evaluation.Accuracy) -> str:
+def _format_accuracy(found: evaluation.Accuracy) -> str:
     """The share of matches, and between which two it lies where some verdicts could not be read."""
     shown = "-" if found.accuracy is None else f"{found.accuracy:.3f}"
     return shown + (f" ({found.lowest:.3f}..{found.highest:.3f})" if found.unparsed else "")
 
 
-def _gain(found: evaluation.Accuracy) -> str:
+def _format_gain(found: evaluation.Accuracy) -> str:
     return "-" if found.gain is None else f"{found.gain:+.3f}"

@@ -25,7 +25,7 @@ from typing import Any
 from scoreshield import _loading
 from scoreshield._files import RunFolder
 from scoreshield.bench.experiments import table
-from scoreshield.bench.experiments.cells import Cell, Experiment, rows
+from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, make_rows
 from scoreshield.bench.experiments.grid import Grid
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
@@ -37,7 +37,7 @@ FILES = (SETTINGS, CELLS, ENVIRONMENT, RunFolder.LOCK, "results.csv", "results.p
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def run(
+def run_experiment(
     experiment: Experiment,
     grid: Grid,
     out: Path,
@@ -55,31 +55,31 @@ def run(
     workers : processes; as many as there are cores by default, and one for what is timed.
     progress : called with (cells done, cells in all).
     """
-    cells = experiment.cells(grid)
+    cells = experiment.list_cells(grid)
     if not cells:
         raise InvalidInput(f"The grid of {experiment.name} holds no cell: give it data sets, mechanisms and budgets.")
     settings = {"version": version("scoreshield"), "grid": grid.to_dict()}
-    settings["data"] = _checksums(experiment, data_dir)
+    settings["data"] = _compute_checksums(experiment, data_dir)
     if not (out / SETTINGS).exists():
         experiment.load(grid, data_dir)  # missing data is one sentence, before anything is written
     with RunFolder(out).lock() as folder:
         folder.start_or_resume(settings)
-        done = {line["cell"]: line["rows"] for line in _finished(folder)}
+        done = {line["cell"]: line["rows"] for line in _read_cells(folder)}
         todo = [cell for cell in cells if cell.key not in done]
         if progress is not None:
             progress(len(cells) - len(todo), len(cells))
-        for cell, found in _each(experiment, grid, data_dir, todo, workers):
+        for cell, found in _run_cells(experiment, grid, data_dir, todo, workers):
             folder.append_line(CELLS, {"cell": cell.key, "rows": found})
             done[cell.key] = found
             if progress is not None:
                 progress(len(done), len(cells))
         results = [row for cell in cells for row in done[cell.key]]
-        folder.write({ENVIRONMENT: json.dumps(_environments(results), indent=2).encode()})
-        table.write(out, results)
+        folder.write({ENVIRONMENT: json.dumps(_collect_environments(results), indent=2).encode()})
+        table.write_results(out, results)
     return results
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Where a run was made, as columns of its table."""
     return {
         "scoreshield": version("scoreshield"),
@@ -87,18 +87,18 @@ def environment() -> dict[str, Any]:
         "numpy": version("numpy"),
         "scipy": version("scipy"),
         "machine": platform.system() + " " + platform.machine(),
-        "processor": _processor(),
+        "processor": _name_processor(),
         "cores": os.cpu_count() or 1,
     }
 
 
-def _environments(results: Sequence[table.Row]) -> dict[str, Any]:
+def _collect_environments(results: Sequence[table.Row]) -> dict[str, Any]:
     """Where the rows were made, by column; a run that went on elsewhere has several values of one."""
     found = {name: list(dict.fromkeys(row[name] for row in results)) for name in table.ENVIRONMENT}
     return {name: values[0] if len(values) == 1 else "; ".join(map(str, values)) for name, values in found.items()}
 
 
-def _processor() -> str:
+def _name_processor() -> str:
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:  # noqa: PTH123
         for line in file:
             if line.startswith("model name"):
@@ -106,7 +106,7 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
-def _checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
+def _compute_checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
     """Of the files that the experiment reads and that are there; its loader speaks of those that are not."""
     if data_dir is None:
         return {}
@@ -117,7 +117,7 @@ def _checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
     return found
 
 
-def _finished(folder: RunFolder) -> list[dict[str, Any]]:
+def _read_cells(folder: RunFolder) -> list[dict[str, Any]]:
     """Read the cells that were recorded."""
     lines = folder.read_lines(CELLS)
     if not all(_is_line(line) for line in lines):
@@ -141,9 +141,9 @@ def _is_line(line: Any) -> bool:
 _shared: dict[str, Any] = {}
 
 
-def _each(
-    experiment: Experiment, grid: Grid, data_dir: Path | None, cells: Sequence[Cell], workers: int | None
-) -> Iterator[tuple[Cell, list[table.Row]]]:
+def _run_cells(
+    experiment: Experiment, grid: Grid, data_dir: Path | None, cells: Sequence[ExperimentCell], workers: int | None
+) -> Iterator[tuple[ExperimentCell, list[table.Row]]]:
     """Cells with their rows, in the order in which they are done."""
     if not cells:
         return
@@ -163,8 +163,10 @@ def _each(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _drain(pool: ProcessPoolExecutor, cells: list[Cell], ahead: int) -> Iterator[tuple[Cell, list[table.Row]]]:
-    waiting: dict[Future[list[table.Row]], Cell] = {}
+def _drain(
+    pool: ProcessPoolExecutor, cells: list[ExperimentCell], ahead: int
+) -> Iterator[tuple[ExperimentCell, list[table.Row]]]:
+    waiting: dict[Future[list[table.Row]], ExperimentCell] = {}
     queue = iter(cells)
     while True:
         while len(waiting) < ahead and (cell := next(queue, None)) is not None:
@@ -192,14 +194,18 @@ def _one_thread_each() -> Iterator[None]:
 
 def _prepare(experiment: Experiment, grid: Grid, data_dir: Path | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
-    _shared.update(experiment=experiment, grid=grid, data=experiment.load(grid, data_dir), environment=environment())
+    _shared.update(
+        experiment=experiment, grid=grid, data=experiment.load(grid, data_dir), environment=describe_environment()
+    )
 
 
-def _work(cell: Cell) -> list[table.Row]:
-    return _measured(_shared["experiment"], _shared["grid"], _shared["data"], cell, _shared["environment"])
+def _work(cell: ExperimentCell) -> list[table.Row]:
+    return _measure_cell(_shared["experiment"], _shared["grid"], _shared["data"], cell, _shared["environment"])
 
 
-def _measured(experiment: Experiment, grid: Grid, data: Any, cell: Cell, facts: Mapping[str, Any]) -> list[table.Row]:
+def _measure_cell(
+    experiment: Experiment, grid: Grid, data: Any, cell: ExperimentCell, facts: Mapping[str, Any]
+) -> list[table.Row]:
     start = time.perf_counter()
     outcome = experiment.measure(cell, grid, data)
-    return rows(experiment, grid, cell, outcome, time.perf_counter() - start, facts)
+    return make_rows(experiment, grid, cell, outcome, time.perf_counter() - start, facts)

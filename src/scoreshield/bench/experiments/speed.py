@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
-from scoreshield.bench.experiments.cells import Cell, Experiment, Metric, Outcome
+from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, Measurement, Metric
 from scoreshield.bench.experiments.grid import Choices, Grid
 
 _METHODS = ("newton", "aap", "dykstra", "sdp")
@@ -35,13 +35,13 @@ class Runtime(Experiment):
         "converged": Metric("projection"),
     }
 
-    def choices(self, base: Mapping[str, Any]) -> Choices:
+    def list_choices(self, base: Mapping[str, Any]) -> Choices:
         sets = tuple(f"sphere/{n}" for n in _SIZES)
         return Choices(sets, ("gaussian",), _METHODS, tuple(self.metrics), base["options"])
 
-    def cells(self, grid: Grid) -> list[Cell]:
+    def list_cells(self, grid: Grid) -> list[ExperimentCell]:
         return [
-            Cell(dataset, "contract", "gaussian", projection, radius, epsilon, delta, repeat=repeat)
+            ExperimentCell(dataset, "contract", "gaussian", projection, radius, epsilon, delta, repeat=repeat)
             for dataset in grid.datasets
             for repeat in range(grid.repeats)
             for radius in grid.adjacency
@@ -54,7 +54,7 @@ class Runtime(Experiment):
     def load(self, grid: Grid, data_dir: Path | None) -> None:
         """Nothing is read: the records are random."""
 
-    def measure(self, cell: Cell, grid: Grid, data: Any) -> Outcome:  # noqa: ARG002
+    def measure(self, cell: ExperimentCell, grid: Grid, data: Any) -> Measurement:  # noqa: ARG002
         n = int(cell.dataset.split("/")[1])
         rows = np.random.default_rng(cell.sample_seed(grid.seed)).standard_normal((n, grid.options["dimension"]))
         assert cell.epsilon is not None
@@ -75,7 +75,7 @@ class Runtime(Experiment):
             max_iterations=grid.options["dykstra_iterations"] if cell.projection == "dykstra" else None,
         )
         if cell.projection == "sdp" and not found.converged:  # over the limit: left out, not extrapolated
-            return Outcome({"seconds": math.nan, "converged": 0.0}, release.guarantee, n)
+            return Measurement({"seconds": math.nan, "converged": 0.0}, release.guarantee, n)
         seconds = time.perf_counter() - start
         values = {
             "seconds": seconds,
@@ -83,13 +83,13 @@ class Runtime(Experiment):
             "excess distance": found.distance / nearest - 1,
             "converged": float(found.converged),
         }
-        return Outcome(values, release.guarantee, n)
+        return Measurement(values, release.guarantee, n)
 
-    def method(self, cell: Cell) -> str:
+    def name_method(self, cell: ExperimentCell) -> str:
         return cell.projection
 
 
-class Noise(Experiment):
+class NoiseLaws(Experiment):
     """``scoreshield bench noise``: how large the noise of each law is, how long it takes, and what its bits tell.
 
     Whether an output is a whole multiple of 2^-53 tells a score of 0 from a score of 1 where noise is added in floating
@@ -106,12 +106,12 @@ class Noise(Experiment):
         "seconds per million": Metric("noise", "lower"),
     }
 
-    def choices(self, base: Mapping[str, Any]) -> Choices:
+    def list_choices(self, base: Mapping[str, Any]) -> Choices:
         return Choices(("two scores",), (*_LAWS, _FLOAT), (), tuple(self.metrics), base["options"])
 
-    def cells(self, grid: Grid) -> list[Cell]:
+    def list_cells(self, grid: Grid) -> list[ExperimentCell]:
         return [
-            Cell("two scores", "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
+            ExperimentCell("two scores", "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
             for repeat in range(grid.repeats)
             for name in grid.mechanism
             for delta in (grid.delta if name in ("gaussian", _FLOAT) else (0.0,))
@@ -121,7 +121,7 @@ class Noise(Experiment):
     def load(self, grid: Grid, data_dir: Path | None) -> None:
         """Nothing is read: the scores are 0 and 1."""
 
-    def measure(self, cell: Cell, grid: Grid, data: Any) -> Outcome:  # noqa: ARG002
+    def measure(self, cell: ExperimentCell, grid: Grid, data: Any) -> Measurement:  # noqa: ARG002
         count = grid.options["draws"]
         assert cell.epsilon is not None
         # Half of the records score 0 against the query, half score 1.
@@ -148,7 +148,7 @@ class Noise(Experiment):
             "seconds per million": seconds / (2 * count) * 1e6,
         }
         seeded = cell.mechanism == _FLOAT
-        return Outcome(values, None if seeded else guarantee, 2 * count, seeded=seeded)
+        return Measurement(values, None if seeded else guarantee, 2 * count, seeded=seeded)
 
 
 def _on_multiples(values: NDArray[np.float64]) -> float:

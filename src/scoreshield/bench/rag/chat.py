@@ -105,14 +105,14 @@ class ChatModel:
     ) -> None:
         secret, route = _Secret(api_key), _Secret(proxy)
         api_key = proxy = None  # an error below would keep them in its frame
-        self.model = _checked_name(model)
-        self.base_url = _checked_url(base_url, allow_http)
-        self.parameters = _checked_parameters(temperature, max_tokens, seed, options)
+        self.model = _check_name(model)
+        self.base_url = _check_url(base_url, allow_http)
+        self.parameters = _check_parameters(temperature, max_tokens, seed, options)
         self.retries = _validation.check_count(retries, "retries", least=0)
         self._client = _client(
-            self.base_url, _checked_key(secret), _checked_proxy(route), _checked_timeout(timeout), self.retries
+            self.base_url, _check_key(secret), _check_proxy(route), _check_timeout(timeout), self.retries
         )
-        self.cache = None if cache is None else _checked_folder(cache)
+        self.cache = None if cache is None else _check_folder(cache)
         self._answers = None if self.cache is None else AnswerCache(self.cache)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class ChatModel:
     @validate()
     def complete(self, messages: Messages, *, allow_empty: bool = False) -> str:
         """The model's answer to one conversation. An empty one is an error, or "" with ``allow_empty``."""
-        return self._answer(_checked_messages(messages), allow_empty)
+        return self._answer(_check_messages(messages), allow_empty)
 
     @clear_frames_on_error
     @validate(workers=check_count)
@@ -154,7 +154,7 @@ class ChatModel:
         """
         if not isinstance(conversations, Sequence) or isinstance(conversations, str):
             _validation.reject("conversations", "a list of conversations", conversations)
-        checked = [_checked_messages(messages) for messages in conversations]
+        checked = [_check_messages(messages) for messages in conversations]
         names = [self._name(messages) for messages in checked]
         distinct = dict(zip(names, checked, strict=True))
         jobs = [lambda messages=messages: self._answer(messages, allow_empty) for messages in distinct.values()]
@@ -418,13 +418,13 @@ def _missing_extra() -> InvalidInput:
     return InvalidInput("Chat models need the 'rag' extra: pip install 'scoreshield[rag]'.")
 
 
-def _checked_name(model: object) -> str:
+def _check_name(model: object) -> str:
     if not isinstance(model, str) or not model.strip():
         _validation.reject("model", "the name of a model", model)
     return model
 
 
-def _checked_url(url: object, allow_http: bool) -> str:
+def _check_url(url: object, allow_http: bool) -> str:
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         host = (parts and parts.hostname) or ""
@@ -455,14 +455,14 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _checked_timeout(timeout: object) -> float:
+def _check_timeout(timeout: object) -> float:
     seconds = _validation.check_positive(timeout, "timeout")
     if seconds > LONGEST_WAIT:
         _validation.reject("timeout", f"at most {LONGEST_WAIT:,.0f} seconds", timeout)
     return seconds
 
 
-def _checked_proxy(proxy: _Secret) -> _Secret:
+def _check_proxy(proxy: _Secret) -> _Secret:
     if not _is_proxy(proxy.reveal()):
         # Without what was got: it may hold a password.
         raise InvalidInput(
@@ -486,7 +486,7 @@ def _is_key(key: object) -> bool:
     return isinstance(key, str) and key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
-def _checked_key(secret: _Secret) -> _Secret:
+def _check_key(secret: _Secret) -> _Secret:
     if secret.reveal() is None:
         secret = _Secret(os.environ.get(KEY_VARIABLE) or "none")
     if not _is_key(secret.reveal()):
@@ -497,7 +497,7 @@ def _checked_key(secret: _Secret) -> _Secret:
     return secret
 
 
-def _checked_parameters(
+def _check_parameters(
     temperature: object, max_tokens: object, seed: object, options: Mapping[str, object] | None
 ) -> dict[str, Any]:
     """The body of a request, less the model and the messages."""
@@ -523,7 +523,7 @@ def _checked_parameters(
     return parameters | copied
 
 
-def _checked_folder(cache: object) -> Path:
+def _check_folder(cache: object) -> Path:
     if not isinstance(cache, str | Path):
         _validation.reject("cache", "a folder", cache)
     folder = Path(cache)
@@ -535,7 +535,7 @@ def _checked_folder(cache: object) -> Path:
     return folder
 
 
-def _checked_messages(messages: object) -> list[dict[str, str]]:
+def _check_messages(messages: object) -> list[dict[str, str]]:
     """A conversation that can be sent; what is wrong with another is said without its text."""
     must = 'a list of {"role": "system", "user" or "assistant", "content": a text}, not empty'
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:

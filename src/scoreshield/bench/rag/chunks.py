@@ -83,21 +83,21 @@ def chunk_documents(
     size, overlap = _sizes(size, overlap)
     return [
         window
-        for place, document in enumerate(as_documents(documents))
+        for place, document in enumerate(check_documents(documents))
         for window in _windows(document, place, size, overlap, tokenizer)
     ]
 
 
 @validate(limit=whole_from(0))
-def first_tokens(text: str, limit: int, tokenizer: Tokenizer = None) -> tuple[str, int]:
+def cut_tokens(text: str, limit: int, tokenizer: Tokenizer = None) -> tuple[str, int]:
     """The beginning of a text, up to and with its token number ``limit``, and how many tokens that is."""
-    spans = token_offsets(_text(text, "text"), tokenizer)
+    spans = find_tokens(_text(text, "text"), tokenizer)
     if len(spans) <= limit:
         return text, len(spans)
     return (text[: spans[limit - 1][1]] if limit else ""), limit
 
 
-def as_documents(documents: object) -> tuple[Document, ...]:
+def check_documents(documents: object) -> tuple[Document, ...]:
     """Documents with titles that tell them apart, from either form, or a refusal."""
     must = "a dict of titles and texts or a list of Document, not empty"
     if isinstance(documents, Mapping):
@@ -119,7 +119,7 @@ def as_documents(documents: object) -> tuple[Document, ...]:
     return tuple(found)
 
 
-def token_offsets(text: str, tokenizer: Tokenizer) -> Offsets:
+def find_tokens(text: str, tokenizer: Tokenizer) -> Offsets:
     """Where the tokens of a text begin and end, in characters; tokens without extent (special ones) are left out."""
     if tokenizer is None:
         return [match.span() for match in _TOKEN.finditer(text)]
@@ -146,7 +146,7 @@ def token_offsets(text: str, tokenizer: Tokenizer) -> Offsets:
 
 
 def _windows(document: Document, place: int, size: int, overlap: int, tokenizer: Tokenizer) -> list[Chunk]:
-    spans = token_offsets(document.text, tokenizer)
+    spans = find_tokens(document.text, tokenizer)
     if not spans:
         raise InvalidInput(f"Document {place} ({document.title[:80]!r}) holds no token, so there is nothing to cut.")
     windows: list[Chunk] = []

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import validate
-from scoreshield.bench.rag.chunks import Chunk, Document, as_documents
+from scoreshield.bench.rag.chunks import Chunk, Document, check_documents
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 
@@ -40,7 +40,7 @@ class Corpus:
         chunks: Sequence[Chunk],
         embeddings: ArrayLike,
     ) -> None:
-        found = as_documents(documents)
+        found = check_documents(documents)
         rows = _embeddings.as_rows(embeddings)
         if not isinstance(chunks, Sequence) or not all(isinstance(item, Chunk) for item in chunks):
             _validation.reject("chunks", "a list of Chunk", chunks)

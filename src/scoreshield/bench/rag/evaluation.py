@@ -18,7 +18,7 @@ from scoreshield import _validation
 from scoreshield._validation import check_count, validate
 from scoreshield.bench.rag import prompts
 from scoreshield.bench.rag.chat import ChatModel
-from scoreshield.bench.rag.chunks import Tokenizer, first_tokens
+from scoreshield.bench.rag.chunks import Tokenizer, cut_tokens
 from scoreshield.bench.rag.corpus import Corpus, Question, check_questions
 from scoreshield.bench.rag.prompts import Verdict
 from scoreshield.bench.rag.retrieval import (
@@ -29,11 +29,11 @@ from scoreshield.bench.rag.retrieval import (
     RetrievalMetrics,
     RetrievalRecord,
     RetrievalResult,
-    Setting,
-    closing,
+    RetrievalRule,
+    align_columns,
     evaluate_retrieval,
+    list_closing_lines,
     retrieve,
-    table,
 )
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
@@ -53,7 +53,7 @@ __all__ = [
     "RetrievalMetrics",
     "RetrievalRecord",
     "RetrievalResult",
-    "Setting",
+    "RetrievalRule",
     "evaluate_answers",
     "evaluate_retrieval",
     "retrieve",
@@ -106,7 +106,7 @@ class AnswerResult:
 
     generator: str
     judge: str
-    setting: Setting | None
+    setting: RetrievalRule | None
     conditions: Mapping[str, Accuracy]
     records: tuple[AnswerRecord, ...]
     cost: Cost | None
@@ -133,7 +133,7 @@ class AnswerResult:
         ]
         rule = "" if self.setting is None else f", threshold {self.setting.threshold:g}, k {self.setting.k}"
         title = f"Answers by {self.generator}, judged by {self.judge}{rule}"
-        return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
+        return "\n".join([title, *align_columns(head, rows), *list_closing_lines(self.cost, self.longest)])
 
 
 @validate(oracle_tokens=check_count, workers=check_count)
@@ -175,12 +175,14 @@ def evaluate_answers(
     steps = _Steps(progress, 2 * len(names) * len(questions))
     for name in names:
         asked = [
-            prompts.answer_messages(question.text, _context(name, corpus, question, indices, oracle_tokens, tokenizer))
+            prompts.write_answer_messages(
+                question.text, _context(name, corpus, question, indices, oracle_tokens, tokenizer)
+            )
             for question, indices in zip(questions, found[name], strict=True)
         ]
         answers = generator.complete_all(asked, workers=workers, allow_empty=True, progress=steps.report)
         steps.advance(len(questions))
-        verdicts = _judged(judge, questions, answers, workers, steps)
+        verdicts = _judge(judge, questions, answers, workers, steps)
         steps.advance(len(questions))
         rows = zip(questions, found[name], verdicts, strict=True)
         records += [AnswerRecord(question.id, name, indices, verdict) for question, indices, verdict in rows]
@@ -252,8 +254,8 @@ def _context(
     if condition == "none":
         return ""
     if condition == "oracle":
-        return prompts.context_block(_needed(corpus, question, oracle_tokens, tokenizer))
-    return prompts.context_block([(corpus.chunks[i].title, corpus.chunks[i].text) for i in indices])
+        return prompts.write_context(_needed(corpus, question, oracle_tokens, tokenizer))
+    return prompts.write_context([(corpus.chunks[i].title, corpus.chunks[i].text) for i in indices])
 
 
 def _needed(corpus: Corpus, question: Question, limit: int, tokenizer: Tokenizer) -> list[tuple[str, str]]:
@@ -261,19 +263,19 @@ def _needed(corpus: Corpus, question: Question, limit: int, tokenizer: Tokenizer
     texts = {document.title: document.text for document in corpus.documents}
     given = []
     for title in dict.fromkeys(question.documents):
-        text, used = first_tokens(texts[title], limit, tokenizer)
+        text, used = cut_tokens(texts[title], limit, tokenizer)
         limit -= used
         if used:
             given.append((title, text))
     return given
 
 
-def _judged(
+def _judge(
     judge: ChatModel, questions: Sequence[Question], answers: list[str], workers: int, steps: _Steps
 ) -> list[Verdict]:
     """The verdict on each answer; there is nothing to ask about an empty one."""
     pairs = [(question, answer) for question, answer in zip(questions, answers, strict=True) if answer]
-    asked = [prompts.judge_messages(question.text, question.answer, answer) for question, answer in pairs]
+    asked = [prompts.write_judge_messages(question.text, question.answer, answer) for question, answer in pairs]
     replies = iter(judge.complete_all(asked, workers=workers, allow_empty=True, progress=steps.report))
     return [prompts.parse_verdict(next(replies)) if answer else "unanswered" for answer in answers]
 

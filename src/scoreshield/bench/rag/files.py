@@ -49,7 +49,7 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
     raise InvalidInput(f"{path} must be the FRAMES test.tsv or a .jsonl file, by its ending.")
 
 
-def answerable(questions: Sequence[Question], documents: Sequence[Document]) -> tuple[Question, ...]:
+def select_answerable(questions: Sequence[Question], documents: Sequence[Document]) -> tuple[Question, ...]:
     """The questions all of whose documents are there, by title; it is an error if none is left."""
     titles = {document.title for document in documents}
     found = tuple(question for question in questions if titles.issuperset(question.documents))

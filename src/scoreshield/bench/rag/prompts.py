@@ -27,7 +27,7 @@ JUDGE_SYSTEM = (
 JUDGED_CHARACTERS = 4000
 
 
-def context_block(documents: Sequence[tuple[str, str]]) -> str:
+def write_context(documents: Sequence[tuple[str, str]]) -> str:
     """The block of (title, text) pairs, in their order, or the statement that there is none."""
     if not documents:
         return f"Documents:\n\n{NOTHING_RETRIEVED}\n\n"
@@ -35,12 +35,12 @@ def context_block(documents: Sequence[tuple[str, str]]) -> str:
     return "Documents:\n\n" + "".join(listed)
 
 
-def answer_messages(question: str, context: str) -> list[dict[str, str]]:
+def write_answer_messages(question: str, context: str) -> list[dict[str, str]]:
     """What the generator gets; ``context`` is "" in the condition without one."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{context}Question: {question}"}]
 
 
-def judge_messages(question: str, reference: str, answer: str) -> list[dict[str, str]]:
+def write_judge_messages(question: str, reference: str, answer: str) -> list[dict[str, str]]:
     """What the judge gets. It does not learn the condition or the context.
 
     JSON keeps an answer from passing for another part of the prompt, such as a reference of its own.

@@ -40,7 +40,7 @@ AUDIENCE = (
 )
 
 
-class Setting(NamedTuple):
+class RetrievalRule(NamedTuple):
     """The rule's two numbers: the least score, and the most chunks."""
 
     threshold: float
@@ -48,13 +48,13 @@ class Setting(NamedTuple):
 
 
 #: The paper's three, its main one first.
-SETTINGS = (Setting(0.35, 20), Setting(0.25, 50), Setting(0.25, 10))
+SETTINGS = (RetrievalRule(0.35, 20), RetrievalRule(0.25, 50), RetrievalRule(0.25, 10))
 
 #: The conditions that retrieve.
 RETRIEVING = ("clean", "private")
 
 #: From a query's embedding to a release over the corpus: scores, matches, top-k, or one and the same index.
-ReleaseFor = Callable[[NDArray[np.float64]], Release]
+ReleaseFactory = Callable[[NDArray[np.float64]], Release]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class RetrievalResult:
     anything twice. ``longest`` is the number of chunks of the document that has the most.
     """
 
-    setting: Setting
+    setting: RetrievalRule
     metrics: Mapping[str, RetrievalMetrics]
     records: tuple[RetrievalRecord, ...]
     cost: Cost | None
@@ -145,10 +145,10 @@ class RetrievalResult:
         """What ``to_dict`` gave, back again."""
         try:
             return cls(
-                setting=_setting(tuple(data["setting"][name] for name in Setting._fields)),
-                metrics={name: _checked_metrics(values) for name, values in data["metrics"].items()},
-                records=records_from(data["records"]),
-                cost=None if data["cost"] is None else _checked_cost(data["cost"]),
+                setting=_setting(tuple(data["setting"][name] for name in RetrievalRule._fields)),
+                metrics={name: _check_metrics(values) for name, values in data["metrics"].items()},
+                records=parse_records(data["records"]),
+                cost=None if data["cost"] is None else _check_cost(data["cost"]),
                 longest=_validation.check_count(data["longest"], "longest"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -164,7 +164,7 @@ class RetrievalResult:
             (name, m.recall, m.ndcg, m.overlap, m.documents, m.empty, m.returned) for name, m in self.metrics.items()
         ]
         title = f"Retrieval: the {k} best chunks with a score of at least {t:g}"
-        return "\n".join([title, *table(head, rows), *closing(self.cost, self.longest)])
+        return "\n".join([title, *align_columns(head, rows), *list_closing_lines(self.cost, self.longest)])
 
 
 @validate(condition=one_of(RETRIEVING))
@@ -174,7 +174,7 @@ def retrieve(
     condition: str,
     *,
     setting: tuple[float, int] = SETTINGS[0],
-    release: ReleaseFor | None = None,
+    release: ReleaseFactory | None = None,
     paper_rule: bool = False,
 ) -> NDArray[np.intp]:
     """The chunks that one query gets, best first: by clean scores ("clean") or by a release ("private").
@@ -200,7 +200,7 @@ def evaluate_retrieval(
     questions: Sequence[Question],
     queries: ArrayLike,
     *,
-    release: ReleaseFor | None = None,
+    release: ReleaseFactory | None = None,
     setting: tuple[float, int] = SETTINGS[0],
     paper_rule: bool = False,
     progress: Progress | None = None,
@@ -218,7 +218,7 @@ def evaluate_retrieval(
     records, made = retrieve_all(
         corpus, questions, queries, release=release, setting=rule, paper_rule=paper_rule, progress=progress
     )
-    return measured(corpus, questions, records, setting=rule, made=made)
+    return measure_rankings(corpus, questions, records, setting=rule, made=made)
 
 
 def retrieve_all(
@@ -226,8 +226,8 @@ def retrieve_all(
     questions: Sequence[Question],
     queries: ArrayLike,
     *,
-    release: ReleaseFor | None,
-    setting: Setting,
+    release: ReleaseFactory | None,
+    setting: RetrievalRule,
     paper_rule: bool,
     progress: Progress | None,
 ) -> tuple[tuple[RetrievalRecord, ...], list[Guarantee]]:
@@ -257,12 +257,12 @@ def retrieve_all(
     return records, made
 
 
-def measured(
+def measure_rankings(
     corpus: Corpus,
     questions: Sequence[Question],
     records: tuple[RetrievalRecord, ...],
     *,
-    setting: Setting,
+    setting: RetrievalRule,
     made: Sequence[Guarantee],
 ) -> RetrievalResult:
     """The second half of `evaluate_retrieval`, which releases nothing: the records in figures."""
@@ -280,7 +280,7 @@ def measured(
     )
 
 
-def records_from(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ...]:
+def parse_records(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ...]:
     """The records that a `RetrievalResult` wrote, or a refusal of what is of another kind."""
     records = []
     for item in data:
@@ -292,14 +292,14 @@ def records_from(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ..
     return tuple(records)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+def align_columns(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines with aligned columns, numbers to three places."""
     cells = [list(head), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def closing(cost: Cost | None, longest: int) -> list[str]:
+def list_closing_lines(cost: Cost | None, longest: int) -> list[str]:
     """What every report ends with."""
     chunks = f"{longest:,} chunk{'s' * (longest != 1)}"
     unit = f"The longest page here is {chunks}: a guarantee for whole pages has up to {longest:,} times the epsilon."
@@ -310,13 +310,13 @@ def _cell(value: object) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _setting(setting: object) -> Setting:
+def _setting(setting: object) -> RetrievalRule:
     if not isinstance(setting, tuple) or len(setting) != 2:
         _validation.reject("setting", "a pair (threshold, k)", setting)
-    return Setting(_validation.check_real(setting[0], "threshold"), _validation.check_count(setting[1], "k"))
+    return RetrievalRule(_validation.check_real(setting[0], "threshold"), _validation.check_count(setting[1], "k"))
 
 
-def _clean(corpus: Corpus, query: NDArray[np.float64], rule: Setting) -> NDArray[np.intp]:
+def _clean(corpus: Corpus, query: NDArray[np.float64], rule: RetrievalRule) -> NDArray[np.intp]:
     scores = _embeddings.compute_scores(corpus.embeddings, query[None], "unit")[0]
     return paper_top_k(scores, rule.k, rule.threshold)
 
@@ -324,8 +324,8 @@ def _clean(corpus: Corpus, query: NDArray[np.float64], rule: Setting) -> NDArray
 def _private(
     corpus: Corpus,
     query: NDArray[np.float64],
-    rule: Setting,
-    release: ReleaseFor | None,
+    rule: RetrievalRule,
+    release: ReleaseFactory | None,
     paper_rule: bool,
 ) -> tuple[NDArray[np.intp], Release]:
     if not callable(release):
@@ -385,7 +385,7 @@ def _cost(guarantees: Sequence[Guarantee]) -> Cost:
     )
 
 
-def _checked_cost(data: Mapping[str, Any]) -> Cost:
+def _check_cost(data: Mapping[str, Any]) -> Cost:
     epsilon, delta = (_validation.check_real(data[name], name) for name in ("epsilon", "delta"))
     if epsilon < 0 or not 0 <= delta <= 1:
         _validation.reject("cost", "an epsilon of at least 0 and a delta in [0, 1]", (epsilon, delta))
@@ -393,7 +393,7 @@ def _checked_cost(data: Mapping[str, Any]) -> Cost:
     return Cost(_validation.check_count(data["releases"], "releases"), epsilon, delta, sampler)
 
 
-def _checked_metrics(data: Mapping[str, Any]) -> RetrievalMetrics:
+def _check_metrics(data: Mapping[str, Any]) -> RetrievalMetrics:
     for name, value in data.items():
         if name != "overlap" or value is not None:
             _validation.check_real(value, name)

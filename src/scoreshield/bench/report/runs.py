@@ -158,7 +158,7 @@ def read(runs: Path) -> dict[str, Run]:
         folder = runs / name
         if not (folder / "results.csv").exists():
             continue
-        rows = [_without_marks(row) for row in table.read(folder / "results.csv")]
+        rows = [_without_marks(row) for row in table.read_results(folder / "results.csv")]
         if not rows:
             raise InvalidInput(f"{folder / 'results.csv'} holds no rows; run the experiment again.")
         made = {path.stem: path for path in pictures.draw(name, rows, folder / "figures")}
@@ -198,7 +198,7 @@ def _command(name: str, settings: dict[str, Any]) -> str:
     experiment = EXPERIMENTS[name]
     how = " --grid GRID.yaml"
     for quick in (True, False):
-        if settings == json.loads(json.dumps(experiment.grid(quick=quick).to_dict())):
+        if settings == json.loads(json.dumps(experiment.make_grid(quick=quick).to_dict())):
             how = " --quick" if quick else ""
     data = " --data-dir DIR" if experiment.files else ""
     return f"scoreshield bench {name}{how}{data} --out runs/{name}"
