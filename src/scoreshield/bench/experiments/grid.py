@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, create_model
 
 from scoreshield import _loading
 from scoreshield.errors import InvalidInput
@@ -27,48 +29,170 @@ _LONGEST, _LONGEST_WORD, _DEEPEST = 2**16, 1000, 16
 
 
 @dataclass(frozen=True)
-class Grid:
-    """All settings of one run.
-
-    Attributes
-    ----------
-    datasets, mechanism, projection, metrics : by name; which there are, the experiment says.
-    epsilon, delta : the contracts, all pairs of them.
-    adjacency : Gram radii, and None for one whole record.
-    advantage : for the comparison at equal attack: the most a membership test may gain.
-    repeats, seed : how often each setting is run, and where the seeds start.
-    options : the experiment's own.
-    """
-
-    experiment: str
-    datasets: tuple[str, ...]
-    epsilon: tuple[float, ...]
-    delta: tuple[float, ...]
-    adjacency: tuple[float | None, ...]
-    advantage: tuple[float, ...]
-    mechanism: tuple[str, ...]
-    projection: tuple[str, ...]
-    metrics: tuple[str, ...]
-    repeats: int
-    seed: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in the file: what a run folder remembers."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        plain["adjacency"] = [RECORD if radius is None else radius for radius in self.adjacency]
-        return plain
-
-
-@dataclass(frozen=True)
 class Choices:
-    """What an experiment knows: the names a grid may use."""
+    """The names that a grid of one experiment may use, and the options that ship with it."""
 
     datasets: Sequence[str]
     mechanism: Sequence[str]
     projection: Sequence[str]
     metrics: Sequence[str]
     options: Mapping[str, Any]
+
+
+# ---- Kinds of values. Each check takes what YAML gave, and raises a ValueError that says what the value must be.
+
+
+def _declare(check: Callable[[Any], Any]) -> BeforeValidator:
+    return BeforeValidator(check)
+
+
+def _declare_list(check: Callable[[Any], Any]) -> BeforeValidator:
+    """Declare a list without repetitions, of which each item passes the check; one item needs no brackets."""
+    return BeforeValidator(lambda value: tuple(dict.fromkeys(check(item) for item in _as_list(value))))
+
+
+def _declare_names() -> BeforeValidator:
+    """Declare a list of names that the experiment knows."""
+
+    def check(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+        assert info.field_name is not None
+        names = tuple(dict.fromkeys(str(item) for item in _as_list(value)))
+        kind = {"metrics": "metric"}.get(info.field_name, info.field_name.rstrip("s"))
+        choices: Choices = (info.context or {})["choices"]
+        _check_known(names, getattr(choices, info.field_name), kind)
+        return names
+
+    return BeforeValidator(check)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def _number(value: Any) -> float:
+    # YAML 1.1 reads 1e-8, without a point, as text.
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"must hold numbers. Got {_shorten(value)}.")
+    return number
+
+
+def _number_between(low: float, high: float, *, has_ends: bool) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        number = _number(value)
+        if not (low <= number <= high if has_ends else low < number < high):
+            ends = f"from {low:g} to {high:g}" if has_ends else f"strictly between {low:g} and {high:g}"
+            raise ValueError(f"must be {ends}. Got {number:g}.")
+        return number
+
+    return check
+
+
+def _positive(value: Any) -> float:
+    number = _number(value)
+    if number <= 0:
+        raise ValueError(f"must be positive. Got {_shorten(value)}.")
+    return number
+
+
+def _radius(value: Any) -> float | None:
+    try:
+        return None if value == RECORD else _positive(value)
+    except ValueError:
+        raise ValueError(f"must hold {RECORD!r} or Gram radii, positive numbers. Got {_shorten(value)}.") from None
+
+
+def _whole_from(least: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+            raise ValueError(f"must be a whole number, at least {least}. Got {_shorten(value)}.")
+        return value
+
+    return check
+
+
+def _device(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"cpu|torch|cuda(:\d+)?", value):
+        raise ValueError(f"must be cpu, torch, cuda or a GPU as cuda:1. Got {_shorten(value)}.")
+    return value
+
+
+def _score_range(value: Any) -> list[float]:
+    ends = [_number(end) for end in value] if isinstance(value, list) else []
+    if len(ends) != 2 or not -1 <= ends[0] < ends[1] <= 1:
+        raise ValueError(f"must be [a, b] with -1 <= a < b <= 1. Got {_shorten(value)}.")
+    return ends
+
+
+# ---- Models.
+
+
+class Grid(BaseModel):
+    """All settings of one run.
+
+    Attributes:
+        experiment: The name of the experiment.
+        datasets: Names of data sets; the experiment says which there are.
+        epsilon: The epsilons of the contracts.
+        delta: The deltas of the contracts; every pair of an epsilon and a delta is one contract.
+        adjacency: Gram radii, and None for one whole record.
+        advantage: For the comparison at equal attack: the most that a membership test may gain.
+        mechanism: Names of mechanisms.
+        projection: Names of projections.
+        metrics: Names of metrics; all where there are none.
+        repeats: How often each setting is run.
+        seed: Where the seeds start.
+        options: The experiment's own settings.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    experiment: Annotated[str, _declare(str)]
+    datasets: Annotated[tuple[str, ...], _declare_names()]
+    epsilon: Annotated[tuple[float, ...], _declare_list(_number_between(1e-9, 1e9, has_ends=True))]
+    delta: Annotated[tuple[float, ...], _declare_list(_number_between(0.0, 1.0, has_ends=False))]
+    adjacency: Annotated[tuple[float | None, ...], _declare_list(_radius)]
+    advantage: Annotated[tuple[float, ...], _declare_list(_number_between(_LEAST_ADVANTAGE, 1.0, has_ends=False))]
+    mechanism: Annotated[tuple[str, ...], _declare_names()]
+    projection: Annotated[tuple[str, ...], _declare_names()]
+    metrics: Annotated[tuple[str, ...], _declare_names()]
+    repeats: Annotated[int, _declare(_whole_from(1))]
+    seed: Annotated[int, _declare(_whole_from(0))]
+    options: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as in the file: what a run folder remembers."""
+        plain = self.model_dump(mode="json")
+        plain["adjacency"] = [RECORD if radius is None else radius for radius in self.adjacency]
+        return plain
+
+
+def _make_options_model(name: str, shipped: Mapping[str, Any]) -> type[BaseModel]:
+    """Make a model of options from those that ship: each has the kind of the shipped value, and none is required."""
+    fields: dict[str, Any] = {key: (_option_kind(key, value), None) for key, value in shipped.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _option_kind(name: str, shipped: Any) -> Any:
+    """Choose the kind of an option: a whole number, a number, a device, or what is public of scores."""
+    if isinstance(shipped, dict):
+        return _make_public_model(name, shipped)
+    if isinstance(shipped, int):
+        return Annotated[int, _declare(_whole_from(2 if name in _AT_LEAST_TWO else 1))]
+    return Annotated[float, _declare(_positive)] if isinstance(shipped, float) else Annotated[str, _declare(_device)]
+
+
+def _make_public_model(name: str, shipped: Mapping[str, Any]) -> type[BaseModel]:
+    """Make a model of public knowledge of scores: ranges and thresholds, perhaps by data set."""
+    threshold = Annotated[float, _declare(_number_between(-1, 1, has_ends=False))]
+    fields: dict[str, Any] = {}
+    for key, value in shipped.items():
+        kind: Any = Annotated[list[float], _declare(_score_range)] if isinstance(value, list) else threshold
+        fields[key] = (_make_public_model(key, value) if isinstance(value, dict) else kind, None)
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -130,44 +254,67 @@ def _check_events(yaml: Any, text: str) -> None:
 def make_grid(
     base: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool, choices: Choices, source: str
 ) -> Grid:
-    """The shipped grid ``base``, then a file's changes; each with its quick part, if asked for."""
+    """Make a grid of the shipped one, ``base``, and a file's changes.
+
+    Args:
+        base: The grid that ships with the experiment.
+        changes: What a file changes.
+        quick: Whether the quick parts of both count.
+        choices: The names that the grid may use.
+        source: The file, for error messages.
+
+    Raises:
+        InvalidInput: A setting is unknown or out of its range. The message names the file and the setting.
+    """
     merged: dict[str, Any] = {}
     for part in (dict(base), dict(changes)):  # what a file says outweighs what ships, its quick part included
-        shortened = _part(part.pop("quick", {}), source)
+        shortened = _check_part(part.pop("quick", {}), "quick", source)
         for name, value in [*part.items(), *(shortened.items() if quick else ())]:
             if name == "options":
-                value = _over(merged.get("options", {}), _part(value, source))
+                value = _overlay(merged.get("options", {}), _check_part(value, "options", source))
             merged[name] = value
-    _known(merged, [*Grid.__dataclass_fields__], "setting", source)
     if merged["experiment"] != base["experiment"]:
-        raise InvalidInput(f"The grid {source} is for {_shown(merged['experiment'])}, not for {base['experiment']!r}.")
-    _known(merged["options"], choices.options, "option", source)
-    found = Grid(
-        experiment=str(merged["experiment"]),
-        datasets=_names(merged, "datasets", choices.datasets, source),
-        epsilon=_numbers(merged, "epsilon", 1e-9, 1e9, source),
-        delta=_numbers(merged, "delta", 0.0, 1.0, source, open_ends=True),
-        adjacency=_radii(merged, source),
-        advantage=_numbers(merged, "advantage", _LEAST_ADVANTAGE, 1.0, source, open_ends=True),
-        mechanism=_names(merged, "mechanism", choices.mechanism, source),
-        projection=_names(merged, "projection", choices.projection, source),
-        metrics=_names(merged, "metrics", choices.metrics, source),
-        repeats=_whole(merged, "repeats", 1, source),
-        seed=_whole(merged, "seed", 0, source),
-        options={
-            name: _option(name, value, choices.options[name], source) for name, value in merged["options"].items()
-        },
-    )
-    _advantages_leave_something(found, source)
-    return found
+        given = _shorten(merged["experiment"])
+        raise InvalidInput(f"The grid {source} is for {given}, not for {base['experiment']!r}.")
+    try:
+        _check_known(merged, Grid.model_fields, "setting")
+        _check_known(merged["options"], choices.options, "option")
+        options = _make_options_model("options", choices.options).model_validate(merged["options"])
+        merged["options"] = options.model_dump(exclude_unset=True)
+        grid = Grid.model_validate(merged, context={"choices": choices})
+        _check_advantages(grid)
+    except ValidationError as error:
+        raise InvalidInput(f"The grid {source}: {_describe_problem(error, choices.options)}") from None
+    except ValueError as error:
+        raise InvalidInput(f"The grid {source}: {error}") from None
+    return grid
 
 
-def _over(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says over what it leaves out, in groups within groups too."""
+def _describe_problem(error: ValidationError, options: Mapping[str, Any]) -> str:
+    """Describe the first problem in one sentence that names the setting."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = [str(part) for part in first["loc"]]
+    cause = first.get("ctx", {}).get("error")
+    if first["type"] == "extra_forbidden":
+        known: Any = options
+        for name in path[:-1]:
+            known = known[name]
+        try:
+            _check_known(path[-1:], known, f"entry of {'.'.join(path[:-1])}")
+        except ValueError as unknown:
+            return str(unknown)
+    if first["type"] == "model_type":
+        return f"{'.'.join(path)} must hold 'name: value' lines."
+    problem = str(cause) if cause is not None else f"is not valid: {first['msg']}."
+    return problem if problem.startswith("unknown ") else f"{'.'.join(path)} {problem}"
+
+
+def _overlay(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the changes over what was there, in groups within groups too."""
     return {
         **before,
         **{
-            name: _over(before[name], value)
+            name: _overlay(before[name], value)
             if isinstance(value, dict) and isinstance(before.get(name), dict)
             else value
             for name, value in changes.items()
@@ -175,125 +322,37 @@ def _over(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _advantages_leave_something(grid: Grid, source: str) -> None:
-    """At equal attack Gaussian noise has the grid's first delta, which by itself gives an attacker as much."""
+def _check_advantages(grid: Grid) -> None:
+    """At equal attack Gaussian noise has the grid's first delta, which alone gives an attacker as much."""
     if not grid.advantage or not any(name.startswith("gaussian") for name in grid.mechanism):
         return
     if not grid.delta:
-        raise InvalidInput(f"The grid {source}: advantage needs at least one delta, for Gaussian noise. Got none.")
+        raise ValueError("advantage needs at least one delta, for Gaussian noise. Got none.")
     if min(grid.advantage) - grid.delta[0] < _LEAST_ADVANTAGE:
-        raise InvalidInput(
-            f"The grid {source}: advantage must be above the first delta, {grid.delta[0]:g}, which alone gives an "
-            f"attacker as much under Gaussian noise. Got {min(grid.advantage):g}."
+        raise ValueError(
+            f"advantage must be above the first delta, {grid.delta[0]:g}, which alone gives an attacker as much under "
+            f"Gaussian noise. Got {min(grid.advantage):g}."
         )
 
 
-def _part(value: Any, source: str) -> dict[str, Any]:
+def _check_part(value: Any, name: str, source: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInput(
-            f"The grid {source}: 'quick' and 'options' must hold 'name: value' lines. Got {_shown(value)}."
-        )
+        raise InvalidInput(f"The grid {source}: {name} must hold 'name: value' lines. Got {_shorten(value)}.")
     return value
 
 
-def _known(given: Iterable[str], known: Iterable[str], kind: str, source: str) -> None:
+def _check_known(given: Iterable[str], known: Iterable[str], kind: str) -> None:
     names = list(known)
     for name in given:
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names) or 'none'}."
-            raise InvalidInput(f"The grid {source} has an unknown {kind} {_shown(name)}{hint}")
-
-
-def _names(merged: Mapping[str, Any], name: str, known: Sequence[str], source: str) -> tuple[str, ...]:
-    values = _items(merged, name)
-    _known([str(value) for value in values], known, {"metrics": "metric"}.get(name, name.rstrip("s")), source)
-    return tuple(dict.fromkeys(str(value) for value in values))
-
-
-def _items(merged: Mapping[str, Any], name: str) -> list[Any]:
-    value = merged[name]
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _number(value: Any, name: str, source: str) -> float:
-    # YAML 1.1 reads 1e-8, without a point, as text.
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidInput(f"The grid {source}: {name} must hold numbers. Got {_shown(value)}.")
-    return number
-
-
-def _numbers(
-    merged: Mapping[str, Any], name: str, low: float, high: float, source: str, *, open_ends: bool = False
-) -> tuple[float, ...]:
-    values = tuple(dict.fromkeys(_number(value, name, source) for value in _items(merged, name)))
-    for value in values:
-        if not (low < value < high if open_ends else low <= value <= high):
-            ends = f"strictly between {low:g} and {high:g}" if open_ends else f"from {low:g} to {high:g}"
-            raise InvalidInput(f"The grid {source}: {name} must be {ends}. Got {value:g}.")
-    return values
-
-
-def _radii(merged: Mapping[str, Any], source: str) -> tuple[float | None, ...]:
-    radii: list[float | None] = []
-    for value in _items(merged, "adjacency"):
-        radius = None if value == RECORD else _number(value, f"adjacency ({RECORD!r} or a Gram radius)", source)
-        if radius is not None and radius <= 0:
-            raise InvalidInput(f"The grid {source}: a Gram radius must be positive. Got {_shown(value)}.")
-        radii.append(radius)
-    return tuple(dict.fromkeys(radii))
-
-
-def _whole(merged: Mapping[str, Any], name: str, least: int, source: str) -> int:
-    value = merged[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        raise InvalidInput(f"The grid {source}: {name} must be a whole number, at least {least}. Got {_shown(value)}.")
-    return value
-
-
-def _option(name: str, value: Any, like: Any, source: str) -> Any:
-    """The value in the kind of the shipped one: a whole number, a number, a device, or public knowledge of scores."""
-    if isinstance(like, dict):
-        return _public(name, value, like, source)
-    if isinstance(like, int):
-        return _whole({name: value}, name, 2 if name in _AT_LEAST_TWO else 1, source)
-    if isinstance(like, float):
-        number = _number(value, name, source)
-        if number <= 0:
-            raise InvalidInput(f"The grid {source}: {name} must be positive. Got {_shown(value)}.")
-        return number
-    if not isinstance(value, str) or not re.fullmatch(r"cpu|torch|cuda(:\d+)?", value):
-        raise InvalidInput(
-            f"The grid {source}: {name} must be cpu, torch, cuda or a GPU as cuda:1. Got {_shown(value)}."
-        )
-    return value
-
-
-def _public(name: str, value: Any, like: Any, source: str) -> Any:
-    """What is public of scores: thresholds and ranges, perhaps by data set, in the shape of the shipped ones."""
-    if isinstance(like, dict):
-        if not isinstance(value, dict):
-            raise InvalidInput(f"The grid {source}: {name} must hold 'name: value' lines. Got {_shown(value)}.")
-        _known(value, like, f"entry of {name}", source)
-        return {key: _public(f"{name}.{key}", inner, like[key], source) for key, inner in value.items()}
-    if not isinstance(like, list):
-        threshold = _number(value, name, source)
-        if not -1 < threshold < 1:
-            raise InvalidInput(f"The grid {source}: {name} must be strictly between -1 and 1. Got {threshold:g}.")
-        return threshold
-    ends = [_number(end, name, source) for end in value] if isinstance(value, list) else []
-    if len(ends) != 2 or not -1 <= ends[0] < ends[1] <= 1:
-        raise InvalidInput(f"The grid {source}: {name} must be [a, b] with -1 <= a < b <= 1. Got {_shown(value)}.")
-    return ends
+            raise ValueError(f"unknown {kind} {_shorten(name)}{hint}")
 
 
 def _problem(error: Exception) -> str:
     return " ".join(str(getattr(error, "problem", None) or "it cannot be read").split())
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return repr(value)[:80]
