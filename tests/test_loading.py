@@ -26,7 +26,7 @@ from scoreshield.audit import journal, lines
 from scoreshield.bench.data.embedders import HashingEmbedder, embed_cached
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.grid import parse_yaml, read_yaml
-from scoreshield.bench.rag.files import read_corpus, read_questions
+from scoreshield.bench.rag.corpus import read_corpus, read_questions
 from scoreshield.search import PrivateSearch
 
 GOLDEN = Path(__file__).parent / "golden" / "releases"

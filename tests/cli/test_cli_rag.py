@@ -30,8 +30,8 @@ import scoreshield as ss
 from scoreshield import cli
 from scoreshield.bench.data.embedders import HashingEmbedder
 from scoreshield.bench.experiments import rag_run
+from scoreshield.bench.rag import corpus as rag_files
 from scoreshield.bench.rag import evaluation
-from scoreshield.bench.rag import files as rag_files
 from scoreshield.bench.rag.chunks import OVERLAP, SIZE
 from scoreshield.bench.rag.prompts import SYSTEM
 from scoreshield.cli.rag import rag as rag_command
@@ -113,7 +113,7 @@ def answers(folder: Path) -> list[Any]:
         return []
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
-        with contextlib.list_closing_lines(sqlite3.connect(f"{copy}/cache.db")) as database:
+        with contextlib.closing(sqlite3.connect(f"{copy}/cache.db")) as database:
             return database.execute("SELECT key, store_time, value FROM Cache ORDER BY key").fetchall()
 
 
@@ -795,7 +795,7 @@ def test_a_proxy_is_used_where_it_is_asked_for_and_never_written_down(
     folder: Path, server: ChatServer, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts to this machine take no proxy, neither that of the environment nor the one that was named."""
-    with contextlib.list_closing_lines(socket.create_server(("127.0.0.1", 0))) as proxy:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as proxy:
         address = f"http://user:pass-of-proxy@127.0.0.1:{proxy.getsockname()[1]}"
         for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
             monkeypatch.setenv(name, address)

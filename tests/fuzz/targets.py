@@ -24,7 +24,7 @@ from scoreshield.audit import journal
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.cells import COLUMNS
 from scoreshield.bench.experiments.grid import read_yaml
-from scoreshield.bench.rag.files import read_corpus, read_questions
+from scoreshield.bench.rag.corpus import read_corpus, read_questions
 from scoreshield.errors import ScoreShieldError
 from scoreshield.search import PrivateSearch
 

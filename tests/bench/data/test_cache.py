@@ -367,12 +367,12 @@ def test_the_folder_is_the_argument_or_the_variable_or_the_cache(
     monkeypatch.delenv("SCORESHIELD_DATA", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.set_folder("x") == tmp_path / ".cache" / "scoreshield" / "x"
+    assert cache.find_set_folder("x") == tmp_path / ".cache" / "scoreshield" / "x"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
-    assert cache.set_folder("x") == tmp_path / "c" / "scoreshield" / "x"
+    assert cache.find_set_folder("x") == tmp_path / "c" / "scoreshield" / "x"
     monkeypatch.setenv("SCORESHIELD_DATA", str(tmp_path / "d"))
-    assert cache.set_folder("x") == tmp_path / "d" / "x"
-    assert cache.set_folder("x", "e") == Path("e/x")
+    assert cache.find_set_folder("x") == tmp_path / "d" / "x"
+    assert cache.find_set_folder("x", "e") == Path("e/x")
     with pytest.raises(InvalidInput, match="'root' parameter of fetch"):
         cache.fetch("cifar-10", root=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="'name' parameter of fetch must be one of 'cifar-10'"):

@@ -15,7 +15,7 @@ from scoreshield.bench.data import compact
 from scoreshield.bench.experiments import EXPERIMENTS, mechanisms, run_experiment, table
 from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
-from scoreshield.bench.experiments.speed import _on_multiples
+from scoreshield.bench.experiments.speed import _share_of_multiples
 from scoreshield.bench.report.experiments import _size, draw
 from scoreshield.privacy import calibration
 from scoreshield.report import plots
@@ -252,7 +252,7 @@ class TestSpeed:
         assert all(row["guarantee"] is None for row in table.where(rows, method="float gaussian"))
 
     def test_multiples(self) -> None:
-        assert _on_multiples(np.array([1.0, 2.0**-53, 2.0**-54, 0.75])) == 0.75
+        assert _share_of_multiples(np.array([1.0, 2.0**-53, 2.0**-54, 0.75])) == 0.75
 
 
 class TestPictures:

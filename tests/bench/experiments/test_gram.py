@@ -9,20 +9,20 @@ import scoreshield as ss
 from scoreshield.bench.data.sets import Ratings
 from scoreshield.bench.experiments import EXPERIMENTS
 from scoreshield.bench.experiments.cells import ExperimentCell
-from scoreshield.bench.experiments.gram import EQUAL, NOTHING, gaussian_components
+from scoreshield.bench.experiments.gram import EQUAL, NOTHING, find_gaussian_components
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "dimension"), [(20.0, 1e-8, 384), (100.0, 1e-8, 384), (100.0, 1e-2, 8)])
 def test_gaussian_components_make_the_error_least(epsilon: float, delta: float, dimension: int) -> None:
     e = ss.calibrate(epsilon, delta, 2.0)
     errors = {r: (1 / r if r < dimension else 0.0) + 2 * e**2 + r * e**4 for r in range(2, dimension + 1)}
-    assert errors[gaussian_components(epsilon, delta, dimension)] == min(errors.values())
+    assert errors[find_gaussian_components(epsilon, delta, dimension)] == min(errors.values())
 
 
 def test_gaussian_components_are_those_of_the_closed_form() -> None:
     e = ss.calibrate(100.0, 1e-8, 2.0)  # 1/r + r e^4 is least at r = 1/e^2
-    assert abs(gaussian_components(100.0, 1e-8, 384) - e**-2) < 1
-    assert gaussian_components(1.0, 1e-8, 384) == 2
+    assert abs(find_gaussian_components(100.0, 1e-8, 384) - e**-2) < 1
+    assert find_gaussian_components(1.0, 1e-8, 384) == 2
 
 
 def test_only_movielens_has_equal_similarities() -> None:

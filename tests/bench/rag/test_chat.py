@@ -136,9 +136,9 @@ def test_waits_grow(server: ChatServer, connect: Callable[..., ChatModel]) -> No
         (HANG, {"retries": 1, "timeout": 0.3}, 2, "did not answer in time (up to 2 tries).", None),
         (DROP, {"retries": 1}, 2, "broke the connection off (up to 2 tries).", None),
         (DROP, {"retries": 0}, 1, "broke the connection off (1 try).", None),
-        ((401, {}), {}, 1, "refused the key (status 401)", 401),
+        ((401, {}), {}, 1, "rejected the key (status 401)", 401),
         ((403, {}), {}, 1, "(status 403)", 403),
-        ((404, {}), {}, 1, "knows no such model or address (status 404)", 404),
+        ((404, {}), {}, 1, "has no such model or address (status 404)", 404),
         ((400, {}), {}, 1, "the context may be longer than the model takes", 400),
         ((400, {}), {}, 1, "leave out what the server may not know: temperature, max_tokens or seed.", 400),
         ((422, {}), {}, 1, "leave out what the server may not know: temperature, max_tokens or seed.", 422),
@@ -207,12 +207,12 @@ def test_equal_conversations_are_asked_once(server: ChatServer, connect: Callabl
 
 
 def rows(folder: Path) -> list[tuple[Any, ...]]:
-    with contextlib.list_closing_lines(sqlite3.connect(folder / "cache.db")) as database:
+    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as database:
         return database.execute("SELECT mode, filename, value FROM Cache").fetchall()
 
 
 def change_rows(folder: Path, change: str, *values: Any) -> None:
-    with contextlib.list_closing_lines(sqlite3.connect(folder / "cache.db")) as database, database:
+    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as database, database:
         database.execute(f"UPDATE Cache SET {change}", values)
 
 

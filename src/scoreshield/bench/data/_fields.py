@@ -70,7 +70,7 @@ def _declare(check: Callable[[Any, str, Mapping[str, Any]], Any]) -> PlainValida
 
 
 def _size(fields: Mapping[str, Any], name: str | None) -> int | None:
-    """The number that a field before says: its own value or its length. None where it is not known."""
+    """Return the number that an earlier field gives: its value or its length. None where it is unknown."""
     value = None if name is None else fields.get(name)
     return value if value is None or isinstance(value, int) else len(value)
 

@@ -1,4 +1,4 @@
-"""Official files on this machine: found, checked, and downloaded only where they are missing.
+"""Official files on this machine: searched for, checked, and downloaded only where they are missing.
 
 A file lies at ``<root>/<set>/<file>``, where root is the argument, else ``$SCORESHIELD_DATA``, else the user's cache
 folder. Beside it ``<file>.checked`` remembers a passed check, so that a large file is not read each time, and
@@ -34,16 +34,15 @@ _MOST = 4 << 30  # bytes; no set here comes near it, and a body without end must
 def fetch(
     name: str, *, root: str | Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> dict[str, Path]:
-    """The files of an official set, by their names; downloaded where they are missing, checked in any case.
+    """Get the files of an official set, by their names. Missing files are downloaded, and all are checked.
 
     The loaders fetch for themselves what they need; this gets a whole set beforehand, for work offline.
 
-    Parameters
-    ----------
-    name : a key of ``CATALOGUE``, such as "cifar-10".
-    root : the folder of all sets; None means ``$SCORESHIELD_DATA``, or else the user's cache folder.
-    offline : True never asks the network.
-    progress : called with the file, the bytes so far and the bytes in all (None if unknown).
+    Args:
+        name: A key of ``CATALOGUE``, such as "cifar-10".
+        root: The folder of all sets; None means ``$SCORESHIELD_DATA``, or else the user's cache folder.
+        offline: True never asks the network.
+        progress: Called with the file, the bytes so far and the bytes in all (None if unknown).
     """
     official = CATALOGUE[_validation.check_option(name, "name", CATALOGUE)]
     return {file.name: fetch_file(name, file.name, root, offline, progress) for file in official.files}
@@ -53,11 +52,11 @@ def fetch(
 def fetch_file(
     name: str, file_name: str, root: str | Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> Path:
-    """One file of an official set; see `fetch`."""
+    """Get one file of an official set; see `fetch`."""
     official = CATALOGUE[_validation.check_option(name, "name", CATALOGUE)]
     known = [file.name for file in official.files]
     file = official.file(_validation.check_option(file_name, "file_name", known))
-    path = set_folder(name, root) / file_name
+    path = find_set_folder(name, root) / file_name
     try:
         there = path.is_file()
     except OSError as error:
@@ -72,8 +71,8 @@ def fetch_file(
     return path
 
 
-def set_folder(name: str, root: str | Path | None = None) -> Path:
-    """The folder of one set."""
+def find_set_folder(name: str, root: str | Path | None = None) -> Path:
+    """Return the folder of one set."""
     if root is None:
         root = os.environ.get("SCORESHIELD_DATA") or _user_cache() / "scoreshield"
     return archives.check_path(root, "root", "a folder, or None for the usual one") / name

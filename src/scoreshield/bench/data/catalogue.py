@@ -13,12 +13,11 @@ from dataclasses import dataclass
 class RemoteFile:
     """One file to fetch.
 
-    Attributes
-    ----------
-    name : what it is called in the cache, which is what its owners call it.
-    address : where its owners, or those who keep it for them, offer it.
-    checksum : "md5:..." or "sha256:...".
-    size : in bytes, where it is known; a server that sends more is cut off.
+    Attributes:
+        name: What it is called in the cache, which is what its owners call it.
+        address: Where its owners, or those who keep it for them, offer it.
+        checksum: "md5:..." or "sha256:...".
+        size: In bytes, where it is known; a server that sends more is cut off.
     """
 
     name: str
@@ -37,7 +36,7 @@ class Official:
     citation: str
 
     def file(self, name: str) -> RemoteFile:
-        """The file of this name."""
+        """Return the file of this name."""
         return next(file for file in self.files if file.name == name)
 
 

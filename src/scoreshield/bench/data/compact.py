@@ -54,34 +54,34 @@ _CONTENT: Mapping[str, str] = {
 
 @validate()
 def load_compact_stsb(data_dir: str | Path) -> SentencePairs:
-    """The STS-B test pairs: 1,379 pairs of 2,552 distinct sentences, 384 dimensions."""
-    rows = _table(data_dir, "stsb_test.csv", ("score", "sentence1", "sentence2"))
-    arrays = _arrays(data_dir, "stsb_test_minilm.npz", ("emb", "i", "j", "score"))
+    """Load the STS-B test pairs: 1,379 pairs of 2,552 distinct sentences, 384 dimensions."""
+    rows = _read_table(data_dir, "stsb_test.csv", ("score", "sentence1", "sentence2"))
+    arrays = _read_arrays(data_dir, "stsb_test_minilm.npz", ("emb", "i", "j", "score"))
     sentences = tuple(dict.fromkeys(row[name] for row in rows for name in ("sentence1", "sentence2")))
     first, second = arrays["i"], arrays["j"]
     made = SentencePairs(
         name="STS-B test", sentences=sentences, first=first, second=second, human=arrays["score"],
-        embeddings=_matching(arrays, "emb", len(sentences), "stsb_test_minilm.npz", "stsb_test.csv"),
+        embeddings=_match_rows(arrays, "emb", len(sentences), "stsb_test_minilm.npz", "stsb_test.csv"),
     )  # fmt: skip
     said = [(row["sentence1"], row["sentence2"]) for row in rows]
     if said != [(sentences[a], sentences[b]) for a, b in made.pairs]:
-        raise InvalidInput(_disagreement("stsb_test_minilm.npz", "stsb_test.csv", "pair other sentences"))
+        raise InvalidInput(_describe_disagreement("stsb_test_minilm.npz", "stsb_test.csv", "pair other sentences"))
     return made
 
 
 @validate()
 def load_compact_scifact(data_dir: str | Path) -> RetrievalSet:
-    """SciFact in BEIR's test form: 300 claims, 5,183 abstracts, 339 judgements.
+    """Load SciFact in BEIR's test form: 300 claims, 5,183 abstracts, 339 judgements.
 
     The embeddings are of title and abstract; ``documents`` holds the titles only, since the abstracts are not kept.
     """
     file, about, asked = "scifact_minilm.npz", "scifact_titles.csv", "scifact_queries.csv"
-    arrays = _arrays(data_dir, file, ("doc_emb", "query_emb", "doc_id", "query_id", "qrels"))
-    documents = _table(data_dir, about, ("doc_id", "title"))
-    claims = _table(data_dir, asked, ("id", "claim"))
+    arrays = _read_arrays(data_dir, file, ("doc_emb", "query_emb", "doc_id", "query_id", "qrels"))
+    documents = _read_table(data_dir, about, ("doc_id", "title"))
+    claims = _read_table(data_dir, asked, ("id", "claim"))
     for key, rows, column, other in (("doc_id", documents, "doc_id", about), ("query_id", claims, "id", asked)):
         if [str(number) for number in arrays[key]] != [row[column] for row in rows]:
-            raise InvalidInput(_disagreement(file, other, "list other records"))
+            raise InvalidInput(_describe_disagreement(file, other, "list other records"))
     titles = tuple(row["title"] for row in documents)
     return RetrievalSet(
         name="SciFact",
@@ -89,22 +89,22 @@ def load_compact_scifact(data_dir: str | Path) -> RetrievalSet:
         queries=tuple(row["claim"] for row in claims),
         relevant=group_by_query(arrays["qrels"], len(claims)),
         titles=titles,
-        document_embeddings=_matching(arrays, "doc_emb", len(titles), file, about),
-        query_embeddings=_matching(arrays, "query_emb", len(claims), file, asked),
+        document_embeddings=_match_rows(arrays, "doc_emb", len(titles), file, about),
+        query_embeddings=_match_rows(arrays, "query_emb", len(claims), file, asked),
     )
 
 
 @validate()
 def load_compact_frames(data_dir: str | Path) -> RetrievalSet:
-    """FRAMES: 824 questions of several steps against the titles of the 2,519 pages that answer them.
+    """Load FRAMES: 824 questions of several steps, and the titles of the 2,519 pages that answer them.
 
     Only titles are embedded and held in ``documents``: the text of the pages is not kept. ``answers`` holds the
     right answers.
     """
     file, about, asked = "frames_minilm.npz", "frames_titles.csv", "frames_questions.csv"
-    arrays = _arrays(data_dir, file, ("title_emb", "query_emb", "qrels"))
-    titles = tuple(row["title"] for row in _table(data_dir, about, ("doc", "title")))
-    questions = _table(data_dir, asked, ("query", "question", "answer"))
+    arrays = _read_arrays(data_dir, file, ("title_emb", "query_emb", "qrels"))
+    titles = tuple(row["title"] for row in _read_table(data_dir, about, ("doc", "title")))
+    questions = _read_table(data_dir, asked, ("query", "question", "answer"))
     return RetrievalSet(
         name="FRAMES",
         documents=titles,
@@ -112,20 +112,20 @@ def load_compact_frames(data_dir: str | Path) -> RetrievalSet:
         relevant=group_by_query(arrays["qrels"], len(questions)),
         titles=titles,
         answers=tuple(row["answer"] for row in questions),
-        document_embeddings=_matching(arrays, "title_emb", len(titles), file, about),
-        query_embeddings=_matching(arrays, "query_emb", len(questions), file, asked),
+        document_embeddings=_match_rows(arrays, "title_emb", len(titles), file, about),
+        query_embeddings=_match_rows(arrays, "query_emb", len(questions), file, asked),
     )
 
 
 @validate()
 def load_compact_movielens(data_dir: str | Path) -> Ratings:
-    """MovieLens-100K: 943 users, 1,682 films, 100,000 ratings, folds 1 to 5 of the official split.
+    """Load MovieLens-100K: 943 users, 1,682 films, 100,000 ratings, folds 1 to 5 of the official split.
 
     User 1 of the official files is 0 here, and so for the films. ``split(1)`` gives u1.base and u1.test.
     """
     file = "ml100k_ratings.csv"
-    rows = _table(data_dir, file, ("user", "item", "rating", "test_fold"))
-    columns = {name: _numbers(data_dir, file, rows, name) for name in ("user", "item", "rating", "test_fold")}
+    rows = _read_table(data_dir, file, ("user", "item", "rating", "test_fold"))
+    columns = {name: _read_numbers(data_dir, file, rows, name) for name in ("user", "item", "rating", "test_fold")}
     users, items = columns["user"] - 1, columns["item"] - 1
     return Ratings(
         name="MovieLens-100K", users=users, items=items, ratings=columns["rating"].astype(np.float64),
@@ -135,17 +135,17 @@ def load_compact_movielens(data_dir: str | Path) -> Ratings:
 
 @validate()
 def load_compact_cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet]:
-    """CIFAR-10 as a gallery of 3,000 images (300 a class) and 1,000 queries (100 a class), 1,280 dimensions.
+    """Load CIFAR-10: 3,000 gallery images (300 per class) and 1,000 queries (100 per class), 1,280 dimensions.
 
     The embeddings are not of length one. ``gallery, queries = load_compact_cifar10(folder)``.
     """
     file = "cifar10_effnetlite0.npz"
     wanted = ("gallery_emb", "gallery_label", "query_emb", "query_label", "class_names")
-    arrays = _arrays(data_dir, file, wanted)
+    arrays = _read_arrays(data_dir, file, wanted)
     parts = [
         LabelledSet(
             name=f"CIFAR-10 {title}", labels=arrays[f"{part}_label"], class_names=tuple(arrays["class_names"].tolist()),
-            embeddings=_matching(arrays, f"{part}_emb", len(arrays[f"{part}_label"]), file),
+            embeddings=_match_rows(arrays, f"{part}_emb", len(arrays[f"{part}_label"]), file),
         )
         for part, title in (("gallery", "gallery"), ("query", "queries"))
     ]  # fmt: skip
@@ -154,9 +154,9 @@ def load_compact_cifar10(data_dir: str | Path) -> tuple[LabelledSet, LabelledSet
 
 @validate(set_name=one_of(LFW_SCORE_SETS))
 def load_compact_lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
-    """Cosine scores of the 6,000 pairs of the official LFW protocol, by one of ``LFW_SCORE_SETS``."""
+    """Load the cosine scores of the 6,000 pairs of the official LFW protocol, by one of ``LFW_SCORE_SETS``."""
     names = (f"{set_name}_genuine", f"{set_name}_impostor", "fold_genuine", "fold_impostor")
-    genuine, impostor, genuine_fold, impostor_fold = _arrays(data_dir, "lfw_scores.npz", names).values()
+    genuine, impostor, genuine_fold, impostor_fold = _read_arrays(data_dir, "lfw_scores.npz", names).values()
     return ScorePairs(
         name=f"LFW {set_name}", genuine=genuine, impostor=impostor,
         genuine_fold=genuine_fold, impostor_fold=impostor_fold,
@@ -165,12 +165,12 @@ def load_compact_lfw_scores(data_dir: str | Path, set_name: str) -> ScorePairs:
 
 @validate()
 def load_compact_lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
-    """Embeddings of the 7,701 LFW images of the official pairs, by "dlib" (128) or "faceres" (1,024 dimensions).
+    """Load embeddings of the 7,701 LFW images of the official pairs, by "dlib" (128) or "faceres" (1,024 values).
 
     They are not of length one, and people are numbers: no names, no pictures.
     """
     file = f"lfw_{_validation.check_option(model, 'model', LFW_MODELS)}.npz"
-    arrays = _arrays(data_dir, file, ("emb", "identity", "pairs"))
+    arrays = _read_arrays(data_dir, file, ("emb", "identity", "pairs"))
     pairs = arrays["pairs"]
     if pairs.ndim != 2 or pairs.shape[1] != 4 or pairs.dtype.kind not in "iu" or not np.isin(pairs[:, 2], (0, 1)).all():
         raise InvalidInput(
@@ -178,20 +178,20 @@ def load_compact_lfw_faces(data_dir: str | Path, model: str) -> FacePairs:
         )
     return FacePairs(
         name=f"LFW {model}", first=pairs[:, 0], second=pairs[:, 1], same=pairs[:, 2] == 1, fold=pairs[:, 3],
-        identity=arrays["identity"], embeddings=_matching(arrays, "emb", len(arrays["identity"]), file),
+        identity=arrays["identity"], embeddings=_match_rows(arrays, "emb", len(arrays["identity"]), file),
     )  # fmt: skip
 
 
-def _find(data_dir: str | Path, file: str) -> Path:
+def _find_file(data_dir: str | Path, file: str) -> Path:
     path = archives.check_path(data_dir, "data_dir", "the folder of the compact sets") / file
     if not path.is_file():
         raise FileError(f"There is no file {file} in {data_dir}; it should hold {_CONTENT[file]}.")
     return path
 
 
-def _arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The named arrays of an .npz file, in this order. Pickled objects are never read: they could run code."""
-    path = _find(data_dir, file)
+def _read_arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read the named arrays of an .npz file, in this order. Pickled objects are never read: they could run code."""
+    path = _find_file(data_dir, file)
     with _loading.open_regular_file(path) as raw:
         archive = _loading.Archive(raw, path)
         missing = [name for name in names if name not in archive.names]
@@ -206,9 +206,9 @@ def _arrays(data_dir: str | Path, file: str, names: Sequence[str]) -> dict[str, 
     return arrays
 
 
-def _table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a .csv file that has at least these columns."""
-    path = _find(data_dir, file)
+def _read_table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Read the rows of a .csv file that has at least these columns."""
+    path = _find_file(data_dir, file)
     rows = []
     with _loading.explain_read_errors(path), path.open(encoding="utf-8", newline="") as text:
         reader = csv.DictReader(text, strict=True)
@@ -224,7 +224,7 @@ def _table(data_dir: str | Path, file: str, columns: Sequence[str]) -> list[dict
     return rows
 
 
-def _numbers(data_dir: str | Path, file: str, rows: list[dict[str, str]], column: str) -> NDArray[np.int64]:
+def _read_numbers(data_dir: str | Path, file: str, rows: list[dict[str, str]], column: str) -> NDArray[np.int64]:
     numbers = [archives.parse_digits(row[column], archives.MOST_RATED) for row in rows]
     for line, number in enumerate(numbers, 2):
         if not number:
@@ -235,8 +235,8 @@ def _numbers(data_dir: str | Path, file: str, rows: list[dict[str, str]], column
     return np.array(numbers, dtype=np.int64)
 
 
-def _matching(arrays: dict[str, NDArray[Any]], name: str, records: int, file: str, other: str = "") -> NDArray[Any]:
-    """An embedding array with as many rows as there are records."""
+def _match_rows(arrays: dict[str, NDArray[Any]], name: str, records: int, file: str, other: str = "") -> NDArray[Any]:
+    """Return an embedding array, after a check that it has one row per record."""
     array = arrays[name]
     if array.ndim != 2 or len(array) != records:
         beside = f" as in {other}" if other else ""
@@ -246,5 +246,5 @@ def _matching(arrays: dict[str, NDArray[Any]], name: str, records: int, file: st
     return array
 
 
-def _disagreement(file: str, other: str, how: str) -> str:
+def _describe_disagreement(file: str, other: str, how: str) -> str:
     return f"{file} and {other} do not belong together: they {how}."

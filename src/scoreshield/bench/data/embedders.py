@@ -30,9 +30,8 @@ Progress = Callable[[int, int], object]  # items so far, items in all
 class Embedder(Protocol):
     """Makes one row of float32 numbers of each item.
 
-    Attributes
-    ----------
-    name : says what made the rows, weights included: what has another name may give other rows.
+    Attributes:
+        name: Says what made the rows, weights included: what has another name may give other rows.
     """
 
     @property
@@ -44,12 +43,11 @@ class Embedder(Protocol):
 
 @validate()
 def embedder(kind: str, **options: Any) -> Embedder:
-    """An embedder by its name, "kind:model".
+    """Make an embedder by its name, "kind:model".
 
-    Parameters
-    ----------
-    kind : "sentence-transformers:<model or folder>", "timm:<model>", "dlib" or "hashing:<dimensions>".
-    options : those of `SentenceEmbedder`, `ImageEmbedder`, `FaceEmbedder` and `HashingEmbedder`.
+    Args:
+        kind: "sentence-transformers:<model or folder>", "timm:<model>", "dlib" or "hashing:<dimensions>".
+        options: Those of `SentenceEmbedder`, `ImageEmbedder`, `FaceEmbedder` and `HashingEmbedder`.
     """
     must = "'sentence-transformers:<model>', 'timm:<model>', 'dlib' or 'hashing:<dimensions>'"
     if not isinstance(kind, str):
@@ -61,11 +59,11 @@ def embedder(kind: str, **options: Any) -> Embedder:
         dimensions = parse_digits(model, 2**20)
         if not dimensions:
             _validation.reject("kind", "'hashing:<dimensions>' with 1 to 1048576 dimensions", kind)
-        return _made(HashingEmbedder, [dimensions], options)
+        return _make(HashingEmbedder, [dimensions], options)
     from scoreshield.bench.data import neural  # which builds on this module
 
     classes = {"sentence-transformers": neural.SentenceEmbedder, "timm": neural.ImageEmbedder}
-    return _made(classes.get(family, neural.FaceEmbedder), [model] if model else [], options)
+    return _make(classes.get(family, neural.FaceEmbedder), [model] if model else [], options)
 
 
 class HashingEmbedder:
@@ -93,29 +91,29 @@ class HashingEmbedder:
 
     @validate()
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
-        """One row a text."""
+        """Embed each text as one row."""
 
         def count(batch: Items, _: int) -> NDArray[Any]:
             return np.asarray(self._counts.transform(batch).toarray())
 
-        return gather(texts_of(items), count, self.batch_size, progress)
+        return gather(check_texts(items), count, self.batch_size, progress)
 
 
 @validate()
 def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progress: Progress | None = None) -> Float32:
-    """The embeddings of ``items``, from ``folder`` if they were made before, else made now and kept there.
+    """Return the embeddings of ``items``: from ``folder`` if they were made before, else made now and kept there.
 
     They are kept under a digest of the items (of a ``Path``: what the file holds) and the name of the embedder, and are
     used only if they are whole; a damaged file is made anew. The folder holds private embeddings: guard it.
     """
     if not isinstance(folder, str | Path) or not str(folder):
         _validation.reject("folder", "the path of a folder", folder)
-    key = _key(embedder.name, _counted(items))
+    key = _key(embedder.name, _check_items(items))
     rows_file, facts_file = Path(folder) / f"{key}.npy", Path(folder) / f"{key}.json"
-    kept = _kept(rows_file, facts_file, len(items))
+    kept = _read_kept(rows_file, facts_file, len(items))
     if kept is not None:
         return kept
-    rows = checked_rows(embedder.embed(items, progress=progress), len(items))
+    rows = check_embedded_rows(embedder.embed(items, progress=progress), len(items))
     facts = {"embedder": embedder.name, "shape": list(rows.shape), "sha256": hashlib.sha256(rows.data).hexdigest()}
     try:
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -129,20 +127,20 @@ def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progre
 def gather(
     items: Items, embed: Callable[[Items, int], NDArray[Any]], batch_size: int, progress: Progress | None
 ) -> Float32:
-    """All items through ``embed(batch, number of its first item)``, batch by batch."""
-    total = len(_counted(items))
+    """Embed all items through ``embed(batch, number of its first item)``, batch by batch."""
+    total = len(_check_items(items))
     parts = []
     for start in range(0, total, batch_size):
         batch = items[start : start + batch_size]
-        parts.append(checked_rows(embed(batch, start), len(batch)))
+        parts.append(check_embedded_rows(embed(batch, start), len(batch)))
         if progress is not None:
             progress(start + len(batch), total)
     return np.concatenate(parts)
 
 
-def texts_of(items: Items) -> tuple[str, ...]:
-    """Items that are texts, none of them blank."""
-    texts = tuple(_counted(items))
+def check_texts(items: Items) -> tuple[str, ...]:
+    """Check for items that are texts, none of them blank."""
+    texts = tuple(_check_items(items))
     for place, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             got = "blank" if isinstance(text, str) else f"a {type(text).__name__}"
@@ -150,8 +148,8 @@ def texts_of(items: Items) -> tuple[str, ...]:
     return texts
 
 
-def checked_rows(rows: Any, records: int) -> Float32:
-    """What an embedder gave, as float32, or a refusal."""
+def check_embedded_rows(rows: Any, records: int) -> Float32:
+    """Check what an embedder gave, and return it as float32."""
     array = np.asarray(rows)
     if array.ndim != 2 or len(array) != records or array.dtype.kind != "f" or not array.shape[1]:
         raise InvalidInput(f"An embedder must give {records} rows of numbers; it gave {array.dtype} {array.shape}.")
@@ -162,7 +160,7 @@ def checked_rows(rows: Any, records: int) -> Float32:
     return array
 
 
-def _counted(items: Any) -> Items:
+def _check_items(items: Any) -> Items:
     sized = isinstance(items, list | tuple) or (isinstance(items, np.ndarray) and items.ndim > 0)
     if not sized or not len(items):
         _validation.reject("items", "a list, tuple or array of at least one item", items)
@@ -170,7 +168,7 @@ def _counted(items: Any) -> Items:
     return counted
 
 
-def _made(cls: Callable[..., Embedder], arguments: list[Any], options: dict[str, Any]) -> Embedder:
+def _make(cls: Callable[..., Embedder], arguments: list[Any], options: dict[str, Any]) -> Embedder:
     allowed = [name for name, p in inspect.signature(cls).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for name in options:
         _validation.check_option(name, "options", allowed)
@@ -201,8 +199,8 @@ def _content(item: Any, place: int) -> tuple[str, bytes]:
     raise InvalidInput(f"Item {place} must be a text, a path, bytes or an array; it is a {type(item).__name__}.")
 
 
-def _kept(rows_file: Path, facts_file: Path, records: int) -> Float32 | None:
-    """Embeddings that are whole and unchanged, or None."""
+def _read_kept(rows_file: Path, facts_file: Path, records: int) -> Float32 | None:
+    """Read embeddings that are whole and unchanged, or None."""
     try:
         facts = _loading.parse_json(_loading.read_bytes(facts_file))
         rows = read_array(rows_file)

@@ -16,7 +16,7 @@ from scoreshield.errors import FileError, InvalidInput
 # The folder inside each archive, which is not always called what the archive is.
 _FOLDERS = {"deepfunneled": "lfw-deepfunneled", "funneled": "lfw_funneled"}
 
-_MOST = 999_999  # the largest number of a picture, of folds or of pairs that is believed
+_MOST = 999_999  # the largest number of a picture, of folds or of pairs that is plausible
 
 Picture = tuple[str, int]  # a person and the number of the picture
 
@@ -29,20 +29,21 @@ def load_lfw(
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> FacePairs:
-    """The 6,000 pairs of the official protocol, in 10 folds, over 7,701 pictures, as paths, not embedded yet.
+    """Load the 6,000 pairs of the official protocol, in 10 folds, over 7,701 pictures, as paths, not embedded yet.
 
     The pictures wanted are taken out of the archive once. A folder ``<root>/lfw-<alignment>/<folder of the archive>``
     that holds them already is used as it is, without the archive.
 
-    Parameters
-    ----------
-    root, offline, progress : see `scoreshield.bench.data.cache.fetch`.
-    alignment : how the pictures were aligned: "funneled", which can be downloaded; or "deepfunneled", whose server is
-        gone, so that the archive must be put in place by hand.
+    Args:
+        root: See `scoreshield.bench.data.cache.fetch`.
+        offline: See `scoreshield.bench.data.cache.fetch`.
+        progress: See `scoreshield.bench.data.cache.fetch`.
+        alignment: How the pictures were aligned: "funneled", which can be downloaded; or "deepfunneled", whose server
+            is gone, so that the archive must be put in place by hand.
     """
     name = f"lfw-{_validation.check_option(alignment, 'alignment', _FOLDERS)}"
     pairs = cache.fetch_file(name, "pairs.txt", root, offline, progress)
-    folder = cache.set_folder(name, root) / _FOLDERS[alignment]
+    folder = cache.find_set_folder(name, root) / _FOLDERS[alignment]
     made = read_pairs(pairs, folder, name=f"LFW {alignment}")
     paths = [Path(item) for item in made.items or ()]
     absent = {f"{folder.name}/{path.parent.name}/{path.name}": path for path in paths if not path.is_file()}
@@ -59,7 +60,7 @@ def load_lfw(
 
 @validate()
 def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs") -> FacePairs:
-    """A list of pairs in the form of LFW's pairs.txt, with pictures at ``folder/Person/Person_0001.jpg``.
+    """Read a list of pairs in the form of LFW's pairs.txt, with pictures at ``folder/Person/Person_0001.jpg``.
 
     A line of three fields (person, number, number) is a genuine pair of two pictures, one of four (person, number,
     person, number) an impostor pair of two people. The first line may say "folds pairs": so many folds, each of so many

@@ -1,7 +1,7 @@
 """Images with known classes from the official files: CIFAR-10, CIFAR-100 and Oxford-IIIT Pet.
 
 CIFAR is read from its *binary* version: fixed-length records of labels and pixels. The Python version of the same data
-is a pickle, and reading a pickle runs whatever code its author put there.
+is a pickle, and reading a pickle runs any code that its author put there.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def load_cifar10(
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> LabelledSet:
-    """CIFAR-10: 50,000 or 10,000 images of 32 x 32 pixels in 10 classes, not embedded yet.
+    """Load CIFAR-10: 50,000 or 10,000 images of 32 x 32 pixels in 10 classes, not embedded yet.
 
-    Parameters
-    ----------
-    root, offline, progress : see `scoreshield.bench.data.cache.fetch`.
-    split : "train" or "test".
-    limit : take only so many images, spread evenly over the file.
+    Args:
+        root: See `scoreshield.bench.data.cache.fetch`.
+        offline: See `scoreshield.bench.data.cache.fetch`.
+        progress: See `scoreshield.bench.data.cache.fetch`.
+        split: "train" or "test".
+        limit: Take only so many images, spread evenly over the file.
     """
     path = cache.fetch_file("cifar-10", "cifar-10-binary.tar.gz", root, offline, progress)
     return read_cifar10(path, split=split, limit=limit)
@@ -51,11 +52,11 @@ def load_cifar10(
 
 @validate()
 def read_cifar10(path: str | Path, *, split: str = "test", limit: int | None = None) -> LabelledSet:
-    """CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `load_cifar10`."""
+    """Read CIFAR-10 from a ``cifar-10-binary.tar.gz`` that is already here; see `load_cifar10`."""
     members = _CIFAR10[_validation.check_option(split, "split", _CIFAR10)]
     names = "cifar-10-batches-bin/batches.meta.txt"
     file = archives.check_path(path)
-    return _cifar(f"CIFAR-10 {split}", file, members, names, labels=1, column=0, limit=limit)
+    return _read_cifar(f"CIFAR-10 {split}", file, members, names, labels=1, column=0, limit=limit)
 
 
 @validate()
@@ -68,7 +69,7 @@ def load_cifar100(
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> LabelledSet:
-    """CIFAR-100: as `load_cifar10`, with 100 "fine" or 20 "coarse" classes."""
+    """Load CIFAR-100: as `load_cifar10`, with 100 "fine" or 20 "coarse" classes."""
     path = cache.fetch_file("cifar-100", "cifar-100-binary.tar.gz", root, offline, progress)
     return read_cifar100(path, split=split, labels=labels, limit=limit)
 
@@ -77,18 +78,18 @@ def load_cifar100(
 def read_cifar100(
     path: str | Path, *, split: str = "test", labels: str = "fine", limit: int | None = None
 ) -> LabelledSet:
-    """CIFAR-100 from a ``cifar-100-binary.tar.gz`` that is already here; see `load_cifar100`."""
+    """Read CIFAR-100 from a ``cifar-100-binary.tar.gz`` that is already here; see `load_cifar100`."""
     members = _CIFAR100[_validation.check_option(split, "split", _CIFAR100)]
     column = ("coarse", "fine").index(_validation.check_option(labels, "labels", ("coarse", "fine")))
     names = f"cifar-100-binary/{labels}_label_names.txt"
     file = archives.check_path(path)
-    return _cifar(f"CIFAR-100 {split}", file, members, names, labels=2, column=column, limit=limit)
+    return _read_cifar(f"CIFAR-100 {split}", file, members, names, labels=2, column=column, limit=limit)
 
 
-def _cifar(
+def _read_cifar(
     name: str, path: Path, members: Sequence[str], names: str, *, labels: int, column: int, limit: int | None
 ) -> LabelledSet:
-    """Records of ``labels`` label bytes and three planes of pixels: red, green, blue, each row by row."""
+    """Read records of ``labels`` label bytes and three planes of pixels: red, green, blue, each row by row."""
     content = archives.read_tar_members(path, [*members, names])
     class_names = tuple(line.strip() for _, line in archives.split_lines(content[names], f"{path}: {names}"))
     if not class_names:
@@ -99,7 +100,7 @@ def _cifar(
             size = len(content[member])
             raise InvalidInput(f"{path}: the member {member} must hold records of {length} bytes; it has {size} bytes.")
     records = np.concatenate([np.frombuffer(content[m], dtype=np.uint8).reshape(-1, length) for m in members])
-    records = records[spread(len(records), limit)]
+    records = records[choose_evenly(len(records), limit)]
     if records[:, column].max() >= len(class_names):
         raise InvalidInput(
             f"{path}: a label is {records[:, column].max()}, but {names} names {len(class_names)} classes."
@@ -122,13 +123,13 @@ def load_pets(
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> LabelledSet:
-    """Oxford-IIIT Pet: 3,680 ("train") or 3,669 ("test") photographs of 37 breeds, as paths, not embedded yet.
+    """Load Oxford-IIIT Pet: 3,680 ("train") or 3,669 ("test") photographs of 37 breeds, as paths, not embedded.
 
     The photographs wanted are taken out of images.tar.gz once, into ``<root>/oxford-iiit-pet/images``, and decoded only
     when they are embedded. A folder of that name that holds them already is used as it is, without the archive.
     """
     annotations = cache.fetch_file("oxford-iiit-pet", "annotations.tar.gz", root, offline, progress)
-    folder = cache.set_folder("oxford-iiit-pet", root)
+    folder = cache.find_set_folder("oxford-iiit-pet", root)
     made = read_pets(annotations, folder, split=split, limit=limit)
     paths = [Path(item) for item in made.items or ()]
     absent = {f"images/{path.name}": path for path in paths if not path.is_file()}
@@ -141,7 +142,7 @@ def load_pets(
 def read_pets(
     annotations: str | Path, folder: str | Path, *, split: str = "test", limit: int | None = None
 ) -> LabelledSet:
-    """The list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `load_pets`."""
+    """Read the list of an ``annotations.tar.gz``, with pictures at ``folder/images/<name>.jpg``; see `load_pets`."""
     member = _PETS[_validation.check_option(split, "split", _PETS)]
     file = archives.check_path(annotations, "annotations")
     folder = archives.check_path(folder, "folder", "the path of a folder")
@@ -161,7 +162,7 @@ def read_pets(
             raise InvalidInput(f"{where}, line {number}: class {label + 1} is both {breeds[label]} and {breed}.")
     if sorted(breeds) != list(range(len(breeds))) or not breeds:
         raise InvalidInput(f"{where}: the classes must run from 1 without a gap; it has {len(breeds)} of them.")
-    chosen = [rows[place] for place in spread(len(rows), limit)]
+    chosen = [rows[place] for place in choose_evenly(len(rows), limit)]
     return LabelledSet(
         name=f"Oxford-IIIT Pet {split}",
         labels=np.array([label for _, label, _ in chosen], dtype=np.int64),
@@ -170,8 +171,8 @@ def read_pets(
     )
 
 
-def spread(records: int, limit: int | None) -> NDArray[np.int64]:
-    """Which records to take: all, or ``limit`` of them at even distances, since lists are often sorted by class."""
+def choose_evenly(records: int, limit: int | None) -> NDArray[np.int64]:
+    """Choose all records, or ``limit`` of them at even distances, since lists are often sorted by class."""
     if limit is None:
         return np.arange(records)
     limit = min(_validation.check_count(limit, "limit"), records)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield._loading import describe_error
 from scoreshield.bench.data._fields import Float32, Items
-from scoreshield.bench.data.embedders import Progress, gather, texts_of
+from scoreshield.bench.data.embedders import Progress, check_texts, gather
 from scoreshield.errors import FileError, InvalidInput
 
 _WEIGHTS = (
@@ -37,22 +37,21 @@ _WEIGHTS = (
 class SentenceEmbedder:
     """Texts through a sentence-transformers model, by its name or the path of a folder.
 
-    Parameters
-    ----------
-    model : such as "all-MiniLM-L6-v2", which cuts texts at 256 tokens and gives rows of length one.
-    batch_size : texts at a time. With one, the default, a row depends on its own text alone; with more, texts that are
-        padded together change each other's last bits (:func:`scoreshield.integrations.text.find_batch_effect`).
-    device : "cpu", "cuda" and so on; None lets the package choose.
-    local : True uses only weights that are on this machine.
+    Args:
+        model: Such as "all-MiniLM-L6-v2", which cuts texts at 256 tokens and gives rows of length one.
+        batch_size: Texts at a time. With one, the default, a row depends on its own text alone; with more, texts that
+            are padded together change each other's last bits (:func:`scoreshield.integrations.text.find_batch_effect`).
+        device: "cpu", "cuda" and so on; None lets the package choose.
+        local: True uses only weights that are on this machine.
     """
 
     def __init__(self, model: str, *, batch_size: int = 1, device: str | None = None, local: bool = False) -> None:
-        package = _package("sentence_transformers", "text-embedders")
+        package = _import_package("sentence_transformers", "text-embedders")
         self.batch_size = _validation.check_count(batch_size, "batch_size")
         try:
             self.model = package.SentenceTransformer(model, device=device, local_files_only=local)
         except Exception as error:  # a hub, a file system, a parser or torch, each with errors of its own
-            raise _unloaded(f"sentence-transformers model {model!r}", error) from None
+            raise _make_load_error(f"sentence-transformers model {model!r}", error) from None
         self.model.eval()
         packages = ("sentence-transformers", "transformers", "tokenizers", "torch")
         batches = f"{self.batch_size} texts at a time".encode()
@@ -60,42 +59,41 @@ class SentenceEmbedder:
         self.name = f"sentence-transformers:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
-        """One row a text."""
+        """Embed each text as one row."""
 
         def encode(batch: Items, _: int) -> NDArray[Any]:
             return np.asarray(self.model.encode(list(batch), batch_size=self.batch_size, show_progress_bar=False))
 
-        return gather(texts_of(items), encode, self.batch_size, progress)
+        return gather(check_texts(items), encode, self.batch_size, progress)
 
 
 class ImageEmbedder:
     """Images through a timm model without its classifier, prepared as that model wants them.
 
-    Parameters
-    ----------
-    model : such as "vit_base_patch14_dinov2.lvd142m".
-    pretrained : False leaves the weights random, which is for tests of a pipeline and for nothing else.
-    batch_size : images at a time; all have one size, so replacing one leaves the shapes of the others' computation.
-    device : "cpu", "cuda" and so on.
+    Args:
+        model: Such as "vit_base_patch14_dinov2.lvd142m".
+        pretrained: False leaves the weights random, which is for tests of a pipeline and for nothing else.
+        batch_size: Images at a time; all have one size, so replacing one leaves the shapes of the others' computation.
+        device: "cpu", "cuda" and so on.
     """
 
     def __init__(self, model: str, *, pretrained: bool = True, batch_size: int = 32, device: str = "cpu") -> None:
-        timm = _package("timm", "image-embedders")
-        self.torch = _package("torch", "image-embedders")
+        timm = _import_package("timm", "image-embedders")
+        self.torch = _import_package("torch", "image-embedders")
         self.batch_size = _validation.check_count(batch_size, "batch_size")
         try:
             self.model = timm.create_model(model, pretrained=pretrained, num_classes=0).to(device).eval()
             pictures = timm.data.resolve_model_data_config(self.model)
             self.prepare = timm.data.create_transform(**pictures, is_training=False)
         except Exception as error:  # as above
-            raise _unloaded(f"timm model {model!r}", error) from None
+            raise _make_load_error(f"timm model {model!r}", error) from None
         self.device = device
         set_up = [repr(sorted(pictures.items())).encode(), repr(self.prepare).encode(), repr(self.model).encode()]
         digest = _digest(_weights(self.model), set_up, _versions("timm", "torch", "torchvision", "pillow"))
         self.name = f"timm:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
-        """One row an image."""
+        """Embed each image as one row."""
 
         def run(batch: Items, start: int) -> NDArray[Any]:
             pictures = [self.prepare(open_picture(item, start + place)) for place, item in enumerate(batch)]
@@ -111,15 +109,14 @@ class FaceEmbedder:
 
     Of several faces the one nearest the middle is taken. Where none is found the picture is enlarged once.
 
-    Parameters
-    ----------
-    missing : what to do where still none is found: "error", or "centre", which takes the middle half of the picture;
-        one of the 7,701 LFW pictures of the official pairs needs that.
+    Args:
+        missing: What to do where still none is found: "error", or "centre", which takes the middle half of the picture;
+            one of the 7,701 LFW pictures of the official pairs needs that.
     """
 
     def __init__(self, *, missing: str = "error") -> None:
         self.missing = _validation.check_option(missing, "missing", ("error", "centre"))
-        self.dlib = _package("dlib", "face-embedders")
+        self.dlib = _import_package("dlib", "face-embedders")
         folder = _face_models()
         landmarks = folder / "shape_predictor_68_face_landmarks.dat"
         network = folder / "dlib_face_recognition_resnet_model_v1.dat"
@@ -129,11 +126,11 @@ class FaceEmbedder:
             self.network = self.dlib.face_recognition_model_v1(str(network))
             digest = _digest(_files(landmarks, network), _versions("dlib", "dlib-bin", "pillow"))
         except (RuntimeError, OSError) as error:
-            raise _unloaded("dlib face model", error) from None
+            raise _make_load_error("dlib face model", error) from None
         self.name = f"dlib:{self.missing}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
-        """One row a picture."""
+        """Embed each picture as one row."""
 
         def describe(batch: Items, start: int) -> NDArray[Any]:
             pictures = [np.asarray(open_picture(item, start + place)) for place, item in enumerate(batch)]
@@ -158,8 +155,8 @@ class FaceEmbedder:
         return self.dlib.rectangle(width // 4, height // 4, 3 * width // 4, 3 * height // 4)
 
 
-def _package(name: str, extra: str) -> Any:
-    """A package that is needed only here."""
+def _import_package(name: str, extra: str) -> Any:
+    """Import a package that is needed only here."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # a broken installation can fail in any way at all
@@ -181,12 +178,12 @@ def _face_models() -> Path:
     return Path(next(iter(found.submodule_search_locations))) / "models"
 
 
-def _unloaded(what: str, error: Exception) -> FileError:
+def _make_load_error(what: str, error: Exception) -> FileError:
     return FileError(f"The {what} cannot be loaded ({describe_error(error)}); {_WEIGHTS}.")
 
 
 def _digest(*parts: Iterable[bytes]) -> str:
-    """The first half-dozen bytes of the SHA-256 of the digests of all pieces, in their order."""
+    """Compute the first half-dozen bytes of the SHA-256 of the digests of all pieces, in their order."""
     digest = hashlib.sha256()
     for piece in itertools.chain(*parts):
         digest.update(hashlib.sha256(piece).digest())
@@ -194,21 +191,21 @@ def _digest(*parts: Iterable[bytes]) -> str:
 
 
 def _files(*paths: Path) -> Iterator[bytes]:
-    """What files hold, each after its name."""
+    """Read files, each after its name."""
     for path in paths:
         yield path.name.encode()
         yield path.read_bytes()
 
 
 def _weights(model: Any) -> Iterator[bytes]:
-    """All weights, in the order of their names."""
+    """Yield all weights, in the order of their names."""
     for name, tensor in sorted(model.state_dict().items()):
         yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
         yield np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes()
 
 
 def _set_up(model: Any) -> Iterator[bytes]:
-    """What else decides the rows of a sentence-transformers model: modules, options, prompts and tokenizer."""
+    """List what else decides the rows of a sentence-transformers model: modules, options, prompts and tokenizer."""
     yield repr(model).encode()
     for option in ("max_seq_length", "prompts", "default_prompt_name", "truncate_dim"):
         yield repr(getattr(model, option, None)).encode()
@@ -226,7 +223,7 @@ def _set_up(model: Any) -> Iterator[bytes]:
 
 
 def _versions(*packages: str) -> Iterator[bytes]:
-    """The installed versions of packages, where they are installed under these names."""
+    """List the installed versions of packages, where they are installed under these names."""
     for package in packages:
         try:
             yield f"{package} {importlib.metadata.version(package)}".encode()
@@ -238,7 +235,7 @@ def _versions(*packages: str) -> Iterator[bytes]:
 
 
 def open_picture(item: Any, place: int) -> Any:
-    """The picture as a Pillow image in RGB; ``place`` is its number, for the error message.
+    """Open a picture as a Pillow image in RGB; ``place`` is its number, for the error message.
 
     A text must name a file that exists. It is never repeated in a message: it may be a private text that was meant for
     another embedder.

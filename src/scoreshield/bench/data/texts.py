@@ -23,7 +23,7 @@ _DECIMAL = re.compile(r"[0-9](\.[0-9]{1,20})?")
 _LINK = re.compile(r"wikipedia_link_\d+\+?")
 _MOST_DECODED = 8
 _BETWEEN = re.compile(r"[\s,;|]+(?=https?://)")  # several addresses in one cell
-_MOST = 1_000_000  # the highest grade of a judgement that is believed
+_MOST = 1_000_000  # the highest grade of a judgement that is plausible
 
 
 @validate()
@@ -34,20 +34,21 @@ def load_stsb(
     offline: bool = False,
     progress: cache.Progress | None = None,
 ) -> SentencePairs:
-    """The STS Benchmark: 5,749 ("train"), 1,500 ("dev") or 1,379 ("test") pairs, not embedded yet.
+    """Load the STS Benchmark: 5,749 ("train"), 1,500 ("dev") or 1,379 ("test") pairs, not embedded yet.
 
     Sentences are numbered by first appearance, the first of a pair before the second.
 
-    Parameters
-    ----------
-    root, offline, progress : see `scoreshield.bench.data.cache.fetch`.
+    Args:
+        root: See `scoreshield.bench.data.cache.fetch`.
+        offline: See `scoreshield.bench.data.cache.fetch`.
+        progress: See `scoreshield.bench.data.cache.fetch`.
     """
     return read_stsb(cache.fetch_file("stsb", "Stsbenchmark.tar.gz", root, offline, progress), split=split)
 
 
 @validate()
 def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
-    """The same from a ``Stsbenchmark.tar.gz`` that is already here.
+    """Read the same from a ``Stsbenchmark.tar.gz`` that is already here.
 
     Its files are called .csv but are separated by tabs, and quotation marks mean nothing in them: genre, file, year,
     number, score, sentence, sentence, and in some rows the origin of each sentence.
@@ -63,7 +64,7 @@ def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
             raise InvalidInput(
                 f"{where}, line {number}: a line must hold genre, file, year, number, score and two sentences."
             )
-        human.append(_score(parts[4], f"{where}, line {number}"))
+        human.append(_parse_score(parts[4], f"{where}, line {number}"))
         pairs.append([numbers.setdefault(text.strip(), len(numbers)) for text in parts[5:7]])
     if not pairs:
         raise InvalidInput(f"{where} holds no pairs.")
@@ -73,7 +74,7 @@ def read_stsb(path: str | Path, *, split: str = "test") -> SentencePairs:
     )
 
 
-def _score(text: str, where: str) -> float:
+def _parse_score(text: str, where: str) -> float:
     if not _DECIMAL.fullmatch(text.strip()) or float(text) > 5:
         raise InvalidInput(f"{where}: the score must be a number from 0 to 5; it is {text[:20]!r}.")
     return float(text)
@@ -82,22 +83,23 @@ def _score(text: str, where: str) -> float:
 def load_scifact(
     root: str | Path | None = None, *, offline: bool = False, progress: cache.Progress | None = None
 ) -> RetrievalSet:
-    """SciFact: 5,183 abstracts and the 300 test claims, not embedded yet.
+    """Load SciFact: 5,183 abstracts and the 300 test claims, not embedded yet.
 
     A document is its title, a space and its abstract.
 
-    Parameters
-    ----------
-    root, offline, progress : see `scoreshield.bench.data.cache.fetch`.
+    Args:
+        root: See `scoreshield.bench.data.cache.fetch`.
+        offline: See `scoreshield.bench.data.cache.fetch`.
+        progress: See `scoreshield.bench.data.cache.fetch`.
     """
     return read_beir(cache.fetch_file("scifact", "scifact.zip", root, offline, progress), name="SciFact")
 
 
 @validate()
 def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: str = "test") -> RetrievalSet:
-    """A set in BEIR's form that is already here: corpus.jsonl, queries.jsonl and qrels/<split>.tsv in a zip archive.
+    """Read a set in BEIR's form: corpus.jsonl, queries.jsonl and qrels/<split>.tsv in a zip archive.
 
-    Only queries with a document judged above 0 are kept, in the order of queries.jsonl. ``folder`` is the one inside
+    Only queries with a document graded above 0 are kept, in the order of queries.jsonl. ``folder`` is the one inside
     the archive; None means that it is called what the archive is.
     """
     file = archives.check_path(path)
@@ -107,12 +109,12 @@ def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: 
     folder = file.stem if folder is None else folder
     parts = [f"{folder}/corpus.jsonl", f"{folder}/queries.jsonl", f"{folder}/qrels/{split}.tsv"]
     content = archives.read_zip_members(file, parts)
-    corpus = _records(content[parts[0]], f"{path}: {parts[0]}")
-    queries = _records(content[parts[1]], f"{path}: {parts[1]}")
-    judged = _judgements(content[parts[2]], f"{path}: {parts[2]}", queries, corpus)
-    kept = [key for key in queries if key in judged]
+    corpus = _read_records(content[parts[0]], f"{path}: {parts[0]}")
+    queries = _read_records(content[parts[1]], f"{path}: {parts[1]}")
+    graded = _read_judgements(content[parts[2]], f"{path}: {parts[2]}", queries, corpus)
+    kept = [key for key in queries if key in graded]
     places = {key: place for place, key in enumerate(corpus)}
-    pairs = [(place, places[document]) for place, key in enumerate(kept) for document in judged[key]]
+    pairs = [(place, places[document]) for place, key in enumerate(kept) for document in graded[key]]
     return RetrievalSet(
         name=name,
         documents=tuple(f"{title} {text}".strip() for title, text in corpus.values()),
@@ -122,8 +124,8 @@ def read_beir(path: str | Path, *, name: str, folder: str | None = None, split: 
     )
 
 
-def _records(content: bytes, where: str) -> dict[str, tuple[str, str]]:
-    """Title and text by identifier, one JSON object a line."""
+def _read_records(content: bytes, where: str) -> dict[str, tuple[str, str]]:
+    """Read title and text by identifier, one JSON object per line."""
     records: dict[str, tuple[str, str]] = {}
     for number, line in archives.split_lines(content, where):
         try:
@@ -140,15 +142,15 @@ def _records(content: bytes, where: str) -> dict[str, tuple[str, str]]:
     return records
 
 
-def _judgements(
+def _read_judgements(
     content: bytes, where: str, queries: dict[str, tuple[str, str]], corpus: dict[str, tuple[str, str]]
 ) -> dict[str, list[str]]:
-    """The relevant documents of each query that has any."""
+    """Read the relevant documents of each query that has any."""
     rows = archives.split_lines(content, where)
     header = next(rows, (1, ""))[1].split("\t")
     if header != ["query-id", "corpus-id", "score"]:
         raise InvalidInput(f"{where}, line 1: the first line must name query-id, corpus-id and score, with tabs.")
-    judged: dict[str, list[str]] = {}
+    graded: dict[str, list[str]] = {}
     for number, line in rows:
         parts = line.split("\t")
         grade = parse_digits(parts[2].strip(), _MOST) if len(parts) == 3 else None
@@ -157,16 +159,16 @@ def _judgements(
         if parts[0] not in queries or parts[1] not in corpus:
             raise InvalidInput(f"{where}, line {number}: it names a query or a document that the archive lacks.")
         if grade > 0:
-            judged.setdefault(parts[0], []).append(parts[1])
-    if not judged:
+            graded.setdefault(parts[0], []).append(parts[1])
+    if not graded:
         raise InvalidInput(f"{where} judges no document relevant.")
-    return judged
+    return graded
 
 
 def load_frames(
     root: str | Path | None = None, *, offline: bool = False, progress: cache.Progress | None = None
 ) -> RetrievalSet:
-    """FRAMES: 824 questions of several steps and the titles of the pages that answer them, not embedded yet.
+    """Load FRAMES: 824 questions of several steps and the titles of the pages that answer them, not embedded.
 
     The file names pages by their addresses and holds no text of them, so that a document is a title.
     """
@@ -175,7 +177,7 @@ def load_frames(
 
 @validate()
 def read_frames(path: str | Path) -> RetrievalSet:
-    """The same from a ``test.tsv`` that is already here, with columns Prompt, Answer and the links.
+    """Read the same from a ``test.tsv`` that is already here, with columns Prompt, Answer and the links.
 
     Links stand in wiki_links as a Python list, which is read as a literal and never run, or else in wikipedia_link_1,
     wikipedia_link_2 and so on, the last of which may hold several. A title is what follows /wiki/ in the address,
@@ -183,8 +185,8 @@ def read_frames(path: str | Path) -> RetrievalSet:
     the order of its links, each once.
     """
     file = archives.check_path(path)
-    rows = _table(file)
-    links = [_pages(row, f"{file}, line {number}") for number, row in rows]
+    rows = _read_table(file)
+    links = [_list_pages(row, f"{file}, line {number}") for number, row in rows]
     titles = {title: place for place, title in enumerate(dict.fromkeys(title for pages in links for title in pages))}
     return RetrievalSet(
         name="FRAMES",
@@ -198,12 +200,12 @@ def read_frames(path: str | Path) -> RetrievalSet:
 
 @validate()
 def read_frames_links(path: str | Path) -> tuple[tuple[str, ...], ...]:
-    """The titles of the pages of each FRAMES question, in the order of its links, from a ``test.tsv``."""
+    """Read the titles of the pages of each FRAMES question, in the order of its links, from a ``test.tsv``."""
     found = read_frames(path)
     return tuple(tuple(found.documents[page] for page in pages) for pages in found.relevant)
 
 
-def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
+def _read_table(path: Path) -> list[tuple[int, dict[str, str]]]:
     with _loading.explain_read_errors(path):
         text = _loading.read_bytes(path).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
@@ -217,16 +219,16 @@ def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
     return rows
 
 
-def _pages(row: dict[str, str], where: str) -> list[str]:
-    """The titles of the pages of one question, in order, each once."""
-    cells = _links(row, where)
-    pages = [_title(link) for cell in cells for link in _BETWEEN.split(cell.strip(" \t\r\n,;|")) if link]
+def _list_pages(row: dict[str, str], where: str) -> list[str]:
+    """List the titles of the pages of one question, in order, each once."""
+    cells = _list_links(row, where)
+    pages = [_find_title(link) for cell in cells for link in _BETWEEN.split(cell.strip(" \t\r\n,;|")) if link]
     if not pages or not all(pages) or not row["Prompt"].strip():
         raise InvalidInput(f"{where}: a question needs a text and at least one link to a page.")
     return list(dict.fromkeys(pages))
 
 
-def _links(row: dict[str, str], where: str) -> list[str]:
+def _list_links(row: dict[str, str], where: str) -> list[str]:
     listed = row.get("wiki_links", "").strip()
     if not listed:
         return [link for name, link in row.items() if _LINK.fullmatch(name)]
@@ -239,8 +241,8 @@ def _links(row: dict[str, str], where: str) -> list[str]:
     return links
 
 
-def _title(link: str) -> str:
-    """The title of the page at an address.
+def _find_title(link: str) -> str:
+    """Find the title of the page at an address.
 
     Some addresses are encoded twice. Decoding more often is safe, since MediaWiki allows neither a percent
     sign before two hexadecimal digits nor "#" in a title; a question mark in a title is encoded.

@@ -1,4 +1,4 @@
-"""One setting of an experiment, what it measured, and the tidy rows that say so, with the true privacy beside it."""
+"""One setting of an experiment, its measurement, and tidy rows with the true privacy beside each value."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class ExperimentCell:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:24]
 
     def seed(self, start: int) -> int:
-        """Of the noise: the same for every projection, which are thus compared on the same noisy object."""
+        """Return the seed of the noise: the same for every projection, so that all see the same noisy object."""
         facts = asdict(self) | {"projection": None}
         text = json.dumps([start, facts], sort_keys=True)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
     def sample_seed(self, start: int) -> tuple[int, int]:
-        """Of a subsample: the same for every setting of one repeat."""
+        """Return the seed of a subsample: the same for every setting of one repeat."""
         return start, self.repeat
 
 
@@ -102,7 +102,7 @@ class Metric:
 
 
 class Experiment(ABC):
-    """What the runner needs to know of an experiment."""
+    """An experiment, as the runner needs it."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -112,7 +112,7 @@ class Experiment(ABC):
     serial: ClassVar[bool] = False  #: whether cells must not run side by side, because they are timed
 
     def read_base_grid(self) -> dict[str, Any]:
-        """The grid that ships with the experiment."""
+        """Read the grid that ships with the experiment."""
         text = files("scoreshield.bench.experiments").joinpath("grids", f"{self.name}.yaml").read_text("utf-8")
         return grids.parse_yaml(text, f"{self.name}.yaml")
 
@@ -124,22 +124,22 @@ class Experiment(ABC):
 
     @abstractmethod
     def list_choices(self, base: Mapping[str, Any]) -> Choices:
-        """The names a grid may use."""
+        """List the names that a grid may use."""
 
     @abstractmethod
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
-        """Every setting of the grid."""
+        """List every setting of the grid."""
 
     @abstractmethod
     def load(self, grid: Grid, data_dir: Path | None) -> Any:
-        """What all cells share; once in each process."""
+        """Load what all cells share; once in each process."""
 
     @abstractmethod
     def measure(self, cell: ExperimentCell, grid: Grid, data: Any) -> Measurement:
         """Run one cell."""
 
     def name_method(self, cell: ExperimentCell) -> str:
-        """The cell's curve in a picture."""
+        """Name the cell's curve in a picture."""
         if cell.setting == "clean":
             return "non-private"
         name = cell.mechanism if cell.projection == "none" else cell.projection
@@ -154,7 +154,7 @@ def make_rows(
     seconds: float,
     environment: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """One row a metric."""
+    """Make one row per metric."""
     common: dict[str, Any] = {
         "experiment": experiment.name,
         "dataset": cell.dataset,
@@ -174,7 +174,7 @@ def make_rows(
         "facts": json.dumps(dict(outcome.facts), sort_keys=True) if outcome.facts else None,
         "guarantee": None if outcome.guarantee is None else json.dumps(outcome.guarantee.to_dict(), sort_keys=True),
     }
-    wanted = grid.metrics or tuple(experiment.metrics)
+    names = grid.metrics or tuple(experiment.metrics)
     return [
         {
             **common,
@@ -185,12 +185,12 @@ def make_rows(
             **environment,
         }
         for name, value in outcome.values.items()
-        if name in wanted
+        if name in names
     ]
 
 
 def _describe_privacy(cell: ExperimentCell, guarantee: Guarantee | None) -> dict[str, Any]:
-    """What the same output promises when one whole record is replaced, whatever it was calibrated to."""
+    """Describe what the same output promises when one whole record is replaced, in any calibration."""
     if guarantee is None:
         return dict.fromkeys(("true_epsilon", "true_delta", "attack_auc", "attack_advantage", "noise_std"))
     profile = guarantee.record_profile()

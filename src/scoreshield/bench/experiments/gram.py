@@ -56,7 +56,7 @@ class GramExperiment(Experiment):
 
     @abstractmethod
     def make_problem(self, cell: ExperimentCell, grid: Grid, data: Any) -> Problem:
-        """The records of a cell's data set in its repeat."""
+        """Choose the records of a cell's data set in its repeat."""
 
     def list_choices(self, base: Mapping[str, Any]) -> Choices:
         return Choices(self.dataset_names, MECHANISMS, PROJECTIONS, tuple(self.metrics), base["options"])
@@ -147,8 +147,8 @@ def _contracts(grid: Grid) -> list[tuple[float, float]]:
     return [(epsilon, delta) for delta in grid.delta for epsilon in grid.epsilon]
 
 
-def gaussian_components(epsilon: float, delta: float, dimension: int) -> int:
-    """How many components of a random subspace give Gaussian noise the least error of a product, by public facts alone.
+def find_gaussian_components(epsilon: float, delta: float, dimension: int) -> int:
+    """Find how many components of a random subspace give Gaussian noise the least error, by public facts alone.
 
     Two vectors with noise of variance e^2 along each of r directions: 2 e^2 + r e^4, and 1/r of the subspace unless it
     is the whole space.
@@ -167,7 +167,7 @@ def _release(cell: ExperimentCell, grid: Grid, rows: NDArray[np.float32]) -> Any
         epsilon, components = mechanisms.find_pair_budget(cell, rows.shape[1])
         return ss.release_index(rows, epsilon=epsilon, components=components, rng=seed)
     if cell.mechanism == "gaussian index":
-        components = gaussian_components(epsilon, delta, rows.shape[1])
+        components = find_gaussian_components(epsilon, delta, rows.shape[1])
         return ss.release_index(
             rows, epsilon=epsilon, delta=delta, mechanism="gaussian", components=components, rng=seed
         )

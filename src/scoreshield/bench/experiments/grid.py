@@ -196,7 +196,7 @@ def _make_public_model(name: str, shipped: Mapping[str, Any]) -> type[BaseModel]
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """One mapping from a YAML file, or one sentence about what is wrong with it."""
+    """Read one mapping from a YAML file."""
     with _loading.open_regular_file(path) as file:
         content = file.read(_LONGEST + 1)
     try:
@@ -323,7 +323,7 @@ def _overlay(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _check_advantages(grid: Grid) -> None:
-    """At equal attack Gaussian noise has the grid's first delta, which alone gives an attacker as much."""
+    """Check that an advantage leaves an epsilon to spend: Gaussian noise has the grid's first delta."""
     if not grid.advantage or not any(name.startswith("gaussian") for name in grid.mechanism):
         return
     if not grid.delta:

@@ -46,12 +46,11 @@ _LEVELS = 21
 class PublicKnowledge:
     """What the curator fixed without looking at the private records.
 
-    Attributes
-    ----------
-    score_range : that the clamped variants enforce.
-    threshold : of screening, or of one accept bit.
-    cuts : between the levels of randomised response, by epsilon; empty where there are none.
-    refine : the share of the budget that orders what passed the screen.
+    Attributes:
+        score_range: The range that the clamped variants enforce.
+        threshold: The threshold of screening, or of one accept bit.
+        cuts: The cuts between the levels of randomised response, by epsilon; empty where there are none.
+        refine: The share of the budget that orders what passed the screen.
     """
 
     score_range: tuple[float, float]
@@ -61,7 +60,7 @@ class PublicKnowledge:
 
 
 def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[ExperimentCell]:
-    """The reference, the paper as published, our contract at each (epsilon, delta), ours at each advantage."""
+    """List the reference, the paper as published, our contract at each (epsilon, delta) and at each advantage."""
     found = []
     for repeat in range(grid.repeats):
         found.append(ExperimentCell(dataset, "clean", repeat=repeat))
@@ -84,7 +83,7 @@ def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) 
 
 
 def find_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None = None) -> float:
-    """The epsilon of a cell's contract, or the one at which its mechanism gives the attacker just that advantage.
+    """Find the epsilon of a cell's contract, or that at which its mechanism has the cell's attack advantage.
 
     Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
     beforehand: they are given the epsilon at which that bound is the advantage, and give away less.
@@ -112,7 +111,7 @@ def find_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None
 def release_cell(
     cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Any, k: int
 ) -> Any:
-    """One private answer to one query, by the cell's mechanism; for an index see :func:`release_cell_index`."""
+    """Release one private answer to one query, by the cell's mechanism; for an index see :func:`release_cell_index`."""
     epsilon = find_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
     if cell.setting == "paper":
         return ss.release_scores(
@@ -144,18 +143,18 @@ def release_cell(
 
 
 def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Any) -> Any:
-    """The private index, once for all queries."""
+    """Release the private index, once for all queries."""
     return ss.release_index(rows, epsilon=find_epsilon(cell, dimension=rows.shape[1]), rng=rng)
 
 
 def find_pair_budget(cell: ExperimentCell, dimension: int) -> tuple[float, int]:
-    """Epsilon and components of an index for pairwise scores: as many components as serve a pure budget best."""
+    """Find epsilon and components of an index for pairwise scores: the components that suit a pure budget best."""
     components = ss.pair_components(find_epsilon(cell), dimension)
     return find_epsilon(cell, dimension=components), components
 
 
 def find_nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
-    """The budget whose public table serves best: cuts are made for a few of them."""
+    """Find the budget whose public table fits best: cuts exist for a few budgets."""
     return min(tables, key=lambda known: abs(np.log(known / epsilon)))
 
 

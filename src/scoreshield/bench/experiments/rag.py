@@ -82,7 +82,7 @@ class RetrievalForGeneration(Experiment):
 def _release_rankings(
     cell: ExperimentCell, grid: Grid, here: RetrievalData, chosen: NDArray[np.intp]
 ) -> tuple[list[Any], Any]:
-    """One answer a query, and the guarantee: of each of them, or of the index for all."""
+    """Release one answer per query, with the guarantee of each, or of the index for all."""
     seed = cell.seed(grid.seed)
     if cell.setting == "clean":
         return list(here.queries[chosen] @ here.documents.T), None
@@ -120,7 +120,7 @@ def _metrics(
 
 
 def _sample(queries: int, wanted: int, cell: ExperimentCell, grid: Grid) -> NDArray[np.intp]:
-    """The queries of a repeat: all, or a random part, the same for every setting."""
+    """Choose the queries of a repeat: all, or a random part, the same for every setting."""
     if wanted >= queries:
         return np.arange(queries)
     return np.sort(np.random.default_rng(cell.sample_seed(grid.seed)).choice(queries, wanted, replace=False))
@@ -140,7 +140,7 @@ def _load(name: str, grid: Grid, data_dir: Path) -> RetrievalData:
 
 
 def _cuts(other: RetrievalSet, records: int) -> dict[float, tuple[float, ...]]:
-    """Cuts between levels from the other, public set: where its relevant and irrelevant scores lie."""
+    """Find cuts between levels from the other, public set: where its relevant and irrelevant scores lie."""
     assert other.document_embeddings is not None
     assert other.query_embeddings is not None
     scores = np.clip(other.query_embeddings @ other.document_embeddings.T, -1, 1)

@@ -1,7 +1,6 @@
-"""The folder of one DP-RAG run: one writer at a time, one set of settings, and one retrieval that is never made twice.
+"""The folder of one DP-RAG run: one writer at a time, one set of settings, and one retrieval that is never repeated.
 
-The lock is a file of its own, which nothing ever renames or removes: a lock on a file that is replaced would be on the
-old one. All files are for their owner's eyes. What is read back is checked as if a stranger had written it.
+Only their owner may read the files. What is read back is checked as if a stranger had written it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NOT_ANSWERING: dict[str, Any] = dict.fromkeys(("generator", "judge", "conditions
 
 
 def hash_items(items: Iterable[object]) -> str:
-    """A checksum of what was read, not of the file: a pipe can be read only once, and a file may change meanwhile."""
+    """Hash what was read, not the file: a pipe can be read only once, and a file may change meanwhile."""
     found = hashlib.sha256()
     for item in items:
         found.update(json.dumps(item).encode() + b"\n")
@@ -53,7 +52,7 @@ def encode_json(content: dict[str, Any]) -> bytes:
 def write_retrieval(
     folder: RunFolder, records: Sequence[RetrievalRecord], guarantee: Guarantee, facts: dict[str, Any]
 ) -> None:
-    """Bring what was retrieved to disk, whole, and never over what is there."""
+    """Write what was retrieved, whole, and never over an existing file."""
     path, part = folder.path / RETRIEVAL, folder.path / f".{RETRIEVAL}.{secrets.token_hex(8)}.part"
     listed = [{"question": r.question, "condition": r.condition, "indices": list(r.indices)} for r in records]
     content = {"scope": SCOPE, "audience": AUDIENCE, **facts, "records": listed, "guarantee": guarantee.to_dict()}
@@ -71,12 +70,11 @@ def write_retrieval(
 def read_retrieval(
     out: Path, questions: Sequence[Question], chunks: int, facts: dict[str, Any], promise: tuple[float, float, str]
 ) -> tuple[tuple[RetrievalRecord, ...], Guarantee] | None:
-    """What was retrieved before, with the guarantee of one release; None where nothing was.
+    """Read what was retrieved before, with the guarantee of one release; None where nothing was.
 
-    Parameters
-    ----------
-    facts : what `write_retrieval` got: these must be the same, the "k" of the rule among them.
-    promise : the epsilon, delta and sampler that the guarantee must have.
+    Args:
+        facts: What `write_retrieval` got: these must be the same, the "k" of the rule among them.
+        promise: The epsilon, delta and sampler that the guarantee must have.
     """
     path = out / RETRIEVAL
     if not path.exists():

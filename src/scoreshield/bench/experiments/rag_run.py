@@ -29,7 +29,7 @@ from scoreshield.bench.experiments import rag_folder
 from scoreshield.bench.rag import evaluation
 from scoreshield.bench.rag.chat import ChatModel
 from scoreshield.bench.rag.chunks import OVERLAP, SIZE, chunk_documents
-from scoreshield.bench.rag.files import read_corpus, read_questions, select_answerable
+from scoreshield.bench.rag.corpus import read_corpus, read_questions, select_answerable
 from scoreshield.bench.rag.retrieval import ReleaseFactory, align_columns, measure_rankings, retrieve_all
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
@@ -49,12 +49,13 @@ LEAVABLE = ("temperature", "max_tokens", "seed")
 class ReleaseSettings:
     """What is released, for each question or (an index) for all, and by which rule it is read.
 
-    Attributes
-    ----------
-    epsilon, delta : of one release.
-    threshold, k, paper_rule : as in :func:`~scoreshield.bench.rag.evaluation.retrieve`; screening
-         applies the threshold itself.
-    research_seed : None for the secure sampler; a seed repeats and is not private.
+    Attributes:
+        epsilon: The epsilon of one release.
+        delta: The delta of one release.
+        threshold: The least score of a retrieved chunk; screening applies it itself.
+        k: The most chunks per question.
+        paper_rule: As in :func:`~scoreshield.bench.rag.evaluation.retrieve`.
+        research_seed: None for the secure sampler; a seed repeats and is not private.
     """
 
     mechanism: Mechanism
@@ -66,7 +67,7 @@ class ReleaseSettings:
     research_seed: int | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be kept before hours of embedding, by trying it on two public pages."""
+        """Raise an error for impossible settings before hours of embedding, by a trial on two public pages."""
         if self.mechanism == "screening" and self.delta:
             raise InvalidInput(f"Screening is pure: leave delta out. Got {self.delta:g}.")
         if self.mechanism in ("screening", "index") and self.paper_rule:
@@ -79,7 +80,7 @@ class ReleaseSettings:
         )
 
     def make_factory(self, rows: NDArray[Any], seed: int | None, ledger: Any = None) -> ReleaseFactory:
-        """What makes a release over ``rows`` for a query, each charged before its noise is drawn."""
+        """Make a function from a query to a release over ``rows``, charged before its noise is drawn."""
         numbers = itertools.count()
 
         def rng() -> np.random.Generator | None:
@@ -99,7 +100,7 @@ class ReleaseSettings:
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """Who answers and who judges, each a model's name and its server's address, and in which conditions.
+    """The models that answer and judge, each with its server's address, and the conditions.
 
     ``max_tokens``, ``timeout``, ``retries``, ``allow_http`` and ``proxy`` are those of
     :class:`~scoreshield.bench.rag.chat.ChatModel`, ``workers`` that of
@@ -118,7 +119,7 @@ class AnswerSettings:
     leave_out: tuple[str, ...] = ()
     proxy: str | None = field(default=None, repr=False)  # it may hold a password
 
-    def model(self, which: tuple[str, str], cache: Path | None = None) -> ChatModel:
+    def make_model(self, which: tuple[str, str], cache: Path | None = None) -> ChatModel:
         name, url = which
         sent: dict[str, Any] = {"max_tokens": self.max_tokens}
         sent |= {_validation.check_option(left, "leave_out", LEAVABLE): None for left in self.leave_out}
@@ -133,9 +134,9 @@ class AnswerSettings:
             **sent,
         )
 
-    def settings(self) -> dict[str, Any]:
-        """What answers depend on."""
-        with self.model(self.generator) as generator, self.model(self.judge) as judge:
+    def list_settings(self) -> dict[str, Any]:
+        """List what answers depend on."""
+        with self.make_model(self.generator) as generator, self.make_model(self.judge) as judge:
             shown = (repr(generator), repr(judge), list(self.conditions), self.max_tokens, sorted(self.leave_out))
         return dict(zip(rag_folder.NOT_ANSWERING, shown, strict=True))
 
@@ -144,12 +145,11 @@ class AnswerSettings:
 class RagRun:
     """What a run found; neither texts nor scores are in it.
 
-    Attributes
-    ----------
-    facts : how many documents, chunks and questions there were, and how many questions were left out because not all
-        of their documents are in the corpus.
-    guarantee : of one release.
-    answers : None without a generator.
+    Attributes:
+        facts: How many documents, chunks and questions there were, and how many questions were left out because not all
+            of their documents are in the corpus.
+        guarantee: The guarantee of one release.
+        answers: None without a generator.
     """
 
     facts: dict[str, int]
@@ -166,8 +166,8 @@ class RagRun:
             parts = {name: part and {k: v for k, v in part.items() if k != "records"} for name, part in parts.items()}
         return {"scope": evaluation.SCOPE, **self.facts, "guarantee_of_one_release": self.guarantee.to_dict(), **parts}
 
-    def table(self) -> bytes:
-        """CSV with one row a question and condition: its id, the verdict, and the chunks of private retrieval.
+    def write_csv(self) -> bytes:
+        """Write CSV with one row per question and condition: its id, the verdict, and the chunks of private retrieval.
 
         Those of clean retrieval are in ``to_dict`` alone, beside the sentence that says for whom they are.
         """
@@ -213,16 +213,16 @@ def run_rag(
 ) -> RagRun:
     """Embed, retrieve, answer and judge, as far as that is not done yet, and write the results.
 
-    Parameters
-    ----------
-    corpus, questions : files, for :func:`scoreshield.bench.rag.files.read_corpus` and ``read_questions``.
-    embedder : one for texts, or its name (:func:`~scoreshield.bench.data.embedders.embedder`); loaded after
-        the other checks.
-    out : the run folder, made if it is not there. It is the curator's: it holds embeddings and clean retrieval.
-    answer_settings : None measures retrieval alone.
-    limit : how many questions to take, the first ones.
-    ledger : ``ledger.account(name)``, charged for each release before its noise is drawn.
-        A run that is stopped before it has retrieved for all questions keeps none of it, and is charged again.
+    Args:
+        corpus: The file of pages, for :func:`scoreshield.bench.rag.corpus.read_corpus`.
+        questions: The file of questions, for :func:`scoreshield.bench.rag.corpus.read_questions`.
+        embedder: One for texts, or its name (:func:`~scoreshield.bench.data.embedders.embedder`); loaded after the
+            other checks.
+        out: The run folder, made if it is not there. It is the curator's: it holds embeddings and clean retrieval.
+        answer_settings: None measures retrieval alone.
+        limit: How many questions to take, the first ones.
+        ledger: ``ledger.account(name)``, charged for each release before its noise is drawn. A run that is stopped
+            before it has retrieved for all questions keeps none of it, and is charged again.
     """
     _check_embedder(embedder)
     release_settings.check()
@@ -232,7 +232,7 @@ def run_rag(
     known = select_answerable(every, documents)
     asked = known[:limit]
     chunks = chunk_documents(documents, size=size, overlap=overlap)
-    later = rag_folder.NOT_ANSWERING if answer_settings is None else answer_settings.settings()
+    later = rag_folder.NOT_ANSWERING if answer_settings is None else answer_settings.list_settings()
     maker = embedder_named(embedder) if isinstance(embedder, str) else embedder
     settings: dict[str, Any] = {"corpus": rag_folder.hash_items(map(asdict, documents))}
     settings |= {"questions": rag_folder.hash_items(map(asdict, every)), "embedder": maker.name}
@@ -251,12 +251,12 @@ def run_rag(
         facts = {"documents": len(documents), "chunks": len(chunks), "questions": len(asked)}
         facts |= {"answerable": len(known), "left_out": len(every) - len(known)}
         done = RagRun(facts, guarantee, retrieval, answers)
-        folder.write({"results.json": rag_folder.encode_json(done.to_dict()), "results.csv": done.table()})
+        folder.write({"results.json": rag_folder.encode_json(done.to_dict()), "results.csv": done.write_csv()})
     return done
 
 
 def _check_embedder(embedder: object) -> None:
-    """One for images would take a page for a file, and complain of it by its text."""
+    """Reject an embedder of images: it would take a page for a file, and its error would show the text."""
     name = embedder if isinstance(embedder, str) else getattr(embedder, "name", None)
     family = name.partition(":")[0] if isinstance(name, str) else None
     if family is None or family in _OF_IMAGES or (isinstance(embedder, str) and family not in _OF_TEXTS):
@@ -267,7 +267,7 @@ def _check_embedder(embedder: object) -> None:
 def _embed_texts(
     embedder: Embedder, texts: list[str], out: Path, progress: Progress | None = None
 ) -> NDArray[np.float32]:
-    """Embeddings, kept block by block, so that a run that is stopped loses one block at most."""
+    """Embed texts block by block, so that a run that is stopped loses one block at most."""
     parts = []
     for start in range(0, len(texts), _BLOCK):
         parts.append(embed_cached(embedder, texts[start : start + _BLOCK], out / "embeddings"))
@@ -285,7 +285,7 @@ def _retrieve(
     ledger: Any,
     progress: Progress | None,
 ) -> tuple[evaluation.RetrievalResult, Guarantee]:
-    """What was retrieved before, or else now, and the guarantee of one release."""
+    """Read what was retrieved before, or else retrieve now; also return the guarantee of one release."""
     rule = evaluation.RetrievalRule(release_settings.threshold, release_settings.k)
     releases = 1 if release_settings.mechanism == "index" else len(questions)
     facts = {"chunks": rag_folder.hash_items(chunk.titled for chunk in corpus.chunks), **rule._asdict()}
@@ -320,8 +320,8 @@ def _answer(
 ) -> evaluation.AnswerResult:
     cache = out / "answers"
     with (
-        answer_settings.model(answer_settings.generator, cache) as generator,
-        answer_settings.model(answer_settings.judge, cache) as judge,
+        answer_settings.make_model(answer_settings.generator, cache) as generator,
+        answer_settings.make_model(answer_settings.judge, cache) as judge,
     ):
         return evaluation.evaluate_answers(
             corpus,
@@ -336,7 +336,7 @@ def _answer(
 
 
 def _format_accuracy(found: evaluation.Accuracy) -> str:
-    """The share of matches, and between which two it lies where some verdicts could not be read."""
+    """Format the share of matches, with its bounds where some verdicts could not be read."""
     shown = "-" if found.accuracy is None else f"{found.accuracy:.3f}"
     return shown + (f" ({found.lowest:.3f}..{found.highest:.3f})" if found.unparsed else "")
 

@@ -1,7 +1,7 @@
 """Runs the cells of a grid over several cores, each recorded as soon as it is done, so that a killed run goes on.
 
-A run folder holds ``settings.json`` (the version, the grid, and the checksums of the data), ``cells.jsonl`` (one line a
-finished cell, appended and brought to disk), and, at the end, ``results.csv``, ``results.parquet`` and
+A run folder holds ``settings.json`` (the version, the grid, and the checksums of the data), ``cells.jsonl`` (one line
+per finished cell, appended and brought to disk), and, at the end, ``results.csv``, ``results.parquet`` and
 ``environment.json``, which says where the cells were run.
 """
 
@@ -48,12 +48,11 @@ def run_experiment(
 ) -> list[table.Row]:
     """Run what is not done yet, and write the tables.
 
-    Parameters
-    ----------
-    out : the run folder, made if it is not there; a run that was stopped goes on where it was.
-    data_dir : the folder of the compact data sets.
-    workers : processes; as many as there are cores by default, and one for what is timed.
-    progress : called with (cells done, cells in all).
+    Args:
+        out: The run folder, made if it is not there; a run that was stopped goes on where it was.
+        data_dir: The folder of the compact data sets.
+        workers: Processes; as many as there are cores by default, and one for what is timed.
+        progress: Called with (cells done, cells in all).
     """
     cells = experiment.list_cells(grid)
     if not cells:
@@ -68,9 +67,9 @@ def run_experiment(
         todo = [cell for cell in cells if cell.key not in done]
         if progress is not None:
             progress(len(cells) - len(todo), len(cells))
-        for cell, found in _run_cells(experiment, grid, data_dir, todo, workers):
-            folder.append_line(CELLS, {"cell": cell.key, "rows": found})
-            done[cell.key] = found
+        for cell, rows in _run_cells(experiment, grid, data_dir, todo, workers):
+            folder.append_line(CELLS, {"cell": cell.key, "rows": rows})
+            done[cell.key] = rows
             if progress is not None:
                 progress(len(done), len(cells))
         results = [row for cell in cells for row in done[cell.key]]
@@ -80,7 +79,7 @@ def run_experiment(
 
 
 def describe_environment() -> dict[str, Any]:
-    """Where a run was made, as columns of its table."""
+    """Describe where a run is made, as columns of its table."""
     return {
         "scoreshield": version("scoreshield"),
         "python": platform.python_version(),
@@ -93,7 +92,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _collect_environments(results: Sequence[table.Row]) -> dict[str, Any]:
-    """Where the rows were made, by column; a run that went on elsewhere has several values of one."""
+    """Collect where the rows were made, by column; a run that went on elsewhere has several values of one."""
     found = {name: list(dict.fromkeys(row[name] for row in results)) for name in table.ENVIRONMENT}
     return {name: values[0] if len(values) == 1 else "; ".join(map(str, values)) for name, values in found.items()}
 
@@ -107,7 +106,7 @@ def _name_processor() -> str:
 
 
 def _compute_checksums(experiment: Experiment, data_dir: Path | None) -> dict[str, str]:
-    """Of the files that the experiment reads and that are there; its loader speaks of those that are not."""
+    """Compute checksums of the files that the experiment reads; its loader reports those that are missing."""
     if data_dir is None:
         return {}
     found = {}
@@ -144,7 +143,7 @@ _shared: dict[str, Any] = {}
 def _run_cells(
     experiment: Experiment, grid: Grid, data_dir: Path | None, cells: Sequence[ExperimentCell], workers: int | None
 ) -> Iterator[tuple[ExperimentCell, list[table.Row]]]:
-    """Cells with their rows, in the order in which they are done."""
+    """Run cells in processes, and yield each with its rows when it is done."""
     if not cells:
         return
     count = 1 if experiment.serial else min(workers or os.cpu_count() or 1, len(cells))
@@ -156,8 +155,8 @@ def _run_cells(
             yield from _drain(pool, list(cells), 1 if experiment.serial else 2 * count)
         except BrokenProcessPool:
             raise ScoreShieldError(
-                "A process of the run was killed, perhaps for want of memory; what is done is kept. Run it again, with "
-                "fewer --workers."
+                "A process of the run was killed, perhaps because memory ran out; what is done is kept. Run it again, "
+                "with fewer --workers."
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -90,7 +90,7 @@ class Runtime(Experiment):
 
 
 class NoiseLaws(Experiment):
-    """``scoreshield bench noise``: how large the noise of each law is, how long it takes, and what its bits tell.
+    """``scoreshield bench noise``: how large the noise of each law is, how long it takes, and what its low bits leak.
 
     Whether an output is a whole multiple of 2^-53 tells a score of 0 from a score of 1 where noise is added in floating
     point: 1 + x is rounded to such a multiple, 0 + x is not. On a public grid the question has one answer.
@@ -144,14 +144,14 @@ class NoiseLaws(Experiment):
         values = {
             "standard deviation": guarantee.noise.std,
             "sampled standard deviation": sampled,
-            "low-bit leak": abs(_on_multiples(noisy[:count]) - _on_multiples(noisy[count:])),
+            "low-bit leak": abs(_share_of_multiples(noisy[:count]) - _share_of_multiples(noisy[count:])),
             "seconds per million": seconds / (2 * count) * 1e6,
         }
         seeded = cell.mechanism == _FLOAT
         return Measurement(values, None if seeded else guarantee, 2 * count, seeded=seeded)
 
 
-def _on_multiples(values: NDArray[np.float64]) -> float:
-    """The share of whole multiples of 2^-53."""
+def _share_of_multiples(values: NDArray[np.float64]) -> float:
+    """Compute the share of whole multiples of 2^-53."""
     steps = np.ldexp(values, 53)
     return float(np.mean(steps == np.rint(steps)))

@@ -43,12 +43,12 @@ _OLDEST = (3, 10)  # of the openai package; releases up to 3.0 write whole promp
 _OWN = ("messages", "model", "n", "stream")  # what a request always sets by itself
 _UNKNOWN = "leave out what the server may not know: temperature, max_tokens or seed"
 _EXPLAINED = {
-    400: f"refused the request (status 400); the context may be longer than the model takes, or {_UNKNOWN}",
-    401: "refused the key (status 401); give another as api_key or in $" + KEY_VARIABLE,
+    400: f"rejected the request (status 400); the context may be longer than the model takes, or {_UNKNOWN}",
+    401: "rejected the key (status 401); give another as api_key or in $" + KEY_VARIABLE,
     403: "does not allow this key to use the model (status 403)",
-    404: "knows no such model or address (status 404); check the model's name and base_url, which often ends in /v1",
-    413: "refused the request as too long (status 413)",
-    422: f"refused a parameter of the request (status 422); {_UNKNOWN}",
+    404: "has no such model or address (status 404); check the model's name and base_url, which often ends in /v1",
+    413: "rejected the request as too long (status 413)",
+    422: f"rejected a parameter of the request (status 422); {_UNKNOWN}",
     429: "is still over its rate limit (status 429)",
 }
 
@@ -56,9 +56,8 @@ _EXPLAINED = {
 class ChatError(ScoreShieldError):
     """A chat model gave no usable answer.
 
-    Attributes
-    ----------
-    status : the HTTP status of the last reply, if there was one.
+    Attributes:
+        status: The HTTP status of the last reply, if there was one.
     """
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
@@ -69,20 +68,22 @@ class ChatError(ScoreShieldError):
 class ChatModel:
     """One model on one server, with its decoding parameters fixed.
 
-    Parameters
-    ----------
-    model : the name the server knows it by.
-    base_url : the address up to and with the version, for instance ``"http://localhost:8000/v1"``, without a user's
-        name, a query or a fragment.
-    allow_http : send prompts over plain http to another machine too, where everyone on the way can read them.
-    proxy : address of an HTTP proxy for servers on other machines; requests to this machine never take it.
-    api_key : None takes $SCORESHIELD_API_KEY, or "none", which local servers accept.
-    temperature, max_tokens, seed : sent with every request; None leaves one out.
-    options : further decoding parameters, sent as they are, for instance ``{"top_p": 0.9}``.
-    timeout : seconds to wait for the server to connect, or to send its next byte. It bounds no whole answer, though
-        most servers send the first byte when the answer is done.
-    retries : how often a request is repeated where that may help.
-    cache : a folder for answers, made if need be. It holds answers in the clear, for the owner's eyes, and no prompts.
+    Args:
+        model: The name the server knows it by.
+        base_url: The address up to and with the version, for instance ``"http://localhost:8000/v1"``, without a user's
+            name, a query or a fragment.
+        allow_http: Send prompts over plain http to another machine too, where everyone on the way can read them.
+        proxy: Address of an HTTP proxy for servers on other machines; requests to this machine never take it.
+        api_key: None takes $SCORESHIELD_API_KEY, or "none", which local servers accept.
+        temperature: Sent with every request; None leaves it out.
+        max_tokens: Sent with every request; None leaves it out.
+        seed: Sent with every request; None leaves it out.
+        options: Further decoding parameters, sent as they are, for instance ``{"top_p": 0.9}``.
+        timeout: Seconds to wait for the server to connect, or to send its next byte. It bounds no whole answer, though
+            most servers send the first byte when the answer is done.
+        retries: How often a request is repeated where that may help.
+        cache: A folder for answers, made if need be. It holds answers in the clear, and no prompts; only its owner may
+            read them.
     """
 
     @clear_frames_on_error
@@ -133,7 +134,7 @@ class ChatModel:
     @clear_frames_on_error  # prompts hold texts of the collection
     @validate()
     def complete(self, messages: Messages, *, allow_empty: bool = False) -> str:
-        """The model's answer to one conversation. An empty one is an error, or "" with ``allow_empty``."""
+        """Ask for the answer to one conversation. An empty one is an error, or "" with ``allow_empty``."""
         return self._answer(_check_messages(messages), allow_empty)
 
     @clear_frames_on_error
@@ -146,7 +147,7 @@ class ChatModel:
         allow_empty: bool = False,
         progress: Progress | None = None,
     ) -> list[str]:
-        """The answers to many conversations, in their order, at most ``workers`` at a time; equal ones are asked once.
+        """Ask for the answers to many conversations, at most ``workers`` at a time; equal ones are asked once.
 
         The first failure ends the run: what is under way is finished, nothing more is begun, and the error says how
         many answers are in and whether they were kept. An interrupt ends it at once. ``progress`` is called with
@@ -174,7 +175,7 @@ class ChatModel:
         return [futures[name].result() for name in names]
 
     def _raise_first(self, futures: list[Future[str]]) -> None:
-        """Say what went wrong, if anything did, and what became of the answers that are in."""
+        """Raise the first error, if there is one, with the number of answers that exist and where they are."""
         finished = [future for future in futures if not future.cancelled()]
         errors = [error for future in finished if (error := future.exception()) is not None]
         if not errors:
@@ -203,7 +204,7 @@ class ChatModel:
         return answer
 
     def _name(self, messages: list[dict[str, str]]) -> str:
-        """A hash of everything that an answer depends on; the key is no part of it."""
+        """Hash everything that an answer depends on, without the key."""
         request = {
             "model": self.model,
             "base_url": self.base_url,
@@ -321,13 +322,13 @@ def _client(base_url: str, key: _Secret, proxy: _Secret, timeout: float, retries
         )
     if client is None:
         _reject_url()
-    # The package takes these from the environment; a server that is not OpenAI's has no business with them.
+    # The package takes these from the environment; a server that is not OpenAI's must not get them.
     client.organization = client.project = client.admin_api_key = client.webhook_secret = None
     return client
 
 
 def _content(reply: Any) -> str | None:
-    """The answer's text, "" where the model said nothing, None where the reply is of another kind."""
+    """Return the answer's text, "" where the model said nothing, None where the reply is of another kind."""
     choices = getattr(reply, "choices", None)
     if not isinstance(choices, list) or not choices:
         return None
@@ -500,7 +501,7 @@ def _check_key(secret: _Secret) -> _Secret:
 def _check_parameters(
     temperature: object, max_tokens: object, seed: object, options: Mapping[str, object] | None
 ) -> dict[str, Any]:
-    """The body of a request, less the model and the messages."""
+    """Make the body of a request, without the model and the messages."""
     must = f"a dict of JSON values without {', '.join(_OWN)}, temperature, max_tokens and seed"
     parameters: dict[str, Any] = {}
     if temperature is not None:
@@ -536,7 +537,7 @@ def _check_folder(cache: object) -> Path:
 
 
 def _check_messages(messages: object) -> list[dict[str, str]]:
-    """A conversation that can be sent; what is wrong with another is said without its text."""
+    """Check for a conversation that can be sent; an error message does not repeat its text."""
     must = 'a list of {"role": "system", "user" or "assistant", "content": a text}, not empty'
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         _validation.reject("messages", must, type(messages).__name__)

@@ -58,17 +58,16 @@ class Chunk:
 
 @validate()
 def chunk(text: str, *, size: int = SIZE, overlap: int = OVERLAP, tokenizer: Tokenizer = None) -> list[Chunk]:
-    """Windows of at most ``size`` tokens, each sharing ``overlap`` tokens with the one before.
+    """Cut a text into windows of at most ``size`` tokens, each sharing ``overlap`` tokens with the one before.
 
     Every token is in a window, and no window lies within the one before.
 
-    Parameters
-    ----------
-    text : one document; it must hold a token.
-    tokenizer : a callable that gives the (start, end) places of the tokens in a text, or a fast tokenizer of the
-        transformers or tokenizers package; None for the pattern that the module describes.
+    Args:
+        text: One document; it must hold a token.
+        tokenizer: A callable that gives the (start, end) places of the tokens in a text, or a fast tokenizer of the
+            transformers or tokenizers package; None for the pattern that the module describes.
     """
-    return _windows(Document("", _text(text, "text")), 0, *_sizes(size, overlap), tokenizer)
+    return _cut_windows(Document("", _check_string(text, "text")), 0, *_check_sizes(size, overlap), tokenizer)
 
 
 @validate()
@@ -79,26 +78,26 @@ def chunk_documents(
     overlap: int = OVERLAP,
     tokenizer: Tokenizer = None,
 ) -> list[Chunk]:
-    """The windows of every document, in order; ``documents`` maps titles to texts or lists :class:`Document`."""
-    size, overlap = _sizes(size, overlap)
+    """Cut every document into windows; ``documents`` maps titles to texts or lists :class:`Document`."""
+    size, overlap = _check_sizes(size, overlap)
     return [
         window
         for place, document in enumerate(check_documents(documents))
-        for window in _windows(document, place, size, overlap, tokenizer)
+        for window in _cut_windows(document, place, size, overlap, tokenizer)
     ]
 
 
 @validate(limit=whole_from(0))
 def cut_tokens(text: str, limit: int, tokenizer: Tokenizer = None) -> tuple[str, int]:
-    """The beginning of a text, up to and with its token number ``limit``, and how many tokens that is."""
-    spans = find_tokens(_text(text, "text"), tokenizer)
+    """Cut a text after its token number ``limit``, and return how many tokens are left too."""
+    spans = find_tokens(_check_string(text, "text"), tokenizer)
     if len(spans) <= limit:
         return text, len(spans)
     return (text[: spans[limit - 1][1]] if limit else ""), limit
 
 
 def check_documents(documents: object) -> tuple[Document, ...]:
-    """Documents with titles that tell them apart, from either form, or a refusal."""
+    """Check for documents, in either form, whose titles differ."""
     must = "a dict of titles and texts or a list of Document, not empty"
     if isinstance(documents, Mapping):
         found = [Document(title, text) for title, text in documents.items()]
@@ -110,8 +109,8 @@ def check_documents(documents: object) -> tuple[Document, ...]:
         _validation.reject("documents", must, documents)
     titles: set[str] = set()
     for document in found:
-        _text(document.text, "text of a document")
-        if _text(document.title, "title of a document") in titles:
+        _check_string(document.text, "text of a document")
+        if _check_string(document.title, "title of a document") in titles:
             raise InvalidInput(
                 f"Two documents have the title {document.title[:80]!r}; give each document its own title."
             )
@@ -120,7 +119,7 @@ def check_documents(documents: object) -> tuple[Document, ...]:
 
 
 def find_tokens(text: str, tokenizer: Tokenizer) -> Offsets:
-    """Where the tokens of a text begin and end, in characters; tokens without extent (special ones) are left out."""
+    """Find where the tokens of a text begin and end, in characters; tokens without extent are left out."""
     if tokenizer is None:
         return [match.span() for match in _TOKEN.finditer(text)]
     must = "a callable that gives increasing (start, end) pairs inside the text, or a fast tokenizer"
@@ -145,7 +144,7 @@ def find_tokens(text: str, tokenizer: Tokenizer) -> Offsets:
     return spans
 
 
-def _windows(document: Document, place: int, size: int, overlap: int, tokenizer: Tokenizer) -> list[Chunk]:
+def _cut_windows(document: Document, place: int, size: int, overlap: int, tokenizer: Tokenizer) -> list[Chunk]:
     spans = find_tokens(document.text, tokenizer)
     if not spans:
         raise InvalidInput(f"Document {place} ({document.title[:80]!r}) holds no token, so there is nothing to cut.")
@@ -158,7 +157,7 @@ def _windows(document: Document, place: int, size: int, overlap: int, tokenizer:
     return windows
 
 
-def _sizes(size: object, overlap: object) -> tuple[int, int]:
+def _check_sizes(size: object, overlap: object) -> tuple[int, int]:
     length = _validation.check_count(size, "size")
     shared = _validation.check_count(overlap, "overlap", least=0)
     if shared >= length:
@@ -166,7 +165,7 @@ def _sizes(size: object, overlap: object) -> tuple[int, int]:
     return length, shared
 
 
-def _text(value: object, name: str) -> str:
+def _check_string(value: object, name: str) -> str:
     if not isinstance(value, str):
         _validation.reject(name, "a string", type(value).__name__)
     return value

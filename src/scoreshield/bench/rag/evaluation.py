@@ -77,14 +77,15 @@ class AnswerRecord:
 class Accuracy:
     """How many answers match, in one condition.
 
-    Attributes
-    ----------
-    correct, wrong : by the judge; a question without an answer is wrong.
-    unanswered : how many of the wrong ones have no answer.
-    unparsed : where the judge said neither yes nor no. Counted neither as correct nor as wrong.
-    accuracy : correct / (correct + wrong); None if no verdict could be read.
-    lowest, highest : the accuracy if every unparsed one were wrong, or correct.
-    gain : the accuracy less that without context, over the questions with a verdict in both; None if there are none.
+    Attributes:
+        correct: Answers that match, by the judge.
+        wrong: Answers that do not match; a question without an answer is wrong.
+        unanswered: How many of the wrong ones have no answer.
+        unparsed: Where the judge said neither yes nor no. Counted neither as correct nor as wrong.
+        accuracy: Correct / (correct + wrong); None if no verdict could be read.
+        lowest: The accuracy if every unparsed one were wrong.
+        highest: The accuracy if every unparsed one were correct.
+        gain: The accuracy less that without context, over the questions with a verdict in both; None if there are none.
     """
 
     correct: int
@@ -150,26 +151,26 @@ def evaluate_answers(
     workers: int = 4,
     progress: Progress | None = None,
 ) -> AnswerResult:
-    """Answer every question in every condition, and have the answers judged.
+    """Answer every question in every condition, and judge the answers.
 
     With a cache folder for both models, a run that was stopped goes on where it was; keep the ``retrieval`` too
     (``to_dict``), since a second private retrieval is a second release and finds other chunks.
 
-    Parameters
-    ----------
-    generator, judge : chat models, perhaps the same.
-    retrieval : what :func:`evaluate_retrieval` gave for these questions; needed for "clean" and "private".
-    oracle_tokens, tokenizer : how much of the needed documents the oracle gets, and who counts, as in
-        :func:`scoreshield.bench.rag.chunks.chunk`.
-    workers : how many requests are under way at once.
-    progress : called with (steps done, steps in all): a generation and a judgement for each question and condition.
+    Args:
+        generator: The chat model that answers.
+        judge: The chat model that judges; it may be the generator.
+        retrieval: What :func:`evaluate_retrieval` gave for these questions; needed for "clean" and "private".
+        oracle_tokens: How many tokens of the needed documents the oracle gets.
+        tokenizer: Counts the tokens, as in :func:`scoreshield.bench.rag.chunks.chunk`.
+        workers: How many requests are under way at once.
+        progress: Called with (steps done, steps in all): a generation and a judgement for each question and condition.
     """
     check_questions(questions, corpus)
     for name, model in (("generator", generator), ("judge", judge)):
         if not isinstance(model, ChatModel):
             _validation.reject(name, "a ChatModel", type(model).__name__)
     names = _conditions(conditions)
-    found = {name: _retrieved(name, retrieval, corpus, questions) for name in names}
+    found = {name: _select_chunks(name, retrieval, corpus, questions) for name in names}
 
     records: list[AnswerRecord] = []
     steps = _Steps(progress, 2 * len(names) * len(questions))
@@ -222,10 +223,10 @@ def _conditions(conditions: object) -> tuple[str, ...]:
     return names
 
 
-def _retrieved(
+def _select_chunks(
     condition: str, retrieval: object, corpus: Corpus, questions: Sequence[Question]
 ) -> list[tuple[int, ...]]:
-    """The chunks of each question, in order, in one condition."""
+    """Return the chunks of each question, in order, in one condition."""
     if condition in ("none", "oracle"):
         return [()] * len(questions)
     if not isinstance(retrieval, RetrievalResult):
@@ -254,12 +255,12 @@ def _context(
     if condition == "none":
         return ""
     if condition == "oracle":
-        return prompts.write_context(_needed(corpus, question, oracle_tokens, tokenizer))
+        return prompts.write_context(_list_needed(corpus, question, oracle_tokens, tokenizer))
     return prompts.write_context([(corpus.chunks[i].title, corpus.chunks[i].text) for i in indices])
 
 
-def _needed(corpus: Corpus, question: Question, limit: int, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """The needed documents, in the question's order, up to so many tokens of text in all."""
+def _list_needed(corpus: Corpus, question: Question, limit: int, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """List the needed documents, in the question's order, up to so many tokens of text in all."""
     texts = {document.title: document.text for document in corpus.documents}
     given = []
     for title in dict.fromkeys(question.documents):
@@ -273,7 +274,7 @@ def _needed(corpus: Corpus, question: Question, limit: int, tokenizer: Tokenizer
 def _judge(
     judge: ChatModel, questions: Sequence[Question], answers: list[str], workers: int, steps: _Steps
 ) -> list[Verdict]:
-    """The verdict on each answer; there is nothing to ask about an empty one."""
+    """Judge each answer; an empty one needs no judge."""
     pairs = [(question, answer) for question, answer in zip(questions, answers, strict=True) if answer]
     asked = [prompts.write_judge_messages(question.text, question.answer, answer) for question, answer in pairs]
     replies = iter(judge.complete_all(asked, workers=workers, allow_empty=True, progress=steps.report))

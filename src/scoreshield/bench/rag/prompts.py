@@ -28,7 +28,7 @@ JUDGED_CHARACTERS = 4000
 
 
 def write_context(documents: Sequence[tuple[str, str]]) -> str:
-    """The block of (title, text) pairs, in their order, or the statement that there is none."""
+    """Write the block of (title, text) pairs, in their order, or the statement that there is none."""
     if not documents:
         return f"Documents:\n\n{NOTHING_RETRIEVED}\n\n"
     listed = (f"[{number}] {title}\n{text}\n\n" for number, (title, text) in enumerate(documents, start=1))
@@ -36,12 +36,12 @@ def write_context(documents: Sequence[tuple[str, str]]) -> str:
 
 
 def write_answer_messages(question: str, context: str) -> list[dict[str, str]]:
-    """What the generator gets; ``context`` is "" in the condition without one."""
+    """Write what the generator gets; ``context`` is "" in the condition without one."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{context}Question: {question}"}]
 
 
 def write_judge_messages(question: str, reference: str, answer: str) -> list[dict[str, str]]:
-    """What the judge gets. It does not learn the condition or the context.
+    """Write what the judge gets. It does not learn the condition or the context.
 
     JSON keeps an answer from passing for another part of the prompt, such as a reference of its own.
     """
@@ -51,7 +51,7 @@ def write_judge_messages(question: str, reference: str, answer: str) -> list[dic
 
 
 def parse_verdict(reply: str) -> Verdict:
-    """The judge's decision: "yes" or "no" alone, or a JSON object with one "match"; anything else is unparsed."""
+    """Read the judge's decision: "yes" or "no", or a JSON object with one "match"; anything else is unparsed."""
     word = _as_verdict(reply.strip().removesuffix("."))
     if word != "unparsed":
         return word

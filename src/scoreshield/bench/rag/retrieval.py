@@ -59,13 +59,13 @@ ReleaseFactory = Callable[[NDArray[np.float64]], Release]
 
 @dataclass(frozen=True)
 class Cost:
-    """What the private condition released, all questions together.
+    """The releases of the private condition, all questions together.
 
-    Attributes
-    ----------
-    releases : how many there were: one a question, or one an index, however many questions it answers.
-    epsilon, delta : their sums, which bound the whole; :func:`scoreshield.compose` may say less.
-    sampler : "exact", or "research" where any was made with a seed and is not private.
+    Attributes:
+        releases: How many there were: one per question, or one per index, for any number of questions.
+        epsilon: The sum of their epsilons, which bounds the whole; :func:`scoreshield.compose` may say less.
+        delta: The sum of their deltas, which bounds the whole; :func:`scoreshield.compose` may say less.
+        sampler: "exact", or "research" where any was made with a seed and is not private.
     """
 
     releases: int
@@ -74,7 +74,7 @@ class Cost:
     sampler: str
 
     def __str__(self) -> str:
-        pair = f"epsilon {_up(self.epsilon)}, delta {_up(self.delta)}"
+        pair = f"epsilon {_round_up(self.epsilon)}, delta {_round_up(self.delta)}"
         kind = "" if self.sampler == "exact" else f", {self.sampler} sampler: not private"
         return f"Private: {self.releases} release{'s' * (self.releases != 1)}, adding up to at most {pair}{kind}."
 
@@ -92,14 +92,13 @@ class RetrievalRecord:
 class RetrievalMetrics:
     """Means over questions.
 
-    Attributes
-    ----------
-    recall : the share of relevant chunks among the first k.
-    ndcg : of the first 10.
-    overlap : the share of the clean first k that are kept; None where clean retrieval finds nothing at all.
-    documents : the share of needed documents with at least one chunk retrieved.
-    empty : the share of questions without any chunk.
-    returned : how many chunks.
+    Attributes:
+        recall: The share of relevant chunks among the first k.
+        ndcg: Of the first 10.
+        overlap: The share of the clean first k that are kept; None where clean retrieval finds nothing at all.
+        documents: The share of needed documents with at least one chunk retrieved.
+        empty: The share of questions without any chunk.
+        returned: How many chunks.
     """
 
     recall: float
@@ -125,7 +124,7 @@ class RetrievalResult:
     longest: int
 
     def indices(self, condition: str) -> dict[str, tuple[int, ...]]:
-        """The chunks of each question, by its id, in one condition."""
+        """Return the chunks of each question, by its id, in one condition."""
         return {record.question: record.indices for record in self.records if record.condition == condition}
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +141,7 @@ class RetrievalResult:
     @classmethod
     @validate()
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """What ``to_dict`` gave, back again."""
+        """Make the result that ``to_dict`` gave."""
         try:
             return cls(
                 setting=_setting(tuple(data["setting"][name] for name in RetrievalRule._fields)),
@@ -177,13 +176,12 @@ def retrieve(
     release: ReleaseFactory | None = None,
     paper_rule: bool = False,
 ) -> NDArray[np.intp]:
-    """The chunks that one query gets, best first: by clean scores ("clean") or by a release ("private").
+    """Retrieve the chunks that one query gets, best first: by clean scores ("clean") or by a release ("private").
 
-    Parameters
-    ----------
-    setting : (t, k). A match or top-k release was cut when it was made: of those, k alone applies.
-    release : for "private", a callable from the query's embedding to a release over ``corpus.embeddings``.
-    paper_rule : rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
+    Args:
+        setting: (t, k). A match or top-k release was cut when it was made: of those, k alone applies.
+        release: For "private", a callable from the query's embedding to a release over ``corpus.embeddings``.
+        paper_rule: Rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
     """
     rule = _setting(setting)
     queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1])
@@ -207,12 +205,12 @@ def evaluate_retrieval(
 ) -> RetrievalResult:
     """Retrieve for every question, cleanly and, with ``release``, privately, and compare.
 
-    Parameters
-    ----------
-    queries : the questions' embeddings, one row each.
-    release, setting, paper_rule : as in :func:`retrieve`. ``release`` is called once a question, in order; what it
-        raises ends the evaluation.
-    progress : called with (questions done, questions in all).
+    Args:
+        queries: The questions' embeddings, one row each.
+        release: As in :func:`retrieve`. It is called once per question, in order; what it raises ends the evaluation.
+        setting: As in :func:`retrieve`.
+        paper_rule: As in :func:`retrieve`.
+        progress: Called with (questions done, questions in all).
     """
     rule = _setting(setting)
     records, made = retrieve_all(
@@ -231,7 +229,7 @@ def retrieve_all(
     paper_rule: bool,
     progress: Progress | None,
 ) -> tuple[tuple[RetrievalRecord, ...], list[Guarantee]]:
-    """The first half of `evaluate_retrieval`: what each question gets, and the guarantee of each release."""
+    """Do the first half of `evaluate_retrieval`: what each question gets, and the guarantee of each release."""
     check_questions(questions, corpus)
     rows, _ = _embeddings.as_queries(queries, corpus.embeddings.shape[1])
     if np.ndim(queries) != 2 or len(rows) != len(questions):
@@ -265,7 +263,7 @@ def measure_rankings(
     setting: RetrievalRule,
     made: Sequence[Guarantee],
 ) -> RetrievalResult:
-    """The second half of `evaluate_retrieval`, which releases nothing: the records in figures."""
+    """Do the second half of `evaluate_retrieval`, which releases nothing: compute metrics of the records."""
     found: dict[str, list[tuple[int, ...]]] = {}
     for record in records:  # in the order of the questions
         found.setdefault(record.condition, []).append(record.indices)
@@ -281,7 +279,7 @@ def measure_rankings(
 
 
 def parse_records(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, ...]:
-    """The records that a `RetrievalResult` wrote, or a refusal of what is of another kind."""
+    """Check and return the records that a `RetrievalResult` wrote."""
     records = []
     for item in data:
         if not isinstance(item["question"], str) or not isinstance(item["indices"], list):
@@ -293,14 +291,14 @@ def parse_records(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, .
 
 
 def align_columns(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines with aligned columns, numbers to three places."""
+    """Write lines with aligned columns, numbers to three places."""
     cells = [list(head), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def list_closing_lines(cost: Cost | None, longest: int) -> list[str]:
-    """What every report ends with."""
+    """List the lines that every report ends with."""
     chunks = f"{longest:,} chunk{'s' * (longest != 1)}"
     unit = f"The longest page here is {chunks}: a guarantee for whole pages has up to {longest:,} times the epsilon."
     return [*([] if cost is None else [str(cost), unit]), SCOPE, AUDIENCE]
@@ -331,7 +329,7 @@ def _private(
     if not callable(release):
         _validation.reject("release", "a callable from a query's embedding to a release", release)
     released = release(query.copy())
-    if _records(released) != len(corpus.chunks):
+    if _count_records(released) != len(corpus.chunks):
         must = f"a callable that gives a score, match, top-k or index release of all {len(corpus.chunks)} chunks"
         _validation.reject("release", must, released)
     if paper_rule:
@@ -341,8 +339,8 @@ def _private(
     return rank_records(released, rule.k, threshold=rule.threshold if scored else None, query=asked), released
 
 
-def _records(released: object) -> int | None:
-    """How many records a release for one query speaks of; None where it is no such release."""
+def _count_records(released: object) -> int | None:
+    """Count the records that a release for one query covers; None where it is no such release."""
     if isinstance(released, ScoreRelease):
         return len(released.noisy) if released.noisy.ndim == 1 else None
     if isinstance(released, TopKRelease):
@@ -400,6 +398,6 @@ def _check_metrics(data: Mapping[str, Any]) -> RetrievalMetrics:
     return RetrievalMetrics(**data)
 
 
-def _up(value: float) -> str:
-    """Six digits, never less than the value: a cost that is rounded down is too good to be true."""
+def _round_up(value: float) -> str:
+    """Format six digits that are never less than the value, since a cost must not be rounded down."""
     return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))):g}"
