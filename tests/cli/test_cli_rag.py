@@ -634,7 +634,7 @@ def test_the_release_is_kept_before_it_is_measured(folder: Path, run: Any, monke
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(rag_run, "measured", too_large)
+        patch.setattr(rag_run, "measure_rankings", too_large)
         refused(run(*command), "what was retrieved or answered before is kept in run.")
     before = (folder / "run/retrieval.json").read_bytes()
     monkeypatch.setattr(ss, "release_scores", too_large)
@@ -684,7 +684,7 @@ def test_embedders_of_images_are_refused(folder: Path, run: Any, embedder: str) 
 
     files = (folder / "pages.jsonl", folder / "questions.jsonl", folder / "run")
     with pytest.raises(ss.InvalidInput, match="must be one for texts"):
-        rag_run.run_rag(*files, embedder=Faces(), releasing=rag_run.ReleaseSettings("staircase", 5.0))  # type: ignore[arg-type]
+        rag_run.run_rag(*files, embedder=Faces(), release_settings=rag_run.ReleaseSettings("staircase", 5.0))  # type: ignore[arg-type]
     assert not (folder / "run").exists()
 
 
