@@ -22,7 +22,7 @@ import pytest
 import scoreshield as ss
 from scoreshield import _loading
 from scoreshield._files import read_array, read_json_lines
-from scoreshield.audit import journal, lines
+from scoreshield.audit import journal
 from scoreshield.bench.data.embedders import HashingEmbedder, embed_cached
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.grid import parse_yaml, read_yaml
@@ -157,7 +157,9 @@ class TestSizes:
                 tracemalloc.start()
                 try:
                     with pytest.raises((ValueError, TypeError)):
-                        lines.decoded({"array": {"type": "<f8", "shape": shape, "half": half, "packed": packed}})
+                        journal.decode_output(
+                            {"array": {"type": "<f8", "shape": shape, "half": half, "packed": packed}}
+                        )
                     assert tracemalloc.get_traced_memory()[1] < 4 * MIB
                 finally:
                     tracemalloc.stop()
@@ -166,14 +168,14 @@ class TestSizes:
         rng = np.random.default_rng(1)
         square = rng.random((20, 20))
         for output in (rng.random(100), rng.random((10, 12)), square + square.T, np.arange(90) % 2, rng.random(3)):
-            found = lines.encoded(output, 10)
+            found = journal.encode_output(output, 10)
             assert found is not None
-            assert np.array_equal(lines.decoded(json.loads(json.dumps(found[0]))), output)
+            assert np.array_equal(journal.decode_output(json.loads(json.dumps(found[0]))), output)
 
     def test_an_output_that_could_not_be_read_back_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lines, "LARGEST", 800)
-        assert lines.encoded(np.arange(100.0), 100) is not None
-        assert lines.encoded(np.arange(101.0), 101) is None
+        monkeypatch.setattr(journal, "LARGEST", 800)
+        assert journal.encode_output(np.arange(100.0), 100) is not None
+        assert journal.encode_output(np.arange(101.0), 101) is None
 
 
 # ---- Archives whose structure is wrong.
@@ -272,7 +274,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "grid": ("x.yaml", read_yaml),
     "table": ("x.csv", table.read_results),
     "cells": ("x.jsonl", read_json_lines),
-    "journal": ("x.jsonl", journal._read),
+    "journal": ("x.jsonl", journal._read_releases),
     "frames": ("x.tsv", read_questions),
 }
 

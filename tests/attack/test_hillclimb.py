@@ -34,7 +34,8 @@ def errors_of_mean(sample: np.ndarray, mean: float) -> float:
 
 
 class TestMatcher:
-    def test_answers_with_the_stated_noise_and_counts(self) -> None:
+    def test_matcher_noise_and_count(self) -> None:
+        """A matcher answers with the stated noise, and counts its answers."""
         template = np.arange(1.0, 9.0)
         m = hc.Matcher(template, sigma=0.3, threshold=0.5, rng=1)
         probes = np.random.default_rng(2).standard_normal((20_000, 8))
@@ -50,14 +51,16 @@ class TestMatcher:
         assert m.scores(template).shape == (1,)
         assert m.queries == 20_001  # the referee's look at the cosine is not one
 
-    def test_noise_is_fresh_and_repeats_with_the_seed(self) -> None:
+    def test_matcher_seed(self) -> None:
+        """Noise is fresh, and repeats with the seed."""
         first, second = matcher(8, 1.0, 5), matcher(8, 1.0, 5)
         probe = np.ones((1, 8))
         answers = [float(first.scores(probe)[0]) for _ in range(5)]
         assert len(set(answers)) == 5
         assert answers == [float(second.scores(probe)[0]) for _ in range(5)]
 
-    def test_calibrated_to_one_answer_or_to_many_together(self) -> None:
+    def test_matcher_calibration(self) -> None:
+        """A matcher is calibrated to one answer, or to many together."""
         common = {"epsilon": 2, "delta": DELTA, "threshold": 0.5, "rng": 1}
         each = hc.Matcher.calibrated(np.ones(4), **common)
         together = hc.Matcher.calibrated(np.ones(4), **common, queries=100)
@@ -66,13 +69,15 @@ class TestMatcher:
         assert hc.budget_at(100, together.sigma, DELTA) == pytest.approx(2, rel=1e-9)
         assert hc.budget_at(100, each.sigma, DELTA) > 20
 
-    def test_one_seed_for_matcher_and_attack_does_not_tie_noise_to_probes(self) -> None:
+    def test_shared_seed(self) -> None:
+        """One seed for matcher and attack does not correlate noise and probes."""
         climbs = many("linear", 16, 16, 0.2, 400)
         assert errors_of_mean(cosines(climbs), hc.linear_cosine(16, 16, 0.2)) < STRICT
 
 
 class TestUnprotected:
-    def test_the_linear_attack_needs_as_many_queries_as_dimensions(self) -> None:
+    def test_linear_attack_queries(self) -> None:
+        """The linear attack needs as many queries as dimensions."""
         for d in (2, 32, 100):
             climb = hc.linear_attack(matcher(d, 0.0, 3), queries=d, delta=DELTA, rng=4)
             assert climb.cosine == pytest.approx(1.0, abs=1e-12)
@@ -82,13 +87,15 @@ class TestUnprotected:
         short = hc.linear_attack(matcher(100, 0.0, 3), queries=50, delta=DELTA, rng=4)
         assert short.cosine == pytest.approx(math.sqrt(0.5), abs=0.2)
 
-    def test_hill_climbing_passes_0_9_within_ten_queries_a_dimension(self) -> None:
+    def test_hill_climbing_queries(self) -> None:
+        """Hill climbing passes 0.9 within ten queries per dimension."""
         climbs = many("climb", 32, 320, 0.0, 100, threshold=0.9)
         assert all(climb.accepted for climb in climbs)
         early = many("climb", 32, 64, 0.0, 100, threshold=0.9)  # near miss: a fifth of the queries is not enough
         assert not any(climb.accepted for climb in early)
 
-    def test_a_climb_repeats_and_keeps_its_history(self) -> None:
+    def test_climb_history(self) -> None:
+        """A climb repeats with its seed, and has its history."""
         first = hc.hill_climb(matcher(32, 0.1, 1), queries=301, delta=DELTA, rng=2)
         second = hc.hill_climb(matcher(32, 0.1, 1), queries=301, delta=DELTA, rng=2)
         assert np.array_equal(first.probe, second.probe)
@@ -102,7 +109,8 @@ class TestUnprotected:
         other = hc.hill_climb(matcher(32, 0.1, 1), queries=301, delta=DELTA, rng=3)
         assert not np.array_equal(first.probe, other.probe)
 
-    def test_two_attacks_on_one_matcher_spend_together(self) -> None:
+    def test_two_attacks_spend(self) -> None:
+        """Two attacks on one matcher spend together."""
         m = matcher(16, 1.0, 1)
         hc.linear_attack(m, queries=16, delta=DELTA, rng=1)
         second = hc.hill_climb(m, queries=16, delta=DELTA, rng=1)
@@ -112,13 +120,15 @@ class TestUnprotected:
 
 class TestClosedForms:
     @pytest.mark.parametrize(("d", "queries", "sigma"), [(4, 8, 0.5), (16, 64, 1.0), (32, 128, 0.35), (32, 32, 0.1)])
-    def test_the_linear_attack_has_its_expected_cosine(self, d: int, queries: int, sigma: float) -> None:
+    def test_linear_attack_cosine(self, d: int, queries: int, sigma: float) -> None:
+        """The linear attack has its expected cosine."""
         sample = cosines(many("linear", d, queries, sigma, 1500))
         assert errors_of_mean(sample, hc.linear_cosine(d, queries, sigma)) < STRICT
         assert errors_of_mean(sample, hc.linear_cosine(d, queries, 1.15 * sigma)) > STRICT
         assert errors_of_mean(sample, hc.linear_cosine(d, queries, sigma / 1.15)) > STRICT
 
-    def test_and_not_the_approximate_one_where_dimensions_are_few(self) -> None:
+    def test_linear_attack_few_dimensions(self) -> None:
+        """With few dimensions the cosine is the exact one, and not the approximation."""
         sample = cosines(many("linear", 3, 3, 0.4, 3000))
         assert errors_of_mean(sample, hc.linear_cosine(3, 3, 0.4)) < STRICT
         assert errors_of_mean(sample, 1 / math.sqrt(1 + 9 * 0.4**2 / 3)) > STRICT
@@ -137,7 +147,8 @@ class TestClosedForms:
         assert off(hc.linear_acceptance(d, queries, sigma, 0.63)) > STRICT
 
     @pytest.mark.parametrize("d", [2, 3, 8, 128, 384, 2000])
-    def test_the_bound_holds_and_is_tight_to_one_part_in_d(self, d: int) -> None:
+    def test_bound_is_tight(self, d: int) -> None:
+        """The bound holds, and is tight up to a relative error of 1/d."""
         for sigma in np.geomspace(1e-3, 1e3, 25):
             exact, bound = hc.linear_cosine(d, 5 * d, sigma), hc.best_cosine(d, 5 * d, sigma)
             assert exact <= bound * (1 + 1e-12)
@@ -152,7 +163,7 @@ class TestClosedForms:
                 value = k * ratio * mpmath.hyp1f1(0.5, d / 2 + 1, -k * k / 2)
                 assert hc.linear_cosine(d, d, 1 / k) == pytest.approx(float(value), rel=1e-11)
 
-    def test_no_adaptive_attack_on_a_gaussian_template_beats_the_bound(self) -> None:
+    def test_adaptive_attacks(self) -> None:
         """The converse: whatever the probes, the posterior mean of N(0, I/d) is no longer than the bound."""
         rng = np.random.default_rng(5)
         d, m, sigma = 6, 40, 0.8
@@ -181,7 +192,8 @@ class TestClosedForms:
         assert hc.best_cosine(32, queries, sigma) == pytest.approx(0.5, rel=1e-12)
         assert hc.sigma_that_stops(32, 7, 0.5) == 0  # 7 of 32 directions hold less than a quarter of the template
 
-    def test_the_stopping_budget_depends_on_dimension_and_cosine_alone(self) -> None:
+    def test_stopping_budget(self) -> None:
+        """The stopping budget depends only on dimension and cosine."""
         for d, cosine in ((32, 0.3), (128, 0.5), (384, 0.7)):
             epsilon = hc.stopping_epsilon(d, cosine, DELTA)
             for queries in (d, 10 * d, 1000 * d, 123_457):
@@ -210,7 +222,8 @@ class TestStopping:
             assert not any(climb.accepted for climb in climbs)
             assert cosines(climbs).mean() < 0.1
 
-    def test_at_the_stopping_budget_half_pass_and_at_four_times_the_ratio_all(self) -> None:
+    def test_at_stopping_budget(self) -> None:
+        """At the stopping budget half of the attacks pass, and at four times the ratio all."""
         d, queries, cosine = 32, 256, 0.5
         sigma = hc.sigma_that_stops(d, queries, cosine)
         rates = {
@@ -227,7 +240,8 @@ class TestStopping:
         assert rates["climb", 1.0] < rates["linear", 1.0]  # it spends half of each answer on the height, not the slope
         assert rates["climb", 0.25] > 0.9
 
-    def test_noise_alone_stops_nothing_when_queries_are_free(self) -> None:
+    def test_free_queries(self) -> None:
+        """Noise stops no attack if queries are free."""
         sigma = 1.0
         assert cosines(many("linear", 16, 16, sigma, 50)).mean() < 0.4
         assert cosines(many("linear", 16, 16 * 1000, sigma, 10)).min() > 0.95

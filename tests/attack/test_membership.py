@@ -51,7 +51,8 @@ class TestStatistics:
         expected = [0.7, 0.3, 1.0, 0.2, 0.4, -1.0]
         assert self.of("best", "gap", "total", "calibrated", "position", "rank") == pytest.approx(expected)
 
-    def test_likelihood_is_the_ratio_of_the_two_mixtures(self, collection: np.ndarray, query: np.ndarray) -> None:
+    def test_likelihood_is_mixture_ratio(self, collection: np.ndarray, query: np.ndarray) -> None:
+        """The likelihood is the ratio of the two mixtures."""
         own, others = np.array([0.9, 0.7]), np.array([[0.1, -0.2, 0.3]])
         targets = Targets(query[None], np.array([5]), own, others)
         seen: list[ss.ScoreRelease] = []
@@ -82,7 +83,8 @@ class TestStatistics:
         y, sigma = seen[0].noisy[0], seen[0].guarantee.scale
         assert value == pytest.approx(norm.logpdf(y, 0.5, sigma) - norm.logpdf(y, 0.0, sigma), abs=0.01)
 
-    def test_many_reference_scores_are_summed_up_by_quantiles(self, collection: np.ndarray, query: np.ndarray) -> None:
+    def test_reference_quantiles(self, collection: np.ndarray, query: np.ndarray) -> None:
+        """Many reference scores are summarised by quantiles."""
         many = np.random.default_rng(3).normal(0.1, 0.2, (1, 4000))
         values = [
             observe(
@@ -117,7 +119,8 @@ class TestStatistics:
             assert [float(v[0]) for v in seen.values.values()] == expected
             assert seen.profile is not None
 
-    def test_refined_matches_stand_above_the_unnamed(self) -> None:
+    def test_refined_matches_rank_first(self) -> None:
+        """Refined matches rank above all other records."""
         rows = np.eye(6)
         answer = ss.release_matches(rows, rows[4], 0.5, epsilon=2000.0, refine=0.5, rng=1)
         seen = observe(lambda _: answer, Targets(rows[:2], np.array([4, 0])), statistics=("position", "rank"))
@@ -160,7 +163,8 @@ class TestJudge:
         result = evaluate_statistic(np.append(np.full(2999, 1e4), 2998.5), outside)
         assert 0.99 < result.auc_interval[0] < result.auc < result.auc_interval[1] <= 1.0
 
-    def test_true_positive_interval_by_an_independent_route(self) -> None:
+    def test_true_positive_interval(self) -> None:
+        """The interval of the true-positive rate agrees with an independent computation."""
         rng = np.random.default_rng(2)
         inside, outside = rng.normal(2, 1, 700), rng.normal(0, 1, 1500)
         result, falling = evaluate_statistic(inside, outside), np.sort(outside)[::-1]
@@ -184,7 +188,7 @@ class TestJudge:
         least = 320 - STRICT * math.sqrt(400 * 0.8 * 0.2)
         assert min(area, tpr) > least
 
-    def test_false_alarms_are_as_rare_as_stated_and_true_ones_are_raised(self) -> None:
+    def test_violation_rate(self) -> None:
         """An attack exactly at its ceiling: at most 20 % alarms are stated. One third above it: nearly always found."""
         mu, rng, alarms = 1.5, np.random.default_rng(4), {mu_true: 0 for mu_true in (1.5, 2.0)}
         for mu_true in alarms:
@@ -226,7 +230,8 @@ class TestJudge:
 
 
 class TestGame:
-    def test_half_are_in_and_nobody_is_two_things(self) -> None:
+    def test_game_split(self) -> None:
+        """Half of the records are members, and no record has two roles."""
         rows = records(101)
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         collection, members, non_members = make_game(rows, rng=5, reference=0.1)
@@ -331,7 +336,8 @@ class TestAttack:
             promised_too_much = GaussianProfile(inside.profile.mu / 1.6)
             assert evaluate_statistic(*values, ceiling=promised_too_much, confidence=0.999).violation
 
-    def test_asking_again_helps_against_fresh_noise_and_not_against_an_index(self) -> None:
+    def test_repeated_queries(self) -> None:
+        """Repeated queries help against fresh noise, and not against an index."""
         collection, members, non_members = make_game(records(200), rng=3)
         fresh = [
             score_attack(gaussian(collection, 3.0, 4), members, non_members, statistics="position", rounds=m)[
@@ -423,7 +429,8 @@ class TestBadInput:
             with pytest.raises(ss.InvalidInput, match="additive noise"):
                 observe(answer, targets, statistics="likelihood")
 
-    def test_answers_that_change_their_promise_or_length(self, collection: np.ndarray) -> None:
+    def test_inconsistent_answers(self, collection: np.ndarray) -> None:
+        """Answers with different guarantees or lengths raise an error."""
         budgets, lengths = iter((1.0, 2.0)), iter((3, 4))
         q = collection[:2]
         with pytest.raises(ss.InvalidInput, match="one and the same guarantee"):

@@ -94,7 +94,8 @@ def run(
 
 
 class TestNothing:
-    def test_noisy_values_have_the_variance_of_the_noise(self, scores: list, rows: Array, query: Array) -> None:
+    def test_noisy_variance(self, scores: list, rows: Array, query: Array) -> None:
+        """Noisy values have the variance of the noise."""
         errors, result = run(rec.from_nothing, scores, rows @ query)
         check(errors, np.full(N, ss.calibrate(20, 1e-6, 2.0) ** 2), rank=N)
         assert result.expected_mse == pytest.approx(np.full(N, ss.calibrate(20, 1e-6, 2.0) ** 2), rel=1e-6)
@@ -178,7 +179,8 @@ class TestColumnSpace:
         check(errors, result.expected_mse, near_miss=variance * p.diagonal(), rank=D - 1)
         assert np.all(result.expected_mse <= variance * p.diagonal() + 1e-9)
 
-    def test_a_gram_matrix_is_denoised_on_both_sides(self, grams: list, rows: Array) -> None:
+    def test_gram_denoised(self, grams: list, rows: Array) -> None:
+        """A Gram matrix is denoised on both sides."""
         errors, result = run(rec.from_column_space, grams, rows @ rows.T, embeddings=rows)
         p, variance = projector(rows), grams[0].guarantee.noise.std ** 2
         plain = p @ grams[0].noisy @ p
@@ -191,7 +193,8 @@ class TestColumnSpace:
 
 
 class TestAllButOne:
-    def test_scores_of_others_are_denoised_and_its_own_is_not(self, scores: list, rows: Array, query: Array) -> None:
+    def test_scores_of_others(self, scores: list, rows: Array, query: Array) -> None:
+        """Scores of the others are denoised, and the unknown record's own is not."""
         others = np.delete(rows, 9, axis=0)
         errors, result = run(rec.from_others, scores, rows @ query, others=others, index=9)
         variance = scores[0].guarantee.noise.std ** 2
@@ -200,14 +203,16 @@ class TestAllButOne:
         check(errors, expected, near_miss=variance * projector(rows).diagonal(), rank=D)  # P is not P_{-i}
         assert result.knowledge == "all but one record"
 
-    def test_with_a_public_query_the_others_are_computed(self, scores: list, rows: Array, query: Array) -> None:
+    def test_public_query(self, scores: list, rows: Array, query: Array) -> None:
+        """With a public query the others' scores are computed."""
         others = np.delete(rows, 9, axis=0)
         errors, result = run(rec.from_others, scores, rows @ query, others=others, index=9, query=3 * query)
         assert certain(errors, result) == [j for j in range(N) if j != 9]
         check(errors, result.expected_mse)
         assert result.knowledge == "all but one record, and the query"
 
-    def test_the_query_reading_holds_for_batches_and_narrow_ranges(self, rows: Array) -> None:
+    def test_public_query_batches(self, rows: Array) -> None:
+        """The estimate with a query holds for batches and narrow ranges."""
         queries = unit(np.random.default_rng(4).standard_normal((3, D)))
         release = ss.release_scores(rows, queries, **CONTRACT, score_range=(0, 0.5), rng=1)
         result = rec.from_others(release, np.delete(rows, 0, axis=0), index=-N, query=queries)
@@ -257,7 +262,7 @@ class TestTemplate:
         assert abs(measured - first.expected_squared_error) < STRICT * spread
         assert abs(measured - first.expected_squared_error * 1.21) > STRICT * spread
 
-    def test_cosines_near_their_first_order_and_never_above_the_attainable(self) -> None:
+    def test_template_cosines(self) -> None:
         """Random templates, so that the prior is the one the bound speaks of."""
         rng = np.random.default_rng(6)
         least, shrunk, expected, attainable = [], [], [], []
@@ -276,7 +281,7 @@ class TestTemplate:
         assert np.mean(shrunk) < np.mean(attainable) + STRICT * error
         assert np.mean(shrunk) > np.mean(attainable) - 0.05
 
-    def test_an_even_gallery_is_a_matcher_asked_once_a_record(self) -> None:
+    def test_even_gallery(self) -> None:
         """A record's Gram row is the linear attack with n - 1 fixed probes, and the same law stops it."""
         others = np.vstack([np.eye(8)] * 5)
         release = ss.release_row(np.vstack([np.ones(8), others]), 0, epsilon=50, delta=1e-6, rng=1)
@@ -287,7 +292,8 @@ class TestTemplate:
         assert found.attainable_cosine == pytest.approx(found.expected_cosine)
         assert found.expected_cosine == pytest.approx(1 / math.sqrt(1 + 4 * 64 / release.guarantee.mu**2), rel=1e-6)
 
-    def test_what_lies_outside_the_span_is_not_seen(self) -> None:
+    def test_outside_the_span(self) -> None:
+        """What lies outside the span is not estimated."""
         flat = np.random.default_rng(7).standard_normal((30, 4))
         flat[:, 3] = 0
         release = ss.release_row(np.vstack([[0, 0, 1, 1], flat]), 0, epsilon=1e9, delta=0.5, rng=1)
@@ -296,7 +302,8 @@ class TestTemplate:
         assert np.all(found.covariance[3] == 0)
 
 
-def test_a_reconstruction_is_frozen_and_measures_itself(scores: list, rows: Array, query: Array) -> None:
+def test_reconstruction_is_frozen(scores: list, rows: Array, query: Array) -> None:
+    """A reconstruction is frozen, and measures its error."""
     result = rec.from_nothing(scores[0])
     assert result.mse(rows @ query) == pytest.approx(np.mean((scores[0].noisy - rows @ query) ** 2))
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -8,7 +8,7 @@ from scipy.special import expit, ndtr
 from scipy.stats import beta, binom
 
 from scoreshield.audit import bounds
-from scoreshield.audit.claim import Claim, curve
+from scoreshield.audit.claims import Claim, compute_tpr_ceiling
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 
@@ -21,7 +21,8 @@ def exceeds(n: int, epsilon: float, delta: float, confidence: float) -> float:
 
 
 @pytest.mark.parametrize("error", [0.05, 1e-3, 1e-7])
-def test_clopper_pearson_is_the_beta_quantile(error: float) -> None:
+def test_clopper_pearson_quantiles(error: float) -> None:
+    """The interval of Clopper and Pearson has beta quantiles as ends."""
     n = 37
     k = np.arange(n + 1)
     low, high = bounds.clopper_pearson(k, n, 1 - error)
@@ -35,14 +36,16 @@ def test_clopper_pearson_is_the_beta_quantile(error: float) -> None:
     assert np.all(bounds.clopper_pearson(k, n, 1 - error, side="upper")[0] == 0)
 
 
-def test_clopper_pearson_of_no_hits_is_closed() -> None:
+def test_clopper_pearson_no_hits() -> None:
+    """The interval for no hits has a closed form."""
     low, high = bounds.clopper_pearson(0, 50, 0.95)
     assert (low, high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 50), rel=1e-12))
 
 
 @pytest.mark.parametrize("n", [5, 40, 300])
 @pytest.mark.parametrize("p", [0.003, 0.1, 0.5, 0.97])
-def test_clopper_pearson_covers_and_not_by_a_mile(n: int, p: float) -> None:
+def test_clopper_pearson_coverage(n: int, p: float) -> None:
+    """The interval covers the probability, and is not much too wide."""
     k = np.arange(n + 1)
     low, high = bounds.clopper_pearson(k, n, 0.9)
     mass = binom.pmf(k, n, p)
@@ -54,7 +57,8 @@ def test_clopper_pearson_covers_and_not_by_a_mile(n: int, p: float) -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.01, 0.1])
-def test_epsilon_lower_is_valid_for_randomised_response(delta: float) -> None:
+def test_epsilon_lower_randomised_response(delta: float) -> None:
+    """The bound is valid for randomised response."""
     rates = [exceeds(n, epsilon, delta, 0.95) for n in (20, 100, 400) for epsilon in (0.5, 1, 2, 3, 4)]
     assert max(rates) <= 0.05
     assert max(rates) > 0.02  # the error that is allowed is used
@@ -64,14 +68,16 @@ def test_epsilon_lower_is_valid_for_randomised_response(delta: float) -> None:
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.99])
-def test_epsilon_lower_is_valid_at_other_confidences(confidence: float) -> None:
+def test_epsilon_lower_confidences(confidence: float) -> None:
+    """The bound is valid at other confidences."""
     for epsilon in (1.0, 3.0):
         assert exceeds(300, epsilon, 0.0, confidence) <= 1 - confidence
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("threshold", [-1.0, 0.5, 2.0])
-def test_epsilon_lower_stays_below_a_gaussian_mechanism(mu: float, threshold: float) -> None:
+def test_epsilon_lower_gaussian(mu: float, threshold: float) -> None:
+    """The bound stays below the epsilon of a Gaussian mechanism."""
     n, delta, k = 300, 0.01, np.arange(301)
     fpr, tpr = ndtr(-threshold), ndtr(mu - threshold)
     bound = bounds.epsilon_lower(k[:, None], n, k[None, :], n, delta, 0.95)
@@ -96,7 +102,8 @@ def test_epsilon_lower_by_hand() -> None:
     assert bounds.epsilon_lower(500, 500, 250, 500, 0.0, 0.95) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_null_case_gives_exactly_zero() -> None:
+def test_epsilon_lower_null_case() -> None:
+    """Equal counts give a bound of exactly zero."""
     for n in (1, 10, 10_000):
         k = np.unique(np.linspace(0, n, 30).astype(int))
         assert np.all(bounds.epsilon_lower(k, n, k, n, 0.0, 0.95) == 0)
@@ -111,7 +118,8 @@ def test_epsilon_lower_is_finite_everywhere() -> None:
     assert math.isfinite(bounds.epsilon_lower(2**52, 2**52, 0, 2**52, 0.0, 0.95))
 
 
-def test_curve_excess_and_the_bound_contradict_a_claim_together() -> None:
+def test_curve_excess_and_bound() -> None:
+    """The excess and the bound contradict a pair claim together."""
     k = np.arange(101)
     for epsilon, delta in ((0.0, 0.0), (1.0, 0.0), (2.0, 0.05)):
         claim = Claim(epsilon, delta)
@@ -122,7 +130,8 @@ def test_curve_excess_and_the_bound_contradict_a_claim_together() -> None:
         assert (excess > 0).any()
 
 
-def test_a_claimed_profile_finds_what_its_pair_does_not() -> None:
+def test_curve_excess_profile() -> None:
+    """A claimed profile is broken by counts that its pair allows."""
     profile, n = GaussianProfile(0.25), 20_000
     claim = Claim(profile.epsilon_at(1e-6), 1e-6, profile=profile)
     hits, false = round(n * ndtr(0.35)), n // 2  # mu is 0.35 in truth
@@ -131,7 +140,8 @@ def test_a_claimed_profile_finds_what_its_pair_does_not() -> None:
     assert 0.25 < bounds.mu_lower(hits, n, false, n, 0.95) < 0.35
 
 
-def test_mu_lower_is_valid_and_zero_for_nothing() -> None:
+def test_mu_lower() -> None:
+    """The bound on mu is valid, and zero where nothing leaks."""
     n, k, mu = 200, np.arange(201), 1.0
     bound = bounds.mu_lower(k[:, None], n, k[None, :], n, 0.9)
     wrong = binom.pmf(k, n, ndtr(mu)) @ (bound > mu) @ binom.pmf(k, n, 0.5)
@@ -166,7 +176,8 @@ def test_auc_by_hand_and_by_pairs(rng: np.random.Generator) -> None:
     assert bounds.auc(inside, outside, 0.9)[0] == pytest.approx(((pairs > 0) + 0.5 * (pairs == 0)).mean())
 
 
-def test_the_interval_of_auc_solves_chernoffs_equation(rng: np.random.Generator) -> None:
+def test_auc_interval_equation(rng: np.random.Generator) -> None:
+    """The interval of the area solves Chernoff's equation."""
     value, low, high = bounds.auc(rng.normal(1, 1, 70), rng.normal(0, 1, 90), 0.95)
     for end in (low, high):
         kl = value * math.log(value / end) + (1 - value) * math.log((1 - value) / (1 - end))
@@ -176,7 +187,8 @@ def test_the_interval_of_auc_solves_chernoffs_equation(rng: np.random.Generator)
     assert bounds.auc([5] * 30, [1] * 40, 0.95) == (1.0, pytest.approx(0.025 ** (1 / 30)), 1.0)
 
 
-def test_the_interval_of_auc_covers_for_bits() -> None:
+def test_auc_interval_coverage() -> None:
+    """The interval of the area covers the area of single bits."""
     n, p, q, k = 40, 0.7, 0.3, np.arange(41)
     true, error = 0.5 + (p - q) / 2, 0.2
     missed = 0.0
@@ -189,7 +201,8 @@ def test_the_interval_of_auc_covers_for_bits() -> None:
     assert 0 < missed <= error
 
 
-def test_tpr_at_is_a_point_of_the_curve_between_valid_ends() -> None:
+def test_tpr_at_interval() -> None:
+    """The rate is a point of the curve, between valid ends."""
     n, at = 4000, 0.05
     inside, outside = np.arange(n) + 0.5, np.arange(n)
     value, low, high = bounds.tpr_at(inside, outside, at, 0.95)
@@ -204,13 +217,14 @@ def test_tpr_at_is_a_point_of_the_curve_between_valid_ends() -> None:
     assert low < at < high
 
 
-def test_tpr_at_with_few_outside_scores_admits_it_knows_nothing_below() -> None:
+def test_tpr_at_few_scores() -> None:
+    """With few outside scores the lower end is 0."""
     value, low, high = bounds.tpr_at([9.0] * 50, [0.0] * 50, 0.01, 0.95)
     assert (value, low, high) == (1.0, 0.0, 1.0)
     assert bounds.tpr_at([1, 0, 0, 0], [1, 0, 0, 0], 0.1, 0.95)[0] == pytest.approx(0.1)  # a coin in the tie
 
 
-def test_tpr_at_covers_the_true_rate_of_uniform_scores() -> None:
+def test_tpr_at_coverage() -> None:
     """200 draws at 80 % confidence, of which the union bound misses few: above 40 is a chance below 1e-12 at 10 %."""
     rng, missed = np.random.default_rng(5), 0
     for _ in range(200):
@@ -220,7 +234,8 @@ def test_tpr_at_covers_the_true_rate_of_uniform_scores() -> None:
     assert 0 < missed <= 40
 
 
-def test_one_run_without_delta_is_a_binomial_tail() -> None:
+def test_one_run_pure() -> None:
+    """Without delta the p-value of one run is a binomial tail."""
     for guesses, correct in ((50, 40), (200, 120), (600, 600)):
         found = bounds.one_run_epsilon(guesses, correct, 0.0, 0.95, 1000)
         assert binom.sf(correct - 1, guesses, expit(found)) == pytest.approx(0.05, rel=1e-6)
@@ -229,7 +244,8 @@ def test_one_run_without_delta_is_a_binomial_tail() -> None:
     assert bounds.one_run_epsilon(100, 0, 0.1, 0.95, 100) == 0
 
 
-def test_one_run_with_delta_is_the_theorem_summed_term_by_term() -> None:
+def test_one_run_delta() -> None:
+    """With delta the p-value is the theorem, summed term by term."""
     m, r, v, delta = 300, 120, 95, 1e-4
     for epsilon in (0.0, 0.7, 1.5):
         q = 1 / (1 + math.exp(-epsilon))
@@ -244,7 +260,7 @@ def test_one_run_with_delta_is_the_theorem_summed_term_by_term() -> None:
 
 
 @pytest.mark.parametrize(("guesses", "correct", "delta"), [(200, 150, 1e-5), (200, 199, 1e-3), (1000, 600, 1e-4)])
-def test_the_one_run_p_value_rises_with_epsilon(guesses: int, correct: int, delta: float) -> None:
+def test_one_run_p_value_rises(guesses: int, correct: int, delta: float) -> None:
     """Up to the level that is asked for; so the bound found by bisection is the first crossing."""
     p = np.array([bounds.one_run_p_value(guesses, correct, e, delta, 1000) for e in np.linspace(0, 8, 400)])
     first = int(np.argmax(p >= 0.2))
@@ -252,50 +268,55 @@ def test_the_one_run_p_value_rises_with_epsilon(guesses: int, correct: int, delt
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_the_one_run_bound_is_valid_for_randomised_response(epsilon: float) -> None:
+def test_one_run_randomised_response(epsilon: float) -> None:
+    """The bound of one run is valid for randomised response."""
     r, k = 150, np.arange(151)
     found = np.array([bounds.one_run_epsilon(r, int(v), 0.0, 0.95, 200) for v in k])
     wrong = binom.pmf(k, r, expit(epsilon)) @ (found > epsilon)
     assert 0.02 < wrong <= 0.05
 
 
-def test_power_is_the_sum_over_both_binomials() -> None:
+def test_power_sum() -> None:
+    """The power is the sum over both binomial laws."""
     n, k, claimed = 120, np.arange(121), 1.0
     for delta, profile in ((0.0, PureProfile(2.0)), (0.02, GaussianProfile(1.5))):
         for fpr in (0.02, 0.2, 0.9):
             found = bounds.epsilon_lower(k[:, None], n, k[None, :], n, delta, 0.95) > claimed
             expected = binom.pmf(k, n, profile.tpr_at(fpr)) @ found @ binom.pmf(k, n, fpr)
-            power = bounds.power(profile, n, epsilon=claimed, delta=delta, confidence=0.95, fpr=fpr)
-            assert power == pytest.approx(expected, abs=1e-9)
+            detection_power = bounds.detection_power(profile, n, epsilon=claimed, delta=delta, confidence=0.95, fpr=fpr)
+            assert detection_power == pytest.approx(expected, abs=1e-9)
 
 
-def test_power_of_many_releases_is_not_overstated() -> None:
+def test_power_many_releases() -> None:
     """Where terms share a block: against the whole sum, with the condition worked out by SciPy's own quantiles."""
     n, fpr, profile, error = 30_000, 0.25, PureProfile(1.035), 0.025
     j = np.arange(n + 1)[binom.pmf(np.arange(n + 1), n, fpr) > 1e-15]
-    needed = binom.isf(error, n, curve(1.0, 0.0, beta.isf(error, j + 1, n - j))) + 1
+    needed = binom.isf(error, n, compute_tpr_ceiling(1.0, 0.0, beta.isf(error, j + 1, n - j))) + 1
     exact = binom.pmf(j, n, fpr) @ binom.sf(needed - 1, n, profile.tpr_at(fpr))
-    power = bounds.power(profile, n, epsilon=1.0, delta=0.0, confidence=0.95, fpr=fpr)
+    detection_power = bounds.detection_power(profile, n, epsilon=1.0, delta=0.0, confidence=0.95, fpr=fpr)
     assert 0.1 < exact < 0.95
-    assert exact - 0.02 < power <= exact + 1e-9
+    assert exact - 0.02 < detection_power <= exact + 1e-9
 
 
-def test_the_rate_that_power_chooses_is_nearly_the_best() -> None:
+def test_power_rate() -> None:
+    """The rate that the power chooses is nearly the best."""
     for profile, delta in ((GaussianProfile(0.85), 1e-4), (PureProfile(1.25), 0.0)):
         settings = {"epsilon": 1.0, "delta": delta, "confidence": 0.95}
         rates = np.concatenate([np.geomspace(1e-4, 0.5, 60), 1 - np.geomspace(1e-4, 0.5, 60)])
-        best = max(bounds.power(profile, 2000, fpr=float(rate), **settings) for rate in rates)
+        best = max(bounds.detection_power(profile, 2000, fpr=float(rate), **settings) for rate in rates)
         assert 0.3 < best < 0.9999
-        assert bounds.power(profile, 2000, **settings) > best - 0.05
+        assert bounds.detection_power(profile, 2000, **settings) > best - 0.05
 
 
-def test_power_of_the_truth_is_at_most_the_error() -> None:
-    assert bounds.power(PureProfile(1.0), 500, epsilon=1.0, delta=0.0, confidence=0.95) <= 0.05
-    assert bounds.power(PureProfile(1.0), 500, epsilon=0.0, delta=0.0, confidence=0.95) > 0.99
+def test_power_of_truth() -> None:
+    """The power against a true claim is at most the error."""
+    assert bounds.detection_power(PureProfile(1.0), 500, epsilon=1.0, delta=0.0, confidence=0.95) <= 0.05
+    assert bounds.detection_power(PureProfile(1.0), 500, epsilon=0.0, delta=0.0, confidence=0.95) > 0.99
 
 
 @pytest.mark.parametrize(("n", "delta", "claimed"), [(150, 0.0, 0.5), (200, 0.01, 2.0)])
-def test_detectable_has_the_power_asked_for(n: int, delta: float, claimed: float) -> None:
+def test_detectable_power(n: int, delta: float, claimed: float) -> None:
+    """The detectable epsilon has the given power."""
     k = np.arange(n + 1)
     found = bounds.epsilon_lower(k[:, None], n, k[None, :], n, delta, 0.95) > claimed
 
@@ -310,12 +331,13 @@ def test_detectable_has_the_power_asked_for(n: int, delta: float, claimed: float
     assert bounds.detectable(2 * n, delta, 0.95, epsilon=claimed) < least
 
 
-def test_detectable_for_a_gaussian_mechanism_is_what_power_says() -> None:
+def test_detectable_gaussian() -> None:
+    """The detectable epsilon of Gaussian noise agrees with the power."""
     least = bounds.detectable(5000, 1e-3, 0.95, epsilon=1.0, law="gaussian")
     assert least > bounds.detectable(5000, 1e-3, 0.95, epsilon=1.0)
     for true, enough in ((least * 1.02, True), (least * 0.98, False)):
         mu = next(m for m in np.arange(0.01, 5, 1e-3) if GaussianProfile(float(m)).epsilon_at(1e-3) >= true)
-        power = bounds.power(GaussianProfile(float(mu)), 5000, epsilon=1.0, delta=1e-3, confidence=0.95)
+        power = bounds.detection_power(GaussianProfile(float(mu)), 5000, epsilon=1.0, delta=1e-3, confidence=0.95)
         assert (power >= 0.9) == enough
 
 
@@ -355,9 +377,9 @@ def test_releases_needed_is_the_least() -> None:
         (lambda: bounds.tradeoff([1.0, 5.0], [2.0], points=1), "'points'"),
         (lambda: bounds.one_run_epsilon(5, 6, 0.0, 0.95, 10), "'correct'"),
         (lambda: bounds.one_run_epsilon(11, 6, 0.0, 0.95, 10), "'correct'"),
-        (lambda: bounds.power("gaussian", 5, epsilon=1, delta=0, confidence=0.9), "'profile'"),
-        (lambda: bounds.power(PureProfile(1.0), 5, epsilon=-1, delta=0, confidence=0.9), "'epsilon'"),
-        (lambda: bounds.power(PureProfile(1.0), 0, epsilon=1, delta=0, confidence=0.9), "'releases'"),
+        (lambda: bounds.detection_power("gaussian", 5, epsilon=1, delta=0, confidence=0.9), "'profile'"),
+        (lambda: bounds.detection_power(PureProfile(1.0), 5, epsilon=-1, delta=0, confidence=0.9), "'epsilon'"),
+        (lambda: bounds.detection_power(PureProfile(1.0), 0, epsilon=1, delta=0, confidence=0.9), "'releases'"),
         (lambda: bounds.detectable(10, 0.0, 0.95, epsilon=1.0, law="gaussian"), "'delta'"),
         (lambda: bounds.detectable(10, 0.0, 0.95, epsilon=1.0, law="cauchy"), "'law'"),
         (lambda: bounds.releases_needed(1.0, 0.0, 0.95, 0.0), "'factor'"),

@@ -18,10 +18,10 @@ from support import STRICT
 
 import scoreshield as ss
 from scoreshield.audit import statistics
-from scoreshield.audit.claim import Claim
+from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit, audit_outputs
-from scoreshield.audit.neighbours import Pair, drift_pair, from_canaries, replaced, worst_pairs
-from scoreshield.audit.outputs import Source, numbers
+from scoreshield.audit.neighbours import Pair, drift_pair, from_canaries, replace_record, worst_pairs
+from scoreshield.audit.outputs import Source, flatten_output
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import LaplaceNoise
 from scoreshield.privacy.profiles import GaussianProfile
@@ -46,7 +46,7 @@ def scaled(rows: np.ndarray, rng: np.random.Generator, repeats: int, b: float = 
 
 
 @pytest.mark.parametrize("statistic", ["auto", "linear", "table", "membership"])
-def test_randomised_response_is_bounded_from_below_and_closely(statistic: str) -> None:
+def test_bound_of_randomised_response(statistic: str) -> None:
     """The bound exceeds 1.5 with probability at most 1e-6, and lies within 0.15 of it at this number."""
     result = audit(
         partial(told_bit, epsilon=1.5),
@@ -60,7 +60,8 @@ def test_randomised_response_is_bounded_from_below_and_closely(statistic: str) -
     assert not result.broken
 
 
-def test_a_claim_that_is_too_small_is_broken() -> None:
+def test_small_claim_is_broken() -> None:
+    """A claim that is too small is broken."""
     result = audit(partial(told_bit, epsilon=1.5), Claim(1.3), neighbours=PAIR, releases=40_000, confidence=1 - 1e-6)
     assert result.broken
     assert result.epsilon_lower > 1.3
@@ -74,7 +75,9 @@ def test_identical_collections_give_zero() -> None:
         assert not result.broken
 
 
-def test_outputs_without_any_difference_give_zero() -> None:
+def test_no_difference_gives_zero() -> None:
+    """Outputs without any difference give a bound of zero."""
+
     def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         del rows
         return np.array([1.0, float(rng.integers(2))])
@@ -83,7 +86,7 @@ def test_outputs_without_any_difference_give_zero() -> None:
     assert result.epsilon_lower == 0
 
 
-def test_false_alarms_are_as_rare_as_the_confidence_says() -> None:
+def test_false_alarm_rate() -> None:
     """120 honest audits at 60 % confidence: of at most 48 expected alarms, 77 have a probability below 1e-7.
 
     A test that is counted on the outputs it was learnt on raises many more.
@@ -110,10 +113,10 @@ def test_our_scores_are_audited_in_bulk(mechanism: str, delta: float, seed: int 
     assert result.epsilon_lower > (0.85 if delta == 0 else 0.1)
 
 
-def test_a_ratio_that_is_one_number_is_one_number() -> None:
+def test_likelihood_ratio_is_constant() -> None:
     """Beyond both centres; scattered by rounding errors, a threshold would part it, and most of the bound with it."""
     x = np.random.default_rng(0).laplace(1.0, 2.0, (2_000, 1))
-    ratio = statistics.likelihood(x, x - 2, statistics.Setting(LaplaceNoise.calibrate(1.0, 2.0), 1))
+    ratio = statistics.fit_likelihood(x, x - 2, statistics.OutputFacts(LaplaceNoise.calibrate(1.0, 2.0), 1))
     assert ratio is not None
     top = ratio(x[x[:, 0] > 1.5])
     assert len(top) > 500
@@ -122,7 +125,7 @@ def test_a_ratio_that_is_one_number_is_one_number() -> None:
 
 @pytest.mark.parametrize("drifting", ["counter", "counter modulo 100", "offset", "noise"])
 @pytest.mark.parametrize("watched", [False, True])
-def test_a_release_that_changes_while_it_is_audited_does_not_leak(drifting: str, watched: bool) -> None:
+def test_release_that_changes(drifting: str, watched: bool) -> None:
     """The same collection twice: whatever depends on the number of the call must not tell its two sides apart."""
     calls = 0
 
@@ -163,28 +166,29 @@ def test_a_million_releases_take_seconds() -> None:
     assert time.process_time() - start < 20
 
 
-def test_bulk_and_single_releases_have_one_law() -> None:
+def test_bulk_and_single_law() -> None:
     """Kolmogorov-Smirnov on every entry, 20 comparisons at 1e-8 each."""
     for release in (
         partial(ss.release_scores, query=Q, epsilon=2.0, mechanism="staircase"),
         partial(ss.release_index, epsilon=4.0),
         partial(ss.release_matches, query=Q, threshold=0.5, epsilon=1.0),
     ):
-        assert Source(release, seed=1, timeout=None).in_bulk
+        assert Source(release, seed=1, timeout=None).is_bulk
 
         def single(rows: np.ndarray, rng: Any, inner: Callable[..., Any] = release) -> Any:
             return inner(rows, rng=rng)
 
         bulk = Source(release, seed=1, timeout=None).draw(PAIR.first, 3_000)
         alone = Source(single, seed=2, timeout=None)
-        assert not alone.in_bulk
+        assert not alone.is_bulk
         one_by_one = alone.draw(PAIR.first, 1_000)
         assert bulk.shape[1] == one_by_one.shape[1]
         for column in range(bulk.shape[1]):
             assert ks_2samp(bulk[:, column], one_by_one[:, column]).pvalue > 1e-8
 
 
-def test_other_releases_are_not_repeated_inside() -> None:
+def test_releases_drawn_singly() -> None:
+    """Releases whose records share noise are not drawn in bulk."""
     labels = ss.Identity([0, 0, 1])
     for release in (
         partial(ss.release_scores, query=np.eye(D)[:2], epsilon=1.0, delta=1e-6),
@@ -193,10 +197,11 @@ def test_other_releases_are_not_repeated_inside() -> None:
         partial(ss.release_matches, query=Q, threshold=0.5, epsilon=1.0, refine=0.5),
         partial(ss.release_top_k, query=Q, k=1, epsilon=1.0),
     ):
-        assert not Source(release, seed=1, timeout=None).in_bulk
+        assert not Source(release, seed=1, timeout=None).is_bulk
 
 
-def test_the_same_seed_gives_the_same_result() -> None:
+def test_same_seed() -> None:
+    """The same seed gives the same result."""
     results = [audit(scaled, Claim(1.0), neighbours=PAIR, releases=2_000, seed=4).to_dict() for _ in range(2)]
     for result in results:
         result.pop("seconds")
@@ -204,26 +209,33 @@ def test_the_same_seed_gives_the_same_result() -> None:
 
 
 def test_a_result_holds_what_a_report_needs() -> None:
-    seen: list[tuple[int, int, float]] = []
+    calls: list[tuple[int, int, float]] = []
     result = audit(
-        scaled, Claim(1.0), neighbours=PAIR, releases=4_000, progress=lambda *said: seen.append(said), name="mine"
+        scaled,
+        Claim(1.0),
+        neighbours=PAIR,
+        releases=4_000,
+        progress=lambda *said: calls.append(said),
+        name="mine",
     )
     assert (result.name, result.releases, result.neighbours) == ("mine", 4_000, PAIR.description)
     assert result.counts_in.sum() == result.counts_out.sum() == 2_000
     assert result.trajectory[-1] == (4_000, result.epsilon_lower)
     assert result.trajectory[0][0] > 2_000
     assert result.auc[1] < result.auc[0] < result.auc[2]
-    assert seen[-1][:2] == (4_000, 4_000)
-    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
-    assert seen[-1][2] > 0
+    assert calls[-1][:2] == (4_000, 4_000)
+    assert [done for done, _, _ in calls] == sorted(done for done, _, _ in calls)
+    assert calls[-1][2] > 0
 
 
-def test_of_several_pairs_the_most_telling_is_audited() -> None:
+def test_best_pair_is_audited() -> None:
+    """Of several pairs, the one whose outputs differ most is audited."""
     result = audit(scaled, Claim(1.0), neighbours=[NULL, PAIR, NULL], releases=4_000)
     assert result.neighbours == PAIR.description
 
 
-def test_without_neighbours_the_worst_cases_are_tried() -> None:
+def test_worst_cases_are_tried() -> None:
+    """Without neighbours the worst cases are tried."""
     query = np.array([1.0, 2.0, -1.0])
     release = partial(ss.release_scores, query=query, epsilon=2.0, mechanism="laplace")
     result = audit(release, Claim(2.0), releases=10_000, shape=(4, 9))  # the length is the query's
@@ -231,7 +243,9 @@ def test_without_neighbours_the_worst_cases_are_tried() -> None:
     assert "equal to the query" in result.neighbours
 
 
-def test_without_neighbours_or_query_it_climbs() -> None:
+def test_climbs_without_query() -> None:
+    """Without neighbours and query the pair is searched by climbing."""
+
     def release(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
         return rows @ np.array([0.6, 0.0, 0.8]) + rng.laplace(0, 0.5, (repeats, len(rows)))
 
@@ -240,7 +254,7 @@ def test_without_neighbours_or_query_it_climbs() -> None:
     assert result.broken
 
 
-def test_a_claim_about_other_neighbours_is_not_audited_with_made_up_ones() -> None:
+def test_other_neighbours_must_be_given() -> None:
     """All records equal, one against its opposite, is far outside a Gram radius of 1."""
     release = partial(ss.release_gram, epsilon=1.0, delta=1e-6, projection="none", adjacency=ss.GramRadius(1.0))
     claim = Claim.of(release(PAIR.first))
@@ -254,7 +268,9 @@ def test_a_claim_about_other_neighbours_is_not_audited_with_made_up_ones() -> No
         assert audit(scaled, Claim(1.0, adjacency=words), releases=300, query=Q).releases == 300
 
 
-def test_a_pair_of_long_rows_may_be_refused_but_no_other() -> None:
+def test_long_rows_may_be_rejected() -> None:
+    """A release may reject a pair of long rows, but no other."""
+
     def strict(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if np.linalg.norm(rows, axis=1).max() > 1.1:
             raise ValueError("rows must be unit vectors")
@@ -271,7 +287,8 @@ def test_canaries_are_neighbours() -> None:
     assert result.neighbours == "canary 1 in place of record 1"
 
 
-def test_outputs_drawn_before_are_judged_alike() -> None:
+def test_audit_outputs() -> None:
+    """Outputs that were drawn before give the same result."""
     source = Source(scaled, seed=0, timeout=None)
     first, second = source.draw(PAIR.first, 4_000), source.draw(PAIR.second, 4_500)
     result = audit_outputs(first, second, Claim(0.3), confidence=1 - 1e-6)
@@ -279,7 +296,7 @@ def test_outputs_drawn_before_are_judged_alike() -> None:
     assert result.releases == 4_000
 
 
-def test_a_classifier_finds_what_sums_of_entries_miss() -> None:
+def test_classifier() -> None:
     """Two fair bits whose exclusive-or is the secret, told truly nine times of ten: epsilon is ln 9 = 2.197."""
 
     def release(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
@@ -302,11 +319,13 @@ def test_sets_and_tuples_are_read() -> None:
 
     result = audit(release, Claim(1.0), neighbours=PAIR, releases=2_000, confidence=1 - 1e-6)
     assert result.broken
-    assert numbers({0, 2}, 3).tolist() == [1, 0, 1]
-    assert numbers((np.array([1.5]), {1}), 2).tolist() == [1.5, 0, 1]
+    assert flatten_output({0, 2}, 3).tolist() == [1, 0, 1]
+    assert flatten_output((np.array([1.5]), {1}), 2).tolist() == [1.5, 0, 1]
 
 
-def test_large_outputs_are_screened_for_the_entries_that_move() -> None:
+def test_entries_of_large_outputs() -> None:
+    """Of a large output the entries that move are used."""
+
     def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         out = rng.standard_normal(2_000)
         out[1_234] += 3 * float(rows[0] @ Q)
@@ -386,14 +405,15 @@ def test_bad_outputs_are_refused(first: Any, second: Any, message: str) -> None:
         audit_outputs(first, second, Claim(1.0))
 
 
-def test_a_claim_that_allows_it_may_look_constant() -> None:
+def test_constant_release_allowed() -> None:
     """At epsilon 40 randomised response hardly ever lies: that is no reason to refuse it."""
     claim = Claim(40.0, 1e-6, profile=GaussianProfile(1.0))
     result = audit(partial(told_bit, epsilon=40.0), claim, neighbours=PAIR, releases=1_000)
     assert result.auc[0] == 1.0
 
 
-def test_too_few_releases_say_how_many_are_needed() -> None:
+def test_too_few_releases() -> None:
+    """Too few releases raise an error that says how many are needed."""
     with pytest.raises(InvalidInput) as caught:
         audit(scaled, Claim(3.0), neighbours=PAIR, releases=60)
     needed = int(str(caught.value).rpartition("at least ")[2].split()[0].replace(",", ""))
@@ -408,7 +428,8 @@ def test_too_few_releases_say_how_many_are_needed() -> None:
     assert audit(bare, Claim(3.0), neighbours=PAIR, releases=needed).broken
 
 
-def test_replaced_is_what_a_reader_would_write() -> None:
-    pair = replaced(np.eye(3), 2, [1, 0, 0], [0, 1, 0], "by hand")
+def test_replace_record() -> None:
+    """A pair has the two records at the position, and the same rows elsewhere."""
+    pair = replace_record(np.eye(3), 2, [1, 0, 0], [0, 1, 0], "by hand")
     assert pair.first[2].tolist() == [1, 0, 0]
     assert pair.second[2].tolist() == [0, 1, 0]

@@ -30,16 +30,17 @@ class Target:
         return self.outputs.pop(0) if self.outputs else np.array([float(self.calls), float(embeddings[0, 1])])
 
 
-def test_what_was_released_before_comes_first_collection_by_collection(tmp_path: Path) -> None:
+def test_replay_by_collection(tmp_path: Path) -> None:
+    """Earlier releases of a collection come first, in their order."""
     target = Target()
-    with journal.opened(tmp_path / "a", ASKED, lambda: 7) as (kept, releases):
-        release = kept.recording(target)
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 7) as (kept, releases):
+        release = kept.record(target)
         before = [release(rows).tolist() for rows in (ONE, ONE, OTHER, ONE)]
     assert releases == 7
     assert before == [[1, 0], [2, 0], [3, 1], [4, 0]]
-    with journal.opened(tmp_path / "a", ASKED, lambda: 99) as (kept, releases):
-        release = kept.recording(target)
-        assert kept.known == 4
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 99) as (kept, releases):
+        release = kept.record(target)
+        assert kept.releases_before == 4
         again = [release(rows).tolist() for rows in (OTHER, ONE, ONE, ONE, ONE, OTHER)]
     assert releases == 7  # the plan is made once
     assert again == [[3, 1], [1, 0], [2, 0], [4, 0], [5, 0], [6, 1]]
@@ -67,11 +68,12 @@ def test_what_was_released_before_comes_first_collection_by_collection(tmp_path:
     ],
     ids=lambda output: f"{np.shape(output)} {getattr(output, 'dtype', output)}",
 )
-def test_arrays_numbers_and_sets_come_back_bit_for_bit(tmp_path: Path, output: Any) -> None:
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        kept.recording(Target(output))(ONE)
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        back = kept.recording(Target())(ONE)
+def test_outputs_restored_exactly(tmp_path: Path, output: Any) -> None:
+    """Arrays, numbers and sets are restored bit for bit."""
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        kept.record(Target(output))(ONE)
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        back = kept.record(Target())(ONE)
     if isinstance(output, set | frozenset):
         assert back == output
     else:
@@ -80,64 +82,69 @@ def test_arrays_numbers_and_sets_come_back_bit_for_bit(tmp_path: Path, output: A
 
 
 @pytest.mark.parametrize("bad", [np.array([1.0, np.nan]), np.array([np.inf, 0.0]), np.ones(3), 1.0], ids=str)
-def test_an_output_that_no_audit_can_use_is_handed_on_and_not_kept(tmp_path: Path, bad: Any) -> None:
+def test_unusable_output_not_written(tmp_path: Path, bad: Any) -> None:
+    """An output that no audit can use is returned and not written."""
     target = Target(np.array([1.0, 2.0]), bad)
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        release = kept.recording(target)
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        release = kept.record(target)
         release(ONE)
         assert release(ONE) is bad
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        assert kept.known == 1
-        assert kept.recording(Target(bad, bad))(OTHER) is bad  # the width is known from before
-        assert kept.added == 0
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        assert kept.releases_before == 1
+        assert kept.record(Target(bad, bad))(OTHER) is bad  # the width is known from before
+        assert kept.releases_added == 0
     assert (tmp_path / "a" / journal.RELEASES).read_bytes().count(b"\n") == 1
 
 
-def test_a_large_output_takes_half_the_space_of_its_digits_and_a_symmetric_one_a_quarter(tmp_path: Path) -> None:
+def test_packed_size(tmp_path: Path) -> None:
+    """A large output takes half the space of its digits, and a symmetric one a quarter."""
     noise = np.random.default_rng(1).laplace(size=(100, 100))
     sizes = []
     for name, output in (("a", noise), ("b", noise + noise.T)):
-        with journal.opened(tmp_path / name, ASKED, lambda: 1) as (kept, _):
-            kept.recording(Target(output))(ONE)
+        with journal.open_journal(tmp_path / name, ASKED, lambda: 1) as (kept, _):
+            kept.record(Target(output))(ONE)
         sizes.append((tmp_path / name / journal.RELEASES).stat().st_size / len(json.dumps(output.tolist())))
     assert sizes[0] < 0.51
     assert sizes[1] < 0.27
 
 
-def test_a_release_comes_back_as_its_numbers_after_one_fresh_call_that_shows_the_guarantee(tmp_path: Path) -> None:
+def test_replay_of_release(tmp_path: Path) -> None:
+    """A ScoreShield release is restored as its numbers, after one fresh call that shows the guarantee."""
     made = [ss.release_scores(ONE, np.ones(4), epsilon=1.0, mechanism="laplace") for _ in range(5)]
     target = Target(*made)
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        release = kept.recording(target)
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        release = kept.record(target)
         assert [release(ONE) is one for one in made[:3]] == [True] * 3
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        release = kept.recording(target)
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        release = kept.record(target)
         assert release(ONE) is made[3]
         assert np.array_equal(release(ONE), made[1].noisy)
         assert np.array_equal(release(ONE), made[2].noisy)
         assert release(ONE) is made[4]
 
 
-def test_a_line_that_a_kill_cut_short_is_taken_off(tmp_path: Path) -> None:
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        release = kept.recording(Target())
+def test_short_line_removed(tmp_path: Path) -> None:
+    """A line that a kill cut short is removed."""
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        release = kept.record(Target())
         release(ONE), release(ONE)
     path = tmp_path / "a" / journal.RELEASES
     path.write_bytes(path.read_bytes()[:-5])
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        assert kept.known == 1
-        kept.recording(Target())(OTHER)
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        assert kept.releases_before == 1
+        kept.record(Target())(OTHER)
     assert [json.loads(line)["array"] for line in path.read_text().splitlines()] == [[1, 0], [1, 1]]
 
 
-def test_other_settings_are_refused_by_name_and_nothing_is_touched(tmp_path: Path) -> None:
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
-        kept.recording(Target())(ONE)
+def test_other_settings(tmp_path: Path) -> None:
+    """Other settings raise an error that names the setting, and nothing is changed."""
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1) as (kept, _):
+        kept.record(Target())(ONE)
     before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     words = "was begun with other settings (epsilon); name another folder"
     with (
         pytest.raises(InvalidInput, match=re.escape(words)),
-        journal.opened(tmp_path / "a", ASKED | {"epsilon": 2.0}, lambda: 1),
+        journal.open_journal(tmp_path / "a", ASKED | {"epsilon": 2.0}, lambda: 1),
     ):
         pass
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
@@ -159,98 +166,113 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(tmp_path: Pat
         (journal.SETTINGS, b"[]", "was begun with other settings"),
     ],
 )
-def test_damaged_files_are_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
-    with journal.opened(tmp_path, ASKED, lambda: 1) as (kept, _):
-        kept.recording(Target())(ONE)
+def test_damaged_files(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    """Damaged files raise an error in one sentence."""
+    with journal.open_journal(tmp_path, ASKED, lambda: 1) as (kept, _):
+        kept.record(Target())(ONE)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidInput, match=words), journal.opened(tmp_path, ASKED, lambda: 1):
+    with pytest.raises(InvalidInput, match=words), journal.open_journal(tmp_path, ASKED, lambda: 1):
         pass
     assert (tmp_path / name).read_bytes() == content
 
 
-def test_a_folder_of_other_files_and_a_second_audit_are_refused(tmp_path: Path) -> None:
+def test_foreign_folder_and_second_audit(tmp_path: Path) -> None:
+    """A folder of other files, and a second audit, raise an error."""
     (tmp_path / "thesis.tex").write_text("mine")
     with (
         pytest.raises(InvalidInput, match="holds other files and no audit"),
-        journal.opened(tmp_path, ASKED, lambda: 1),
+        journal.open_journal(tmp_path, ASKED, lambda: 1),
     ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with (
-        journal.opened(tmp_path / "a", ASKED, lambda: 1),
+        journal.open_journal(tmp_path / "a", ASKED, lambda: 1),
         pytest.raises(InvalidInput, match="Another run is writing into"),
-        journal.opened(tmp_path / "a", ASKED, lambda: 1),
+        journal.open_journal(tmp_path / "a", ASKED, lambda: 1),
     ):
         pass
-    with pytest.raises(FileError, match="Cannot use the folder"), journal.opened(tmp_path / "thesis.tex", ASKED, int):
+    with (
+        pytest.raises(FileError, match="Cannot use the folder"),
+        journal.open_journal(tmp_path / "thesis.tex", ASKED, int),
+    ):
         pass
 
 
-def test_a_finished_audit_is_refused_unless_it_is_to_begin_afresh(tmp_path: Path) -> None:
+def test_finished_audit(tmp_path: Path) -> None:
+    """A finished audit raises an error, unless it is to start again."""
     from scoreshield.report import audit_page
 
     assert journal.REPORTS == (audit_page.PAGE, audit_page.DATA)
     folder, target = tmp_path / "a", Target()
-    with journal.opened(folder, ASKED, lambda: 7) as (kept, _):
-        kept.recording(target)(ONE)
+    with journal.open_journal(folder, ASKED, lambda: 7) as (kept, _):
+        kept.record(target)(ONE)
         (folder / "report.json").write_text("{}")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(InvalidInput, match="is finished and answers for the day"), journal.opened(folder, ASKED, int):
+    with (
+        pytest.raises(InvalidInput, match="is finished and answers for the day"),
+        journal.open_journal(folder, ASKED, int),
+    ):
         pass
-    with pytest.raises(InvalidInput, match="later"), journal.opened(folder, ASKED, lambda: 8, again=True):
+    with pytest.raises(InvalidInput, match="later"), journal.open_journal(folder, ASKED, lambda: 8, again=True):
         raise InvalidInput("later")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before  # nothing new, so nothing is lost
     other = ASKED | {"epsilon": 2.0}
-    with journal.opened(folder, other, lambda: 9, again=True) as (kept, releases):
+    with journal.open_journal(folder, other, lambda: 9, again=True) as (kept, releases):
         assert releases == 9
-        assert kept.recording(target)(ONE).tolist() == [2, 0]
+        assert kept.record(target)(ONE).tolist() == [2, 0]
     assert {path.name for path in folder.iterdir()} == {journal.SETTINGS, journal.RELEASES, journal.LOCK}
-    with journal.opened(folder, other, lambda: 1) as (kept, _):  # it was not finished, so it goes on
-        assert kept.known == 1
+    with journal.open_journal(folder, other, lambda: 1) as (kept, _):  # it was not finished, so it goes on
+        assert kept.releases_before == 1
     with (
-        journal.opened(folder, other, lambda: 1),
+        journal.open_journal(folder, other, lambda: 1),
         pytest.raises(InvalidInput, match="Another run is writing into"),
-        journal.opened(folder, other, lambda: 1, again=True),
+        journal.open_journal(folder, other, lambda: 1, again=True),
     ):
         pass
     assert (folder / journal.RELEASES).read_bytes().count(b"\n") == 1
 
 
-def test_a_secret_setting_is_compared_and_not_written_down(tmp_path: Path) -> None:
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1, secret="http://x/?key=s3cr3t") as (kept, _):
-        kept.recording(Target())(ONE)
-    with journal.opened(tmp_path / "b", ASKED, lambda: 1, secret="http://x/?key=s3cr3t") as (kept, _):
-        kept.recording(Target())(ONE)
+def test_secret_setting(tmp_path: Path) -> None:
+    """A secret setting is compared, and not written down."""
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1, secret="http://x/?key=s3cr3t") as (kept, _):
+        kept.record(Target())(ONE)
+    with journal.open_journal(tmp_path / "b", ASKED, lambda: 1, secret="http://x/?key=s3cr3t") as (kept, _):
+        kept.record(Target())(ONE)
     written = [(tmp_path / name / journal.SETTINGS).read_text() for name in "ab"]
     assert "s3cr3t" not in written[0]
     digests = [json.loads(text)["address"] for text in written]
     assert digests[0] != digests[1]  # each has a salt of its own
-    with journal.opened(tmp_path / "a", ASKED, lambda: 1, secret="http://x/?key=s3cr3t") as (kept, _):
-        assert kept.known == 1
+    with journal.open_journal(tmp_path / "a", ASKED, lambda: 1, secret="http://x/?key=s3cr3t") as (kept, _):
+        assert kept.releases_before == 1
     for other in ("http://x/?key=other", None):
         with (
             pytest.raises(InvalidInput, match=re.escape("other settings (what follows the address)")) as caught,
-            journal.opened(tmp_path / "a", ASKED, lambda: 1, secret=other),
+            journal.open_journal(tmp_path / "a", ASKED, lambda: 1, secret=other),
         ):
             pass
         assert "key" not in str(caught.value)
 
 
-def test_an_audit_that_is_refused_before_its_first_release_leaves_no_trace(tmp_path: Path) -> None:
+def test_no_trace_before_first_release(tmp_path: Path) -> None:
+    """An audit that fails before its first release leaves no trace."""
+
     def refuse() -> int:
         raise InvalidInput("too few")
 
-    with pytest.raises(InvalidInput, match="too few"), journal.opened(tmp_path / "a" / "b", ASKED, refuse):
+    with pytest.raises(InvalidInput, match="too few"), journal.open_journal(tmp_path / "a" / "b", ASKED, refuse):
         pass
     assert not (tmp_path / "a" / "b").exists()
-    with pytest.raises(InvalidInput, match="later"), journal.opened(tmp_path / "b", ASKED, lambda: 1):
+    with pytest.raises(InvalidInput, match="later"), journal.open_journal(tmp_path / "b", ASKED, lambda: 1):
         raise InvalidInput("later")
     assert not (tmp_path / "b").exists()
-    with pytest.raises(InvalidInput, match="later"), journal.opened(tmp_path / "c", ASKED, lambda: 1) as (kept, _):
+    with (
+        pytest.raises(InvalidInput, match="later"),
+        journal.open_journal(tmp_path / "c", ASKED, lambda: 1) as (kept, _),
+    ):
         _release_once_and_refuse(kept)
     assert (tmp_path / "c" / journal.RELEASES).read_bytes().count(b"\n") == 1
 
 
 def _release_once_and_refuse(kept: journal.Journal) -> None:
-    kept.recording(Target())(ONE)
+    kept.record(Target())(ONE)
     raise InvalidInput("later")

@@ -11,12 +11,12 @@ import scoreshield as ss
 from scoreshield.audit.neighbours import (
     KINDS,
     Pair,
+    choose_places,
     climb,
     drift_pair,
     from_canaries,
-    places,
     random_pair,
-    replaced,
+    replace_record,
     worst_pairs,
 )
 from scoreshield.errors import InvalidInput
@@ -35,7 +35,8 @@ def test_all_worst_pairs_are_neighbours(kind: str, n: int, d: int) -> None:
         assert pair.has_unit_rows == ("too long" not in pair.description)
 
 
-def test_scores_move_by_the_whole_sensitivity() -> None:
+def test_scores_move() -> None:
+    """Scores move by the whole sensitivity."""
     query = np.array([3.0, 4.0, 0.0])
     pair = worst_pairs(4, 3, "scores", query)[0]
     moved = (unit(pair.first) - unit(pair.second)) @ (query / 5)
@@ -44,7 +45,8 @@ def test_scores_move_by_the_whole_sensitivity() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 5])
-def test_rows_and_matrices_move_by_the_whole_sensitivity(n: int) -> None:
+def test_rows_and_matrices_move(n: int) -> None:
+    """Rows and matrices move by the whole sensitivity."""
     row, gram = worst_pairs(n, 3, "row")[0], worst_pairs(n, 3, "gram")[0]
     rows = [side @ side[0] for side in (row.first, row.second)]
     assert np.linalg.norm(rows[0] - rows[1]) == pytest.approx(ss.Replacement().sensitivity("row", n).l2)
@@ -57,7 +59,8 @@ def test_vectors_move_by_two() -> None:
     assert np.linalg.norm(pair.first - pair.second) == pytest.approx(2)
 
 
-def test_a_score_of_one_against_zero_is_among_the_pairs() -> None:
+def test_score_one_against_zero() -> None:
+    """A score of 1 against a score of 0 is among the pairs."""
     scores = [
         (float(p.first[0] @ np.eye(3)[0]), float(p.second[0] @ np.eye(3)[0])) for p in worst_pairs(4, 3, "scores")
     ]
@@ -75,15 +78,17 @@ def test_the_record_may_stand_anywhere(kind: str) -> None:
     assert "record 2 of 5" in random_pair(5, 3, 0, index=2).description
 
 
-def test_places_are_everywhere_among_few_and_spread_among_many() -> None:
-    assert places(5, 0) == [0, 1, 2, 3, 4]
-    many = places(1_000, 0)
+def test_choose_places() -> None:
+    """All positions of a few records are tried, and some of many."""
+    assert choose_places(5, 0) == [0, 1, 2, 3, 4]
+    many = choose_places(1_000, 0)
     assert {0, 500, 999} <= set(many)
     assert 6 <= len(many) == len(set(many)) <= 8
-    assert many != places(1_000, 1)
+    assert many != choose_places(1_000, 1)
 
 
-def test_a_batch_is_attacked_along_all_of_its_queries() -> None:
+def test_batch_pairs() -> None:
+    """A batch is attacked along all of its queries."""
     queries = np.array([[1.0, 0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0, 0.0]])
     q = unit(queries)
     pairs = worst_pairs(3, 5, "scores", queries, index=1)
@@ -110,7 +115,8 @@ def test_a_batch_is_attacked_along_all_of_its_queries() -> None:
 
 
 @pytest.mark.parametrize(("n", "radius"), [(2, 0.5), (4, 1.0), (6, 2 * math.sqrt(10))])
-def test_a_drift_moves_the_gram_matrix_by_the_radius(n: int, radius: float) -> None:
+def test_drift_pair(n: int, radius: float) -> None:
+    """A drift moves the Gram matrix by the radius."""
     pair = drift_pair(n, 3, radius)
     assert pair.has_unit_rows
     rows = [side.astype(np.float64) for side in (pair.first, pair.second)]
@@ -133,12 +139,12 @@ def test_canaries_take_slots_in_turn() -> None:
 
 def test_a_pair_is_frozen_and_its_own() -> None:
     rows = np.eye(3)
-    pair = replaced(rows, 1, rows[0], rows[2], "x")
+    pair = replace_record(rows, 1, rows[0], rows[2], "x")
     rows[0] = 9.0
     assert pair.first[0, 0] == 1.0
     with pytest.raises(ValueError, match="read-only"):
         pair.first[0] = 0.0
-    assert np.array_equal(pair.swapped().first, pair.second)
+    assert np.array_equal(pair.swap().first, pair.second)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,7 @@ def test_a_pair_is_frozen_and_its_own() -> None:
     [
         (lambda: Pair(np.eye(2), np.eye(3), 0, ""), "first collection's shape"),
         (lambda: Pair(np.eye(2), -np.eye(2), 0, ""), "neighbours differ in one record"),
-        (lambda: replaced(np.eye(2), 0, [0.0, 1.0], [0.0, math.nan], ""), "finite numbers"),
+        (lambda: replace_record(np.eye(2), 0, [0.0, 1.0], [0.0, math.nan], ""), "finite numbers"),
         (lambda: Pair(np.eye(2), np.eye(2), 2, ""), "position below 2"),
         (lambda: Pair(np.eye(2), np.eye(2), 0.5, ""), "whole number"),  # type: ignore[arg-type]
         (lambda: Pair(np.ones(3), np.ones(3), 0, ""), "finite numbers"),
@@ -170,7 +176,7 @@ def test_bad_input_is_one_sentence(make: object, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_climbing_finds_a_pair_that_leaks_more() -> None:
+def test_climb_finds_leak() -> None:
     """The release leaks along one direction only; a random start in eight dimensions misses most of it."""
     secret = np.eye(8)[3]
 
@@ -185,7 +191,7 @@ def test_climbing_finds_a_pair_that_leaks_more() -> None:
     assert found.has_unit_rows
 
 
-def test_climbing_finds_the_record_that_leaks() -> None:
+def test_climb_finds_record() -> None:
     """Only the last of five records is released without much noise."""
 
     def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -37,7 +37,8 @@ def told(query: np.ndarray, keep: float, seed: int) -> Any:
     return release
 
 
-def test_a_release_that_tells_all_is_bounded_by_the_binomial_tail(rows, canaries, query) -> None:
+def test_release_without_noise(rows, canaries, query) -> None:
+    """A release that reveals everything is bounded by the binomial tail."""
     found = audit_one_run(told(query, 1.0, 0), rows, canaries, Claim(1.0), query=query[:D], guesses=200)
     assert found.broken
     assert found.epsilon_lower == pytest.approx(math.log(0.05 ** (1 / 200) / (1 - 0.05 ** (1 / 200))), rel=1e-9)
@@ -47,7 +48,7 @@ def test_a_release_that_tells_all_is_bounded_by_the_binomial_tail(rows, canaries
     assert 150 < found.counts_in.sum() < 250  # fair coins: outside has a chance below 1e-6
 
 
-def test_the_right_guesses_are_counted_as_they_are(rows, canaries) -> None:
+def test_right_guesses(rows, canaries) -> None:
     """The collection itself is the output, so the coins can be read off and the count be made by hand."""
     seen: list[np.ndarray] = []
 
@@ -65,7 +66,8 @@ def test_the_right_guesses_are_counted_as_they_are(rows, canaries) -> None:
     assert len(seen) == 1  # one run
 
 
-def test_several_numbers_of_guesses_share_the_confidence(rows, canaries, query) -> None:
+def test_several_guess_counts(rows, canaries, query) -> None:
+    """Several numbers of guesses share the confidence."""
     release = told(query, 1.0, 0)
     alone = audit_one_run(release, rows, canaries, Claim(1.0), query=query[:D], guesses=320)
     shared = audit_one_run(release, rows, canaries, Claim(1.0), query=query[:D])
@@ -82,7 +84,7 @@ def test_a_claimed_delta_lowers_the_bound(rows, canaries, query) -> None:
     assert found.detectable == one_run_detectable(200, 1.0, 1e-4, 0.95, M)
 
 
-def test_clean_scores_separate_any_canary_from_any_alternative(rows, rng: np.random.Generator, query) -> None:
+def test_clean_scores_separate(rows, rng: np.random.Generator, query) -> None:
     """Only a score measured from half way between the two expected values has one sign for heads, one for tails."""
     canaries, others = rng.standard_normal((M, D)), rng.standard_normal((M, D))
     found = audit_one_run(
@@ -114,7 +116,7 @@ def test_null_releases_give_zero(rows, canaries, query) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_release_with_the_same_seed_does_not_share_the_coins(rows, canaries, query, seed: int) -> None:
+def test_coins_have_own_stream(rows, canaries, query, seed: int) -> None:
     """A predictable generator with the audit's own seed, which ignores its input, must not look like a leak."""
 
     def release(_: np.ndarray) -> np.ndarray:
@@ -127,7 +129,7 @@ def test_a_release_with_the_same_seed_does_not_share_the_coins(rows, canaries, q
         assert found.epsilon_lower == 0
 
 
-def test_randomised_response_stays_below_its_epsilon_and_is_found(rows, canaries, query) -> None:
+def test_randomised_response(rows, canaries, query) -> None:
     """Each bound is above 2 with probability at most 1e-4; together at most one in a thousand."""
     found = [
         audit_one_run(
@@ -140,7 +142,8 @@ def test_randomised_response_stays_below_its_epsilon_and_is_found(rows, canaries
     assert all(f.broken for f in found)
 
 
-def test_detectable_is_what_the_binomials_say() -> None:
+def test_detectable() -> None:
+    """The detectable epsilon follows from the binomial laws."""
     m, r, claimed, confidence = 600, 300, 1.0, 0.95
     least = one_run_detectable(r, claimed, 0.0, confidence, m)
     enough = next(v for v in range(r + 1) if bounds.one_run_epsilon(r, v, 0.0, confidence, m) > claimed)
@@ -164,7 +167,7 @@ def releases(query: np.ndarray) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["scores", "batch", "row", "gram", "index", "reduced index"])
-def test_defaults_see_the_canaries_in_our_own_releases(kind: str, rows, rng: np.random.Generator, query) -> None:
+def test_default_guesses(kind: str, rows, rng: np.random.Generator, query) -> None:
     """At a budget that hides nothing a default that looks at the wrong place, or the wrong way round, would fail."""
     canaries = rng.standard_normal((M, D))
     slots = rng.permutation(N - 1)[:M]
@@ -179,7 +182,7 @@ def test_defaults_see_the_canaries_in_our_own_releases(kind: str, rows, rng: np.
     assert again.auc[0] > (0.99 if kind == "gram" else 0.7)
 
 
-def test_a_gram_matrix_is_read_against_the_known_records_alone(rng: np.random.Generator) -> None:
+def test_gram_uses_known_records(rng: np.random.Generator) -> None:
     """Two known records, last in the collection, and hardly any noise: any other column would mislead."""
     rows, canaries, others = (rng.standard_normal((count, D)) for count in (62, 60, 60))
     found = audit_one_run(
@@ -192,7 +195,7 @@ def test_a_gram_matrix_is_read_against_the_known_records_alone(rng: np.random.Ge
     assert found.auc[0] > 0.999
 
 
-def test_gaussian_scores_pass_at_their_own_claim(rows, canaries, query) -> None:
+def test_gaussian_scores_pass(rows, canaries, query) -> None:
     """The true epsilon is exceeded with probability at most 1e-6."""
     claim = Claim(2.0, 1e-5)
     found = audit_one_run(
@@ -209,7 +212,8 @@ def test_gaussian_scores_pass_at_their_own_claim(rows, canaries, query) -> None:
     assert "one release and 400 canaries" in found.verdict
 
 
-def test_slots_alternatives_and_the_rest_of_the_collection(rows, rng: np.random.Generator) -> None:
+def test_slots_and_alternatives(rows, rng: np.random.Generator) -> None:
+    """Canaries and alternatives take their slots, and the rest of the collection stays."""
     canaries, others, slots = rng.standard_normal((3, D)), rng.standard_normal((3, D)), [7, 2, 30]
     seen: list[np.ndarray] = []
     audit_one_run(
@@ -229,7 +233,8 @@ def test_slots_alternatives_and_the_rest_of_the_collection(rows, rng: np.random.
         assert min(np.abs(seen[0][slot] - side[place]).max() for side in unit[1:]) < 1e-12
 
 
-def test_odd_scores_and_coins_that_fall_alike_are_shown(rows, canaries) -> None:
+def test_odd_scores_and_equal_coins(rows, canaries) -> None:
+    """Odd scores and equal coins give a result."""
     for scores in (np.full(M, 2.0), np.nextafter(1.0, 2.0) - np.arange(M) % 2 * 2**-52, 1e308 * np.linspace(-1, 1, M)):
         found = audit_one_run(lambda x: x, rows, canaries, Claim(1.0), guess=lambda *_, s=scores: s)
         assert found.counts_in.sum() + found.counts_out.sum() == M
@@ -291,14 +296,15 @@ def test_bad_input_is_one_sentence(changes: dict[str, Any], message: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_canaries_that_leave_nothing_known_are_refused_where_it_matters(rows, query) -> None:
+def test_no_known_record(rows, query) -> None:
+    """Canaries in all slots raise an error where known records are needed."""
     with pytest.raises(InvalidInput, match="fewer than the records"):
         audit_one_run(releases(query)["gram"], rows[:20], rows[:20], Claim(1.0))
     with pytest.raises(InvalidInput, match="sits at the row"):
         audit_one_run(lambda x: ss.release_row(x, 3, epsilon=1, delta=1e-5, rng=0), rows, rows[:20], Claim(1.0))
 
 
-def test_a_claim_about_other_neighbours_needs_alternatives(rows, canaries, query) -> None:
+def test_other_neighbours_need_alternatives(rows, canaries, query) -> None:
     """A record and its opposite are no neighbours within a small Gram radius."""
     release = told(query, 1.0, 0)
     claim = Claim(1.0, 1e-6, ss.GramRadius(0.5))

@@ -1,6 +1,6 @@
-"""Broken mechanisms, each of which the audit must catch at its stated cost, and each of which must pass once mended.
+"""Broken mechanisms, each of which the audit must catch at its stated cost, and which must pass once they are fixed.
 
-Every audit here is at confidence 1 - 1e-7: a mended mechanism fails by chance less than once in a million times, and
+Every audit here is at confidence 1 - 1e-7: a fixed mechanism fails by chance less than once in a million times, and
 the seeds are fixed. "Cost" is releases on each side and about how long they take on one core.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.audit.claim import Claim
+from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit, audit_outputs
-from scoreshield.audit.neighbours import Pair, replaced, worst_pairs
+from scoreshield.audit.neighbours import Pair, replace_record, worst_pairs
 from scoreshield.audit.result import AuditResult
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
@@ -34,24 +34,21 @@ def run(release: Mechanism, claim: Claim, pair: Pair, releases: int, **options: 
     return audit(release, claim, neighbours=pair, releases=releases, confidence=CONFIDENCE, seed=7, **options)
 
 
-def caught_and_mended(
-    broken: Mechanism,
-    mended: Mechanism,
-    claim: Claim,
-    pair: Pair,
-    releases: int,
-    check: str | None = None,
-    **options: object,
-) -> AuditResult:
-    """The broken one is caught, by the named check where one is named; the mended one passes everything."""
-    found = run(broken, claim, pair, releases, **options)
-    assert found.broken, str(found)
-    if check is not None:
-        assert [c for c in found.checks if c.name == check and not c.passed], str(found)
-    passed = run(mended, claim, pair, releases, **options)
-    assert not passed.broken, str(passed)
-    assert "evidence, not proof" in passed.verdict
-    return found
+def audit_both(
+    broken: Mechanism, fixed: Mechanism, claim: Claim, pair: Pair, releases: int, **options: object
+) -> tuple[AuditResult, AuditResult]:
+    """Audit a broken mechanism and its fixed form."""
+    return run(broken, claim, pair, releases, **options), run(fixed, claim, pair, releases, **options)
+
+
+def is_caught(result: AuditResult, check: str | None = None) -> bool:
+    """Whether the claim is broken, and by the named check where one is named."""
+    return result.broken and (check is None or any(c.name == check and not c.passed for c in result.checks))
+
+
+def is_clean(result: AuditResult) -> bool:
+    """Whether everything passed, which is no proof."""
+    return not result.broken and "evidence, not proof" in result.verdict
 
 
 def clean(rows: np.ndarray, query: np.ndarray = Q) -> np.ndarray:
@@ -77,15 +74,12 @@ def test_sigma_ten_per_cent_low() -> None:
     def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, share: float) -> np.ndarray:
         return on_grid(clean(rows) + share * sigma * rng.standard_normal((repeats, len(rows))))
 
-    found = caught_and_mended(
-        partial(draw, share=0.9),
-        partial(draw, share=1.0),
-        gaussian_claim(1.0, 1e-6),
-        pair,
-        1_000_000,
-        "noise scale",
-        plain=True,  # the scale may be judged where outputs are nothing but clean scores and noise
+    # The scale may be checked where outputs are nothing but clean scores and noise.
+    found, passed = audit_both(
+        partial(draw, share=0.9), partial(draw, share=1.0), gaussian_claim(1.0, 1e-6), pair, 1_000_000, plain=True
     )
+    assert is_caught(found, "noise scale"), str(found)
+    assert is_clean(passed), str(passed)
     # The counts alone, without assuming Gaussian noise, catch it too.
     assert not next(c for c in found.checks if c.name == "trade-off curve").passed
     assert found.statistic in ("linear", "table")
@@ -97,9 +91,11 @@ def test_the_paper_s_calibration(epsilon: float, true: float) -> None:
     delta = 1e-4
     options = {"query": Q, "delta": delta, "epsilon": epsilon}
     broken = partial(ss.release_scores, calibration="conservative", unsafe_reproduce_paper=True, **options)
-    found = caught_and_mended(
-        broken, partial(ss.release_scores, **options), gaussian_claim(epsilon, delta), SCORES, 4_000, "noise scale"
+    found, passed = audit_both(
+        broken, partial(ss.release_scores, **options), gaussian_claim(epsilon, delta), SCORES, 4_000
     )
+    assert is_caught(found, "noise scale"), str(found)
+    assert is_clean(passed), str(passed)
     assert broken(SCORES.first).guarantee.epsilon > true
     assert "epsilon of at least" in next(c.detail for c in found.checks if c.name == "noise scale")
 
@@ -115,9 +111,11 @@ def test_noise_only_on_the_true_top_k() -> None:
         out[order[:2]] = (scores + noise)[order[:2]]
         return out
 
-    caught_and_mended(
-        partial(draw, late=False), partial(draw, late=True), gaussian_claim(1.0, 1e-6), SCORES, 2_000, "trade-off curve"
+    found, passed = audit_both(
+        partial(draw, late=False), partial(draw, late=True), gaussian_claim(1.0, 1e-6), SCORES, 2_000
     )
+    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_clean(passed), str(passed)
 
 
 def test_no_clamping() -> None:
@@ -129,10 +127,14 @@ def test_no_clamping() -> None:
         scores = np.clip(scores, -1.0, 1.0) if clamp else scores
         return on_grid(scores + sigma * rng.standard_normal((repeats, len(rows))))
 
-    broken, mended = partial(draw, clamp=False), partial(draw, clamp=True)
+    broken, fixed = partial(draw, clamp=False), partial(draw, clamp=True)
     claim = gaussian_claim(1.0, 1e-6)
-    caught_and_mended(broken, mended, claim, LONG, 20_000, "noise scale", plain=True)
-    caught_and_mended(broken, mended, claim, LONG, 20_000, "trade-off curve")
+    found, passed = audit_both(broken, fixed, claim, LONG, 20_000, plain=True)
+    assert is_caught(found, "noise scale"), str(found)
+    assert is_clean(passed), str(passed)
+    found, passed = audit_both(broken, fixed, claim, LONG, 20_000)
+    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_clean(passed), str(passed)
     # Unit rows do not show it.
     assert not run(broken, claim, SCORES, 20_000).broken
 
@@ -141,20 +143,17 @@ def test_noise_reused_between_two_queries() -> None:
     """Cost: 2,000 releases, below a second."""
     other = np.eye(D)[1]
     sigma = ss.calibrate(1.0, 1e-6, 2.0 * math.sqrt(2))
-    pair = replaced(np.tile(np.eye(D)[2], (4, 1)), 0, Q, other, "a record equal to one query against the other")
+    pair = replace_record(np.tile(np.eye(D)[2], (4, 1)), 0, Q, other, "a record equal to one query against the other")
 
     def draw(rows: np.ndarray, rng: np.random.Generator, *, shared: bool) -> np.ndarray:
         noise = sigma * rng.standard_normal((1 if shared else 2, len(rows)))
         return on_grid(np.stack([clean(rows, Q), clean(rows, other)]) + noise)
 
-    caught_and_mended(
-        partial(draw, shared=True),
-        partial(draw, shared=False),
-        gaussian_claim(1.0, 1e-6),
-        pair,
-        2_000,
-        "noise in every direction",
+    found, passed = audit_both(
+        partial(draw, shared=True), partial(draw, shared=False), gaussian_claim(1.0, 1e-6), pair, 2_000
     )
+    assert is_caught(found, "noise in every direction"), str(found)
+    assert is_clean(passed), str(passed)
 
 
 def test_a_float_sampler() -> None:
@@ -166,7 +165,9 @@ def test_a_float_sampler() -> None:
         return np.rint(noisy / step) * step if step else noisy
 
     claim = gaussian_claim(1.0, 1e-6)
-    caught_and_mended(partial(draw, step=0.0), partial(draw, step=2.0**-23), claim, ZERO, 40_000, "low bits")
+    found, passed = audit_both(partial(draw, step=0.0), partial(draw, step=2.0**-23), claim, ZERO, 40_000)
+    assert is_caught(found, "low bits"), str(found)
+    assert is_clean(passed), str(passed)
     # Ours, from the secure sampler.
     ours = partial(ss.release_scores, query=Q, epsilon=1.0, delta=1e-6)
     assert not audit(ours, claim, neighbours=ZERO, releases=40_000, confidence=CONFIDENCE, seed=None).broken
@@ -179,9 +180,11 @@ def test_a_predictable_generator() -> None:
     def draw(rows: np.ndarray, rng: np.random.Generator, *, seeds: int) -> np.ndarray:
         return on_grid(clean(rows) + sigma * np.random.default_rng(rng.integers(seeds)).standard_normal(len(rows)))
 
-    caught_and_mended(
-        partial(draw, seeds=2**12), partial(draw, seeds=2**62), gaussian_claim(1.0, 1e-6), SCORES, 2_000, "fresh noise"
+    found, passed = audit_both(
+        partial(draw, seeds=2**12), partial(draw, seeds=2**62), gaussian_claim(1.0, 1e-6), SCORES, 2_000
     )
+    assert is_caught(found, "fresh noise"), str(found)
+    assert is_clean(passed), str(passed)
 
 
 def test_clean_scores_in_tie_breaking() -> None:
@@ -193,7 +196,11 @@ def test_clean_scores_in_tie_breaking() -> None:
         noisy = np.clip(scores + sigma * rng.standard_normal(len(rows)), -1, 1)
         return np.lexsort((rng.random(len(rows)) if by_chance else -scores, -noisy))
 
-    caught_and_mended(partial(draw, by_chance=False), partial(draw, by_chance=True), Claim(1.0, 1e-6), SCORES, 2_000)
+    found, passed = audit_both(
+        partial(draw, by_chance=False), partial(draw, by_chance=True), Claim(1.0, 1e-6), SCORES, 2_000
+    )
+    assert is_caught(found), str(found)
+    assert is_clean(passed), str(passed)
 
 
 def test_a_data_dependent_range() -> None:
@@ -204,10 +211,12 @@ def test_a_data_dependent_range() -> None:
         width = 2.0 if public else max(float(np.ptp(scores)), 1e-3)
         return on_grid(scores + rng.laplace(0.0, width, len(rows)))
 
-    caught_and_mended(partial(draw, public=False), partial(draw, public=True), Claim(1.0), ZERO, 2_000)
+    found, passed = audit_both(partial(draw, public=False), partial(draw, public=True), Claim(1.0), ZERO, 2_000)
+    assert is_caught(found), str(found)
+    assert is_clean(passed), str(passed)
 
 
-def test_a_stopping_rule_that_reads_the_clean_matrix() -> None:
+def test_stopping_rule_reads_clean_matrix() -> None:
     """Steps towards a valid matrix end once it is near the clean one. Cost: 2,000 releases, below a second."""
     n, epsilon, delta = 3, 1.0, 1e-6
     sigma = ss.calibrate(epsilon, delta, ss.Replacement().sensitivity("gram", n).l2)
@@ -225,9 +234,11 @@ def test_a_stopping_rule_that_reads_the_clean_matrix() -> None:
             current[going] = (positive + box) / 2
         return on_grid(current)
 
-    broken, mended = partial(draw, blind=False), partial(draw, blind=True)
+    broken, fixed = partial(draw, blind=False), partial(draw, blind=True)
     pair = worst_pairs(n, D, "gram")[0]
-    caught_and_mended(broken, mended, gaussian_claim(epsilon, delta), pair, 2_000, "trade-off curve")
+    found, passed = audit_both(broken, fixed, gaussian_claim(epsilon, delta), pair, 2_000)
+    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_clean(passed), str(passed)
 
 
 def test_a_retry_that_draws_twice() -> None:
@@ -239,9 +250,11 @@ def test_a_retry_that_draws_twice() -> None:
         nearest = np.abs(noise).argmin(axis=0)
         return on_grid(clean(rows) + np.take_along_axis(noise, nearest[None], 0)[0])
 
-    caught_and_mended(
-        partial(draw, tries=2), partial(draw, tries=1), gaussian_claim(1.0, 1e-6), SCORES, 100_000, "trade-off curve"
+    found, passed = audit_both(
+        partial(draw, tries=2), partial(draw, tries=1), gaussian_claim(1.0, 1e-6), SCORES, 100_000
     )
+    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_clean(passed), str(passed)
 
 
 def test_no_noise_on_the_last_record() -> None:
@@ -259,7 +272,7 @@ def test_no_noise_on_the_last_record() -> None:
 
 
 @pytest.mark.parametrize("shared", [(0, 1), (1, 2), (0, 5)])
-def test_noise_shared_by_two_queries_of_a_batch(shared: tuple[int, int]) -> None:
+def test_noise_shared_in_batch(shared: tuple[int, int]) -> None:
     """Whichever two of six. Cost: 600 releases, below a second."""
     queries = np.eye(8)[:6]
     sigma = ss.calibrate(1.0, 1e-6, 2.0)
@@ -276,7 +289,7 @@ def test_noise_shared_by_two_queries_of_a_batch(shared: tuple[int, int]) -> None
     assert not audit(partial(draw, sharing=False), gaussian_claim(1.0, 1e-6), **options).broken
 
 
-def test_shared_noise_among_more_entries_than_releases_can_search() -> None:
+def test_shared_noise_among_many_entries() -> None:
     """60 records and three queries make 180 entries, and 500 releases teach. Cost: 2,000 releases, a second."""
     queries = np.eye(64)[:3]
     sigma = ss.calibrate(1.0, 1e-6, 2.0 * math.sqrt(3))
@@ -289,17 +302,17 @@ def test_shared_noise_among_more_entries_than_releases_can_search() -> None:
 
     pair = worst_pairs(60, 64, "scores", queries[0])[0]
     claim = gaussian_claim(1.0, 1e-6)
-    found = caught_and_mended(
-        partial(draw, sharing=True), partial(draw, sharing=False), claim, pair, 2_000, "noise in every direction"
-    )
+    found, passed = audit_both(partial(draw, sharing=True), partial(draw, sharing=False), claim, pair, 2_000)
+    assert is_caught(found, "noise in every direction"), str(found)
+    assert is_clean(passed), str(passed)
     assert found.statistic == "noiseless"
 
 
 @pytest.mark.parametrize("epsilon", [10.0, 20.0])
-def test_bits_and_silent_directions_at_a_large_epsilon(epsilon: float) -> None:
+def test_shared_noise_at_large_epsilon(epsilon: float) -> None:
     """No bound on epsilon can reach these claims; the claimed curve can. Cost: 40,000 releases, below a second."""
     other, sigma = np.eye(D)[1], ss.calibrate(epsilon, 1e-6, 2.0 * math.sqrt(2))
-    pair = replaced(np.tile(np.eye(D)[2], (4, 1)), 0, Q, other, "a record equal to one query against the other")
+    pair = replace_record(np.tile(np.eye(D)[2], (4, 1)), 0, Q, other, "a record equal to one query against the other")
 
     def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, shared: bool) -> np.ndarray:
         noise = sigma * rng.standard_normal((repeats, 1 if shared else 2, len(rows)))
@@ -307,7 +320,9 @@ def test_bits_and_silent_directions_at_a_large_epsilon(epsilon: float) -> None:
 
     claim = gaussian_claim(epsilon, 1e-6)
     check = "noise in every direction"
-    found = caught_and_mended(partial(draw, shared=True), partial(draw, shared=False), claim, pair, 4_000, check)
+    found, passed = audit_both(partial(draw, shared=True), partial(draw, shared=False), claim, pair, 4_000)
+    assert is_caught(found, check), str(found)
+    assert is_clean(passed), str(passed)
     assert found.epsilon_lower < epsilon
 
 
@@ -320,11 +335,13 @@ def test_a_float_sampler_at_epsilon_ten() -> None:
         return np.rint(noisy / step) * step if step else noisy
 
     claim = gaussian_claim(10.0, 1e-6)
-    caught_and_mended(partial(draw, step=0.0), partial(draw, step=2.0**-23), claim, ZERO, 40_000, "low bits")
+    found, passed = audit_both(partial(draw, step=0.0), partial(draw, step=2.0**-23), claim, ZERO, 40_000)
+    assert is_caught(found, "low bits"), str(found)
+    assert is_clean(passed), str(passed)
 
 
 @pytest.mark.parametrize("epsilon", [20.0, 100.0])
-def test_no_noise_at_all_under_a_large_gaussian_claim(epsilon: float) -> None:
+def test_no_noise_at_large_epsilon(epsilon: float) -> None:
     """Cost: 200 releases. A bit that is made of Gaussian noise may well look constant, and passes."""
     with pytest.raises(InvalidInput, match="is not random"):
         audit(lambda rows: clean(rows), gaussian_claim(epsilon, 1e-4), query=Q, releases=200)
@@ -339,7 +356,7 @@ def test_no_noise_at_all_under_a_large_gaussian_claim(epsilon: float) -> None:
     assert not audit(bits, gaussian_claim(epsilon, 1e-4), query=Q, releases=200, shape=(1, D)).broken
 
 
-def test_a_generator_with_few_states_for_its_use() -> None:
+def test_generator_with_few_states() -> None:
     """Cost: 1,000,000 releases, some seconds: half a million outputs that came before meet half a million new ones."""
 
     def draw(rows: np.ndarray, rng: np.random.Generator, repeats: int, bits: int) -> np.ndarray:

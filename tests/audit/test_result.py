@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scoreshield.audit import AuditResult, Check, Claim
+from scoreshield.audit import AuditCheck, AuditResult, Claim
 from scoreshield.errors import InvalidInput
 
 
@@ -19,7 +19,7 @@ def result(**changes: Any) -> AuditResult:
         "releases": 2000,
         "confidence": 0.95,
         "epsilon_lower": 0.4,
-        "checks": (Check("random", True, "two calls differ"),),
+        "checks": (AuditCheck("random", True, "two calls differ"),),
         "auc": (0.6, 0.55, 0.65),
         "tpr_at_1_percent": (0.02, 0.01, 0.04),
         "fpr": np.linspace(0, 1, 5),
@@ -36,7 +36,8 @@ def result(**changes: Any) -> AuditResult:
     return AuditResult(**(given | changes))
 
 
-def test_a_pass_says_what_would_have_been_found() -> None:
+def test_verdict_of_pass() -> None:
+    """The verdict of a pass says what would have been found."""
     assert not result().broken
     assert result().verdict == (
         "No violation found: with 2,000 releases a true epsilon of 1.235 or more would have been found with "
@@ -80,7 +81,7 @@ def test_a_bound_above_the_claim_breaks_it() -> None:
 
 
 def test_a_failed_check_breaks_it_too() -> None:
-    checks = (Check("random", True, "fine"), Check("low bits", False, "24 % against 3 %"))
+    checks = (AuditCheck("random", True, "fine"), AuditCheck("low bits", False, "24 % against 3 %"))
     broken = result(checks=checks)
     assert broken.broken
     assert broken.verdict == "The claim is broken: check 'low bits' failed (24 % against 3 %)."
@@ -103,7 +104,8 @@ def test_a_result_survives_strict_json(changes: dict[str, Any]) -> None:
     assert back != result(epsilon_lower=0.41)
 
 
-def test_arrays_are_copies_that_cannot_be_written() -> None:
+def test_arrays_are_frozen_copies() -> None:
+    """Arrays are copies that cannot be written."""
     fpr = np.linspace(0, 1, 5)
     found = result(fpr=fpr)
     fpr[0] = 0.5
@@ -113,7 +115,7 @@ def test_arrays_are_copies_that_cannot_be_written() -> None:
 
 
 def test_the_text_holds_the_figures() -> None:
-    text = str(result(checks=(Check("random", False, "two calls agree"),)))
+    text = str(result(checks=(AuditCheck("random", False, "two calls agree"),)))
     for part in ("Audit of scores", "0.6000 (0.5500 to 0.6500)", "epsilon at least 0.4", "FAILED", "two calls agree"):
         assert part in text
 

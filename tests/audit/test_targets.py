@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import gzip
 import json
+import logging
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -47,7 +51,7 @@ asked_object = Asked()
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [entry for entry in __import__("sys").path if entry])
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry])
     (tmp_path / "audited_service.py").write_text(SERVICE)
     (tmp_path / "audited_broken.py").write_text("1 / 0\n")
     (tmp_path / "audited_exit.py").write_text("raise SystemExit('bye')\n")
@@ -55,24 +59,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "audited_needy.py").write_text("import no_such_package_at_all\n")
     yield tmp_path
     for name in ("service", "broken", "exit", "needy", "rude"):
-        __import__("sys").modules.pop(f"audited_{name}", None)
+        sys.modules.pop(f"audited_{name}", None)
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_function_by_name_from_the_working_folder() -> None:
-    assert targets.entry_point("audited_service:release")(ROWS) == 3
-    assert targets.entry_point("audited_service:Store.scores")(ROWS).tolist() == [1, 0, 0]
+def test_load_function() -> None:
+    """A function is loaded by name from the working folder."""
+    assert targets.load_function("audited_service:release")(ROWS) == 3
+    assert targets.load_function("audited_service:Store.scores")(ROWS).tolist() == [1, 0, 0]
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_function_that_wants_the_query_gets_it() -> None:
-    release = targets.entry_point("audited_service:asked", query=QUERY)
+def test_load_function_with_query() -> None:
+    """A function with a parameter query gets the query."""
+    release = targets.load_function("audited_service:asked", query=QUERY)
     assert release(ROWS).tolist() == [0.5, 0.5, 0.5]
-    assert targets.entry_point("audited_service:asked", dimensions=4)(ROWS).tolist() == [1, 0, 0]  # the first axis
-    assert targets.entry_point("audited_service:settled")(ROWS).tolist() == [0, 1, 0]  # it has one of its own
-    assert targets.entry_point("audited_service:settled", query=QUERY)(ROWS).tolist() == [0.5, 0.5, 0.5]
-    with pytest.raises(InvalidInput, match="The 'query' parameter of entry_point must be a vector"):
-        targets.entry_point("audited_service:asked", query=[np.nan])
+    assert targets.load_function("audited_service:asked", dimensions=4)(ROWS).tolist() == [1, 0, 0]  # the first axis
+    assert targets.load_function("audited_service:settled")(ROWS).tolist() == [0, 1, 0]  # it has one of its own
+    assert targets.load_function("audited_service:settled", query=QUERY)(ROWS).tolist() == [0.5, 0.5, 0.5]
+    with pytest.raises(InvalidInput, match="The 'query' parameter of load_function must be a vector"):
+        targets.load_function("audited_service:asked", query=[np.nan])
 
 
 @pytest.mark.usefixtures("folder")
@@ -100,29 +106,32 @@ def test_a_function_that_wants_the_query_gets_it() -> None:
         ),
     ],
 )
-def test_a_name_that_names_no_function_is_one_sentence(text: str, words: str) -> None:
+def test_load_function_errors(text: str, words: str) -> None:
+    """A name without a function raises an error in one sentence."""
     with pytest.raises(InvalidInput, match=re.escape(words)) as caught:
-        targets.entry_point(text)
+        targets.load_function(text)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_nobody_waits_for_is_one_sentence_and_no_warning() -> None:
-    release = targets.waited_for(targets.entry_point("audited_service:hands_on"))
+def test_awaitable_output() -> None:
+    """An output that must be awaited raises an error in one sentence, and no warning."""
+    release = targets.reject_awaitables(targets.load_function("audited_service:hands_on"))
     with pytest.raises(targets.TargetError, match="The release under audit is asynchronous; wrap it in a function"):
         release(ROWS)
     gc.collect()  # where a coroutine that was never awaited would warn
-    assert targets.waited_for(targets.entry_point("audited_service:release"))(ROWS) == 3
+    assert targets.reject_awaitables(targets.load_function("audited_service:release"))(ROWS) == 3
 
 
-def test_the_code_of_a_function_has_a_checksum(folder: Path) -> None:
-    targets.entry_point("audited_service:release")
-    before = targets.code_digest("audited_service:release")
-    assert targets.code_digest("audited_service:asked") == before  # one file
+def test_digest_code(folder: Path) -> None:
+    """The checksum of a function's code changes with its modules."""
+    targets.load_function("audited_service:release")
+    before = targets.digest_code("audited_service:release")
+    assert targets.digest_code("audited_service:asked") == before  # one file
     (folder / "audited_other.py").write_text("x = 1\n")  # which nothing imports
-    assert targets.code_digest("audited_service:release") == before
-    (folder / "audited_service.py").write_text(SERVICE + "# mended\n")
-    assert targets.code_digest("audited_service:release") != before
+    assert targets.digest_code("audited_service:release") == before
+    (folder / "audited_service.py").write_text(SERVICE + "# changed\n")
+    assert targets.digest_code("audited_service:release") != before
 
 
 # ---- Files of outputs.
@@ -131,30 +140,33 @@ def test_the_code_of_a_function_has_a_checksum(folder: Path) -> None:
 def test_two_files_of_outputs(tmp_path: Path) -> None:
     np.save(tmp_path / "with.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
     np.save(tmp_path / "without.npy", np.ones((4, 2), dtype=np.int64))
-    first, second = targets.saved_outputs(tmp_path / "with.npy", tmp_path / "without.npy")
+    first, second = targets.read_saved_outputs(tmp_path / "with.npy", tmp_path / "without.npy")
     assert first.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert second.tolist() == [[1, 1]] * 4
     assert first.dtype == second.dtype == np.float64
 
 
-def test_one_file_with_both_and_outputs_of_any_shape(tmp_path: Path) -> None:
+def test_saved_outputs_one_file(tmp_path: Path) -> None:
+    """One file may hold both sides, with outputs of any shape."""
     np.savez(tmp_path / "both.npz", **{"with": np.arange(5.0), "without": np.zeros(3)})
-    first, second = targets.saved_outputs(tmp_path / "both.npz")
+    first, second = targets.read_saved_outputs(tmp_path / "both.npz")
     assert first.tolist() == [[0], [1], [2], [3], [4]]
     assert second.shape == (3, 1)
     np.savez(tmp_path / "matrices.npz", **{"with": np.zeros((5, 2, 2)), "without": np.ones((5, 2, 2))})
-    assert targets.saved_outputs(tmp_path / "matrices.npz")[0].shape == (5, 4)
+    assert targets.read_saved_outputs(tmp_path / "matrices.npz")[0].shape == (5, 4)
 
 
-def test_shapes_are_compared_before_they_are_flattened(tmp_path: Path) -> None:
+def test_saved_outputs_shapes(tmp_path: Path) -> None:
+    """Shapes are compared before they are flattened."""
     np.savez(tmp_path / "both.npz", **{"with": np.zeros((5, 2, 4)), "without": np.zeros((5, 4, 2))})
     with pytest.raises(InvalidInput, match=re.escape("Got (2, 4) with the record and (4, 2) without it.")):
-        targets.saved_outputs(tmp_path / "both.npz")
+        targets.read_saved_outputs(tmp_path / "both.npz")
     np.savez(tmp_path / "both.npz", **{"with": np.zeros(5), "without": np.zeros((5, 1))})
-    assert targets.saved_outputs(tmp_path / "both.npz")[1].shape == (5, 1)
+    assert targets.read_saved_outputs(tmp_path / "both.npz")[1].shape == (5, 1)
 
 
-def test_columns_of_parquet_files_are_matched_by_name(tmp_path: Path) -> None:
+def test_saved_outputs_columns(tmp_path: Path) -> None:
+    """Columns of .parquet files are matched by name."""
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -164,37 +176,38 @@ def test_columns_of_parquet_files_are_matched_by_name(tmp_path: Path) -> None:
 
     first = written("with.parquet", a=[1.0, 2.0], b=[3, 4], note=["x", "y"])
     second = written("without.parquet", b=[30, 40], a=[10.0, 20.0])
-    both = targets.saved_outputs(first, second)
+    both = targets.read_saved_outputs(first, second)
     assert [side.tolist() for side in both] == [[[1, 3], [2, 4]], [[10, 30], [20, 40]]]
     with pytest.raises(InvalidInput, match=r"must have the same columns, each once\. They differ in 'b'"):
-        targets.saved_outputs(first, written("other.parquet", a=[1.0], c=[2.0]))
+        targets.read_saved_outputs(first, written("other.parquet", a=[1.0], c=[2.0]))
     lists = [written(f"{name}.parquet", **{name: [[1.0, 2.0]]}) for name in ("scores", "ranks")]
-    assert targets.saved_outputs(lists[0], lists[0])[1].tolist() == [[1, 2]]
+    assert targets.read_saved_outputs(lists[0], lists[0])[1].tolist() == [[1, 2]]
     with pytest.raises(InvalidInput, match="They differ in 'ranks'"):
-        targets.saved_outputs(*lists)
+        targets.read_saved_outputs(*lists)
 
 
-def test_files_that_hold_no_outputs_are_one_sentence(tmp_path: Path) -> None:
+def test_saved_outputs_errors(tmp_path: Path) -> None:
+    """Files without outputs raise an error in one sentence."""
     good = tmp_path / "good.npy"
     np.save(good, np.ones((4, 2)))
     cases: dict[str, tuple[np.ndarray, str]] = {
         "nan": (np.array([[1.0, np.nan], [0, 0], [np.inf, 0]]), "Got NaN or infinities in 2 of 3 rows."),
-        "text": (np.array(["a", "b"]), "must hold numbers, one row a release"),
-        "empty": (np.empty((0, 2)), r"must hold numbers, one row a release. Got shape (0, 2)"),
-        "single": (np.float64(3.0), "one row a release. Got shape ()"),
+        "text": (np.array(["a", "b"]), "must hold numbers, one row per release"),
+        "empty": (np.empty((0, 2)), r"must hold numbers, one row per release. Got shape (0, 2)"),
+        "single": (np.float64(3.0), "one row per release. Got shape ()"),
         "wide": (np.ones((4, 3)), "Got (3,) with the record and (2,) without it."),
     }
     for name, (array, words) in cases.items():
         np.save(tmp_path / f"{name}.npy", array)
         with pytest.raises(InvalidInput, match=re.escape(words)):
-            targets.saved_outputs(tmp_path / f"{name}.npy", good)
+            targets.read_saved_outputs(tmp_path / f"{name}.npy", good)
     with pytest.raises(InvalidInput, match="a second file must hold those without it"):
-        targets.saved_outputs(good)
+        targets.read_saved_outputs(good)
     with pytest.raises(FileError, match="There is no file"):
-        targets.saved_outputs(tmp_path / "none.npy", good)
+        targets.read_saved_outputs(tmp_path / "none.npy", good)
     np.savez(tmp_path / "half.npz", **{"with": np.ones(3)})
     with pytest.raises(InvalidInput, match="holds no array 'without'"):
-        targets.saved_outputs(tmp_path / "half.npz")
+        targets.read_saved_outputs(tmp_path / "half.npz")
 
 
 # ---- An endpoint.
@@ -235,7 +248,7 @@ class Service:
                 elif isinstance(step, bytes):
                     self._answer(200, step)
                 elif isinstance(step, tuple):
-                    self._answer(step[0], b"{}", step[1])
+                    self._answer(step[0], step[2] if len(step) > 2 else b"{}", step[1])
                 else:
                     scores = np.array(body["embeddings"]) @ np.array(body["query"])
                     self._answer(200, json.dumps({"scores": scores.tolist()}).encode())
@@ -292,7 +305,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return taken
 
 
-def test_an_endpoint_is_sent_the_collection_and_the_query_and_nothing_else(service: Service) -> None:
+def test_endpoint_request(service: Service) -> None:
+    """An endpoint is sent the collection and the query, and nothing else."""
     endpoint = targets.Endpoint(service.url, QUERY)
     assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]
     headers, body = service.requests[0]
@@ -301,7 +315,8 @@ def test_an_endpoint_is_sent_the_collection_and_the_query_and_nothing_else(servi
     endpoint.close()
 
 
-def test_one_connection_serves_many_releases(service: Service) -> None:
+def test_one_connection(service: Service) -> None:
+    """One connection serves many releases."""
     endpoint = targets.Endpoint(service.url, QUERY)
     for _ in range(20):
         endpoint(ROWS)
@@ -313,7 +328,8 @@ def test_one_connection_serves_many_releases(service: Service) -> None:
     endpoint.close()
 
 
-def test_fields_of_other_names_a_key_and_no_query(service: Service) -> None:
+def test_endpoint_fields(service: Service) -> None:
+    """Fields may have other names; a key and no query can be sent."""
     service.script = [b'{"result": {"values": [[1, 2], [3, 4]]}}']
     endpoint = targets.Endpoint(
         service.url + "?k=3", embeddings_field="vectors", output_field="result.values", bearer="abc"
@@ -325,7 +341,8 @@ def test_fields_of_other_names_a_key_and_no_query(service: Service) -> None:
     endpoint.close()
 
 
-def test_a_passing_trouble_is_tried_again_and_counted(service: Service, pauses: list[float]) -> None:
+def test_temporary_failure(service: Service, pauses: list[float]) -> None:
+    """A temporary failure is tried again and counted."""
     service.script = [(503, {}), "drop", (429, {"Retry-After": "7"})]
     endpoint = targets.Endpoint(service.url, QUERY, retries=3)
     assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]
@@ -335,7 +352,8 @@ def test_a_passing_trouble_is_tried_again_and_counted(service: Service, pauses: 
     endpoint.close()
 
 
-def test_a_pause_that_a_server_asks_for_is_at_most_a_minute(service: Service, pauses: list[float]) -> None:
+def test_retry_after(service: Service, pauses: list[float]) -> None:
+    """A pause that a server asks for is at most a minute."""
     service.script = [(503, {"Retry-After": "86400"}), (503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})]
     endpoint = targets.Endpoint(service.url, QUERY)
     endpoint(ROWS)
@@ -346,9 +364,9 @@ def test_a_pause_that_a_server_asks_for_is_at_most_a_minute(service: Service, pa
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ((401, {}), "refuses the request for want of a key (status 401)."),
-        ((404, {}), "knows no such path (status 404)."),
-        ((302, {"Location": "http://127.0.0.1:9/"}), "sends requests elsewhere (status 302), which an audit does not"),
+        ((401, {}), "rejects the request because it has no key (status 401)."),
+        ((404, {}), "has no such path (status 404)."),
+        ((302, {"Location": "http://127.0.0.1:9/"}), "redirects requests (status 302), which an audit does not"),
         ((418, {}), "answered with status 418."),
         (b"<html>", "answered with something that is no JSON."),
         (b"[" * 100_000, "answered with something that is no JSON."),
@@ -364,7 +382,8 @@ def test_a_pause_that_a_server_asks_for_is_at_most_a_minute(service: Service, pa
         (b'{"scores": 1e999}', "holds no array of finite numbers."),
     ],
 )
-def test_what_no_retry_can_mend_fails_at_once_in_one_sentence(service: Service, step: Any, words: str) -> None:
+def test_permanent_failure(service: Service, step: Any, words: str) -> None:
+    """A permanent failure raises an error at once, in one sentence."""
     service.script = [step]
     endpoint = targets.Endpoint(service.url, QUERY)
     with pytest.raises(targets.TargetError, match=re.escape(words)) as caught:
@@ -376,9 +395,8 @@ def test_what_no_retry_can_mend_fails_at_once_in_one_sentence(service: Service, 
 
 
 @pytest.mark.parametrize(("step", "timeout"), [("hang", 0.3), ("drip", 0.3), ("stall", 1.0), ("drip head", 0.3)])
-def test_a_server_that_keeps_silent_drips_or_stalls_is_left_in_time(
-    service: Service, step: str, timeout: float
-) -> None:
+def test_deadline(service: Service, step: str, timeout: float) -> None:
+    """A server that is silent, sends byte by byte or stalls ends at the deadline."""
     service.script = [step]
     endpoint = targets.Endpoint(service.url, QUERY, timeout=timeout, retries=0)
     start = time.monotonic()
@@ -399,7 +417,8 @@ def test_nobody_there(service: Service) -> None:
         targets.Endpoint("https" + service.url[4:], QUERY, retries=0)(ROWS)  # no TLS there
 
 
-def test_an_answer_without_end_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_too_large(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is too large raises an error."""
     monkeypatch.setattr(targets, "_LARGEST", 2**20)
     service.script = [b'{"scores": [' + b"1," * 2**20 + b"1]}"]
     endpoint = targets.Endpoint(service.url, QUERY)
@@ -428,7 +447,8 @@ def test_an_answer_without_end_is_refused(service: Service, monkeypatch: pytest.
         ({"bearer": "abc"}, "A key to host would go over plain http, for anyone on the way to read: use https."),
     ],
 )
-def test_settings_of_an_endpoint_that_make_no_sense(settings: dict[str, Any], words: str) -> None:
+def test_endpoint_settings(settings: dict[str, Any], words: str) -> None:
+    """Settings that make no sense raise an error without secrets."""
     with pytest.raises(InvalidInput, match=re.escape(words)) as caught:
         targets.Endpoint(**{"url": "http://host/", **settings})
     assert "secret" not in str(caught.value)
@@ -436,13 +456,12 @@ def test_settings_of_an_endpoint_that_make_no_sense(settings: dict[str, Any], wo
 
 @pytest.mark.parametrize("rows", [np.ones(3), np.full((2, 2), np.nan), np.empty((0, 2)), [["a"]], [[1], [1, 2]]])
 def test_collections_that_cannot_be_sent(rows: Any) -> None:
+    """A collection that cannot be sent raises an error."""
     with pytest.raises(InvalidInput, match="The 'embeddings' parameter of Endpoint must be"):
         targets.Endpoint("http://127.0.0.1:9/", retries=0)(rows)
 
 
-def test_the_proxies_of_the_environment_see_nothing_of_an_audit(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_proxies(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Collections and keys go to the address that was named, and to nobody that the environment names."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
@@ -456,3 +475,44 @@ def test_the_proxies_of_the_environment_see_nothing_of_an_audit(
         proxy.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody came
             proxy.accept()
+
+
+def test_no_cookie_and_no_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """A cookie is not sent back, and no log holds the key of an address or of a header."""
+    caplog.set_level(logging.DEBUG)
+    service.script = [(503, {"Set-Cookie": "a=1"})]
+    with contextlib.closing(targets.Endpoint(service.url + "?key=s3cr3t", QUERY, bearer="t0ken")) as endpoint:
+        endpoint(ROWS)
+        endpoint(ROWS)
+    assert len(service.requests) == 3
+    assert not any("Cookie" in headers for headers, _ in service.requests)
+    assert "s3cr3t" not in caplog.text
+    assert "t0ken" not in caplog.text
+
+
+def test_compressed_answer(service: Service) -> None:
+    """A compressed answer is not unpacked: its size would be counted too late."""
+    packed = gzip.compress(json.dumps({"scores": [1.0]}).encode())
+    service.script = [(200, {"Content-Encoding": "gzip"}, packed)]
+    with (
+        contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint,
+        pytest.raises(targets.TargetError, match="something that is no JSON"),
+    ):
+        endpoint(ROWS)
+
+
+def test_inside_a_loop(service: Service) -> None:
+    """An endpoint can be called where an event loop runs already, as in a notebook."""
+
+    async def call() -> list[float]:
+        with contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint:
+            return endpoint(ROWS).tolist()
+
+    assert asyncio.run(call()) == [0.5, 0.5, 0.5]
+
+
+def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without httpx the error names the extra."""
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(InvalidInput, match=re.escape("pip install 'scoreshield[audit]'")):
+        targets.Endpoint("http://host/")

@@ -114,7 +114,8 @@ def contents(folder: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def test_a_broken_claim_is_exit_code_1_with_the_evidence_in_a_folder(run: Run) -> None:
+def test_broken_claim(run: Run) -> None:
+    """A broken claim is exit code 1, with the evidence in a folder."""
     code, out, err = run("audit", "audited:leaky", *CLAIM, "--releases", "600", "--out", "audit")
     assert code == 1
     assert err == ""
@@ -130,7 +131,8 @@ def test_a_broken_claim_is_exit_code_1_with_the_evidence_in_a_folder(run: Run) -
     assert "Claim broken" in Path("audit/report.html").read_text()
 
 
-def test_a_sound_mechanism_is_exit_code_0_and_no_proof(run: Run) -> None:
+def test_sound_mechanism(run: Run) -> None:
+    """A sound mechanism is exit code 0, and no proof."""
     code, out, _ = run("audit", "audited:sound", *CLAIM, "--releases", "600", "--out", "audit", "--json")
     assert code == 0
     told = json.loads(out)
@@ -140,17 +142,32 @@ def test_a_sound_mechanism_is_exit_code_0_and_no_proof(run: Run) -> None:
     assert told["files"] == ["audit/report.html", "audit/report.json"]
 
 
-def test_without_a_folder_nothing_is_written(run: Run, tmp_path: Path) -> None:
+def test_no_folder(run: Run, tmp_path: Path) -> None:
+    """Without a folder nothing is written."""
     code, out, _ = run("audit", "audited:bulk", *CLAIM, "--releases", "600")
     assert code == 0
     assert "Audit of audited:bulk" in out
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["audited.py"]
 
 
-# ---- Going on.
+def test_core_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit without a folder needs no extra; one with a folder names the extra that is missing."""
+    for name in ("filelock", "httpx", "jinja2", "matplotlib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert run("audit", "audited:bulk", *CLAIM, "--releases", "600")[0] == 0
+    code, _, err = run("audit", "audited:bulk", *CLAIM, "--releases", "600", "--out", "audit")
+    assert code == 2
+    assert "pip install 'scoreshield[" in err
+    code, _, err = run("audit", "http://127.0.0.1:9/", *CLAIM)
+    assert code == 2
+    assert "pip install 'scoreshield[audit]'" in err
 
 
-def test_an_audit_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(run: Run) -> None:
+# ---- Resuming.
+
+
+def test_resume(run: Run) -> None:
+    """A stopped audit is resumed, and ends as if it had not been stopped."""
     arguments = ("audit", "audited:leaky", *CLAIM, "--releases", "400", "--json")
     _, whole, _ = run(*arguments, "--out", "whole")
     drawn, audited().calls, audited().stop_after = audited().calls, 0, 500
@@ -172,7 +189,8 @@ def test_an_audit_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(run: R
     assert resumed == once
 
 
-def test_a_release_of_ours_is_known_for_what_it_is_after_a_stop(run: Run) -> None:
+def test_resume_scoreshield_release(run: Run) -> None:
+    """A ScoreShield release is recognised after a stop."""
     arguments = ("audit", "audited:ours", *CLAIM, *SURE, "--releases", "400", "--out", "audit", "--json")
     _, first, _ = run(*arguments)
     path = Path("audit/releases.jsonl")
@@ -203,7 +221,8 @@ def test_a_killed_audit_goes_on(run: Run, tmp_path: Path) -> None:
     assert json.loads(out)["facts"]["Resumed"].startswith(f"{before:,} releases were there before; ")
 
 
-def test_other_settings_are_refused_and_the_audit_is_left_alone(run: Run) -> None:
+def test_other_settings(run: Run) -> None:
+    """Other settings raise an error, and the audit in the folder stays."""
     arguments = ("audit", "audited:leaky", "--adjacency", "replace", "--releases", "400", "--out", "audit")
     assert run(*arguments, "--epsilon", "1")[0] == 1
     before = {path.name: path.read_bytes() for path in Path("audit").iterdir()}
@@ -226,7 +245,8 @@ def test_minutes_become_releases_once(run: Run) -> None:
     assert json.loads(again)["releases"] == planned
 
 
-def test_a_finished_audit_does_not_answer_for_the_target_of_today(run: Run) -> None:
+def test_finished_audit(run: Run) -> None:
+    """A finished audit is not resumed, unless it is to start again."""
     arguments = ("audit", "audited:sound", *CLAIM, *SURE, "--releases", "400", "--out", "audit")
     assert run(*arguments)[0] == 0
     before = contents("audit")
@@ -252,7 +272,8 @@ def test_a_finished_audit_does_not_answer_for_the_target_of_today(run: Run) -> N
     assert (code, "leave --again out" in err) == (2, True)
 
 
-def test_a_resumed_audit_says_so_and_how_old_its_releases_are(run: Run) -> None:
+def test_resumed_audit_says_so(run: Run) -> None:
+    """A resumed audit says so, and how old its releases are."""
     arguments = ("audit", "audited:sound", *CLAIM, *SURE, "--releases", "400", "--out", "audit")
     assert "Resumed" not in run(*arguments)[1]
     not_finished()
@@ -269,13 +290,14 @@ def test_a_resumed_audit_says_so_and_how_old_its_releases_are(run: Run) -> None:
     assert said in Path("audit/report.html").read_text()
 
 
-def test_an_audit_does_not_go_on_with_other_code(run: Run, tmp_path: Path) -> None:
+def test_other_code(run: Run, tmp_path: Path) -> None:
+    """An audit is not resumed with other code."""
     (tmp_path / "slowly.py").write_text(SLOWLY)
     arguments = ("audit", "slowly:release", *CLAIM, "--releases", "300", "--out", "audit")
     for changed in ("slowly.py", "audited.py"):  # its own file, and one that it imports from the same folder
         assert run(*arguments, "--again")[0] == 1
         not_finished()
-        (tmp_path / changed).write_text((tmp_path / changed).read_text() + "# mended\n")
+        (tmp_path / changed).write_text((tmp_path / changed).read_text() + "# changed\n")
         for name in ("slowly", "audited"):
             sys.modules.pop(name)
         code, _, err = run(*arguments)
@@ -313,7 +335,8 @@ def test_outputs_in_files(run: Run) -> None:
     assert (code, "other settings (claim)" in err) == (2, True)
 
 
-def test_the_order_of_rows_in_files_hides_nothing(run: Run) -> None:
+def test_order_of_rows(run: Run) -> None:
+    """The order of rows in files hides nothing."""
     outputs = np.random.default_rng(7).laplace(size=(2, 2000, 2)) * 2
     outputs[0, 1000:, 1] += 30.0  # gross, but only in the rows that come last, as in a file that was sorted
     outputs = np.round(outputs * 2**20) / 2**20
@@ -326,7 +349,8 @@ def test_the_order_of_rows_in_files_hides_nothing(run: Run) -> None:
     assert json.loads(out)["epsilon_lower"] > 3
 
 
-def test_gaussian_claims_show_smaller_violations(run: Run) -> None:
+def test_gaussian_claims(run: Run) -> None:
+    """Gaussian claims show smaller violations."""
     from scoreshield import calibrate
 
     scale = calibrate(4.0, 1e-6, 2.0)
@@ -384,7 +408,8 @@ def service() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_service_that_leaks_and_one_that_does_not(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that leaks is found, and one that does not passes."""
     command = (
         "audit",
         service + "?key=secret",
@@ -407,7 +432,8 @@ def test_a_service_that_leaks_and_one_that_does_not(run: Run, service: str, monk
     assert code == 1
 
 
-def test_another_query_string_is_another_target_and_is_not_written_down(run: Run, service: str) -> None:
+def test_query_string(run: Run, service: str) -> None:
+    """Another query string is another target, and is not written down."""
     fields = ("--releases", "200", "--output-field", "result.scores", "--out", "audit")
     assert run("audit", f"{service}?index=a&key=secret", *CLAIM, *SURE, *fields)[0] == 0
     assert not any(b"secret" in content for content in contents("audit").values())
@@ -421,7 +447,8 @@ def test_another_query_string_is_another_target_and_is_not_written_down(run: Run
     assert len(Service.seen) - asked < asked
 
 
-def test_requests_repeated_before_a_stop_are_counted(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_requests(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that were repeated before a stop are counted."""
     from scoreshield.audit import targets
 
     monkeypatch.setattr(targets.time, "sleep", lambda _: None)
@@ -435,7 +462,8 @@ def test_requests_repeated_before_a_stop_are_counted(run: Run, service: str, mon
     assert json.loads(out)["facts"]["Requests repeated"] == "4"
 
 
-def test_an_endpoint_without_scores_leaves_nothing(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_without_scores(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint without scores leaves no folder."""
     monkeypatch.setattr(Service, "do_POST", lambda self: self._answer(200, {"scores": []}))
     code, _, err = run("audit", service, *CLAIM, "--out", "audit")
     assert code == 2
@@ -443,7 +471,8 @@ def test_an_endpoint_without_scores_leaves_nothing(run: Run, service: str, monke
     assert not Path("audit").exists()
 
 
-def test_canaries_are_what_is_put_in_and_taken_out(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canaries(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canaries are the records that differ."""
     monkeypatch.setattr(Service, "scale", 0.1)
     there = neighbours.random_pair(8, 5, seed=0).first[0]  # the first canary is the record that it replaces
     planted = np.stack([there, np.eye(1, 5)[0]])
@@ -499,7 +528,8 @@ def test_canaries_are_what_is_put_in_and_taken_out(run: Run, service: str, monke
         (["audit", "audited:sound", *CLAIM, "--out", "audited.py"], "Cannot use the folder audited.py"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_leaves_nothing(run: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_bad_input(run: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
+    """Bad input is one line, and leaves no file."""
     np.save("with.npy", np.zeros((2, 2)))
     code, out, err = run(*arguments, *([] if "--out" in arguments else ["--out", "audit"]))
     assert (code, out) == (2, "")
@@ -519,7 +549,8 @@ def test_a_folder_of_other_files_is_refused(run: Run) -> None:
 
 
 @pytest.mark.parametrize("trouble", [np.nan, np.inf, [1.0, 2.0]], ids=str)
-def test_one_bad_release_does_not_spoil_the_folder(run: Run, trouble: Any) -> None:
+def test_one_bad_release(run: Run, trouble: Any) -> None:
+    """One bad release does not spoil the folder."""
     arguments = ("audit", "audited:seldom", *CLAIM, *SURE, "--releases", "400", "--out", "audit", "--json")
     assert run("audit", "audited:seldom", *CLAIM, "--releases", "20")[0] == 2  # which imports the module
     audited().trouble = trouble
@@ -535,7 +566,8 @@ def test_one_bad_release_does_not_spoil_the_folder(run: Run, trouble: Any) -> No
 
 
 @pytest.mark.usefixtures("run")
-def test_what_a_target_prints_does_not_spoil_the_outcome(tmp_path: Path) -> None:
+def test_target_that_prints(tmp_path: Path) -> None:
+    """What a target prints goes to standard error."""
     command = [sys.executable, "-m", "scoreshield.cli", "audit", "audited:chatty", *CLAIM, *SURE]
     done = subprocess.run([*command, "--releases", "200", "--json"], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -544,7 +576,8 @@ def test_what_a_target_prints_does_not_spoil_the_outcome(tmp_path: Path) -> None
     assert b"past Python" in done.stderr
 
 
-def test_a_fault_of_ours_never_reads_as_a_broken_claim(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected failure has not the exit code of a broken claim."""
     from scoreshield.audit import engine
 
     def fail(*_: Any, **__: Any) -> None:
@@ -561,17 +594,17 @@ def test_a_fault_of_ours_never_reads_as_a_broken_claim(run: Run, monkeypatch: py
 
 
 def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    from scoreshield.cli import audit_progress
+    from scoreshield.cli import audit_run
 
     now = [1000.0]
-    lines = audit_progress.Lines(lambda: now[0])
-    release = lines.counting(lambda rows: rows)
+    log = audit_run.ProgressLog(lambda: now[0])
+    release = log.count(lambda rows: rows)
     for _ in range(100):  # one a second
         now[0] += 1
         assert release("rows") == "rows"
-    lines.progress(50, 2000, 0.0)
+    log.update(50, 2000, 0.0)
     now[0] += 44
-    lines.progress(100, 2000, 0.12345)
+    log.update(100, 2000, 0.12345)
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == [
@@ -581,10 +614,11 @@ def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-def test_an_audit_tells_a_log_of_its_progress(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scoreshield.cli import audit_progress
+def test_progress_in_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit writes its progress to a log."""
+    from scoreshield.cli import audit_run
 
-    monkeypatch.setattr(audit_progress, "EVERY", 0.0)
+    monkeypatch.setattr(audit_run, "EVERY", 0.0)
     for target in ("audited:sound", "audited:bulk"):
         code, out, err = run("audit", target, *CLAIM, *SURE, "--releases", "400", "--json")
         assert code == 0
@@ -592,7 +626,8 @@ def test_an_audit_tells_a_log_of_its_progress(run: Run, monkeypatch: pytest.Monk
         assert re.search(r"^scoreshield: .*400 of 400 releases on each side, epsilon at least", err, re.MULTILINE)
 
 
-def test_a_person_at_a_terminal_sees_the_bound_so_far(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_at_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal shows the bound so far."""
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     monkeypatch.setenv("TERM", "xterm")
     code, _, err = run("audit", "audited:leaky", *CLAIM, "--releases", "400")
@@ -600,17 +635,18 @@ def test_a_person_at_a_terminal_sees_the_bound_so_far(run: Run, monkeypatch: pyt
     assert "epsilon at least" in err
 
 
-def test_our_own_releases_are_audited_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scoreshield.audit import own
+def test_own_releases(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option --own audits ScoreShield's own releases."""
+    from scoreshield.audit import self_audit
 
-    kept = own.own_releases((2.0,))[:2]
-    monkeypatch.setattr(own, "own_releases", lambda *_: kept)
-    monkeypatch.setattr(own, "_QUICK_RELEASES", dict.fromkeys(own._QUICK_RELEASES, 2000))
+    kept = self_audit.list_shipped_releases((2.0,))[:2]
+    monkeypatch.setattr(self_audit, "list_shipped_releases", lambda *_: kept)
+    monkeypatch.setattr(self_audit, "_QUICK_RELEASES", dict.fromkeys(self_audit._QUICK_RELEASES, 2000))
     code, out, _ = run("audit", "--own", "--quick")
     assert code == 0
     assert [line.split(",")[0] for line in out.splitlines()[1:]] == ["scores", "scores"]
-    bad = own.Own("bad", kept[1].release, type(kept[1].claim)(0.1), kept[1].pair, kept[1].pace)
-    monkeypatch.setattr(own, "own_releases", lambda *_: [bad])
+    bad = self_audit.ShippedRelease("bad", kept[1].release, type(kept[1].claim)(0.1), kept[1].pair, kept[1].pace)
+    monkeypatch.setattr(self_audit, "list_shipped_releases", lambda *_: [bad])
     code, out, _ = run("audit", "--own", "--quick", "--json")
     assert code == 1
     assert json.loads(out)[0]["broken"] is True

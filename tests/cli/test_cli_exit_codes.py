@@ -197,7 +197,9 @@ def test_a_full_standard_error_is_not_1(folder: Path) -> None:
 
 def test_the_audit_of_our_own_ends_with_70_where_it_fails(folder: Path) -> None:
     (folder / "failing.py").write_text(
-        "import scoreshield.audit.own as own\nown.run = lambda **_: 1 / 0\nimport sys\nsys.exit(own._main())\n"
+        "import sys\nfrom scoreshield import cli\nfrom scoreshield.audit import self_audit\n"
+        "self_audit.audit_shipped_releases = lambda **_: 1 / 0\n"
+        "sys.argv = ['scoreshield', 'audit', '--own']\ncli.main()\n"
     )
     code, out, err = run(folder, module="failing")
     assert (code, out) == (70, "")

@@ -226,8 +226,8 @@ class Journals(Target):
         found = []
         for name, made in outputs.items():
             folder = self.folder / name
-            with journal.opened(folder, self.asked, lambda: 7) as (kept, _):
-                kept.recording(lambda _, made=made: made[0])(np.eye(9)[:, :4])
+            with journal.open_journal(folder, self.asked, lambda: 7) as (kept, _):
+                kept.record(lambda _, made=made: made[0])(np.eye(9)[:, :4])
                 kept.note_repeated(2)
             found.append(
                 self.between.join((folder / part).read_bytes() for part in (journal.SETTINGS, journal.RELEASES))
@@ -247,9 +247,9 @@ class Journals(Target):
         folder.mkdir(exist_ok=True)
         for name, content in ((journal.SETTINGS, settings), (journal.RELEASES, lines)):
             (folder / name).write_bytes(content)
-        with journal.opened(folder, self.asked, lambda: 7) as (kept, releases):
+        with journal.open_journal(folder, self.asked, lambda: 7) as (kept, releases):
             check(isinstance(releases, int) and releases > 0, "no number of releases")
-            kept.recording(lambda rows: np.zeros(len(rows)))(np.eye(9)[:, :4])
+            kept.record(lambda rows: np.zeros(len(rows)))(np.eye(9)[:, :4])
 
 
 class Grids(Target):

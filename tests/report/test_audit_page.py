@@ -15,15 +15,15 @@ import pytest
 from html_document import Document
 
 from scoreshield.audit import bounds
-from scoreshield.audit.claim import Claim
-from scoreshield.audit.result import AuditResult, Check
+from scoreshield.audit.claims import Claim
+from scoreshield.audit.result import AuditCheck, AuditResult
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import audit_charts, audit_page
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
-RANDOM = Check("outputs are random", True, "400 different outputs of 400")
-FIXED = Check("two fresh calls differ", False, "both gave <the same> output")
+RANDOM = AuditCheck("outputs are random", True, "400 different outputs of 400")
+FIXED = AuditCheck("two fresh calls differ", False, "both gave <the same> output")
 
 
 def result(epsilon: float = 1.0, mu: float = 0.3, releases: int = 400, **changes: Any) -> AuditResult:

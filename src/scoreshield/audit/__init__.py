@@ -1,15 +1,15 @@
-"""Attack a release, ours or anyone's, and bound from below what it really leaks."""
+"""Audit a release, of ScoreShield or of anyone: bound from below what it really leaks."""
 
 from scoreshield.audit import bounds
-from scoreshield.audit.claim import Claim
+from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit, audit_outputs
 from scoreshield.audit.neighbours import Pair, climb, drift_pair, from_canaries, worst_pairs
 from scoreshield.audit.one_run import audit_one_run
-from scoreshield.audit.result import AuditResult, Check
+from scoreshield.audit.result import AuditCheck, AuditResult
 
 __all__ = [
+    "AuditCheck",
     "AuditResult",
-    "Check",
     "Claim",
     "Pair",
     "audit",

@@ -1,12 +1,18 @@
-r"""Audit an expensive mechanism by one release: many canaries, a fair coin for each.
+"""Audit an expensive mechanism by one release: many canaries, and a fair coin for each.
 
-Each canary has a slot in the collection. Heads puts it there, tails puts a public alternative there, so flipping one
-coin replaces one record. From the one output every canary gets a score, the highest are guessed "in", the lowest
-"out", and the middle is left alone. An (epsilon, delta)-private release lets few guesses be right, however the coins'
-traces mix in it (Steinke, Nasr & Jagielski 2023); `bounds.one_run_epsilon` turns their number into a bound.
+Each canary has a slot in the collection. Heads puts the canary there, tails puts a public alternative there, so a flip
+of one coin replaces one record. Every canary gets a score from the one output. The highest are guessed "in", the lowest
+"out", and the rest are not guessed. An (epsilon, delta)-private release lets few guesses be right, in whatever way the
+coins' traces mix in it (Steinke, Nasr & Jagielski 2023). `scoreshield.audit.bounds.one_run_epsilon` computes a
+bound from their number.
 
-The price is strength: the bound cannot see more than r guesses allow, about ln(r / 3), and for Gaussian noise it stays
-well below the true epsilon, since each canary is judged by one noisy look.
+The price is strength. r guesses can show at most an epsilon of about ln(r / 3). For Gaussian noise the bound stays well
+below the true epsilon, since each canary is seen through one noisy entry.
+
+The default score of a canary: if a released entry is expected at a with the canary c in its slot and at b with its
+alternative c', the log-likelihood ratio of Gaussian noise on an entry x is (x - (a + b)/2)(a - b)/σ². The
+score is its sum over the entries that move, without the common factor. For other noise that is not the likelihood
+ratio, but still a valid score, which only has to be higher with the canary in.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,21 +28,25 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, betaincinv, logit
 
 from scoreshield import _validation
+from scoreshield._loading import describe_error
 from scoreshield._validation import check_inside_unit, validate, whole_from
 from scoreshield.audit.bounds import auc, one_run_epsilon, one_run_p_value, tpr_at, tradeoff
-from scoreshield.audit.claim import Claim
+from scoreshield.audit.claims import Claim
 from scoreshield.audit.result import BINS, POINTS, POWER, AuditResult
-from scoreshield.audit.traces import Canaries, default_guess
 from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy.adjacency import FULL_RANGE
+from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.results import GramRelease, RowRelease, ScoreRelease
 
 Float = NDArray[np.float64]
+#: From an output, the canaries and their slots to one score per canary.
 Guess = Callable[[Any, Float, NDArray[np.intp]], ArrayLike]
 
-
-#: Shares of the canaries that are guessed, unless asked otherwise: many for a clear trace, few for a faint one. Never
-#: all: half of the guesses say "in", and fewer coins than half may have fallen so.
+#: Default shares of the canaries that are guessed: many for a clear trace, few for a faint one. Never all: half of the
+#: guesses are "in", and fewer than half of the coins may be heads.
 _SHARES = (0.8, 0.4, 0.2, 0.1)
-# Coins come from their own stream: a release that is seeded with the same number must not share its bits with them.
+# The coins have their own stream: a release that is seeded with the same number must not share its bits with them.
 _COINS, _TIES = 0x636F696E, 0x74696573
 
 
@@ -55,26 +66,29 @@ def audit_one_run(
     seed: int = 0,
     name: str | None = None,
 ) -> AuditResult:
-    """Call ``release`` once and bound its epsilon from below.
+    """Call `release` once, and bound its epsilon from below.
 
-    Parameters
-    ----------
-    release : from an (n, d) array to an output; called once, with float64 unit rows.
-    embeddings : the collection, (n, d); the rows at ``slots`` are overwritten in a copy.
-    canaries : (m, d), m <= n: what heads puts in.
-    guess : ``guess(output, canaries, slots)`` gives one score a canary, higher where it seems to be in, without knowing
-        the coins. None for the default of a ScoreShield score, row, Gram or index release, or of an array of n scores.
-    alternatives : (m, d): what tails puts in; None for the opposite of each canary, which is farthest away.
-    slots : m different places in the collection; None for the first m.
-    query : for the default guess on scores: the public query, or the batch, that was answered.
-    guesses : how many coins are guessed, half of them "in"; several numbers share the confidence. None for 80, 40, 20
-        and 10 % of the canaries.
-    seed : of the coins and of the order of equal scores.
+    Args:
+        release: A callable from an (n, d) array to an output. It is called once, with float64 unit rows.
+        embeddings: The collection, (n, d). A copy is changed at `slots`.
+        canaries: (m, d), m <= n: the records that heads puts in.
+        claim: The claim to contradict.
+        guess: `guess(output, canaries, slots)` returns one score per canary, higher where the canary seems to be in.
+            It does not get the coins. None takes the default of a ScoreShield score, row, Gram or index release, or of
+            an array of n scores.
+        alternatives: (m, d): the records that tails puts in. None takes the opposite of each canary, which is farthest
+            away.
+        slots: m different positions in the collection; None takes the first m.
+        query: For the default guess on scores: the public query, or the batch of queries, that was answered.
+        guesses: How many coins are guessed, half of them "in". Several numbers share the confidence. None takes 80, 40,
+            20 and 10 % of the canaries.
+        confidence: That the bound holds.
+        seed: The seed of the coins and of the order of equal scores.
+        name: The name in the result; None takes the name of `release`.
 
-    Returns
-    -------
-    AuditResult
-        With one release. Its AUC and true-positive rate have the interval [0, 1], since one output gives them none.
+    Returns:
+        A result with one release. Its area and true-positive rate have the interval [0, 1], since one output gives no
+        interval.
     """
     start = time.perf_counter()
     if not callable(release):
@@ -83,33 +97,33 @@ def audit_one_run(
         _validation.reject("claim", "a Claim", claim)
     if guess is not None and not callable(guess):
         _validation.reject("guess", "a callable or None", guess)
-    if alternatives is None and not claim.replaces_one:
+    if alternatives is None and not claim.is_replacement:
         raise InvalidInput(
             "The claim is about other neighbours than a record and its opposite "
             f"({claim.adjacency}): give alternatives that it covers."
         )
-    planted = Canaries.planted(embeddings, canaries, alternatives, slots)
+    planted = Canaries.check(embeddings, canaries, alternatives, slots)
     m = len(planted.slots)
-    numbers = _guess_counts(guesses, m)
+    counts = _check_guess_counts(guesses, m)
 
     heads = np.random.default_rng([seed, _COINS]).random(m) < 0.5
-    output = _called(lambda: release(planted.collection(heads)), "release")
-    look = default_guess(output, planted, query) if guess is None else guess
-    scores = _as_scores(_called(lambda: look(output, planted.inside, planted.slots), "guess"), m)
+    output = _call(lambda: release(planted.make_collection(heads)), "release")
+    score = make_default_guess(output, planted, query) if guess is None else guess
+    scores = _check_scores(_call(lambda: score(output, planted.inside, planted.slots), "guess"), m)
 
     ties = np.random.default_rng([seed, _TIES]).random(m)
-    right = [_correct(scores, ties, heads, r) for r in numbers]
-    share = 1 - (1 - confidence) / len(numbers)
-    found = [one_run_epsilon(r, v, claim.delta, share, m) for r, v in zip(numbers, right, strict=True)]
-    best = int(np.argmax(found))
-    edges, counts_in, counts_out = _histogram(scores, heads)
-    fpr, tpr, area, rate = _curve(scores, heads)
+    right = [_count_right(scores, ties, heads, r) for r in counts]
+    share = 1 - (1 - confidence) / len(counts)
+    epsilons = [one_run_epsilon(r, v, claim.delta, share, m) for r, v in zip(counts, right, strict=True)]
+    best = int(np.argmax(epsilons))
+    edges, counts_in, counts_out = _count_bins(scores, heads)
+    fpr, tpr, area, rate = _compute_curve(scores, heads)
     return AuditResult(
         name=str(name or getattr(release, "__name__", "release")),
         claim=claim,
         releases=1,
         confidence=confidence,
-        epsilon_lower=found[best],
+        epsilon_lower=epsilons[best],
         checks=(),
         auc=(area, 0.0, 1.0),
         tpr_at_1_percent=(rate, 0.0, 1.0),
@@ -118,9 +132,9 @@ def audit_one_run(
         edges=edges,
         counts_in=counts_in,
         counts_out=counts_out,
-        trajectory=((1, found[best]),),
-        detectable=min(one_run_detectable(r, claim.epsilon, claim.delta, share, m) for r in numbers),
-        statistic=f"one score a canary; {right[best]:,} of {numbers[best]:,} guesses right",
+        trajectory=((1, epsilons[best]),),
+        detectable=min(one_run_detectable(r, claim.epsilon, claim.delta, share, m) for r in counts),
+        statistic=f"one score a canary; {right[best]:,} of {counts[best]:,} guesses right",
         neighbours=f"{m:,} canaries, each in its slot or replaced by a fair coin",
         seconds=time.perf_counter() - start,
         canaries=m,
@@ -128,10 +142,11 @@ def audit_one_run(
 
 
 def one_run_detectable(guesses: int, epsilon: float, delta: float, confidence: float, canaries: int) -> float:
-    """The least true epsilon that contradicts the claim ``epsilon`` with probability 90 %.
+    """Find the least true epsilon that contradicts the claim `epsilon` with probability 90 %.
 
-    For the mechanism that tells most, randomised response on each record: then the number of right guesses is binomial,
-    as long as enough canaries look in and enough look out. Infinite where even all right would not do.
+    This is for the mechanism that leaks most, randomised response on each record. Then the number of right guesses is
+    binomial, as long as enough canaries look in and enough look out. The result is infinite where even no wrong guess
+    would contradict the claim.
     """
     error = 1 - confidence
     too_few, enough = 0, guesses + 1
@@ -143,7 +158,7 @@ def one_run_detectable(guesses: int, epsilon: float, delta: float, confidence: f
             too_few = middle
     if enough > guesses:
         return math.inf
-    # With a fair coin as many look in as a fair binomial; too few of either kind counts as not found.
+    # The number of canaries that look in is a fair binomial. Too few of either kind counts as not found.
     more = guesses - guesses // 2
     missing = 2 * float(betaincc(more, canaries - more + 1, 0.5))
     target = POWER + missing
@@ -154,46 +169,45 @@ def one_run_detectable(guesses: int, epsilon: float, delta: float, confidence: f
     return max(0.0, float(logit(right))) * (1 + 1e-9) if right < 1 else math.inf
 
 
-def _guess_counts(guesses: Any, m: int) -> list[int]:
-    """How many coins to guess, each number once, at most the canaries and at least two."""
+def _check_guess_counts(guesses: Any, m: int) -> list[int]:
+    """Check how many coins to guess: different numbers of at least 2 and at most the canaries."""
     if guesses is None:
         return sorted({max(2, 2 * int(m * share / 2)) for share in _SHARES})
     several = list(guesses) if isinstance(guesses, list | tuple) else [guesses]
     if not several:
         _validation.reject("guesses", "a whole number or several", guesses)
-    numbers = {_validation.check_count(number, "guesses", least=2) for number in several}
-    if max(numbers) > m:
-        _validation.reject("guesses", f"at most the {m} canaries", max(numbers))
-    return sorted(numbers)
+    counts = {_validation.check_count(count, "guesses", least=2) for count in several}
+    if max(counts) > m:
+        _validation.reject("guesses", f"at most the {m} canaries", max(counts))
+    return sorted(counts)
 
 
-def _correct(scores: Float, ties: Float, heads: NDArray[np.bool_], guesses: int) -> int:
-    """How many are right if the highest half is called in and the lowest half out; equal scores in random order."""
+def _count_right(scores: Float, ties: Float, heads: NDArray[np.bool_], guesses: int) -> int:
+    """Count right guesses: the highest scores are guessed in, the lowest out; ties are in random order."""
     order = np.lexsort((ties, scores))
     low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
     return int(heads[high].sum() + (~heads[low]).sum())
 
 
-def _called(call: Callable[[], Any], what: str) -> Any:
-    """The user's code, with any failure of it as one sentence."""
+def _call(call: Callable[[], Any], what: str) -> Any:
+    """Call the user's code, and describe any failure of it in one sentence."""
     try:
         return call()
     except InvalidInput:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise InvalidInput(f"The given {what} failed with {type(error).__name__}: {reason}") from error
+        raise InvalidInput(f"The given {what} failed with {type(error).__name__}: {describe_error(error)}") from error
 
 
-def _as_scores(value: Any, m: int) -> Float:
-    must = f"{m} finite scores, one a canary"
+def _check_scores(value: Any, m: int) -> Float:
+    must = f"{m} finite scores, one per canary"
     array = _validation.check_array(value, "guess", must)
     if array.shape != (m,) or array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         _validation.reject("guess", "a callable that returns " + must, value)
     return np.clip(array.astype(np.float64), -1e300, 1e300)  # so that differences stay finite
 
 
-def _histogram(scores: Float, heads: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
+def _count_bins(scores: Float, heads: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
     bins = min(BINS, max(1, round(math.sqrt(len(scores)))))
     edges = np.linspace(scores.min(), scores.max(), bins + 1)
     if np.diff(edges).min() <= 0:  # all equal, or but for rounding
@@ -202,10 +216,136 @@ def _histogram(scores: Float, heads: NDArray[np.bool_]) -> tuple[Float, Float, F
     return edges, inside.astype(np.float64), outside.astype(np.float64)
 
 
-def _curve(scores: Float, heads: NDArray[np.bool_]) -> tuple[Float, Float, float, float]:
-    """The empirical curve, its area and its height at 1 %; the diagonal where all coins fell alike."""
+def _compute_curve(scores: Float, heads: NDArray[np.bool_]) -> tuple[Float, Float, float, float]:
+    """Compute the empirical curve, its area and its height at 1 %; the diagonal where all coins are equal."""
     if heads.all() or not heads.any():
         return np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, 0.01
     inside, outside = scores[heads], scores[~heads]
     fpr, tpr = tradeoff(inside, outside, points=POINTS)
     return fpr, tpr, auc(inside, outside, 0.5)[0], tpr_at(inside, outside, 0.01, 0.5)[0]
+
+
+# ---- Canaries, and the trace that each leaves in a release.
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """Canaries, their alternatives, and their slots in a collection.
+
+    Attributes:
+        rows: The collection, unit rows, (n, d).
+        inside: The canaries, unit rows, (m, d).
+        outside: Their alternatives, unit rows, (m, d).
+        slots: Their m positions in the collection.
+    """
+
+    rows: Float
+    inside: Float
+    outside: Float
+    slots: NDArray[np.intp]
+
+    @classmethod
+    def check(
+        cls,
+        embeddings: ArrayLike,
+        canaries: ArrayLike,
+        alternatives: ArrayLike | None,
+        slots: ArrayLike | None,
+    ) -> Canaries:
+        """Check and normalise canaries; the defaults are the opposite of each canary and the first slots."""
+        rows = _check_unit_rows(embeddings, "embeddings")
+        inside = _check_unit_rows(canaries, "canaries")
+        n, m = len(rows), len(inside)
+        if inside.shape[1] != rows.shape[1] or not 2 <= m <= n:
+            must = f"2 to {n} rows of length {rows.shape[1]}, as the embeddings have"
+            _validation.reject("canaries", must, inside)
+        outside = -inside if alternatives is None else _check_unit_rows(alternatives, "alternatives")
+        if outside.shape != inside.shape:
+            _validation.reject("alternatives", f"of shape {inside.shape}, as the canaries are", outside)
+        return cls(rows, inside, outside, _check_slots(slots, m, n))
+
+    def make_collection(self, heads: NDArray[np.bool_]) -> Float:
+        """Put each canary into its slot where its coin is heads, and its alternative where the coin is tails."""
+        rows = self.rows.copy()
+        rows[self.slots] = np.where(heads[:, None], self.inside, self.outside)
+        return rows
+
+
+def make_default_guess(output: Any, planted: Canaries, query: ArrayLike | None) -> Guess:
+    """Choose how to score canaries in this kind of output; reject an output that needs a `guess`."""
+    if isinstance(output, IndexRelease):
+        return lambda *_: _score_in_index(output, planted)
+    if isinstance(output, GramRelease):
+        return lambda *_: _score_in_gram(output, planted)
+    if isinstance(output, RowRelease):
+        if output.index in planted.slots:
+            raise InvalidInput(f"A canary sits at the row that was released ({output.index}); give it another slot.")
+        anchor = planted.rows[output.index][None]
+        return lambda *_: _score_in_scores(output.noisy[None], anchor, output.guarantee.score_range, planted)
+    if isinstance(output, ScoreRelease):
+        queries = _check_queries(query, planted)
+        noisy = np.atleast_2d(output.noisy)
+        return lambda *_: _score_in_scores(noisy, queries, output.guarantee.score_range, planted)
+    if not (isinstance(output, np.ndarray) and output.shape == (len(planted.rows),) and output.dtype.kind in "fiu"):
+        must = "given for this kind of output: a callable guess(output, canaries, slots) that scores each canary"
+        _validation.reject("guess", must, f"None with an output of type {type(output).__name__}")
+    queries = _check_queries(query, planted)
+    return lambda *_: _score_in_scores(output[None].astype(np.float64), queries, FULL_RANGE, planted)
+
+
+def _score_in_scores(noisy: Float, queries: Float, bounds: tuple[float, float], planted: Canaries) -> Float:
+    if noisy.shape != (len(queries), len(planted.rows)):
+        must = f"the {len(noisy)} that were answered, over {noisy.shape[1]} records"
+        _validation.reject("query", must, f"{len(queries)} over {len(planted.rows)}")
+    a = np.clip(planted.inside @ queries.T, *bounds)
+    b = np.clip(planted.outside @ queries.T, *bounds)
+    return _sum_traces(noisy[:, planted.slots].T, a, b)
+
+
+def _score_in_gram(output: GramRelease, planted: Canaries) -> Float:
+    known = np.setdiff1d(np.arange(len(planted.rows)), planted.slots)
+    if not len(known):
+        must = "fewer than the records, so that a Gram matrix shows them against known ones"
+        _validation.reject("canaries", must, planted.inside)
+    low, high = output.guarantee.score_range
+    a = np.clip(planted.inside @ planted.rows[known].T, low, high)
+    b = np.clip(planted.outside @ planted.rows[known].T, low, high)
+    return _sum_traces(output.noisy[np.ix_(planted.slots, known)], a, b)
+
+
+def _score_in_index(output: IndexRelease, planted: Canaries) -> Float:
+    a, b = planted.inside, planted.outside
+    if output.projection is not None:
+        a, b = a @ output.projection.T, b @ output.projection.T
+    return _sum_traces(output.vectors[planted.slots].astype(np.float64), a, b)
+
+
+def _sum_traces(seen: Float, a: Float, b: Float) -> Float:
+    total: Float = ((seen - (a + b) / 2) * (a - b)).sum(axis=1)
+    return total
+
+
+def _check_queries(query: ArrayLike | None, planted: Canaries) -> Float:
+    if query is None:
+        must = "the query that was answered (or give a 'guess'), so that scores can be compared with what is expected"
+        _validation.reject("query", must, query)
+    return _embeddings.as_queries(query, planted.rows.shape[1])[0]
+
+
+def _check_unit_rows(rows: ArrayLike, name: str) -> Float:
+    array = _embeddings.as_rows(rows, name)
+    if not np.isfinite(array).all():
+        _validation.reject(name, "an array of finite numbers", array)
+    return _embeddings.normalise_public_rows(array, name)
+
+
+def _check_slots(slots: ArrayLike | None, m: int, n: int) -> NDArray[np.intp]:
+    if slots is None:
+        return np.arange(m)
+    must = f"{m} different whole numbers from 0 to {n - 1}, one per canary"
+    places = _validation.check_array(slots, "slots", must)
+    if places.shape != (m,) or places.dtype.kind not in "iu" or places.min() < 0 or places.max() >= n:
+        _validation.reject("slots", must, slots)
+    if len(np.unique(places)) < m:
+        _validation.reject("slots", must, slots)
+    return places.astype(np.intp)

@@ -1,95 +1,131 @@
 """What can be audited: a Python function, files of outputs that were made before, an HTTP endpoint.
 
-Each becomes what :func:`scoreshield.audit.audit` takes, a callable from an (n, d) collection to one output. To an
-endpoint go the collections that the auditor made up and its query, in one JSON object a request, and nothing else; to
-the address that was named, and nowhere else: redirections and proxies are not followed.
+A function and an endpoint become what `scoreshield.audit.audit` takes, a callable from an (n, d) collection to
+one output. Files become the arrays that `scoreshield.audit.audit_outputs` takes.
+
+An endpoint gets the collections that the auditor constructs and the auditor's query, in one JSON object per request,
+and nothing else. Requests go to the named address only: redirects and proxies are not followed, and no cookie is sent
+back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import http.client
 import importlib
 import inspect
 import ipaddress
 import json
+import ssl
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _validation
+from scoreshield import _files, _validation
 from scoreshield._loading import describe_error
-from scoreshield._validation import validate
-from scoreshield.audit.deadline import Reply, left
-from scoreshield.audit.saved import saved_outputs
+from scoreshield._validation import check_count, check_positive, optional, validate, whole_from
 from scoreshield.errors import InvalidInput
 
-__all__ = ["Endpoint", "TargetError", "code_digest", "entry_point", "saved_outputs", "waited_for"]
+if TYPE_CHECKING:
+    import httpx
 
-Release = Callable[..., Any]  # from an (n, d) float32 array to an output
+__all__ = ["Endpoint", "TargetError", "digest_code", "load_function", "read_saved_outputs", "reject_awaitables"]
 
-#: Statuses that may pass by themselves: time-out, too many requests, trouble at the server.
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
-_EXPLAINED = {
-    401: "refuses the request for want of a key (status 401)",
-    403: "refuses the request (status 403)",
-    404: "knows no such path (status 404)",
-    405: "takes no POST requests there (status 405)",
-    413: "finds the collection too large (status 413)",
-    422: "does not take what was sent (status 422)",
+#: From an (n, d) float32 array to an output.
+ReleaseFunction = Callable[..., Any]
+T = TypeVar("T")
+
+#: Statuses of a temporary failure: time-out, too many requests, trouble at the server.
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+_EXPLANATIONS = {
+    401: "rejects the request because it has no key (status 401)",
+    403: "rejects the request (status 403)",
+    404: "has no such path (status 404)",
+    405: "accepts no POST requests there (status 405)",
+    413: "rejects the collection as too large (status 413)",
+    422: "does not accept the fields that were sent (status 422)",
 }
-#: An answer longer than this is none: a million scores are 20 MB.
+#: The most bytes of one answer: a million scores are 20 MB.
 _LARGEST = 64 * 2**20
+#: The longest pause in seconds before a request is repeated.
 _LONGEST_PAUSE = 60.0
-_LONGEST = 86_400.0  # a day; sockets overflow far beyond
+#: The longest time-out in seconds, a day.
+_LONGEST_TIMEOUT = 86_400.0
+
+
+#: The error for a wrong address does not repeat it, since it may hold a password.
+_BAD_URL = (
+    "The 'url' parameter of Endpoint must be an address that begins with http:// or https:// and names a host, "
+    "without a user's name or '#'. Got something else instead."
+)
 
 
 class TargetError(InvalidInput):
-    """What is audited does not answer, or not with what it should; a collection that it refuses is of that kind too."""
+    """The target does not answer, answers with something else than outputs, or rejects a collection."""
+
+
+def _check_vector(value: Any, name: str) -> NDArray[np.float32]:
+    must = "a vector of finite numbers"
+    vector = _validation.check_array(value, name, must)
+    if vector.dtype.kind not in "fiu" or vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
+        _validation.reject(name, must, value)
+    return vector.astype(np.float32)
 
 
 # ---- A Python function.
 
 
-@validate()
-def entry_point(text: str, *, query: ArrayLike | None = None, dimensions: int = 8) -> Release:
-    """The function that ``module:function`` names, imported as from a program in the working folder.
+def _check_path_of_function(value: Any, name: str) -> str:
+    module_name, _, function = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not all(part.isidentifier() for path in (module_name, function) for part in path.split(".")):
+        _validation.reject(name, "of the form module:function", value)
+    return str(value)
 
-    Parameters
-    ----------
-    query : handed over as ``query=`` where the function has a parameter of that name.
-    dimensions : of the query, where the function asks for one and none is given: it is the first axis then.
+
+@validate(text=_check_path_of_function, query=optional(_check_vector), dimensions=check_count)
+def load_function(text: str, *, query: ArrayLike | None = None, dimensions: int = 8) -> ReleaseFunction:
+    """Import the function that `module:function` names, as a program in the working folder would.
+
+    Args:
+        text: The module and the function.
+        query: Passed as `query=` where the function has a parameter of that name.
+        dimensions: The length of the query where the function needs one and none is given. It is the first axis then.
+
+    Returns:
+        The function, with the query bound where there is one.
+
+    Raises:
+        InvalidInput: The module cannot be imported, or has no such function, or the function is asynchronous.
     """
-    module_name, _, name = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if not all(part.isidentifier() for path in (module_name, name) for part in path.split(".")):
-        _validation.reject("text", "of the form module:function", text)
+    module_name, _, name = text.partition(":")
     if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    found = _imported(module_name)
+    function = _import_module(module_name)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
+        function = getattr(function, part, None)
+    if function is None:
         raise InvalidInput(f"The module {module_name} holds no function {name!r}.")
-    if not callable(found):
+    if not callable(function):
         raise InvalidInput(
-            f"{text} must be a function from an (n, d) array to an output. Got a {type(found).__name__}."
+            f"{text} must be a function from an (n, d) array to an output. Got a {type(function).__name__}."
         )
-    if _is_asynchronous(found) or _is_asynchronous(type(found).__call__):
+    if _is_asynchronous(function) or _is_asynchronous(type(function).__call__):
         raise InvalidInput(
             f"{text} is asynchronous (async def); wrap it in a plain function that waits for the outcome."
         )
-    return _with_query(found, query, dimensions)
+    return _bind_query(function, query, dimensions)
 
 
-def waited_for(release: Release) -> Release:
-    """The same function; what it leaves unfinished is refused in one sentence, instead of a warning later."""
+def reject_awaitables(release: ReleaseFunction) -> ReleaseFunction:
+    """Wrap a function so that an output which must be awaited raises `TargetError`, and no warning later."""
 
     def call(embeddings: NDArray[Any]) -> Any:
         output = release(embeddings)
@@ -104,13 +140,16 @@ def waited_for(release: Release) -> Release:
     return call
 
 
-def code_digest(text: str) -> str:
-    """Checksum of a function's code: the files of its module and of those from the working folder that it imported.
+def digest_code(text: str) -> str:
+    """Compute a checksum of a function's code: of its module and of the modules of the working folder that it imports.
 
-    Installed packages are left out. An audit that goes on with other code would mix the releases of two mechanisms.
+    Installed packages are left out. An audit that is resumed with other code would mix releases of two mechanisms.
+
+    Args:
+        text: `module:function`, already imported.
     """
     module_name, here = text.partition(":")[0], Path.cwd().resolve()
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, module in sorted(sys.modules.copy().items()):
         file = getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] == "scoreshield":
@@ -118,70 +157,171 @@ def code_digest(text: str) -> str:
         path = Path(file).resolve()
         if name == module_name or (path.is_relative_to(here) and "site-packages" not in path.parts):
             content = path.read_bytes() if path.is_file() else b""
-            found.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
-    return found.hexdigest()[:16]
+            digest.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
+    return digest.hexdigest()[:16]
 
 
 def _is_asynchronous(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _with_query(release: Release, query: ArrayLike | None, dimensions: int) -> Release:
+def _bind_query(release: ReleaseFunction, query: ArrayLike | None, dimensions: int) -> ReleaseFunction:
     try:
         parameter = inspect.signature(release).parameters.get("query")
     except (TypeError, ValueError):  # compiled functions may have no signature
         parameter = None
     if parameter is None or (query is None and parameter.default is not inspect.Parameter.empty):
         return release
-    chosen = np.eye(1, _validation.check_count(dimensions, "dimensions"))[0] if query is None else query
-    return partial(release, query=_vector(chosen))
+    return partial(release, query=np.eye(1, dimensions, dtype=np.float32)[0] if query is None else query)
 
 
-def _imported(name: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever its top level does
+    except BaseException as error:  # the module is not our code; it may even call sys.exit()
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise InvalidInput(f"There is no module {missing!r} here or among the installed ones.") from None
-        said = describe_error(error)
-        raise InvalidInput(f"The module {name} cannot be imported: {type(error).__name__}: {said}") from None
+        reason = describe_error(error)
+        raise InvalidInput(f"The module {name} cannot be imported: {type(error).__name__}: {reason}") from None
 
 
-def _vector(query: ArrayLike) -> NDArray[np.float32]:
-    must = "a vector of finite numbers"
-    found = _validation.check_array(query, "query", must)
-    if found.dtype.kind not in "fiu" or found.ndim != 1 or not found.size or not np.isfinite(found).all():
-        _validation.reject("query", must, query)
-    return found.astype(np.float32)
+# ---- Files of outputs.
+
+
+def read_saved_outputs(
+    with_record: str | Path, without_record: str | Path | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Read outputs that were made before: one row per release, with the record and without it.
+
+    Columns of two .parquet files are matched by name, in the order of the first.
+
+    Args:
+        with_record: A .npy, .npz or .parquet file; or one .npz that holds both sides, in arrays named "with" and
+            "without".
+        without_record: The other side; None where `with_record` holds both.
+
+    Returns:
+        Two (m, k) arrays.
+
+    Raises:
+        InvalidInput: The files hold no finite numbers, or their shapes or columns differ.
+    """
+    if without_record is None:
+        if Path(with_record).suffix.lower() != ".npz":
+            raise InvalidInput(
+                f"{with_record} holds the outputs with the record; a second file must hold those without it."
+            )
+        both = [_files.read_array(with_record, name=name) for name in ("with", "without")]
+    else:
+        both = [_files.read_array(path) for path in (with_record, without_record)]
+    paths = (with_record, with_record if without_record is None else without_record)
+    first, second = (_flatten_rows(array, path) for array, path in zip(both, paths, strict=True))
+    shapes = [array.shape[1:] or (1,) for array in both]  # before they are flattened: (2, 4) is not (4, 2)
+    if shapes[0] != shapes[1]:
+        raise InvalidInput(
+            f"Both sides must hold outputs of one shape. Got {shapes[0]} with the record and {shapes[1]} without it."
+        )
+    if all(Path(path).suffix.lower() == ".parquet" for path in paths):
+        second = second[:, _match_columns(*map(_list_columns, paths))]
+    return first, second
+
+
+def _list_columns(path: str | Path) -> list[str]:
+    """List the names of the columns that `_files.read_array` reads of a .parquet file, in its order."""
+    import pyarrow.parquet as parquet
+    from pyarrow import types
+
+    fields = list(parquet.read_schema(path))
+    lists = [
+        field.name
+        for field in fields
+        if types.is_list(field.type) or types.is_large_list(field.type) or types.is_fixed_size_list(field.type)
+    ]
+    return lists or [field.name for field in fields if types.is_floating(field.type) or types.is_integer(field.type)]
+
+
+def _match_columns(first: list[str], second: list[str]) -> Any:
+    """Find the positions of the first file's columns in the second file."""
+    if first == second:
+        return slice(None)
+    if len(set(first)) < len(first) or sorted(first) != sorted(second):
+        apart = sorted(set(first) ^ set(second)) or first
+        raise InvalidInput(f"Both .parquet files must have the same columns, each once. They differ in {apart[0]!r}.")
+    return [second.index(name) for name in first]
+
+
+def _flatten_rows(array: NDArray[Any], path: str | Path) -> NDArray[np.float64]:
+    if array.dtype.kind not in "fiub" or array.ndim < 1 or not array.size:
+        raise InvalidInput(
+            f"{path} must hold numbers, one row per release. Got shape {array.shape}, type {array.dtype}."
+        )
+    rows = array.astype(np.float64).reshape(len(array), -1)
+    if not np.isfinite(rows).all():
+        bad = int((~np.isfinite(rows)).any(axis=1).sum())
+        raise InvalidInput(f"{path} must hold finite numbers. Got NaN or infinities in {bad} of {len(rows)} rows.")
+    return rows
 
 
 # ---- An HTTP endpoint.
 
 
+class _Answer(NamedTuple):
+    """The status and the body of an answer, and the pause in seconds that the server asks for."""
+
+    status: int
+    body: bytes
+    pause: float
+
+
+def _check_timeout(value: Any, name: str) -> float:
+    timeout = check_positive(value, name)
+    if timeout > _LONGEST_TIMEOUT:
+        _validation.reject(name, f"at most {_LONGEST_TIMEOUT:,.0f} seconds", value)
+    return timeout
+
+
+def _check_field(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.strip(". "):
+        _validation.reject(name, "the name of a JSON field", value)
+    return value
+
+
 class Endpoint:
-    """A service that takes a collection and a query by POST and answers with scores; calling it is one release.
+    """A service that takes a collection and a query by POST and answers with scores. A call is one release.
 
-    Parameters
-    ----------
-    url : its address, http or https.
-    query : sent with every collection; None sends none.
-    embeddings_field, query_field : names in the JSON object that is sent.
-    output_field : name in the one that comes back; dots lead into objects within it, as in "result.scores".
-    timeout : seconds that one request may take in all: sending, the answer's head and its body; and as many again to
-        find the server first.
-    retries : how often a request is repeated that found no server, no answer in time, or a passing trouble.
-    bearer : a key to send as "Authorization: Bearer ...", over https or to this machine alone.
+    Args:
+        url: Its address, http or https.
+        query: Sent with every collection; None sends none.
+        embeddings_field: The name of the collection in the JSON object that is sent.
+        query_field: The name of the query in it.
+        output_field: The name of the output in the JSON object of the answer. Dots lead into objects within it, as in
+            "result.scores".
+        timeout: Seconds that one request may take in all: connecting, sending, and the head and body of the answer.
+        retries: How often a request is repeated that found no server, no answer in time, or a temporary failure.
+        bearer: A key to send as "Authorization: Bearer ...", only over https or to this machine.
 
-    Attributes
-    ----------
-    retried : how many requests were repeated so far. The outputs of a service that fails now and then are those of its
-        successes: if failing depends on private data, that is a leak which no score shows.
+    Attributes:
+        url: The address.
+        timeout: The time-out.
+        retries: The number of retries.
+        retried: How many requests were repeated so far. The audit sees only the outputs of successful requests: if
+            failures depend on private data, that is a leak that no score shows.
+
+    Raises:
+        InvalidInput: A setting makes no sense, or httpx is not installed.
     """
 
-    @validate()
+    @validate(
+        query=optional(_check_vector),
+        embeddings_field=_check_field,
+        query_field=_check_field,
+        output_field=_check_field,
+        timeout=_check_timeout,
+        retries=whole_from(0),
+    )
     def __init__(
         self,
         url: str,
@@ -194,125 +334,176 @@ class Endpoint:
         retries: int = 3,
         bearer: str | None = None,
     ) -> None:
-        self.url = url
-        self._parts = _checked_url(url)
-        self._fields = tuple(
-            _checked_name(value, name)
-            for name, value in (
-                ("embeddings_field", embeddings_field),
-                ("query_field", query_field),
-                ("output_field", output_field),
-            )
-        )
+        self.url, self.timeout, self.retries, self.retried = url, timeout, retries, 0
+        self._parts = _parse_url(url)
         if embeddings_field == query_field:
             _validation.reject("query_field", "another name than embeddings_field", query_field)
-        self._query = None if query is None else _vector(query).tolist()
-        self.timeout = _validation.check_positive(timeout, "timeout")
-        if self.timeout > _LONGEST:
-            _validation.reject("timeout", f"at most {_LONGEST:,.0f} seconds", timeout)
-        self.retries = _validation.check_count(retries, "retries", least=0)
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json"} | _authorised(
-            bearer, self._parts
-        )
-        self._connection: http.client.HTTPConnection | None = None
-        self.retried = 0
+        self._embeddings_field, self._query_field, self._output_field = embeddings_field, query_field, output_field
+        self._query = None if query is None else np.asarray(query).tolist()
+        # "identity": an answer that is compressed could grow beyond the limit before it is counted.
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        self._headers |= {"Accept-Encoding": "identity"} | _make_authorisation(bearer, self._parts)
+        self._httpx = _import_httpx()
+        try:
+            self._httpx.URL(url)
+        except self._httpx.InvalidURL:
+            raise InvalidInput(_BAD_URL) from None
+        self._connection: _Connection | None = None
 
     @validate()
     def __call__(self, embeddings: ArrayLike) -> NDArray[np.float64]:
-        """One release of a collection: the numbers that the service answers with."""
-        body = self._body(embeddings)
+        """Draw one release of a collection.
+
+        Args:
+            embeddings: The collection.
+
+        Returns:
+            The numbers of the answer.
+
+        Raises:
+            TargetError: The service does not answer, or not with numbers.
+        """
+        body = self._make_body(embeddings)
         for attempt in range(self.retries + 1):
             pause = min(0.25 * 2.0**attempt, 8.0)
             try:
-                status, answer, asked = self._post(body)
+                answer = self._post(body)
             except TimeoutError:
                 problem = f"did not answer within {self.timeout:g} seconds"
-            except (OSError, http.client.HTTPException):
+            except (OSError, self._httpx.TransportError):
                 problem = "cannot be reached, or broke the connection off"
             else:
-                if 200 <= status < 300:
-                    return self._numbers(answer)
-                problem = _EXPLAINED.get(status, f"answered with status {status}")
-                if 300 <= status < 400:
-                    problem = f"sends requests elsewhere (status {status}), which an audit does not follow"
-                if status not in _PASSING:
+                if 200 <= answer.status < 300:
+                    return self._read_numbers(answer.body)
+                problem = _EXPLANATIONS.get(answer.status, f"answered with status {answer.status}")
+                if 300 <= answer.status < 400:
+                    problem = f"redirects requests (status {answer.status}), which an audit does not follow"
+                if answer.status not in _TEMPORARY:
                     self.close()
-                    raise TargetError(f"{self._name()} {problem}.")
-                pause = min(max(pause, asked), _LONGEST_PAUSE)
+                    raise TargetError(f"{self._describe()} {problem}.")
+                pause = min(max(pause, answer.pause), _LONGEST_PAUSE)
             self.close()
             if attempt < self.retries:
                 self.retried += 1
                 time.sleep(pause)
         tries = "1 try" if not self.retries else f"{self.retries + 1} tries"
-        raise TargetError(f"{self._name()} {problem} ({tries}).")
+        raise TargetError(f"{self._describe()} {problem} ({tries}).")
 
     def close(self) -> None:
-        """Give the connection back; a later call opens another."""
+        """Close the connection. A later call opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _body(self, embeddings: ArrayLike) -> bytes:
+    def _make_body(self, embeddings: ArrayLike) -> bytes:
         rows = _validation.check_array(embeddings, "embeddings", "an (n, d) array")
         if rows.ndim != 2 or rows.dtype.kind not in "fiu" or not rows.size or not np.isfinite(rows).all():
             _validation.reject("embeddings", "an (n, d) array of finite numbers", embeddings)
-        sent: dict[str, Any] = {self._fields[0]: rows.astype(np.float32).tolist()}
+        fields: dict[str, Any] = {self._embeddings_field: rows.astype(np.float32).tolist()}
         if self._query is not None:
-            sent[self._fields[1]] = self._query
-        return json.dumps(sent, separators=(",", ":")).encode()
+            fields[self._query_field] = self._query
+        return json.dumps(fields, separators=(",", ":")).encode()
 
-    def _post(self, body: bytes) -> tuple[int, bytes, float]:
-        """Status, answer, and the pause that the server asks for; TimeoutError when the time for it all is up."""
+    def _post(self, body: bytes) -> _Answer:
+        """Send one request; TimeoutError where the whole answer is not there in time."""
         if self._connection is None:
-            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            self._connection = kind(self._parts.hostname or "", self._parts.port, timeout=self.timeout)
-        connection = self._connection
-        path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
-        if connection.sock is None:
-            connection.connect()
-        connection.sock.settimeout(self.timeout)
-        end = time.monotonic() + self.timeout
-        connection.response_class = partial(Reply, end=end)  # type: ignore[assignment]
-        connection.request("POST", path, body, self._headers)
-        reply = connection.getresponse()
-        parts, size = [], 0
-        while part := reply.read1(2**16):
-            parts.append(part)
-            size += len(part)
-            if size > _LARGEST:
-                raise TargetError(f"{self._name()} sent more than {_LARGEST // 2**20} MiB for one release.")
-            left(end)
-        reply.close()  # or the connection would not take the next request
-        return reply.status, b"".join(parts), _seconds(reply.getheader("Retry-After"))
+            self._connection = _Connection(self._httpx)
+        request = self._httpx.Request("POST", self.url, headers=self._headers, content=body)
+        answer = self._connection.send(request, self.timeout)
+        if answer is None:
+            self.close()
+            raise TargetError(f"{self._describe()} sent more than {_LARGEST // 2**20} MiB for one release.")
+        return answer
 
-    def _numbers(self, answer: bytes) -> NDArray[np.float64]:
-        """The released numbers out of an answer."""
-        field = self._fields[2]
+    def _read_numbers(self, body: bytes) -> NDArray[np.float64]:
+        field = self._output_field
         try:
-            found = json.loads(answer)
+            value = json.loads(body)
         except (ValueError, RecursionError):
-            raise TargetError(f"{self._name()} answered with something that is no JSON.") from None
+            raise TargetError(f"{self._describe()} answered with something that is no JSON.") from None
         for part in field.split("."):
-            if not isinstance(found, dict) or part not in found:
-                raise TargetError(f"{self._name()} answered without the field {field!r}; name its field of outputs.")
-            found = found[part]
+            if not isinstance(value, dict) or part not in value:
+                raise TargetError(
+                    f"{self._describe()} answered without the field {field!r}; name its field of outputs."
+                )
+            value = value[part]
         try:
-            numbers = np.asarray(found)
+            numbers = np.asarray(value)
         except (ValueError, OverflowError):  # ragged
             numbers = np.empty(0, dtype=object)
         if numbers.dtype.kind not in "fiub" or not numbers.size or not np.isfinite(numbers).all():
-            raise TargetError(f"{self._name()} answered with a field {field!r} that holds no array of finite numbers.")
+            raise TargetError(
+                f"{self._describe()} answered with a field {field!r} that holds no array of finite numbers."
+            )
         return numbers.astype(np.float64)
 
-    def _name(self) -> str:
+    def _describe(self) -> str:
         return f"The endpoint at {self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
 
 
-def _checked_url(url: object) -> SplitResult:
-    """An address; what is wrong with another is said without it, since it may hold a password."""
+class _Connection:
+    """One connection to a server, in an event loop of its own thread.
+
+    httpx has no deadline for a whole answer: its time-outs start again with every byte, so that a server which sends
+    one now and then could hold an audit forever. asyncio has a deadline. The loop has its own thread because a caller
+    may run a loop already, as notebooks do. The httpx transport has no client, since a client logs the whole address,
+    which may hold a key, and sends cookies back.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._transport: httpx.AsyncHTTPTransport = library.AsyncHTTPTransport(
+            verify=ssl.create_default_context(), trust_env=False, limits=library.Limits(max_connections=1)
+        )
+
+    def send(self, request: httpx.Request, timeout: float) -> _Answer | None:
+        """Send a request and read the answer; None where the answer is too large."""
+        return self._run(self._send(request, timeout))
+
+    def close(self) -> None:
+        self._run(self._transport.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # also Ctrl-C
+            future.cancel()
+            raise
+
+    async def _send(self, request: httpx.Request, timeout: float) -> _Answer | None:
+        async with asyncio.timeout(timeout):
+            response = await self._transport.handle_async_request(request)
+            try:
+                body = bytearray()
+                async for part in response.aiter_raw():
+                    body += part
+                    if len(body) > _LARGEST:
+                        return None
+            finally:
+                await response.aclose()
+            return _Answer(response.status_code, bytes(body), _parse_seconds(response.headers.get("Retry-After")))
+
+
+def _import_httpx() -> Any:
+    try:
+        import httpx
+    except ImportError:
+        raise InvalidInput(
+            "The audit of an endpoint needs the 'audit' extra: pip install 'scoreshield[audit]'."
+        ) from None
+    return httpx
+
+
+def _parse_url(url: object) -> SplitResult:
     try:
         parts = urlsplit(url) if isinstance(url, str) and url.isprintable() and " " not in url else None
-        good = (
+        is_valid = (
             parts is not None
             and parts.scheme in ("http", "https")
             and bool(parts.hostname)
@@ -322,22 +513,13 @@ def _checked_url(url: object) -> SplitResult:
         )
         (parts.hostname or "").encode("idna") if parts is not None else None
     except ValueError:
-        parts, good = None, False
-    if not good or parts is None:
-        raise InvalidInput(
-            "The 'url' parameter of Endpoint must be an address that begins with http:// or https:// and names a host, "
-            "without a user's name or '#'. Got something else instead."
-        )
+        parts, is_valid = None, False
+    if not is_valid or parts is None:
+        raise InvalidInput(_BAD_URL)
     return parts
 
 
-def _checked_name(value: object, name: str) -> str:
-    if not isinstance(value, str) or not value.strip(". "):
-        _validation.reject(name, "the name of a JSON field", value)
-    return value
-
-
-def _authorised(bearer: str | None, parts: SplitResult) -> dict[str, str]:
+def _make_authorisation(bearer: str | None, parts: SplitResult) -> dict[str, str]:
     if bearer is None:
         return {}
     if not isinstance(bearer, str) or not bearer or not bearer.isascii() or not bearer.isprintable() or " " in bearer:
@@ -358,6 +540,6 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _seconds(header: str | None) -> float:
-    """Retry-After in seconds; its other form, a date, is left aside."""
+def _parse_seconds(header: str | None) -> float:
+    """Read Retry-After in seconds. Its other form, a date, counts as 0."""
     return float(header) if header is not None and header.isascii() and header.isdigit() else 0.0

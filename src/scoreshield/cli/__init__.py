@@ -42,7 +42,7 @@ app.add_typer(select.app, name="release")  # all release commands: select adds t
 app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag)
-app.command(name="audit", epilog=audit.EXAMPLE)(audit.audit)
+app.command(name="audit", epilog=audit.EXAMPLE)(audit.run_audit_command)
 app.add_typer(report.app, name="report")
 app.add_typer(ledger.app, name="ledger")
 

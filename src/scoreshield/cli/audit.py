@@ -1,13 +1,15 @@
-"""`scoreshield audit TARGET`: try to contradict a privacy claim, and write the evidence down.
+"""`scoreshield audit TARGET`: try to contradict a privacy claim, and save the evidence.
 
-Exit code 1 when the claim is broken, 0 when no violation was found, 2 for bad input, 70 for a failure that nobody
-foresaw: it can gate a pipeline.
+The exit code is 1 where the claim is broken, 0 where no violation was found, 2 for bad input and 70 for an unexpected
+failure, so that the command can gate a pipeline.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -15,10 +17,13 @@ from scoreshield.cli.options import Json
 from scoreshield.cli.output import check_not_input
 from scoreshield.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from scoreshield.audit.statistics import StatisticName
+
 EXAMPLE = "scoreshield audit service:release --epsilon 1 --delta 1e-6 --adjacency replace --out audit"
 
 
-def audit(
+def run_audit_command(
     target: Annotated[
         str | None,
         typer.Argument(help="module:function, http(s)://..., or a file of outputs made with the record (.npy, ...)."),
@@ -80,7 +85,7 @@ def audit(
             "out": out,
             "again": again or None,
         }
-        _own(target, quick, as_json, given)
+        _audit_shipped_releases(target, quick, as_json, given)
         return
     if target is None:
         raise InvalidInput("Say what to audit: module:function, an address, a file of outputs, or --own.")
@@ -90,40 +95,52 @@ def audit(
         raise InvalidInput("--again begins afresh in the folder of an earlier audit; name it with --out.")
     from scoreshield.cli import audit_run
 
-    folder = audit_run.Folder(out, again)
-    web = target.lower().startswith(("http://", "https://"))
-    files = not web and Path(target).suffix.lower() in (".npy", ".npz", ".parquet")
+    folder = audit_run.AuditFolder(out, again)
+    is_address = target.lower().startswith(("http://", "https://"))
+    is_file = not is_address and Path(target).suffix.lower() in (".npy", ".npz", ".parquet")
     if out is not None:
         check_not_input((out / name for name in audit_run.FILES), (query, canaries, without, Path(target)))
-    claim = audit_run.claimed(epsilon, delta, adjacency, noise, files=files)
+    claim = audit_run.make_claim(epsilon, delta, adjacency, noise, is_file=is_file)
     if plain and noise != "gaussian":
         raise InvalidInput("--plain says what is done with Gaussian noise; give --noise gaussian with it.")
-    budget = audit_run.Budget(releases, minutes, confidence, statistic, plain)
-    if files:
+    budget = audit_run.AuditBudget(releases, minutes, confidence, cast("StatisticName", statistic), plain)
+    if is_file:
         unasked = {"--minutes": minutes, "--query": query, "--canaries": canaries}
         if unfit := [name for name, value in unasked.items() if value is not None]:
             raise InvalidInput(f"{unfit[0]} is for targets that can be asked; outputs in files were made before.")
-        audit_run.of_files(target, without, claim, budget, folder).tell(as_json)
+        audit_run.audit_files(target, without, claim, budget, folder).show(as_json)
         return
     if without is not None:
         raise InvalidInput("--without is for outputs in files; this target makes its outputs itself.")
-    inputs = audit_run.Inputs.read(records, dimensions, query, canaries)
-    if web:
+    inputs = audit_run.AuditInputs.read(records, dimensions, query, canaries)
+    if is_address:
         fields = {"embeddings_field": embeddings_field, "query_field": query_field, "output_field": output_field}
-        subject = audit_run.endpoint(
+        subject = audit_run.make_endpoint_subject(
             target, inputs, fields, no_query=no_query, key_from=key_from, timeout=timeout, retries=retries
         )
     else:
-        subject = audit_run.function(target, inputs, timeout)
-    audit_run.of_subject(subject, claim, budget, inputs, folder, quiet=as_json).tell(as_json)
+        subject = audit_run.make_function_subject(target, inputs, timeout)
+    audit_run.audit_subject(subject, claim, budget, inputs, folder, quiet=as_json).show(as_json)
 
 
-def _own(target: str | None, quick: bool, as_json: bool, others: dict[str, object]) -> None:
+def _audit_shipped_releases(target: str | None, quick: bool, as_json: bool, others: dict[str, object]) -> None:
     if target is not None:
         raise InvalidInput(f"--own audits ScoreShield itself; leave {target!r} out.")
     if given := [name for name, value in others.items() if value is not None]:
         raise InvalidInput(f"--own has its own claims and budgets; leave --{given[0]} out.")
-    from scoreshield.audit import own as own_audit
+    from scoreshield.audit import self_audit
 
-    if own_audit.main(["--quick"] * quick + ["--json"] * as_json):
+    results = self_audit.audit_shipped_releases(quick=quick, progress=_show_step if sys.stderr.isatty() else None)
+    if as_json:
+        typer.echo(json.dumps([result.to_dict() for result in results]))
+    else:
+        typer.echo(self_audit.format_results(results))
+        for result in results:
+            if result.broken:
+                typer.echo(f"\n{result}")
+    if any(result.broken for result in results):
         raise typer.Exit(1)
+
+
+def _show_step(done: int, total: int, name: str) -> None:
+    print(f"\r{done} of {total}: {name:60}", end="" if done < total else "\n", file=sys.stderr, flush=True)

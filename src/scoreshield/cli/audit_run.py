@@ -1,6 +1,6 @@
-"""What `scoreshield audit` does with its options: finds the target, keeps the folder, runs, and tells the outcome.
+"""What `scoreshield audit` does with its options: find the target, run the audit, show progress and the outcome.
 
-Apart from the command itself, because the audit's statistics take a second to import.
+This is apart from the command itself, because the audit's statistics take a second to import.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,13 +23,15 @@ from urllib.parse import urlsplit
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scoreshield import _files
 from scoreshield.audit import engine, journal, neighbours, targets
-from scoreshield.audit.claim import REPLACE, Claim
+from scoreshield.audit.claims import REPLACE, Claim
 from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
-from scoreshield.cli.audit_progress import prints_aside, shown
+from scoreshield.audit.statistics import StatisticName
 from scoreshield.cli.output import one_or_many
 from scoreshield.cli.text import say
 from scoreshield.errors import InvalidInput
@@ -37,27 +40,29 @@ from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import audit_page
 from scoreshield.report.pages import check_report_extra
 
-RELEASES, MOST = 2000, 1_000_000
+RELEASES, MOST_RELEASES = 2000, 1_000_000
 #: What an audit writes into its folder.
 FILES = (journal.SETTINGS, journal.RELEASES, journal.LOCK, *journal.REPORTS)
-#: Of the order that outputs in files are taken in.
+#: The seed of the order of outputs in files.
 _SEED = 0
-#: Facts that are printed, apart from being in the report.
-_TOLD = (audit_page.RESUMED, "Requests repeated")
-#: Releases that the search for telling neighbours takes where no query is known: 35 pairs, 128 on either side.
+#: Facts that are printed as well as in the report.
+_PRINTED_FACTS = (audit_page.RESUMED, "Requests repeated")
+#: How many releases the search for neighbours takes where no query is known: 35 pairs, 128 on each side.
 _SEARCH = 35 * 2 * 128
 #: Releases in all for one on each side, with the pilots that choose among the pairs.
 _EACH = 3.1
+#: Seconds between two lines in a log.
+EVERY = 45.0
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How much is drawn and how it is judged: releases on each side, or minutes; confidence, statistic, noise."""
+class AuditBudget:
+    """How much is drawn and how it is evaluated: releases on each side, or minutes; confidence, statistic, noise."""
 
     releases: int | None
     minutes: float | None
     confidence: float
-    statistic: str
+    statistic: StatisticName
     plain: bool = False
 
     def __post_init__(self) -> None:
@@ -68,8 +73,8 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What the auditor makes its collections of: their size, the query and the canaries, where they are given."""
+class AuditInputs:
+    """What the auditor constructs its collections from: their size, the query, and the canaries if there are any."""
 
     records: int
     dimensions: int
@@ -77,7 +82,8 @@ class Inputs:
     canaries: NDArray[Any] | None
 
     @classmethod
-    def read(cls, records: int, dimensions: int, query: Path | None, canaries: Path | None) -> Inputs:
+    def read(cls, records: int, dimensions: int, query: Path | None, canaries: Path | None) -> AuditInputs:
+        """Read the files of the query and the canaries."""
         vector = None if query is None else one_or_many(_files.read_array(query))
         if vector is not None and (vector.ndim != 1 or vector.dtype.kind not in "fiu"):
             raise InvalidInput(f"{query} must hold one query, a vector. Got shape {vector.shape}, type {vector.dtype}.")
@@ -89,10 +95,16 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is audited: something that releases, under a name, with its query where one is known.
+class AuditSubject:
+    """A function or an endpoint that is audited.
 
-    ``settings`` and ``secret`` tell it from others when an audit goes on; the secret is never written down.
+    Attributes:
+        release: The callable.
+        name: Its name in the result.
+        query: Its query, where one is known.
+        settings: What distinguishes it from others when an audit is resumed.
+        timeout: Seconds that one call may take; None sets no limit.
+        secret: A further setting that is never written down.
     """
 
     release: Any
@@ -103,20 +115,20 @@ class Subject:
     secret: str | None = None
 
     @property
-    def bulk(self) -> bool:
-        """Whether it makes many releases in one call: fast, and with no need to be resumed."""
-        return Source(self.release, seed=None, timeout=None).in_bulk
+    def is_bulk(self) -> bool:
+        """Whether it makes many releases in one call. Such an audit is fast, and is not resumed."""
+        return Source(self.release, seed=None, timeout=None).is_bulk
 
 
-def claimed(epsilon: float | None, delta: float, adjacency: str | None, noise: str, *, files: bool) -> Claim:
-    """The claim that the options state."""
+def make_claim(epsilon: float | None, delta: float, adjacency: str | None, noise: str, *, is_file: bool) -> Claim:
+    """Make the claim that the options state."""
     if epsilon is None:
         raise InvalidInput("--epsilon must say what is claimed; an audit without a claim has nothing to contradict.")
     if adjacency is None or not adjacency.strip():
         raise InvalidInput(
             "--adjacency must say who counts as a neighbour, such as 'replace': a claim without it says nothing."
         )
-    if adjacency != "replace" and not files:
+    if adjacency != "replace" and not is_file:
         raise InvalidInput(
             f"--adjacency must be 'replace', one record by another, which is what the auditor does. Got {adjacency!r}; "
             "outputs for other neighbours can be audited from files."
@@ -132,27 +144,27 @@ def claimed(epsilon: float | None, delta: float, adjacency: str | None, noise: s
 # ---- Targets.
 
 
-def function(target: str, inputs: Inputs, timeout: float) -> Subject:
-    """A function by its name; it may have a query of its own, bound by `functools.partial`."""
-    with prints_aside():
-        release = targets.entry_point(target, query=inputs.query, dimensions=inputs.dimensions)
+def make_function_subject(target: str, inputs: AuditInputs, timeout: float) -> AuditSubject:
+    """Load a function by its name. It may have its own query, bound by `functools.partial`."""
+    with redirect_prints():
+        release = targets.load_function(target, query=inputs.query, dimensions=inputs.dimensions)
     known = release.keywords.get("query") if isinstance(release, partial) else None
-    query, settings = inputs.query if known is None else known, {"code": targets.code_digest(target)}
-    subject = Subject(release, target, query, settings, timeout)
-    return subject if subject.bulk else replace(subject, release=targets.waited_for(release))
+    query, settings = inputs.query if known is None else known, {"code": targets.digest_code(target)}
+    subject = AuditSubject(release, target, query, settings, timeout)
+    return subject if subject.is_bulk else replace(subject, release=targets.reject_awaitables(release))
 
 
-def endpoint(
+def make_endpoint_subject(
     target: str,
-    inputs: Inputs,
+    inputs: AuditInputs,
     fields: dict[str, str],
     *,
     no_query: bool,
     key_from: str | None,
     timeout: float,
     retries: int,
-) -> Subject:
-    """An address; without a query of the user's, the first axis is sent."""
+) -> AuditSubject:
+    """Prepare an endpoint. Without a given query, the first axis is sent."""
     query = np.eye(1, inputs.dimensions)[0] if inputs.query is None else inputs.query
     key = None if key_from is None else os.environ.get(key_from)
     if key_from is not None and not key:
@@ -161,125 +173,136 @@ def endpoint(
     service = targets.Endpoint(target, chosen, timeout=timeout, retries=retries, bearer=key, **fields)
     parts = urlsplit(target)  # its query string may hold a key
     name, settings = f"{parts.scheme}://{parts.netloc}{parts.path}", {"no_query": no_query, **fields}
-    return Subject(service, name, chosen, settings, secret=target)
+    return AuditSubject(service, name, chosen, settings, secret=target)
 
 
 # ---- Running.
 
 
 @dataclass(frozen=True)
-class Folder:
-    """Where the audit is kept, if it is; ``again`` begins afresh where one was before."""
+class AuditFolder:
+    """The folder of an audit, or None where nothing is saved. `again` starts again where an audit was before."""
 
     path: Path | None
     again: bool = False
 
     @contextlib.contextmanager
-    def opened(self, asked: dict[str, Any], plan: Any, secret: str | None = None) -> Iterator[tuple[Any, int]]:
-        """The journal, if there is a folder, and how many releases the audit takes."""
+    def open(
+        self, settings: dict[str, Any], plan: Callable[[], int], secret: str | None = None
+    ) -> Iterator[tuple[journal.Journal | None, int]]:
+        """Open the journal, if there is a folder, and find the number of releases on each side."""
         if self.path is None:
             yield None, plan()
             return
         check_report_extra()  # before an hour of releases, not after it
-        stated = {"version": version("scoreshield"), **asked}
-        with journal.opened(self.path, stated, plan, secret=secret, again=self.again) as opened:
-            yield opened
+        versioned = {"version": version("scoreshield"), **settings}
+        with journal.open_journal(self.path, versioned, plan, secret=secret, again=self.again) as pair:
+            yield pair
 
     def save(self, result: AuditResult, facts: dict[str, str]) -> list[str]:
-        """Write the reports, and say where they are."""
+        """Write the reports, and return their paths."""
         if self.path is None:
             return []
         return [str(path) for path in audit_page.save_audit_page(result, self.path, facts=facts)]
 
 
-def of_files(target: str, without: Path | None, claim: Claim, budget: Budget, folder: Folder) -> Outcome:
+def audit_files(
+    target: str, without: Path | None, claim: Claim, budget: AuditBudget, folder: AuditFolder
+) -> AuditOutcome:
     """Audit outputs that were made before.
 
-    Both sides are shuffled before they are cut to ``--releases``.
+    Both sides are shuffled before they are cut to `--releases`.
     """
     rng = np.random.default_rng(_SEED)
-    first, second = (rng.permutation(side) for side in targets.saved_outputs(target, without))
+    first, second = (rng.permutation(side) for side in targets.read_saved_outputs(target, without))
     most = min(len(first), len(second))
     if budget.releases is not None and budget.releases > most:
         raise InvalidInput(f"--releases must be at most the {most:,} outputs that there are on each side.")
     first, second = first[: budget.releases or most], second[: budget.releases or most]
-    named = Path(target).name + ("" if without is None else f" and {without.name}")
+    name = Path(target).name + ("" if without is None else f" and {without.name}")
     settings: dict[str, Any] = {
         "confidence": budget.confidence,
         "statistic": budget.statistic,
         "plain": budget.plain,
     }
-    asked = {"target": named, "claim": claim.to_dict(), **settings, "with": _digest(first), "without": _digest(second)}
-    facts = {"Target": f"outputs in {named}, made before"}
-    with folder.opened(asked, lambda: len(first)):
-        result = engine.audit_outputs(first, second, claim, seed=_SEED, name=named, **settings)
-        return Outcome(result, facts, folder.save(result, facts))
+    digests = {"with": _digest_array(first), "without": _digest_array(second)}
+    facts = {"Target": f"outputs in {name}, made before"}
+    with folder.open({"target": name, "claim": claim.to_dict(), **settings, **digests}, lambda: len(first)):
+        result = engine.audit_outputs(first, second, claim, seed=_SEED, name=name, **settings)
+        return AuditOutcome(result, facts, folder.save(result, facts))
 
 
-def of_subject(
-    subject: Subject, claim: Claim, budget: Budget, inputs: Inputs, folder: Folder, *, quiet: bool
-) -> Outcome:
-    """Audit something that can be asked, going on where an audit in the folder was stopped."""
+def audit_subject(
+    subject: AuditSubject,
+    claim: Claim,
+    budget: AuditBudget,
+    inputs: AuditInputs,
+    folder: AuditFolder,
+    *,
+    quiet: bool,
+) -> AuditOutcome:
+    """Audit a function or an endpoint, and resume the audit in the folder if it was stopped."""
     length = inputs.dimensions if subject.query is None else int(np.shape(subject.query)[-1])
     shape, pairs = (inputs.records, length), None
     if inputs.canaries is not None:
         pairs = neighbours.from_canaries(neighbours.random_pair(*shape, seed=0).first, inputs.canaries)
-    asked = {
+    settings = {
         "target": subject.name, "claim": claim.to_dict(), **vars(budget), "shape": list(shape),
-        "query": _digest(subject.query), "canaries": _digest(inputs.canaries), **subject.settings,
+        "query": _digest_array(subject.query), "canaries": _digest_array(inputs.canaries), **subject.settings,
     }  # fmt: skip
     made_up = f"{shape[0]:,} records of {shape[1]:,} dimensions, made up by the auditor"
     facts = {"Target": subject.name, "Collections": made_up + (", and the canaries" if pairs else "")}
-    plan = partial(_planned, subject, budget, shape, searching=subject.query is None and pairs is None)
+    plan = partial(_plan_releases, subject, budget, shape, is_search=subject.query is None and pairs is None)
     with (
-        _closed_after(subject), prints_aside(), folder.opened(asked, plan, subject.secret) as (kept, releases),
-        shown(quiet) as (progress, counting),
+        _close_after(subject), redirect_prints(), folder.open(settings, plan, subject.secret) as (kept, releases),
+        show_progress(quiet) as (progress, count),
     ):  # fmt: skip
         if kept is not None:
-            kept.note_repeated(_repeated(subject))  # while the pace was measured
+            kept.note_repeated(_count_repeated(subject))  # while the pace was measured
         release = subject.release
-        if not subject.bulk:
-            release = counting(release if kept is None else kept.recording(release))
+        if not subject.is_bulk:
+            release = count(release if kept is None else kept.record(release))
         result = engine.audit(
             release, claim, neighbours=pairs, releases=releases, confidence=budget.confidence,
             statistic=budget.statistic, seed=None, progress=progress, timeout=subject.timeout, name=subject.name,
             shape=shape, query=subject.query, plain=budget.plain,
         )  # fmt: skip
-        if kept is not None and kept.known:
-            facts[audit_page.RESUMED] = f"{kept.known:,} releases were there before; {_begun(kept.begun)}"
-        if repeated := _repeated(subject) + (0 if kept is None else kept.repeated):
+        if kept is not None and kept.releases_before:
+            begun = _describe_start(kept.begun)
+            facts[audit_page.RESUMED] = f"{kept.releases_before:,} releases were there before; {begun}"
+        if repeated := _count_repeated(subject) + (0 if kept is None else kept.requests_repeated):
             facts["Requests repeated"] = f"{repeated:,}"
-        return Outcome(result, facts, folder.save(result, facts))
+        return AuditOutcome(result, facts, folder.save(result, facts))
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A result, facts about how it was made, and the files that hold it."""
+class AuditOutcome:
+    """A result, facts about the audit, and the files of the report."""
 
     result: AuditResult
     facts: dict[str, str]
     files: list[str]
 
-    def tell(self, as_json: bool) -> None:
-        """Print it, and end with exit code 1 where the claim is broken."""
+    def show(self, as_json: bool) -> None:
+        """Print the outcome, and end with exit code 1 where the claim is broken."""
         if as_json:
-            told = self.result.to_dict() | {"verdict": audit_page.write_verdict(self.result, self.facts)}
-            typer.echo(json.dumps({"files": self.files, "facts": self.facts, **told}))
+            values = self.result.to_dict() | {"verdict": audit_page.write_verdict(self.result, self.facts)}
+            typer.echo(json.dumps({"files": self.files, "facts": self.facts, **values}))
         else:
             lines = str(self.result).splitlines()
-            lines += [f"{name:<17} {self.facts[name]}" for name in _TOLD if name in self.facts]
+            lines += [f"{name:<17} {self.facts[name]}" for name in _PRINTED_FACTS if name in self.facts]
             lines += [f"{'Written':<17} {', '.join(self.files)}"] if self.files else []
             say("\n".join(lines))
         if self.result.broken:
             raise typer.Exit(1)
 
 
-def _repeated(subject: Subject) -> int:
+def _count_repeated(subject: AuditSubject) -> int:
     return int(getattr(subject.release, "retried", 0))
 
 
-def _begun(moment: datetime) -> str:
-    """When an audit was begun, and how long ago."""
+def _describe_start(moment: datetime) -> str:
+    """Describe when an audit was begun, and how long ago."""
     minutes = (datetime.now(UTC) - moment).total_seconds() / 60
     units = (("days", 1440), ("hours", 60), ("minutes", 1))
     ago = next((f"{minutes / size:.0f} {unit}" for unit, size in units if minutes >= 2 * size), "less than 2 minutes")
@@ -287,7 +310,7 @@ def _begun(moment: datetime) -> str:
 
 
 @contextlib.contextmanager
-def _closed_after(subject: Subject) -> Iterator[None]:
+def _close_after(subject: AuditSubject) -> Iterator[None]:
     try:
         yield
     finally:
@@ -295,8 +318,8 @@ def _closed_after(subject: Subject) -> Iterator[None]:
             subject.release.close()
 
 
-def _planned(subject: Subject, budget: Budget, shape: tuple[int, int], *, searching: bool) -> int:
-    """How many releases on each side: as asked, or as many as the time allows at the pace of the first few."""
+def _plan_releases(subject: AuditSubject, budget: AuditBudget, shape: tuple[int, int], *, is_search: bool) -> int:
+    """Find the number of releases on each side: as given, or as many as the time allows at the pace of the first."""
     if budget.minutes is None:
         return budget.releases or RELEASES
     source = Source(subject.release, seed=None, timeout=subject.timeout)
@@ -306,14 +329,89 @@ def _planned(subject: Subject, budget: Budget, shape: tuple[int, int], *, search
         start = time.perf_counter()
         source.draw(rows, count)
         pace, count = (time.perf_counter() - start) / count, 2 * count
-    left = 0.9 * 60 * budget.minutes - (_SEARCH * pace if searching else 0.0)
+    left = 0.9 * 60 * budget.minutes - (_SEARCH * pace if is_search else 0.0)
     if left <= 0:
         raise InvalidInput(
-            f"At {pace:.3g} seconds a release, {budget.minutes:g} minutes do not suffice to search for telling "
+            f"At {pace:.3g} seconds per release, {budget.minutes:g} minutes do not suffice to search for "
             "neighbours; name the query with --query, or allow more --minutes."
         )
-    return max(1, min(MOST, int(left / (_EACH * max(pace, 1e-9)))))
+    return max(1, min(MOST_RELEASES, int(left / (_EACH * max(pace, 1e-9)))))
 
 
-def _digest(array: Any) -> str | None:
+def _digest_array(array: Any) -> str | None:
     return None if array is None else hashlib.sha256(np.ascontiguousarray(array, np.float64).tobytes()).hexdigest()[:16]
+
+
+# ---- Progress.
+
+
+class ProgressLog:
+    """One line on standard error every 45 seconds: how many outputs there are, and the bound so far."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._next = clock, clock() + EVERY
+        self._outputs, self._state = 0, "choosing neighbours"
+
+    def count(self, release: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap a release so that its outputs are counted."""
+
+        def call(embeddings: Any) -> Any:
+            output = release(embeddings)
+            self._outputs += 1
+            self._write_line()
+            return output
+
+        return call
+
+    def update(self, done: int, total: int, bound: float) -> None:
+        """Take the progress of the audit."""
+        self._state = f"{done:,} of {total:,} releases on each side, epsilon at least {bound:.3f} so far"
+        self._write_line()
+
+    def _write_line(self) -> None:
+        if self._clock() < self._next:
+            return
+        self._next = self._clock() + EVERY
+        outputs = f"{self._outputs:,} outputs; " if self._outputs else ""
+        print(f"scoreshield: {outputs}{self._state}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def show_progress(quiet: bool) -> Iterator[tuple[engine.AuditProgress, Callable[[Any], Any]]]:
+    """Show progress within the block: a bar at a terminal, otherwise a line now and then.
+
+    Yields:
+        What the audit calls with its progress, and a function that wraps a release so that its outputs are counted.
+    """
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        log = ProgressLog()
+        yield log.update, log.count
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("choosing neighbours", total=None)
+
+        def update(done: int, total: int, bound: float) -> None:
+            bar.update(task, description=f"epsilon at least {bound:.3f}", completed=done, total=total)
+
+        yield update, lambda release: release
+
+
+@contextlib.contextmanager
+def redirect_prints() -> Iterator[None]:
+    """Send to standard error what a target prints, from Python or not: standard output is for the outcome."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        kept = None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)

@@ -9,10 +9,10 @@ from typing import Any, get_args
 import pytest
 
 import scoreshield as ss
-from scoreshield.audit import own
-from scoreshield.audit.claim import Claim
+from scoreshield.audit import self_audit
+from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit
-from scoreshield.audit.shipped import Own, own_releases
+from scoreshield.audit.self_audit import ShippedRelease, list_shipped_releases
 from scoreshield.geometry import denoise, embeddings
 from scoreshield.privacy import calibration
 from scoreshield.privacy.adjacency import GramRadius, Identity, Replacement
@@ -63,7 +63,7 @@ SHIPPED: dict[str, dict[str, set[Any]]] = {
 }  # fmt: skip
 
 
-def chosen(one: Own, name: str, function: Callable[..., Any]) -> Any:
+def chosen(one: ShippedRelease, name: str, function: Callable[..., Any]) -> Any:
     """The value of one option: the given one or the default; of a range or a share only whether it was given."""
     if name == "part":
         return one.options.get("part")
@@ -73,10 +73,11 @@ def chosen(one: Own, name: str, function: Callable[..., Any]) -> Any:
     return "none" if isinstance(value, Replacement) else value
 
 
-def test_every_release_and_every_option_is_on_the_list() -> None:
+def test_list_is_complete() -> None:
+    """Every release and every option is on the list."""
     public = {name for name in ss.__all__ if name.startswith("release_") and callable(getattr(ss, name))}
     assert public == set(SHIPPED)
-    listed = own_releases((0.5,))
+    listed = list_shipped_releases((0.5,))
     for name, options in SHIPPED.items():
         function = getattr(ss, name)
         # A new parameter must be put on one of the two lists.
@@ -96,11 +97,13 @@ def test_every_release_and_every_option_is_on_the_list() -> None:
     assert {Replacement.kind, Identity.kind, GramRadius.kind} == {kind.kind for kind in ss.Adjacency.__subclasses__()}
 
 
-def test_textbook_calibrations_are_on_the_list_where_they_hold() -> None:
-    assert len(own_releases((0.5,))) == len(own_releases((2.0,))) + 3 * (len(calibration.METHODS) - 1)
+def test_list_textbook_calibrations() -> None:
+    """Textbook calibrations are on the list where they hold."""
+    assert len(list_shipped_releases((0.5,))) == len(list_shipped_releases((2.0,))) + 3 * (len(calibration.METHODS) - 1)
 
 
-def test_the_optimal_mechanism_is_the_table_on_the_list() -> None:
+def test_list_optimal_mechanism() -> None:
+    """The mechanism "optimal" is the level table on the list."""
     rows, query = [[1.0, 0.0], [0.0, 1.0]], [1.0, 0.0]
     made = ss.release_scores(rows, query, epsilon=2.0, mechanism="optimal", rng=0)
     listed = ss.release_scores(rows, query, epsilon=2.0, mechanism=ss.optimal_channel(2.0), rng=0)
@@ -108,26 +111,29 @@ def test_the_optimal_mechanism_is_the_table_on_the_list() -> None:
     assert (made.noisy == listed.noisy).all()
 
 
-def test_our_own_releases_in_the_short_form(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fixed seeds; with others, one in 16,000 runs would raise a false alarm."""
-    assert own.main(["--quick"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(own_releases(own.QUICK_BUDGETS))
+def test_quick_form() -> None:
+    """The short form finds no violation. With other seeds, one in 16,000 runs would raise a false alarm."""
+    results = self_audit.audit_shipped_releases(quick=True)
+    assert not any(result.broken for result in results)
+    lines = self_audit.format_results(results).splitlines()
+    assert len(lines) == 1 + len(list_shipped_releases(self_audit.QUICK_BUDGETS))
     assert all(line.endswith("no violation found") for line in lines[1:])
 
 
-def test_the_audit_of_our_own_would_notice() -> None:
+def test_violations_are_found() -> None:
     """Every one of them, claimed to be far less than it is.
 
     What a projection leaves of the noise tells less, and the slowest is drawn less often: those at a larger epsilon.
     """
     often = {"bulk": 10_000, "single": 1_000, "pure": 1_000, "slow": 1_000, "slowest": 80}
-    hard = [one.name for one in own_releases((16.0,)) if one.pace == "slowest" or "projected alone" in one.name]
+    hard = [
+        one.name for one in list_shipped_releases((16.0,)) if one.pace == "slowest" or "projected alone" in one.name
+    ]
     assert len(hard) == 2
     unnoticed = []
     for one in [
-        *(one for one in own_releases((4.0,)) if one.name.replace("epsilon 4", "epsilon 16") not in hard),
-        *(one for one in own_releases((16.0,)) if one.name in hard),
+        *(one for one in list_shipped_releases((4.0,)) if one.name.replace("epsilon 4", "epsilon 16") not in hard),
+        *(one for one in list_shipped_releases((16.0,)) if one.name in hard),
     ]:
         profile = one.claim.profile
         less = GaussianProfile(profile.mu / 4) if isinstance(profile, GaussianProfile) else None
@@ -138,15 +144,21 @@ def test_the_audit_of_our_own_would_notice() -> None:
     assert unnoticed == []
 
 
-def test_the_long_form_keeps_the_order_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_form_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The long form hands work to two processes, which end in any order; here the cheapest of it, in this one."""
-    cheap = [one for one in own_releases((2.0,)) if "matches, randomised" in one.name or "scores, laplace" in one.name]
-    monkeypatch.setattr(own, "own_releases", {own.BUDGETS: cheap}.__getitem__)
-    monkeypatch.setattr(own, "_listed", lambda: cheap)
-    monkeypatch.setattr(own, "_RELEASES", dict.fromkeys(own._RELEASES, 300))
-    monkeypatch.setattr(own, "_side_by_side", lambda order: map(own._whole, reversed(order)))
+    cheap = [
+        one
+        for one in list_shipped_releases((2.0,))
+        if "matches, randomised" in one.name or "scores, laplace" in one.name
+    ]
+    monkeypatch.setattr(self_audit, "list_shipped_releases", {self_audit.BUDGETS: cheap}.__getitem__)
+    monkeypatch.setattr(self_audit, "_list_once", lambda: cheap)
+    monkeypatch.setattr(self_audit, "_RELEASES", dict.fromkeys(self_audit._RELEASES, 300))
+    monkeypatch.setattr(
+        self_audit, "_audit_in_processes", lambda order: map(self_audit._audit_by_number, reversed(order))
+    )
     told: list[tuple[int, int, str]] = []
-    results = own.run(progress=lambda *said: told.append(said))
+    results = self_audit.audit_shipped_releases(progress=lambda *said: told.append(said))
     assert [result.name for result in results] == [one.name for one in cheap]
     assert [done for done, _, _ in told] == list(range(1, len(cheap) + 1))
     assert all(result.releases >= 300 for result in results)

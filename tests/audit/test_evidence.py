@@ -15,14 +15,24 @@ import pytest
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.audit import checks, evidence, repeats
-from scoreshield.audit.claim import Claim
-from scoreshield.audit.directions import linear, most_entries, noiseless
-from scoreshield.audit.engine import audit, audit_outputs, fewest
-from scoreshield.audit.judging import judged
+from scoreshield.audit import evidence
+from scoreshield.audit.claims import Claim
+from scoreshield.audit.engine import audit, audit_outputs, find_least_releases
+from scoreshield.audit.evidence import evaluate_outputs
 from scoreshield.audit.neighbours import worst_pairs
-from scoreshield.audit.outputs import kind_of, law_of, numbers
-from scoreshield.audit.statistics import Setting, likelihood, log_density, lowest_bit, table
+from scoreshield.audit.outputs import classify_output, find_noise_law, flatten_output
+from scoreshield.audit.statistics import (
+    REPEAT_CUTS,
+    OutputFacts,
+    compute_log_density,
+    count_searchable_entries,
+    find_lowest_bit,
+    fit_likelihood,
+    fit_linear,
+    fit_noiseless,
+    fit_repeats,
+    fit_table,
+)
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.profiles import GaussianProfile
 
@@ -40,19 +50,20 @@ def told_bit(rows: np.ndarray, rng: np.random.Generator, repeats: int, epsilon: 
 # ---- What is read off outputs.
 
 
-def test_kinds_and_laws_are_read_off_outputs() -> None:
+def test_classify_output() -> None:
+    """Kinds and laws are read off outputs."""
     gram = ss.release_gram(PAIR.first, epsilon=1.0, delta=1e-6, rng=0)
-    assert kind_of(gram, 3) == "gram"
-    assert law_of(gram) == (gram.guarantee.noise, 3)
-    assert len(numbers(gram, 3)) == 6  # above the diagonal, noisy and projected
+    assert classify_output(gram, 3) == "gram"
+    assert find_noise_law(gram) == (gram.guarantee.noise, 3)
+    assert len(flatten_output(gram, 3)) == 6  # above the diagonal, noisy and projected
     top = ss.release_top_k(PAIR.first, Q, 2, epsilon=1.0, rng=0)
-    assert kind_of(top, 3) == "top-k"
-    assert sorted(numbers(top, 3)) == [0, 1, 2]
-    assert law_of(top) == (None, 0)
-    assert kind_of(np.zeros((3, 3)), 3) == "gram"
-    assert kind_of(np.zeros((3, 2)), 3) == "index"
-    assert kind_of(np.zeros(3), 3) == "scores"
-    assert kind_of({1}, 3) == "matches"
+    assert classify_output(top, 3) == "top-k"
+    assert sorted(flatten_output(top, 3)) == [0, 1, 2]
+    assert find_noise_law(top) == (None, 0)
+    assert classify_output(np.zeros((3, 3)), 3) == "gram"
+    assert classify_output(np.zeros((3, 2)), 3) == "index"
+    assert classify_output(np.zeros(3), 3) == "scores"
+    assert classify_output({1}, 3) == "matches"
 
 
 @pytest.mark.parametrize(
@@ -60,45 +71,47 @@ def test_kinds_and_laws_are_read_off_outputs() -> None:
     [ss.GaussianNoise(1.3), ss.LaplaceNoise(0.7), ss.StaircaseNoise.calibrate(1.0, 2.0)],
     ids=lambda law: law.name,
 )
-def test_log_densities_are_those_of_the_laws(law: Any) -> None:
+def test_log_densities(law: Any) -> None:
+    """Log densities are those of the laws."""
     x = np.array([-4.9, -3.1, -1.7, -0.3, 0.2, 0.5, 1.1, 2.3, 2.9, 4.4])
     density = np.log((law.cdf(x + 1e-5) - law.cdf(x - 1e-5)) / 2e-5)
-    gaps = density - log_density(law, x)
+    gaps = density - compute_log_density(law, x)
     assert gaps == pytest.approx(np.full(len(x), gaps[0]), abs=1e-4)
 
 
 def test_lowest_bits_of_known_numbers() -> None:
-    found = lowest_bit(np.array([1.0, 3.0, 0.75, -6.0, 1 + 2**-52, 2.0**-60, 0.0]))
+    found = find_lowest_bit(np.array([1.0, 3.0, 0.75, -6.0, 1 + 2**-52, 2.0**-60, 0.0]))
     assert found.tolist() == [0, 0, -2, 1, -52, -60, 2048]
 
 
-def test_the_silent_direction_is_found_and_no_other() -> None:
+def test_noiseless_direction() -> None:
+    """The direction without noise is found, and no other."""
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((400, 3))
     shared = noise[:, [0, 0, 1]]
-    found = noiseless(shared + np.eye(3)[0], shared)
+    found = fit_noiseless(shared + np.eye(3)[0], shared)
     assert found is not None
     assert np.allclose(found(np.eye(3))[:2] / found(np.eye(3))[0], [1, -1])
-    assert noiseless(shared + np.array([1.0, 1.0, 0.0]), shared) is None  # moves along the noise only
-    assert noiseless(noise + np.eye(3)[0], noise) is None
+    assert fit_noiseless(shared + np.array([1.0, 1.0, 0.0]), shared) is None  # moves along the noise only
+    assert fit_noiseless(noise + np.eye(3)[0], noise) is None
     # Among more entries than rows can be searched in: the partner does not move itself.
     many = rng.standard_normal((200, 150))
     many[:, 140] = many[:, 7]
-    assert most_entries(200) < 150
-    found = noiseless(many + 3 * np.eye(150)[7], many)
+    assert count_searchable_entries(200) < 150
+    found = fit_noiseless(many + 3 * np.eye(150)[7], many)
     assert found is not None
     assert {7, 140} <= set(found.columns.tolist())
     assert abs(found(np.eye(150)[[140]]) / found(np.eye(150)[[7]]) + 1) < 1e-6
-    assert noiseless(rng.standard_normal((200, 150)) + np.eye(150)[7], many[::-1]) is None
+    assert fit_noiseless(rng.standard_normal((200, 150)) + np.eye(150)[7], many[::-1]) is None
 
 
-def test_a_check_that_could_not_fail_says_that_it_tested_nothing() -> None:
+def test_check_that_could_not_fail() -> None:
     """Enough releases for the main test, and too few for the share of the error that a check has."""
 
     def quarters(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:
         return 0.5 + 0.25 * told_bit(rows, rng, repeats, 1.0)  # whole numbers have no last bits
 
-    needed = int(fewest(Claim(5.0), 0.95))
+    needed = int(find_least_releases(Claim(5.0), 0.95))
     result = audit(quarters, Claim(5.0), neighbours=PAIR, releases=needed)
     bits = next(check for check in result.checks if check.name == "low bits")
     assert bits.detail.startswith("not tested: at least ")
@@ -120,7 +133,7 @@ def test_whole_numbers_have_no_last_bits() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e15, 1e300])
-def test_outputs_of_any_size_are_judged_alike(scale: float) -> None:
+def test_outputs_of_any_size(scale: float) -> None:
     """Nothing overflows, which pytest would turn into an error."""
     rng = np.random.default_rng(3)
     sides = [np.rint(rng.laplace(centre, 1.0, (1_000, 3)) * 2**10) / 2**10 for centre in (0.0, 1.5)]
@@ -130,22 +143,23 @@ def test_outputs_of_any_size_are_judged_alike(scale: float) -> None:
     assert result.broken
 
 
-def test_statistics_say_none_where_nothing_differs() -> None:
+def test_no_statistic() -> None:
+    """There is no statistic where nothing differs."""
     same = np.ones((50, 2))
-    assert linear(same, same) is None
-    assert table(same, same) is None
-    assert likelihood(same, same, Setting(ss.GaussianNoise(1.0), 2)) is None
+    assert fit_linear(same, same) is None
+    assert fit_table(same, same) is None
+    assert fit_likelihood(same, same, OutputFacts(ss.GaussianNoise(1.0), 2)) is None
 
 
-def test_the_noise_scale_is_a_lower_bound_and_a_close_one() -> None:
+def test_noise_scale_is_lower_bound() -> None:
     """1,000 samples with mu 0.5 and an error of 0.1: at most 100 bounds above it expected, 151 has probability 1e-7."""
     rng = np.random.default_rng(8)
     claim = Claim(30.0, 1e-6, profile=GaussianProfile(0.5))
-    direction = linear(np.array([[1.0], [1.1]]), np.array([[0.0], [0.1]]))
+    direction = fit_linear(np.array([[1.0], [1.1]]), np.array([[0.0], [0.1]]))
     failed, applied = 0, 0
     for _ in range(1_000):
         sides = rng.standard_normal((300, 1)) * 3 + 1.5, rng.standard_normal((300, 1)) * 3
-        if (found := checks.noise_scale(direction, sides, claim, 0.1)) is not None:
+        if (found := evidence.make_scale_check(direction, sides, claim, 0.1)) is not None:
             applied += 1
             failed += not found[0].passed
     assert applied > 950
@@ -155,7 +169,7 @@ def test_the_noise_scale_is_a_lower_bound_and_a_close_one() -> None:
 
 @pytest.mark.parametrize(("entries", "moved"), [(4, 1), (16, 6)])
 @pytest.mark.parametrize("known", [True, False])
-def test_what_is_stated_to_be_detectable_is_detected(entries: int, moved: int, known: bool) -> None:
+def test_detectable_is_detected(entries: int, moved: int, known: bool) -> None:
     """Gaussian noise with the epsilon that a result calls detectable: 60 audits, of which 54 or more should find it.
 
     At a power of exactly 90 %, fewer than 41 have a probability below 1e-5; a test that leaves out entries which move
@@ -164,14 +178,14 @@ def test_what_is_stated_to_be_detectable_is_detected(entries: int, moved: int, k
     rng = np.random.default_rng(12)
     delta = 1e-6
     claim = Claim(1.0, delta, profile=GaussianProfile(gaussian.find_mu(1.0, delta)))
-    setting = Setting(ss.GaussianNoise(1.0), entries) if known else Setting(plain=True)
+    setting = OutputFacts(ss.GaussianNoise(1.0), entries) if known else OutputFacts(is_plain=True)
 
     def once(mu: float) -> Any:
         first, second = rng.standard_normal((2, 2_000, entries))
         first[:, :moved] += mu / math.sqrt(moved)
         # On a grid: in floating point the low bits would tell, and rightly.
         sides = [np.rint(side * 2**20) / 2**20 for side in (first, second)]
-        return judged(*sides, claim, 0.95, "linear", setting, "", "", time.perf_counter())
+        return evaluate_outputs(*sides, claim, 0.95, "linear", setting, "", "", time.perf_counter())
 
     least = once(gaussian.find_mu(1.0, delta)).detectable
     assert 1.5 < least < 3
@@ -179,14 +193,17 @@ def test_what_is_stated_to_be_detectable_is_detected(entries: int, moved: int, k
 
 
 @pytest.mark.parametrize("law", ["randomised response", "laplace", "staircase", "gaussian counts"])
-def test_what_the_verdict_says_of_its_power_is_so(law: str) -> None:
+def test_power_of_verdict(law: str) -> None:
     """80 audits of mechanisms with just the epsilon called detectable, of which 72 should find it.
 
     Learnt thresholds lose a little: at a power of 85 %, fewer than 52 have a probability below 1e-5. Supposing that
     Laplace noise tells as much as randomised response, about 30 of 80 would be found.
     """
     rng, releases, claim = np.random.default_rng(9), 2_000, Claim(1.0)
-    setting = {"laplace": Setting(ss.LaplaceNoise(2.0), 1), "staircase": Setting(ss.StaircaseNoise(1.0, 2.0, 0.3), 1)}
+    facts = {
+        "laplace": OutputFacts(ss.LaplaceNoise(2.0), 1),
+        "staircase": OutputFacts(ss.StaircaseNoise(1.0, 2.0, 0.3), 1),
+    }
     if law == "gaussian counts":
         claim = Claim(1.0, 1e-6, profile=GaussianProfile(gaussian.find_mu(1.0, 1e-6)))
 
@@ -204,7 +221,7 @@ def test_what_the_verdict_says_of_its_power_is_so(law: str) -> None:
 
     def once(epsilon: float) -> Any:
         sides = outputs(epsilon, 1.0), outputs(epsilon, -1.0)
-        return judged(*sides, claim, 0.95, "auto", setting.get(law, Setting()), "", "", time.perf_counter())
+        return evaluate_outputs(*sides, claim, 0.95, "auto", facts.get(law, OutputFacts()), "", "", time.perf_counter())
 
     said = once(1.0)
     assert law.split()[0] in said.verdict.lower()
@@ -213,7 +230,7 @@ def test_what_the_verdict_says_of_its_power_is_so(law: str) -> None:
     assert said.detectable < 3
 
 
-def test_the_noise_scale_is_only_told_where_outputs_may_be_clipped() -> None:
+def test_noise_scale_of_clipped_outputs() -> None:
     """Honest clipped scores at a large epsilon: their spread is less than that of their noise, and no leak."""
     for epsilon, delta, releases in ((20.0, 1e-6, 400), (100.0, 1e-4, 200)):
         claim = Claim(epsilon, delta, profile=GaussianProfile(gaussian.find_mu(epsilon, delta)))
@@ -245,38 +262,40 @@ def test_the_noise_scale_is_only_told_where_outputs_may_be_clipped() -> None:
         assert "epsilon of at least" in scale.detail
 
 
-def test_the_noise_scale_looks_at_both_sides_by_themselves() -> None:
+def test_noise_scale_of_both_sides() -> None:
     """Skewed one way on one side and the other way on the other: together they look even."""
     rng = np.random.default_rng(2)
     claim = Claim(30.0, 1e-6, profile=GaussianProfile(0.5))
-    direction = linear(np.array([[1.0], [1.1]]), np.array([[0.0], [0.1]]))
+    direction = fit_linear(np.array([[1.0], [1.1]]), np.array([[0.0], [0.1]]))
     skewed = 5 - rng.gamma(4.0, 1.0, (500, 1)), rng.gamma(4.0, 1.0, (500, 1))
-    assert checks.noise_scale(direction, skewed, claim, 0.1) is None
+    assert evidence.make_scale_check(direction, skewed, claim, 0.1) is None
     # The wider side counts: 2 standard deviations of the narrow one are 0.2 of the wide one.
     sides = rng.standard_normal((4_000, 1)) + 2, 10 * rng.standard_normal((4_000, 1))
-    found = checks.noise_scale(direction, sides, claim, 0.1)
+    found = evidence.make_scale_check(direction, sides, claim, 0.1)
     assert found is not None
     assert found[0].passed
 
 
-def test_the_noise_scale_needs_gaussian_noise() -> None:
+def test_noise_scale_needs_gaussian_noise() -> None:
+    """The noise scale is checked for Gaussian noise only."""
     rng = np.random.default_rng(8)
     claim = Claim(30.0, 1e-6, profile=GaussianProfile(0.5))
-    direction = linear(np.array([[1.0], [1.1]]), np.array([[0.0], [0.1]]))
+    direction = fit_linear(np.array([[1.0], [1.1]]), np.array([[0.0], [0.1]]))
     sides = rng.laplace(0, 1, (2_000, 1)) + 5, rng.laplace(0, 1, (2_000, 1))
-    assert checks.noise_scale(direction, sides, claim, 0.1) is None
-    assert checks.noise_scale(direction, sides, Claim(1.0), 0.1) is None
+    assert evidence.make_scale_check(direction, sides, claim, 0.1) is None
+    assert evidence.make_scale_check(direction, sides, Claim(1.0), 0.1) is None
 
 
 def fresh_noise(first: np.ndarray, second: np.ndarray, claim: Claim, error: float = 1e-6) -> Any:
     half = len(first) // 2
-    found = evidence.counted(
-        repeats.seen(first[:half], second[:half]), (first[half:], second[half:]), repeats.CUTS, error
+    found = evidence.apply_statistic(
+        fit_repeats(first[:half], second[:half]), (first[half:], second[half:]), REPEAT_CUTS, error
     )
-    return checks.bounded("fresh noise", found, claim, "the noise repeats", "nothing")
+    return evidence.make_bound_check("fresh noise", found, claim, "the noise repeats", "nothing")
 
 
-def test_repeated_noise_is_told_from_few_values() -> None:
+def test_repeated_noise() -> None:
+    """Repeated noise is distinguished from few values."""
     rng = np.random.default_rng(1)
     few = rng.integers(0, 50, (3_000, 2)).astype(float)  # many coincidences, but entry by entry
     assert fresh_noise(few, few[::-1], Claim(1.0)).passed
@@ -288,10 +307,10 @@ def test_repeated_noise_is_told_from_few_values() -> None:
     # One entry is enough, and -0 is 0.
     assert not fresh_noise(bank[rng.integers(0, 500, 3_000), :1], few[:, :1], Claim(1.0)).passed
     zeros = np.where(rng.random((3_000, 1)) < 0.5, 0.0, -0.0)
-    assert not repeats.seen(zeros[:10], zeros[10:20])(zeros).any()
+    assert not fit_repeats(zeros[:10], zeros[10:20])(zeros).any()
 
 
-def test_what_comes_back_on_both_sides_alike_is_no_repeated_noise() -> None:
+def test_repeats_on_both_sides() -> None:
     """Entries that depend on each other and outputs with atoms: 400 honest audits at an error of 0.2.
 
     At most 80 alarms are expected; 124 have a probability below 1e-7.
@@ -307,7 +326,7 @@ def test_what_comes_back_on_both_sides_alike_is_no_repeated_noise() -> None:
     assert alarms < 80 + STRICT * math.sqrt(400 * 0.2 * 0.8)
 
 
-def test_corners_of_a_projection_recur_and_are_no_repeated_noise() -> None:
+def test_corners_recur() -> None:
     """A tenth of the projected matrices are one and the same corner at this epsilon."""
 
     def gram(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

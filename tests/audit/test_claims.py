@@ -22,7 +22,8 @@ def test_the_ceiling_by_hand() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 800.0, 1e9])
-def test_without_delta_the_ceiling_is_that_of_randomised_response(epsilon: float) -> None:
+def test_pure_ceiling(epsilon: float) -> None:
+    """Without delta the ceiling is that of randomised response."""
     fpr = np.concatenate([[0.0, 1.0], np.geomspace(1e-12, 1, 50)])
     np.testing.assert_allclose(Claim(epsilon).tpr_at(fpr), PureProfile(epsilon).tpr_at(fpr), rtol=1e-12)
 
@@ -37,7 +38,8 @@ def test_a_profile_lowers_the_ceiling() -> None:
     assert whole.tpr_at(0.3) < pair.tpr_at(0.3) - 0.1
 
 
-def test_a_profile_that_is_weaker_than_the_pair_is_refused() -> None:
+def test_weak_profile() -> None:
+    """A profile that is weaker than the pair raises an error."""
     with pytest.raises(InvalidInput, match=r"'profile' .* at least as strong"):
         Claim(1.0, 1e-5, profile=GaussianProfile(3.0))
     with pytest.raises(InvalidInput, match=r"'profile' .* at least as strong"):
@@ -45,7 +47,8 @@ def test_a_profile_that_is_weaker_than_the_pair_is_refused() -> None:
     assert Claim(1.0, profile=PureProfile(1.0)).tpr_at(0.0) == 0
 
 
-def test_the_claim_of_a_release_and_of_its_guarantee(collection: np.ndarray, query: np.ndarray) -> None:
+def test_claim_of_release(collection: np.ndarray, query: np.ndarray) -> None:
+    """The claim of a release is that of its guarantee."""
     release = ss.release_scores(collection, query, epsilon=2.0, delta=1e-6, rng=1)
     claim = Claim.of(release)
     assert claim == Claim.of(release.guarantee)
@@ -53,7 +56,8 @@ def test_the_claim_of_a_release_and_of_its_guarantee(collection: np.ndarray, que
     np.testing.assert_allclose(claim.tpr_at([0.01, 0.5]), release.guarantee.tpr_at([0.01, 0.5]))
 
 
-def test_other_adjacencies_are_put_into_words(collection: np.ndarray) -> None:
+def test_adjacency_in_words(collection: np.ndarray) -> None:
+    """Other adjacencies are described in words."""
     release = ss.release_gram(
         collection, epsilon=1.0, delta=1e-5, adjacency=ss.GramRadius(0.5), projection="none", rng=1
     )
@@ -97,7 +101,8 @@ def test_bad_input_is_one_sentence(call, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_module_is_imported_when_asked_for() -> None:
+def test_lazy_import() -> None:
+    """The module is imported when it is first used."""
     import subprocess
     import sys
 
@@ -120,5 +125,6 @@ def test_the_module_is_imported_when_asked_for() -> None:
         ("add or remove one record", False),
     ],
 )
-def test_it_is_known_whether_one_record_is_replaced(words: Any, replaces: bool) -> None:
-    assert Claim(1.0, adjacency=words).replaces_one == replaces
+def test_is_replacement(words: Any, replaces: bool) -> None:
+    """A claim says whether one record is replaced."""
+    assert Claim(1.0, adjacency=words).is_replacement == replaces

@@ -1,47 +1,68 @@
-r"""What is claimed of a mechanism, in the form an audit can contradict: a ceiling on every test.
+"""A privacy claim, in the form that an audit can contradict: a ceiling on every test.
 
-A mechanism is (epsilon, delta)-private for an adjacency if no test of one neighbour against the other has more true
-positives than
+A mechanism is (epsilon, delta)-private for an adjacency if no test between two neighbours has more true positives than
 
-.. math:: \min(e^\epsilon a + \delta,\; 1 - e^{-\epsilon} (1 - \delta - a),\; 1)
+    min(e^ε a + δ, 1 - e^-ε (1 - δ - a), 1)
 
-at false-positive rate a (Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015). A profile, where one is claimed, gives a
-lower ceiling (Dong, Roth & Su 2022).
+at false-positive rate a (Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015). A claimed profile gives a lower
+ceiling (Dong, Roth & Su 2022).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_delta, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 
 Float = NDArray[np.float64]
-#: The adjacency that is meant unless another is named.
+#: The default adjacency.
 REPLACE = "replace one record"
 #: Other words for it.
 _REPLACES = (REPLACE, "replace", "replacement", "replace one", Replacement().describe())
+
+
+def check_nonnegative(value: Any, name: str) -> float:
+    """Check for a finite number that is at least 0."""
+    must = "a finite number, at least 0"
+    number = _validation.check_real(value, name, must)
+    if number < 0:
+        _validation.reject(name, must, value)
+    return number
+
+
+def _check_rates(value: Any, name: str) -> NDArray[Any]:
+    rates = _validation.check_array(value, name, "in [0, 1]")
+    if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
+        _validation.reject(name, "in [0, 1]", value)
+    return rates
+
+
+class HasGuarantee(Protocol):
+    """A release, or another object with a guarantee."""
+
+    @property
+    def guarantee(self) -> Guarantee: ...
 
 
 @dataclass(frozen=True)
 class Claim:
     """A privacy claim to be audited.
 
-    Attributes
-    ----------
-    epsilon, delta : the claimed pair; delta 0 is a pure claim.
-    adjacency : who counts as a neighbour, in words (or an `Adjacency`, which is put into words); a claim without one
-        claims nothing.
-    profile : the whole claimed profile, where more than one pair is claimed.
+    Attributes:
+        epsilon: The claimed epsilon, at least 0.
+        delta: The claimed delta. A delta of 0 is a pure claim.
+        adjacency: Which collections are neighbours, in words. The constructor also takes an `Adjacency`.
+        profile: The whole claimed profile, where more than one pair is claimed.
     """
 
     epsilon: float
@@ -51,12 +72,10 @@ class Claim:
 
     @validate()
     def __post_init__(self) -> None:
-        epsilon = _validation.check_real(self.epsilon, "epsilon", "a finite number, at least 0")
-        if epsilon < 0:
-            _validation.reject("epsilon", "a finite number, at least 0", self.epsilon)
+        epsilon = check_nonnegative(self.epsilon, "epsilon")
         object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", _validation.check_probability(self.delta, "delta", zero=True))
-        object.__setattr__(self, "adjacency", _in_words(self.adjacency))
+        object.__setattr__(self, "delta", check_delta(self.delta))
+        object.__setattr__(self, "adjacency", _describe_adjacency(self.adjacency))
         if self.profile is not None and not isinstance(self.profile, Profile):
             _validation.reject("profile", "a privacy profile or None", self.profile)
         if self.profile is not None and self.profile.delta_at(epsilon) > self.delta * (1 + 1e-9):
@@ -65,31 +84,42 @@ class Claim:
 
     @classmethod
     @validate()
-    def of(cls, source: Any) -> Claim:
-        """What a guarantee, or a release that carries one, promises: its pair, its adjacency and its profile."""
+    def of(cls, source: Guarantee | HasGuarantee) -> Claim:
+        """Make the claim that a guarantee states.
+
+        Args:
+            source: A guarantee, or a release that has one.
+
+        Returns:
+            A claim with the guarantee's pair, adjacency and profile.
+        """
         guarantee = getattr(source, "guarantee", source)
         if not isinstance(guarantee, Guarantee):
             _validation.reject("source", "a guarantee, or a release that has one", source)
-        return cls(guarantee.epsilon, guarantee.delta, _in_words(guarantee.adjacency), guarantee.profile)
+        return cls(guarantee.epsilon, guarantee.delta, _describe_adjacency(guarantee.adjacency), guarantee.profile)
 
     @property
-    def replaces_one(self) -> bool:
-        """Whether neighbours are collections in which one record is replaced by any other."""
+    def is_replacement(self) -> bool:
+        """Whether neighbours differ by the replacement of one record by any other."""
         return " ".join(self.adjacency.lower().replace("-", " ").replace("_", " ").split()) in _REPLACES
 
-    @validate()
+    @validate(fpr=_check_rates)
     def tpr_at(self, fpr: ArrayLike) -> Any:
-        """The most true positives that the claim allows at one false-positive rate or at many."""
-        rates = _validation.check_array(fpr, "fpr", "in [0, 1]")
-        if rates.dtype.kind not in "fiu" or not np.all((rates >= 0) & (rates <= 1)):
-            _validation.reject("fpr", "in [0, 1]", fpr)
-        ceiling = curve(self.epsilon, self.delta, rates)
+        """Compute the largest true-positive rate that the claim allows.
+
+        Args:
+            fpr: One false-positive rate, or an array of them.
+
+        Returns:
+            A number, or an array of the same shape.
+        """
+        ceiling = compute_tpr_ceiling(self.epsilon, self.delta, fpr)
         if self.profile is not None:
-            ceiling = np.asarray(self.profile.tpr_at(rates), dtype=np.float64)
+            ceiling = np.asarray(self.profile.tpr_at(fpr), dtype=np.float64)
         return float(ceiling) if ceiling.ndim == 0 else ceiling
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Convert the claim to plain values, for JSON."""
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -99,7 +129,7 @@ class Claim:
 
     @classmethod
     def from_dict(cls, data: Any) -> Claim:
-        """Read back what ``to_dict`` wrote."""
+        """Read what `to_dict` wrote."""
         try:
             profile = None if data["profile"] is None else profile_from_dict(data["profile"])
             return cls(data["epsilon"], data["delta"], data["adjacency"], profile)
@@ -110,15 +140,15 @@ class Claim:
         return f"({self.epsilon:g}, {self.delta:g})-differential privacy, adjacency: {self.adjacency}"
 
 
-def curve(epsilon: float, delta: float, fpr: ArrayLike) -> Float:
-    """The most true positives that (epsilon, delta) allows at each false-positive rate."""
+def compute_tpr_ceiling(epsilon: float, delta: float, fpr: ArrayLike) -> Float:
+    """Compute the largest true-positive rate that (epsilon, delta) allows at each false-positive rate."""
     a = np.asarray(fpr, dtype=np.float64)
     steep = math.exp(min(epsilon, 700.0)) * a + delta
     return np.minimum(np.minimum(steep, 1 - math.exp(-epsilon) * np.maximum(1 - delta - a, 0.0)), 1.0)
 
 
-def _in_words(adjacency: Any) -> str:
-    """The name of an adjacency, or a refusal of none."""
+def _describe_adjacency(adjacency: Any) -> str:
+    """Describe an adjacency in words; reject an empty description."""
     if isinstance(adjacency, Replacement):
         return REPLACE
     if isinstance(adjacency, Adjacency):
