@@ -23,7 +23,7 @@ from typing import Any
 from ledger_support import gaussian, pure
 
 from scoreshield.errors import BudgetExceeded, LedgerError
-from scoreshield.privacy.ledger import Ledger, stores
+from scoreshield.privacy.ledger import Ledger, database
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -255,7 +255,7 @@ def fork_while_charging(url: str, children: int) -> dict[str, Any]:
 def fork_inside_a_charge(url: str) -> dict[str, Any]:
     """A signal handler, say, forks in the thread that charges, after the entry is written and before the commit."""
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
-    append, home = stores.Session.append, os.getpid()
+    append, home = database.Session.append, os.getpid()
     reader, writer = os.pipe()
 
     def fork(session: Any, entry: Any) -> None:
@@ -263,7 +263,7 @@ def fork_inside_a_charge(url: str) -> dict[str, Any]:
         if os.getpid() == home and os.fork() != 0:
             os.wait()  # until the child has come to its end
 
-    stores.Session.append = fork  # type: ignore[method-assign]
+    database.Session.append = fork  # type: ignore[method-assign]
     try:
         ledger.spend(pure(1.0))
     except LedgerError as error:
@@ -277,7 +277,7 @@ def fork_inside_a_charge(url: str) -> dict[str, Any]:
 def charge_after_a_fork_inside_a_charge(url: str) -> dict[str, Any]:
     """The child, and a child of it, charge by themselves after the charge that their parent continues."""
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
-    append, home = stores.Session.append, os.getpid()
+    append, home = database.Session.append, os.getpid()
     children: list[int] = []
     pipes = [os.pipe() for _ in range(2)]
 
@@ -292,7 +292,7 @@ def charge_after_a_fork_inside_a_charge(url: str) -> dict[str, Any]:
         except LedgerError as error:
             os.write(pipe, f"{type(error).__name__}: {error}".encode())
 
-    stores.Session.append = fork  # type: ignore[method-assign]
+    database.Session.append = fork  # type: ignore[method-assign]
     started = time.monotonic()
     with contextlib.suppress(LedgerError):
         ledger.spend(pure(1.0))

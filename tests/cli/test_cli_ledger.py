@@ -51,7 +51,7 @@ def test_init_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         assert run("init", URL, *limit, monkeypatch=monkeypatch) == 2, "making a ledger is not opening one"
         error = capsys.readouterr().err
         assert "There is a ledger at sqlite:////" in error
-        assert "already" in error
+        assert "open it with Ledger.open" in error
         assert error.count("\n") == 1
 
 

@@ -329,12 +329,12 @@ def test_whatever_fits_keeps_the_promise(asked: list[Profile], epsilon: float, d
             with pytest.raises(BudgetExceeded):
                 budget.spend(profile)
     assert budget.spent <= epsilon
-    assert budget.charged == dict(Counter(taken))
+    assert budget.charges == dict(Counter(taken))
     if taken:
         assert compose(taken).delta_at(epsilon) <= delta * (1 + 1e-6) + 2e-10
     # A function of the multiset: any order gives the same answers.
-    again = PrivacyFilter.of(epsilon, delta, Counter(reversed(taken)))
-    assert again.holds()
+    again = PrivacyFilter.from_charges(epsilon, delta, Counter(reversed(taken)))
+    assert again.is_within_limit()
     assert again.spent == budget.spent
     assert [again.would_fit(profile) for profile in asked] == [budget.would_fit(profile) for profile in asked]
 
@@ -388,7 +388,7 @@ def test_no_adaptive_adversary_passes_the_filter_and_one_passes_a_naive_rule(eps
     mechanisms: list[Profile] = [PureProfile(0.25), PureProfile(0.5), GaussianProfile(0.4)]
 
     def rule(charged: dict[Profile, int]) -> bool:
-        return PrivacyFilter.of(epsilon, delta, Counter(charged)).holds()
+        return PrivacyFilter.from_charges(epsilon, delta, Counter(charged)).is_within_limit()
 
     def fixed_list(charged: dict[Profile, int]) -> float:
         """Delta of the list as if it had been fixed beforehand, on the same grid."""

@@ -34,7 +34,7 @@ def largest_gain(order: float) -> float:
 @pytest.mark.parametrize("share", [0.99, 0.01])
 def test_all_orders_together_take_their_share_of_delta_and_no_more(epsilon: float, delta: float, share: float) -> None:
     """Markov at each order: a run whose moment is m has delta at most c e^(m - (order - 1) epsilon)."""
-    limits = filters._limits(epsilon, delta)
+    limits = filters._compute_limits(epsilon, delta)
     caps = limits.caps if share == 0.99 else limits.mixed_caps
     taken = [
         largest_gain(order) * math.exp(cap - (order - 1) * epsilon)
@@ -52,7 +52,7 @@ def test_the_shares_of_a_run_add_up_to_delta() -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_gaussian_runs_have_99_hundredths_of_delta(epsilon: float, delta: float) -> None:
-    mu = math.sqrt(filters._limits(epsilon, delta).squared_mu)
+    mu = math.sqrt(filters._compute_limits(epsilon, delta).squared_mu)
     assert calibration.compute_delta(epsilon, mu) <= 0.99 * delta
     assert calibration.compute_delta(epsilon, mu) == pytest.approx(0.99 * delta, rel=1e-9)
 
@@ -60,7 +60,7 @@ def test_gaussian_runs_have_99_hundredths_of_delta(epsilon: float, delta: float)
 @pytest.mark.parametrize(("epsilon", "delta"), [*BUDGETS, (0.3, 1e-7), (2.7, 1e-5), (11.0, 1e-10)])
 def test_limits_are_rounded_down(epsilon: float, delta: float) -> None:
     """A sum is rounded to the nearest double before it is compared: what passes is within the limit all the same."""
-    limits, rounding = filters._limits(epsilon, delta), 1 + Fraction(1, 2**53)
+    limits, rounding = filters._compute_limits(epsilon, delta), 1 + Fraction(1, 2**53)
     mu = Fraction(calibration.find_mu(epsilon, 0.99 * delta))
     assert mu**2 * (1 - Fraction(2, 10**14)) < Fraction(limits.squared_mu) * rounding <= mu**2
     with mpmath.workdps(40):
@@ -77,21 +77,21 @@ def test_limits_are_rounded_down(epsilon: float, delta: float) -> None:
 def test_the_first_charge_may_take_the_budget_whole(epsilon: float, delta: float) -> None:
     """By both books, though 99 hundredths of delta would not cover it; a second charge may not."""
     whole = GaussianProfile(calibration.find_mu(epsilon, delta))
-    assert filters._limits(epsilon, delta).squared_mu < whole.mu**2
-    empty, full = PrivacyFilter(epsilon, delta), PrivacyFilter.of(epsilon, delta, {whole: 1})
+    assert filters._compute_limits(epsilon, delta).squared_mu < whole.mu**2
+    empty, full = PrivacyFilter(epsilon, delta), PrivacyFilter.from_charges(epsilon, delta, {whole: 1})
     assert empty.would_fit(whole)
-    assert empty.would_fit_by_book_1(whole, lambda: pytest.fail("both ends agree"))
-    assert full.holds()
-    assert full.holds_by_book_1({whole: 1})
+    assert empty.would_fit_by_rules_1(whole, lambda: pytest.fail("both ends agree"))
+    assert full.is_within_limit()
+    assert full.is_within_limit_by_rules_1({whole: 1})
     for more in (GaussianProfile(whole.mu / 1000), PureProfile(epsilon / 1000)):
         assert not full.would_fit(more)
-        assert not full.would_fit_by_book_1(more, lambda: {whole: 1})
+        assert not full.would_fit_by_rules_1(more, lambda: {whole: 1})
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_one_order_is_the_best_for_gaussian_noise(epsilon: float, delta: float) -> None:
     """The orders lie around the one at which the most Gaussian noise fits."""
-    limits = filters._limits(epsilon, delta)
+    limits = filters._compute_limits(epsilon, delta)
     assert all(order > 1 for order in limits.orders)
     assert list(limits.orders) == sorted(limits.orders)
     fitting = [2 * cap / (order * (order - 1)) for order, cap in zip(limits.orders, limits.caps, strict=True)]
@@ -102,7 +102,7 @@ def test_one_order_is_the_best_for_gaussian_noise(epsilon: float, delta: float) 
 
 
 def test_without_delta_there_are_no_orders() -> None:
-    assert filters._limits(1.0, 0.0).orders == ()
+    assert filters._compute_limits(1.0, 0.0).orders == ()
     assert PrivacyFilter(1.0, 0.0).headroom == Headroom(1.0, 0.0, 0.0)
 
 
@@ -116,7 +116,7 @@ def test_sums_add_up_in_any_order_and_come_back(profile: object) -> None:
     assert one.count == 1
     assert one.gaussians == isinstance(profile, GaussianProfile)
     assert one.only == profile
-    orders = filters._limits(1.0, 1e-6).orders
+    orders = filters._compute_limits(1.0, 1e-6).orders
     assert [float(moment) for moment in one.moments] == [compute_log_moment(profile, order) for order in orders]  # type: ignore[arg-type]
     assert one + other == other + one
     assert (one + other).only is None
@@ -211,7 +211,7 @@ def test_budgets_at_the_ends_of_the_number_line(epsilon: float, delta: float, pr
         with contextlib.suppress(ss.BudgetExceeded):
             budget.spend(profile)
     assert 0 <= budget.spent <= epsilon * (1 + 1e-9)
-    assert budget.holds()
+    assert budget.is_within_limit()
     assert budget.headroom.pure <= epsilon
 
 
@@ -220,8 +220,8 @@ def test_budgets_at_the_ends_of_the_number_line(epsilon: float, delta: float, pr
     [(0.0, "0"), (-1.0, "0"), (1.0, "1"), (0.123456, "0.1234"), (99.999, "99.99"), (12345.6, "1.234e+04")],
 )
 def test_what_is_said_to_fit_is_rounded_down(value: float, said: str) -> None:
-    assert filters._down(value) == said
-    assert float(filters._down(value)) <= max(0.0, value)
+    assert filters._format_down(value) == said
+    assert float(filters._format_down(value)) <= max(0.0, value)
 
 
 def test_room_in_words() -> None:
@@ -259,10 +259,10 @@ def test_a_filter_knows_what_it_has_charged() -> None:
     filter_ = PrivacyFilter(1.0, 1e-6)
     assert filter_.spent == 0.0
     assert filter_.remaining == 1.0
-    assert filter_.holds()
+    assert filter_.is_within_limit()
     filter_.spend(PureProfile(0.25))
     filter_.spend(PureProfile(0.25))
-    assert filter_.charged == {PureProfile(0.25): 2}
+    assert filter_.charges == {PureProfile(0.25): 2}
     assert filter_.spent <= 0.5
     assert filter_.remaining == 1.0 - filter_.spent
     with pytest.raises(ss.BudgetExceeded) as caught:
@@ -270,14 +270,14 @@ def test_a_filter_knows_what_it_has_charged() -> None:
     assert caught.value.asked == 5.0
     assert caught.value.limit == 1.0
     assert caught.value.spent == filter_.spent
-    assert filter_.charged == {PureProfile(0.25): 2}
-    same = PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.25): 2})
+    assert filter_.charges == {PureProfile(0.25): 2}
+    same = PrivacyFilter.from_charges(1.0, 1e-6, {PureProfile(0.25): 2})
     assert same._sums == filter_._sums
     assert same.spent == filter_.spent
-    assert PrivacyFilter.at(1.0, 1e-6, filter_._sums).headroom == filter_.headroom
-    assert not PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.25): 50}).holds()
-    assert not PrivacyFilter.of(1.0, 0.0, {GaussianProfile(0.1): 1}).holds()
-    assert PrivacyFilter.of(1.0, 1e-6, {GaussianProfile(0.05): 1}).holds()
+    assert PrivacyFilter.from_sums(1.0, 1e-6, filter_._sums).headroom == filter_.headroom
+    assert not PrivacyFilter.from_charges(1.0, 1e-6, {PureProfile(0.25): 50}).is_within_limit()
+    assert not PrivacyFilter.from_charges(1.0, 0.0, {GaussianProfile(0.1): 1}).is_within_limit()
+    assert PrivacyFilter.from_charges(1.0, 1e-6, {GaussianProfile(0.05): 1}).is_within_limit()
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
@@ -288,7 +288,7 @@ def test_the_rules_at_their_borders(epsilon: float, delta: float) -> None:
 
     def fits(gaussians: int, **sums: Any) -> bool:
         given = {"pure": math.inf, "squared_mu": math.inf, "residual": 0.0, "moments": infinite, **sums}
-        return filter_._fits(filters._Cost(3, gaussians, **given), None)
+        return filter_._fits(filters._RoundedSums(3, gaussians, **given), None)
 
     def above(value: float) -> float:
         return math.nextafter(value, math.inf)
@@ -323,20 +323,20 @@ def test_the_rules_at_their_borders(epsilon: float, delta: float) -> None:
 )
 def test_the_largest_is_found_to_the_last_bit(limit: float, exact: float) -> None:
     """Where it is known in advance, up to the double above it."""
-    assert filters._largest(lambda value: value <= limit, 10.0, exact) == limit
+    assert filters._find_largest(lambda value: value <= limit, 10.0, exact) == limit
 
 
 @pytest.mark.parametrize("limit", [0.003, 3.0, 9.9, 10.0])
 @pytest.mark.parametrize("exact", [-1.0, 0.0, 2.0, 4.0, math.inf])
 def test_the_largest_is_found_by_halves(limit: float, exact: float) -> None:
-    found = filters._largest(lambda value: value <= limit, 10.0, min(exact, limit / 1.5) if exact > 0 else exact)
+    found = filters._find_largest(lambda value: value <= limit, 10.0, min(exact, limit / 1.5) if exact > 0 else exact)
     assert limit * (1 - 1e-9) < found <= limit
 
 
 def test_the_largest_is_nothing_or_all() -> None:
     for limit, found in ((0.0, 0.0), (0.9e-8, 0.0), (20.0, 10.0)):
-        assert filters._largest(lambda value, limit=limit: 0 < value <= limit, 10.0, -1.0) == found
-    assert 1e-8 <= filters._largest(lambda value: value <= 1.0000001e-8, 10.0, -1.0) <= 1.0000001e-8
+        assert filters._find_largest(lambda value, limit=limit: 0 < value <= limit, 10.0, -1.0) == found
+    assert 1e-8 <= filters._find_largest(lambda value: value <= 1.0000001e-8, 10.0, -1.0) <= 1.0000001e-8
 
 
 def test_orders_of_a_delta_that_cannot_be_shared() -> None:
@@ -344,13 +344,15 @@ def test_orders_of_a_delta_that_cannot_be_shared() -> None:
     for delta in (5e-324, 1e-300):
         bits = -math.log(delta) - math.log(0.99 / len(filters._ORDERS))
         best = math.sqrt(bits) / (math.sqrt(1.0 + bits) - math.sqrt(bits))
-        assert filters._orders(1.0, delta) == pytest.approx([1 + factor * best for factor in filters._ORDERS], rel=1e-9)
+        assert filters._choose_orders(1.0, delta) == pytest.approx(
+            [1 + factor * best for factor in filters._ORDERS], rel=1e-9
+        )
 
 
 def test_room_of_a_pure_run_is_what_is_left_over() -> None:
     for delta in (0.0, 1e-6):
-        assert PrivacyFilter.of(1.0, delta, {PureProfile(0.25): 1}).headroom.pure == 0.75
-        assert PrivacyFilter.of(1.0, delta, {PureProfile(0.25): 3}).headroom.pure == 0.25
+        assert PrivacyFilter.from_charges(1.0, delta, {PureProfile(0.25): 1}).headroom.pure == 0.75
+        assert PrivacyFilter.from_charges(1.0, delta, {PureProfile(0.25): 3}).headroom.pure == 0.25
 
 
 def test_the_rounding_of_a_profile_does_not_turn_it_away() -> None:
@@ -362,25 +364,25 @@ def test_the_rounding_of_a_profile_does_not_turn_it_away() -> None:
 
 
 def test_no_room() -> None:
-    assert PrivacyFilter.of(1.0, 1e-6, {GaussianProfile(5.0): 1}).headroom == Headroom(0.0, 0.0, 0.0)
+    assert PrivacyFilter.from_charges(1.0, 1e-6, {GaussianProfile(5.0): 1}).headroom == Headroom(0.0, 0.0, 0.0)
 
 
 def test_refusals_in_words() -> None:
-    filter_ = PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.5): 1})
+    filter_ = PrivacyFilter.from_charges(1.0, 1e-6, {PureProfile(0.5): 1})
     start = (
         "The privacy budget does not cover this: it asks for epsilon 0.75{} where 0.5 of 1 is spent at delta 1e-06; "
     )
     for number, times in ((1, ""), (2, ", 2 times,"), (3, ", 3 times,"), (4000, ", 4,000 times,")):
-        assert str(filter_.refusal(PureProfile(0.75), number)) == start.format(times) + f"{filter_.headroom}."
-    assert str(filter_.refusal(PureProfile(0.75))) == str(filter_.refusal(PureProfile(0.75), 1))
+        assert str(filter_.make_error(PureProfile(0.75), number)) == start.format(times) + f"{filter_.headroom}."
+    assert str(filter_.make_error(PureProfile(0.75))) == str(filter_.make_error(PureProfile(0.75), 1))
     only_pure = "is spent at delta {}, and a delta of 0 takes only pure ones; "
-    assert only_pure.format(0) in str(PrivacyFilter(1.0, 0.0).refusal(GaussianProfile(0.5)))
+    assert only_pure.format(0) in str(PrivacyFilter(1.0, 0.0).make_error(GaussianProfile(0.5)))
     for budget, profile in (
         (PrivacyFilter(1.0, 0.0), PureProfile(2.0)),
         (PrivacyFilter(1.0, 1e-6), GaussianProfile(9.0)),
     ):
-        assert "takes only pure ones" not in str(budget.refusal(profile))
-        assert "XX" not in str(budget.refusal(profile))
+        assert "takes only pure ones" not in str(budget.make_error(profile))
+        assert "XX" not in str(budget.make_error(profile))
 
 
 def test_what_is_spent_is_the_least_that_is_proved() -> None:
@@ -396,22 +398,22 @@ def test_what_is_spent_is_the_least_that_is_proved() -> None:
             for order, moment, gain in zip(orders, sums.moments, slack, strict=True)
         )
 
-    few = PrivacyFilter.of(10.0, delta, {PureProfile(0.1): 2})
+    few = PrivacyFilter.from_charges(10.0, delta, {PureProfile(0.1): 2})
     assert few.spent == pytest.approx(0.2, rel=1e-15)
-    one = PrivacyFilter.of(10.0, delta, {GaussianProfile(0.5): 1})
+    one = PrivacyFilter.from_charges(10.0, delta, {GaussianProfile(0.5): 1})
     assert one.spent == GaussianProfile(0.5).epsilon_at(delta)
     for number in (2, 3, 30):
-        several = PrivacyFilter.of(10.0, delta, {GaussianProfile(0.3): number})
+        several = PrivacyFilter.from_charges(10.0, delta, {GaussianProfile(0.3): number})
         assert several.spent == pytest.approx(calibration.find_epsilon(delta, math.sqrt(number) * 0.3), rel=1e-12)
         assert several.spent < renyi(several)
-    many = PrivacyFilter.of(10.0, delta, {CurveProfile((0.0, 0.5, 3.0), (0.3, 0.1, 1e-7)): 3})
+    many = PrivacyFilter.from_charges(10.0, delta, {CurveProfile((0.0, 0.5, 3.0), (0.3, 0.1, 1e-7)): 3})
     assert many._sums.pure == many._sums.squared_mu == math.inf
     assert float(many._sums.residual) == pytest.approx(3e-7)
     assert many.spent == pytest.approx(renyi(many), rel=1e-6)
-    faint = PrivacyFilter.of(10.0, delta, {GaussianProfile(1e-170): 2})
+    faint = PrivacyFilter.from_charges(10.0, delta, {GaussianProfile(1e-170): 2})
     assert faint._sums.squared_mu == 0
     assert faint.spent == pytest.approx(renyi(faint), rel=1e-6)
-    beyond = PrivacyFilter.of(10.0, delta, {CurveProfile((0.0, 0.5), (0.3, delta)): 1, PureProfile(0.1): 1})
+    beyond = PrivacyFilter.from_charges(10.0, delta, {CurveProfile((0.0, 0.5), (0.3, delta)): 1, PureProfile(0.1): 1})
     assert beyond.spent == math.inf, "more than delta is lost without bound"
     assert (few.remaining, beyond.remaining) == (10.0 - few.spent, 0.0)
 
@@ -419,11 +421,11 @@ def test_what_is_spent_is_the_least_that_is_proved() -> None:
 def test_what_a_curve_asks_for() -> None:
     """Its pure end where that is less, else its epsilon at the budget's delta."""
     curve = CurveProfile((0.0, 1.0, 5.0), (0.5, 1e-7, 0.0))
-    assert PrivacyFilter(8.0, 1e-6).asked(curve) == pytest.approx(curve.epsilon_at(1e-6))
-    assert PrivacyFilter(8.0, 0.0).asked(curve) == pytest.approx(5.0)
-    assert PrivacyFilter(8.0, 1e-6).asked(PureProfile(3.0)) == 3.0
-    assert PrivacyFilter(8.0, 1e-6).asked(GaussianProfile(0.3)) == calibration.find_epsilon(1e-6, 0.3)
-    assert PrivacyFilter(8.0, 0.0).asked(GaussianProfile(0.3)) == math.inf
+    assert PrivacyFilter(8.0, 1e-6).compute_epsilon(curve) == pytest.approx(curve.epsilon_at(1e-6))
+    assert PrivacyFilter(8.0, 0.0).compute_epsilon(curve) == pytest.approx(5.0)
+    assert PrivacyFilter(8.0, 1e-6).compute_epsilon(PureProfile(3.0)) == 3.0
+    assert PrivacyFilter(8.0, 1e-6).compute_epsilon(GaussianProfile(0.3)) == calibration.find_epsilon(1e-6, 0.3)
+    assert PrivacyFilter(8.0, 0.0).compute_epsilon(GaussianProfile(0.3)) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -432,14 +434,14 @@ def test_what_a_curve_asks_for() -> None:
 )
 def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProfile | GaussianProfile) -> None:
     """They differ by less than one part in 2^50, so they may disagree only there; 10 x 0.1 is such a place."""
-    filter_ = PrivacyFilter.of(1.0, 1e-12, Counter({profile: number - 1}))
+    filter_ = PrivacyFilter.from_charges(1.0, 1e-12, Counter({profile: number - 1}))
     asked: list[bool] = []
 
     def charged() -> dict[object, int]:
         asked.append(True)
         return {profile: number - 1}
 
-    first = filter_.would_fit_by_book_1(profile, charged)  # type: ignore[arg-type]
+    first = filter_.would_fit_by_rules_1(profile, charged)  # type: ignore[arg-type]
     exact = number * Fraction(profile.epsilon) <= 1 if isinstance(profile, PureProfile) else True
     if number != 10:
         assert first == filter_.would_fit(profile) == exact
@@ -447,42 +449,42 @@ def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProf
     else:
         assert asked
         assert first == (math.fsum([9 * 0.1, 0.1]) <= 1.0) or first == (10 * 0.1 <= 1.0)
-    whole = PrivacyFilter.of(1.0, 1e-12, {profile: number})
-    assert whole.holds_by_book_1({profile: number}) == first
-    assert PrivacyFilter(1.0, 1e-12).holds_by_book_1({})
+    whole = PrivacyFilter.from_charges(1.0, 1e-12, {profile: number})
+    assert whole.is_within_limit_by_rules_1({profile: number}) == first
+    assert PrivacyFilter(1.0, 1e-12).is_within_limit_by_rules_1({})
 
 
 def test_a_hair_beyond_the_limit_book_1_counts_the_charge_itself() -> None:
     """Three times 0.1 is more than 0.3 in doubles; twice is not."""
     tenth = PureProfile(0.1)
-    filter_ = PrivacyFilter.of(0.3, 0.0, {tenth: 2})
+    filter_ = PrivacyFilter.from_charges(0.3, 0.0, {tenth: 2})
     asked: list[bool] = []
-    assert not filter_.would_fit_by_book_1(tenth, lambda: asked.append(True) or {tenth: 2})
+    assert not filter_.would_fit_by_rules_1(tenth, lambda: asked.append(True) or {tenth: 2})
     assert asked == [True]
-    assert filter_.charged == {tenth: 2}
+    assert filter_.charges == {tenth: 2}
 
 
 def test_book_1_adds_up_each_kind_by_itself() -> None:
     filter_ = PrivacyFilter(1.0, 1e-6)
     charged = {PureProfile(0.1): 3, GaussianProfile(0.2): 2, CurveProfile((0.0, 1.0), (0.1, 1e-9)): 4}
-    total = filter_._total_by_book_1(charged)
-    exact = PrivacyFilter.of(1.0, 1e-6, charged)._sums
+    total = filter_._add_up_by_rules_1(charged)
+    exact = PrivacyFilter.from_charges(1.0, 1e-6, charged)._sums
     assert (total.count, total.gaussians) == (9, 2)
     assert total.pure == math.inf
     assert total.residual == pytest.approx(4e-9)
     assert total.squared_mu == math.inf
     assert total.moments == pytest.approx([float(moment) for moment in exact.moments], rel=1e-14)
-    finite = filter_._total_by_book_1({PureProfile(0.1): 3, LaplaceProfile(0.2): 2})
+    finite = filter_._add_up_by_rules_1({PureProfile(0.1): 3, LaplaceProfile(0.2): 2})
     assert finite.pure == pytest.approx(0.7, rel=1e-15)
     assert finite.squared_mu == pytest.approx(
-        float(PrivacyFilter.of(1.0, 1e-6, {PureProfile(0.1): 3, LaplaceProfile(0.2): 2})._sums.squared_mu)
+        float(PrivacyFilter.from_charges(1.0, 1e-6, {PureProfile(0.1): 3, LaplaceProfile(0.2): 2})._sums.squared_mu)
     )
-    twice = finite.scaled(2.0)
+    twice = finite.scale(2.0)
     assert (twice.count, twice.gaussians) == (finite.count, finite.gaussians)
     assert twice.pure == 2 * finite.pure
     assert twice.squared_mu == 2 * finite.squared_mu
     assert twice.moments == tuple(2 * moment for moment in finite.moments)
-    assert total.scaled(2.0).residual == 2 * total.residual
+    assert total.scale(2.0).residual == 2 * total.residual
 
 
 def test_a_budget_is_given_whole() -> None:

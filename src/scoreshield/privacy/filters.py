@@ -1,21 +1,21 @@
-r"""A budget for queries that are chosen as their answers come in: a privacy filter.
+r"""Privacy filters: a budget for queries that are chosen after earlier answers.
 
-The budget (epsilon, delta) is fixed first. Each next mechanism may depend on all earlier answers, and the filter lets
-it run only if the promise still holds whatever comes out (Rogers, Roth, Ullman & Vadhan 2016). Three rules are
-combined, and docs/accounting.md proves that together they keep the promise:
+The budget (epsilon, delta) is fixed first. Each next mechanism may depend on all earlier answers. The filter lets it
+run only if the promise still holds for every answer (Rogers, Roth, Ullman & Vadhan 2016). The filter combines three
+rules. docs/accounting.md proves that together they keep the promise:
 
-- a run without Gaussian noise fits if its pure epsilons add up to at most epsilon, which takes nothing from delta, or
-  if at one Renyi order at least, of a grid fixed by the budget, the moments add up to what that order's share of 99 %
-  of delta allows (Feldman & Zrnic 2021).
+- a run without Gaussian noise fits if its pure epsilons add up to at most epsilon, which takes nothing from delta. It
+  also fits if, for at least one Renyi order of a grid fixed by the budget, the moments add up to what that order's
+  share of 99 % of delta allows (Feldman & Zrnic 2021).
 - a run of Gaussian noise alone fits if the squares of mu add up to what (epsilon, 99 % of delta) allows (Smith &
   Thakurta 2022; Koskela, Tobaben & Honkela 2023).
 - a run of both fits if at one Renyi order the moments add up to what that order's share of 1 % of delta allows.
 
-The first charge decides which of the first two a run can end in, and no answer can have influenced that charge: so each
-may have its 99 %. For the same reason the first charge may take the budget whole.
+The first charge decides which of the first two rules can apply to a run, and no answer can have influenced that charge.
+So each of the two may have its 99 %. For the same reason the first charge may take the whole budget.
 
-All that a decision looks at adds up, so a filter keeps sums and no list. They are exact fractions, which no order of
-the charges changes, and each is rounded to the nearest double once, when it is compared.
+Everything that a decision reads adds up, so a filter keeps sums and no list. The sums are exact fractions, which the
+order of the charges does not change. Each is rounded to the nearest double once, when it is compared.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from scoreshield.privacy.losses import (
 )
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 
-#: Of this rule book; a number never changes meaning, so an old ledger is always judged by its own rules. Book 1 rounds
-#: the cost of each kind of charge, times its number, before adding up; book 2 adds up exactly. Nothing else differs.
+#: The number of these rules. A number never changes meaning, so the rules of an old ledger stay the same. Rules 1 round
+#: the cost of each kind of charge, times its number, before adding up. Rules 2 add up exactly. Nothing else differs.
 RULES = 2
-#: How far apart the sums of the two books can be, relatively: three roundings, and one for the comparison.
-_BETWEEN_BOOKS = 2.0**-50
+#: The largest relative difference between the sums of rules 1 and 2: three roundings, and one for the comparison.
+_BETWEEN_RULES = 2.0**-50
 _ONE_KIND = 0.99  # of delta, for runs with Gaussian noise alone, and for runs without any
 _BOTH_KINDS = 0.01  # of delta, for runs with both
 _RESIDUAL = 0.001  # of delta, out of either share of Renyi moments: for losses without bound
-#: Profiles round their closed forms up by 2^-45; that alone must not turn away what was made for the whole budget.
+#: Profiles round their closed forms up by 2^-45. This alone must not reject what was calibrated to the whole budget.
 _ROUNDED = 1 + 2.0**-44
 #: Orders, as multiples of the best one for Gaussian noise; higher ones serve runs that are mostly pure.
 _ORDERS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0)
@@ -59,11 +59,10 @@ _ORDERS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0)
 class Headroom:
     """What one more charge may cost.
 
-    Attributes
-    ----------
-    pure : the largest epsilon of a pure mechanism that still fits.
-    mu : the largest mu (sensitivity over scale) of Gaussian noise that still fits; 0 if none does.
-    gaussian : the epsilon of that Gaussian noise at the budget's delta.
+    Attributes:
+        pure: The largest epsilon of a pure mechanism that still fits.
+        mu: The largest mu (sensitivity over scale) of Gaussian noise that still fits; 0 if none does.
+        gaussian: The epsilon of that Gaussian noise at the delta of the budget.
     """
 
     pure: float
@@ -73,28 +72,29 @@ class Headroom:
     def __str__(self) -> str:
         if self.pure == 0 and self.mu == 0:
             return "nothing more fits"
-        parts = [f"a pure epsilon up to {_down(self.pure)}"] if self.pure else []
+        parts = [f"a pure epsilon up to {_format_down(self.pure)}"] if self.pure else []
         if self.mu:
-            parts.append(f"Gaussian noise up to epsilon {_down(self.gaussian)} at that delta (mu {_down(self.mu)})")
+            epsilon, mu = _format_down(self.gaussian), _format_down(self.mu)
+            parts.append(f"Gaussian noise up to epsilon {epsilon} at that delta (mu {mu})")
         return f"what still fits is {' or '.join(parts)}"
 
 
-#: A fraction whose denominator is a power of two, as every double is; or infinity.
+#: A fraction whose denominator is a power of two, like every double; or infinity.
 Exact = Fraction | float
 
 
 @dataclass(frozen=True)
 class Sums:
-    """All that the rules look at, of any number of charges: exact, and the same in every order.
+    """Everything that the rules read about any number of charges: exact, and the same in every order.
 
     Attributes:
         count: How many charges.
         gaussians: How many of them are Gaussian noise.
-        pure: Their pure epsilons, added up.
-        squared_mu: The squares of the mu that cover them.
-        residual: The probabilities of a loss without bound.
-        moments: The Renyi moments, at the orders that the budget fixes.
-        only: The charge itself where there is one.
+        pure: The sum of their pure epsilons.
+        squared_mu: The sum of the squares of the mu that cover them.
+        residual: The sum of the probabilities of a loss without bound.
+        moments: The sums of the Renyi moments, at the orders that the budget fixes.
+        only: The charge itself if there is only one.
     """
 
     count: int = 0
@@ -118,7 +118,7 @@ class Sums:
         )
 
     def times(self, number: int) -> Sums:
-        """So many of them."""
+        """Return the sums of this many copies of the charges."""
         if number < 2:
             return self if number else Sums()
         return Sums(
@@ -131,7 +131,7 @@ class Sums:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; fractions as text, to the last bit."""
+        """Return plain values, with fractions as exact text."""
         return {
             "count": self.count,
             "gaussians": self.gaussians,
@@ -144,7 +144,7 @@ class Sums:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Sums:
-        """What :meth:`to_dict` wrote; a KeyError, TypeError or ValueError for anything else."""
+        """Read what :meth:`to_dict` wrote. Anything else raises a KeyError, a TypeError or a ValueError."""
         return cls(
             int(data["count"]),
             int(data["gaussians"]),
@@ -156,7 +156,7 @@ class Sums:
         )
 
     def is_near(self, other: Sums) -> bool:
-        """Whether these are sums of the same charges, whichever library of mathematics computed the moments."""
+        """Return whether these are sums of the same charges. Mathematics libraries may round moments differently."""
         mine, theirs = ((s.pure, s.squared_mu, s.residual, *s.moments) for s in (self, other))
         return (
             (self.count, self.gaussians, self.only) == (other.count, other.gaussians, other.only)
@@ -166,12 +166,12 @@ class Sums:
 
 
 def compute_cost(profile: Profile, epsilon: float, delta: float) -> Sums:
-    """What one charge adds to the sums of a budget."""
-    return _cost(profile, *_limits(epsilon, delta).orders)
+    """Compute what one charge adds to the sums of a budget."""
+    return _compute_cost(profile, *_compute_limits(epsilon, delta).orders)
 
 
 @functools.lru_cache(maxsize=4096)
-def _cost(profile: Profile, *orders: float) -> Sums:
+def _compute_cost(profile: Profile, *orders: float) -> Sums:
     mu = find_dominating_mu(profile)
     squared = mu * mu
     numbers = (
@@ -185,7 +185,7 @@ def _cost(profile: Profile, *orders: float) -> Sums:
 
 
 def _to_text(value: Exact) -> str:
-    """Numerator in hexadecimal, and the power of two that it is divided by."""
+    """Write the numerator in hexadecimal, and the exponent of the power of two in the denominator."""
     return f"{value.numerator:x}p{value.denominator.bit_length() - 1}" if isinstance(value, Fraction) else "inf"
 
 
@@ -199,7 +199,7 @@ def _from_text(text: str) -> Exact:
 
 
 def _round(value: Exact) -> float:
-    """To the nearest double."""
+    """Round to the nearest double."""
     try:
         return float(value)
     except OverflowError:
@@ -207,8 +207,8 @@ def _round(value: Exact) -> float:
 
 
 @dataclass(frozen=True)
-class _Cost:
-    """What adds up, of one mechanism or of many, in doubles: what is compared."""
+class _RoundedSums:
+    """Sums in double precision, which are compared with the limits."""
 
     count: int
     gaussians: int
@@ -218,20 +218,20 @@ class _Cost:
     moments: tuple[float, ...]
 
     @classmethod
-    def of(cls, sums: Sums) -> _Cost:
+    def from_sums(cls, sums: Sums) -> _RoundedSums:
         numbers = (_round(sums.pure), _round(sums.squared_mu), _round(sums.residual))
         return cls(sums.count, sums.gaussians, *numbers, tuple(map(_round, sums.moments)))
 
-    def scaled(self, factor: float) -> _Cost:
-        """The same charges with sums that are so many times as large."""
+    def scale(self, factor: float) -> _RoundedSums:
+        """Multiply the sums, and keep the numbers of charges."""
         moments = tuple(moment * factor for moment in self.moments)
         numbers = (self.pure * factor, self.squared_mu * factor, self.residual * factor)
-        return _Cost(self.count, self.gaussians, *numbers, moments)
+        return _RoundedSums(self.count, self.gaussians, *numbers, moments)
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """What a budget allows the sums to be."""
+    """The largest sums that a budget allows."""
 
     orders: tuple[float, ...]
     caps: tuple[float, ...] = field(default=())
@@ -240,99 +240,99 @@ class _Limits:
 
 
 @functools.lru_cache(maxsize=256)
-def _limits(epsilon: float, delta: float) -> _Limits:
-    orders = _orders(epsilon, delta)
+def _compute_limits(epsilon: float, delta: float) -> _Limits:
+    orders = _choose_orders(epsilon, delta)
     if not delta:
         return _Limits(orders)
     # Rounded down, so that the sum, rounded to nearest, stays within.
     squared_mu = gaussian.find_mu(epsilon, _ONE_KIND * delta) ** 2 * (1 - 1e-14)
-    caps, mixed_caps = (_moment_caps(epsilon, delta, orders, share) for share in (_ONE_KIND, _BOTH_KINDS))
+    caps, mixed_caps = (_compute_moment_caps(epsilon, delta, orders, share) for share in (_ONE_KIND, _BOTH_KINDS))
     return _Limits(orders, caps, mixed_caps, squared_mu)
 
 
-def _moment_caps(epsilon: float, delta: float, orders: tuple[float, ...], share: float) -> tuple[float, ...]:
-    """What the moments may add up to at each order, when all orders together may take this share of delta."""
+def _compute_moment_caps(epsilon: float, delta: float, orders: tuple[float, ...], share: float) -> tuple[float, ...]:
+    """Compute the largest sum of moments at each order, if all orders together may take this share of delta."""
     each = math.log(delta) + math.log((share - _RESIDUAL) / len(orders))
-    return tuple(((order - 1) * epsilon + each + _log_slack(order)) * (1 - 1e-12) for order in orders)
+    return tuple(((order - 1) * epsilon + each + _compute_log_slack(order)) * (1 - 1e-12) for order in orders)
 
 
 class PrivacyFilter:
     """Accepts adaptively chosen mechanisms while their whole run stays (epsilon, delta)-private.
 
-    Parameters
-    ----------
-    epsilon, delta : the budget. With ``delta`` = 0 only pure mechanisms are accepted.
-
     Every method takes a profile, a guarantee or a release. Sums are exact, and rounded once, to the nearest double.
+
+    Args:
+        epsilon: The budget.
+        delta: The delta of the budget. With 0, only pure mechanisms are accepted.
     """
 
     @validate()
     def __init__(self, epsilon: float, delta: float) -> None:
         self.epsilon = _validation.check_epsilon(epsilon)
         self.delta = _validation.check_probability(delta, "delta", zero=True)
-        self._charged: Counter[Profile] = Counter()
+        self._charges: Counter[Profile] = Counter()
         self._sums = Sums()
-        self._limits = _limits(self.epsilon, self.delta)
+        self._limits = _compute_limits(self.epsilon, self.delta)
 
     @classmethod
-    def of(cls, epsilon: float, delta: float, charged: Mapping[Profile, int]) -> PrivacyFilter:
-        """The filter after these charges, unchecked."""
+    def from_charges(cls, epsilon: float, delta: float, charges: Mapping[Profile, int]) -> PrivacyFilter:
+        """Make the filter after these charges, without a check that they fit."""
         filter_ = cls(epsilon, delta)
-        filter_._charged.update(charged)
-        for profile, number in charged.items():
-            filter_._sums += filter_._cost(profile).times(number)
+        filter_._charges.update(charges)
+        for profile, number in charges.items():
+            filter_._sums += filter_._compute_cost(profile).times(number)
         return filter_
 
     @classmethod
-    def at(cls, epsilon: float, delta: float, sums: Sums) -> PrivacyFilter:
-        """The filter after charges that add up to this, unchecked: what a ledger makes of an account."""
+    def from_sums(cls, epsilon: float, delta: float, sums: Sums) -> PrivacyFilter:
+        """Make the filter after charges with these sums, without a check that they fit."""
         filter_ = cls(epsilon, delta)
         filter_._sums = sums
         return filter_
 
     @property
-    def charged(self) -> dict[Profile, int]:
-        """What was charged here, and how often; a filter that was made of sums does not know."""
-        return dict(self._charged)
+    def charges(self) -> dict[Profile, int]:
+        """What was charged here, and how often. A filter that was made from sums does not know its charges."""
+        return dict(self._charges)
 
     @validate()
     def would_fit(self, item: Any) -> bool:
-        """Whether the budget covers this mechanism on top of everything charged so far."""
+        """Return whether the budget covers this mechanism after everything that was charged."""
         profile = extract_profile(item)
-        return self._fits(_Cost.of(self._sums + self._cost(profile)), profile)
+        return self._fits(_RoundedSums.from_sums(self._sums + self._compute_cost(profile)), profile)
 
-    def would_fit_by_book_1(self, profile: Profile, charged: Callable[[], Mapping[Profile, int]]) -> bool:
-        """The same by the rules of the first book, which need to know what was charged, and seldom do.
+    def would_fit_by_rules_1(self, profile: Profile, read_charges: Callable[[], Mapping[Profile, int]]) -> bool:
+        """Return the same by rules 1, which sometimes need the charges themselves.
 
-        The two books' sums differ by less than one part in 2^50, and what is larger never fits better: so where both
-        ends of that range agree, book 1 agrees with them.
+        The sums of rules 1 and 2 differ by less than one part in 2^50, and a larger sum never fits better. So if both
+        ends of that range agree, rules 1 agree with them.
         """
-        total = _Cost.of(self._sums + self._cost(profile))
-        fits, might = (self._fits(total.scaled(1 + sign * _BETWEEN_BOOKS), profile) for sign in (1, -1))
+        total = _RoundedSums.from_sums(self._sums + self._compute_cost(profile))
+        fits, might = (self._fits(total.scale(1 + sign * _BETWEEN_RULES), profile) for sign in (1, -1))
         if fits == might:
             return fits
-        return self._fits(self._total_by_book_1(Counter(charged()) + Counter([profile])), profile)
+        return self._fits(self._add_up_by_rules_1(Counter(read_charges()) + Counter([profile])), profile)
 
     @validate()
     def spend(self, item: Any) -> None:
-        """Charge it, or raise :class:`BudgetExceeded` and charge nothing."""
+        """Charge a mechanism, or raise :class:`BudgetExceeded` and charge nothing."""
         profile = extract_profile(item)
         if not self.would_fit(profile):
-            raise self.refusal(profile)
-        self._charged[profile] += 1
-        self._sums += self._cost(profile)
+            raise self.make_error(profile)
+        self._charges[profile] += 1
+        self._sums += self._compute_cost(profile)
 
-    def holds(self) -> bool:
-        """Whether what was charged is within the budget; false only for a filter made of foreign charges."""
-        return not self._sums.count or self._fits(_Cost.of(self._sums), self._sums.only)
+    def is_within_limit(self) -> bool:
+        """Return whether the charges are within the budget. It is false only for charges that were not checked."""
+        return not self._sums.count or self._fits(_RoundedSums.from_sums(self._sums), self._sums.only)
 
-    def holds_by_book_1(self, charged: Mapping[Profile, int]) -> bool:
-        """The same by the rules of the first book, for what was charged."""
-        return not self._sums.count or self._fits(self._total_by_book_1(charged), self._sums.only)
+    def is_within_limit_by_rules_1(self, charges: Mapping[Profile, int]) -> bool:
+        """Return the same by rules 1, for these charges."""
+        return not self._sums.count or self._fits(self._add_up_by_rules_1(charges), self._sums.only)
 
-    def refusal(self, item: Any, number: int = 1) -> BudgetExceeded:
-        """The error that says why this, or a batch of so many that ends with it, does not fit, and what would."""
-        asked = self.asked(item)
+    def make_error(self, item: Any, number: int = 1) -> BudgetExceeded:
+        """Make the error of a charge, or of a batch of this many, that does not fit. It says what would fit."""
+        asked = self.compute_epsilon(item)
         spent, headroom = self.spent, self.headroom
         times = f", {number:,} times," if number > 1 else ""
         kind = ", and a delta of 0 takes only pure ones" if math.isinf(asked) and not self.delta else ""
@@ -345,57 +345,57 @@ class PrivacyFilter:
         )
 
     @validate()
-    def asked(self, item: Any) -> float:
-        """The epsilon of one mechanism by itself at the budget's delta; a pure mechanism counts in full."""
+    def compute_epsilon(self, item: Any) -> float:
+        """Compute the epsilon of one mechanism by itself at the delta of the budget; a pure one counts in full."""
         profile = extract_profile(item)
         pure = find_pure_epsilon(profile)
-        if isinstance(profile, CurveProfile):  # it may end in 0 far beyond the epsilon it was made for
+        if isinstance(profile, CurveProfile):  # it may reach 0 far beyond the epsilon that it was calibrated to
             return min(pure, profile.epsilon_at(self.delta))
         return pure if math.isfinite(pure) else profile.epsilon_at(self.delta)
 
     @property
     def spent(self) -> float:
-        """The least epsilon at the budget's delta that is proved for what was charged, taken as a whole."""
+        """The least epsilon at the delta of the budget that is proved for all charges together."""
         if not self._sums.count:
             return 0.0
-        total = _Cost.of(self._sums)
+        total = _RoundedSums.from_sums(self._sums)
         bounds = [total.pure]
         if self._sums.only is not None:
-            bounds.append(self.asked(self._sums.only))
+            bounds.append(self.compute_epsilon(self._sums.only))
         if self.delta and 0 < total.squared_mu < math.inf:  # the square of a tiny mu is 0
             bounds.append(gaussian.find_epsilon(self.delta, math.sqrt(total.squared_mu)))
         if total.residual < self.delta:
             spare = math.log(self.delta - total.residual)
             bounds.extend(
-                (moment - spare - _log_slack(order)) / (order - 1)
+                (moment - spare - _compute_log_slack(order)) / (order - 1)
                 for order, moment in zip(self._limits.orders, total.moments, strict=True)
             )
         return max(0.0, min(bounds))
 
     @property
     def remaining(self) -> float:
-        """The limit less what is spent. Epsilons do not simply add up: :attr:`headroom` says what a charge may cost."""
+        """The limit minus what is spent. Epsilons do not simply add up; :attr:`headroom` tells what a charge may be."""
         return max(0.0, self.epsilon - self.spent)
 
     @property
     def headroom(self) -> Headroom:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         exact = self.epsilon - _round(self._sums.pure)  # a pure run: what is left over, to the last digit
-        pure = _largest(lambda value: self.would_fit(PureProfile(value)), self.epsilon, exact)
+        pure = _find_largest(lambda value: self.would_fit(PureProfile(value)), self.epsilon, exact)
         if not self.delta:
             return Headroom(pure, 0.0, 0.0)
         most = gaussian.find_mu(self.epsilon, self.delta)
-        mu = _largest(lambda value: self.would_fit(GaussianProfile(value)), most, most)
+        mu = _find_largest(lambda value: self.would_fit(GaussianProfile(value)), most, most)
         return Headroom(pure, mu, gaussian.find_epsilon(self.delta, mu) if mu else 0.0)
 
-    def _fits(self, total: _Cost, last: Profile | None) -> bool:
+    def _fits(self, total: _RoundedSums, last: Profile | None) -> bool:
         if (
             self.delta
             and total.count == 1
             and last is not None
             and last.delta_at(self.epsilon) <= self.delta * _ROUNDED
         ):
-            return True  # the first charge, which no answer can have influenced, may take the budget whole
+            return True  # no answer can have influenced the first charge, so it may take the whole budget
         if not total.gaussians and total.pure <= self.epsilon:
             return True
         if total.gaussians == total.count:
@@ -405,10 +405,10 @@ class PrivacyFilter:
             moment <= cap for moment, cap in zip(total.moments, caps, strict=True)
         )
 
-    def _total_by_book_1(self, charged: Mapping[Profile, int]) -> _Cost:
-        """The sums of the first book: number times cost, rounded, for each kind of charge, and then their sum."""
-        parts = [(_Cost.of(self._cost(profile)), number) for profile, number in charged.items()]
-        return _Cost(
+    def _add_up_by_rules_1(self, charges: Mapping[Profile, int]) -> _RoundedSums:
+        """Add up by rules 1: number times cost, rounded, for each kind of charge, and then their sum."""
+        parts = [(_RoundedSums.from_sums(self._compute_cost(profile)), number) for profile, number in charges.items()]
+        return _RoundedSums(
             sum(number for _, number in parts),
             sum(number * part.gaussians for part, number in parts),
             _sum(number * part.pure for part, number in parts),
@@ -417,12 +417,12 @@ class PrivacyFilter:
             tuple(_sum(number * part.moments[k] for part, number in parts) for k in range(len(self._limits.orders))),
         )
 
-    def _cost(self, profile: Profile) -> Sums:
-        return _cost(profile, *self._limits.orders)
+    def _compute_cost(self, profile: Profile) -> Sums:
+        return _compute_cost(profile, *self._limits.orders)
 
 
-def _orders(epsilon: float, delta: float) -> tuple[float, ...]:
-    """Renyi orders around the one that would serve Gaussian noise best; none without delta."""
+def _choose_orders(epsilon: float, delta: float) -> tuple[float, ...]:
+    """Choose Renyi orders around the best one for Gaussian noise; none without delta."""
     if not delta:
         return ()
     share = _ONE_KIND * delta / len(_ORDERS)  # which may be too small for a double
@@ -431,8 +431,8 @@ def _orders(epsilon: float, delta: float) -> tuple[float, ...]:
     return tuple(1 + factor * best for factor in _ORDERS)
 
 
-def _log_slack(order: float) -> float:
-    r"""ln 1/c, with c the least such that :math:`(1 - e^{-x})_+ \le c\, e^{(\alpha-1) x}` for all x."""
+def _compute_log_slack(order: float) -> float:
+    r"""Compute ln 1/c, with c the least number such that :math:`(1 - e^{-x})_+ \le c\, e^{(\alpha-1) x}` for all x."""
     return math.log(order) - (order - 1) * math.log1p(-1 / order)
 
 
@@ -441,8 +441,8 @@ def _sum(values: Iterable[float]) -> float:
     return math.inf if math.inf in parts else math.fsum(parts)
 
 
-def _largest(fits: Callable[[float], bool], most: float, exact: float) -> float:
-    """The largest value in (0, most] that fits, by bisection; ``exact`` is tried as it is, and the double below it."""
+def _find_largest(fits: Callable[[float], bool], most: float, exact: float) -> float:
+    """Find the largest value in (0, most] that fits, by bisection. First try ``exact`` and the double below it."""
     least = most * 1e-9
     for value in (exact, math.nextafter(exact, 0.0)):
         if value > 0 and fits(value) and not fits(value * (1 + 1e-6)):
@@ -458,8 +458,8 @@ def _largest(fits: Callable[[float], bool], most: float, exact: float) -> float:
     return low
 
 
-def _down(value: float) -> str:
-    """Four digits, rounded down, so that what is said to fit does fit."""
+def _format_down(value: float) -> str:
+    """Write four digits, rounded down, so that the value in the message fits."""
     if value <= 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)
@@ -467,7 +467,7 @@ def _down(value: float) -> str:
 
 
 def check_budget(epsilon: Any, delta: Any) -> tuple[float, float]:
-    """A budget given whole: neither part has a default."""
+    """Check a budget. Neither part has a default."""
     if epsilon is None or delta is None:
-        raise InvalidInput("Give both epsilon and delta, the most that may ever be spent; got only one.")
+        raise InvalidInput("Give both epsilon and delta, the most that may ever be spent. Got only one of them.")
     return _validation.check_epsilon(epsilon), _validation.check_probability(delta, "delta", zero=True)

@@ -65,7 +65,7 @@ class IndexTotal:
         budget = self._make_filter()
         if guarantee.sampler == "research" or not self.charges or budget.would_fit(guarantee):
             return
-        asked, spent = budget.asked(guarantee), budget.spent
+        asked, spent = budget.compute_epsilon(guarantee), budget.spent
         counted = "" if file is None else f", by the indexes that are counted in {file}"
         raise BudgetExceeded(
             f"A new index releases every record that stayed again: it costs epsilon {asked:.6g}, and {spent:.6g} of "
@@ -77,7 +77,7 @@ class IndexTotal:
         )
 
     def _make_filter(self) -> PrivacyFilter:
-        return PrivacyFilter.of(self.limit, self.delta, Counter(self.charges.values()))
+        return PrivacyFilter.from_charges(self.limit, self.delta, Counter(self.charges.values()))
 
 
 class IndexAccount:

@@ -50,7 +50,7 @@ def test_making_and_opening_are_two_acts(url: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"], "no temporary file is left"
     assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == 0o600
     assert repr(first) == f"Ledger({url!r}, epsilon=1.0, delta=1e-06)"
-    with pytest.raises(LedgerError, match=r"There is a ledger at .* already; open it with Ledger\.open"):
+    with pytest.raises(LedgerError, match=r"There is a ledger at .*; open it with Ledger\.open"):
         Ledger.create(url, epsilon=1.0, delta=1e-6)
     assert Ledger.open(url).head() == first.head()
 
@@ -59,7 +59,7 @@ def test_the_constructor_does_either_and_warns_when_it_makes_one(url: str, tmp_p
     with pytest.raises(ss.InvalidInput, match="Give both epsilon and delta"):
         Ledger(url, epsilon=1.0)
     with pytest.warns(
-        ss.LedgerWarning, match=r"There was no ledger at sqlite:///.*ledger\.db, so one was made"
+        ss.LedgerWarning, match=r"There was no ledger at sqlite:///.*ledger\.db, so a new one was made"
     ) as seen:
         Ledger(url, epsilon=1.0, delta=1e-6)
     assert seen[0].filename == __file__
@@ -67,7 +67,7 @@ def test_the_constructor_does_either_and_warns_when_it_makes_one(url: str, tmp_p
     for more in ({}, {"epsilon": 1.0}, {"delta": 1e-6}, {"epsilon": 1, "delta": 1e-6}):
         assert (Ledger(url, **more).epsilon, Ledger(url, **more).delta) == (1.0, 1e-6)
     for other in ({"epsilon": 2.0}, {"delta": 0.0}, {"epsilon": 1.0, "delta": 1e-7}):
-        with pytest.raises(ss.InvalidInput, match=r"has the limit epsilon 1\.0 at delta 1e-06 for good; got"):
+        with pytest.raises(ss.InvalidInput, match=r"limit epsilon 1\.0 at delta 1e-06, which cannot be changed\. Got"):
             Ledger(url, **other)
 
 
@@ -77,7 +77,7 @@ def test_a_file_that_was_there_is_not_made_into_a_ledger(url: str, tmp_path: Pat
     path = tmp_path / "ledger.db"
     path.touch(mode=0o644)
     for make in (Ledger.create, Ledger):
-        with pytest.raises(LedgerError, match="is there and holds no ledger; name another file"):
+        with pytest.raises(LedgerError, match="exists and holds no ledger; name another file"):
             make(url, epsilon=1.0, delta=0.0)
     assert path.read_bytes() == b""
 
@@ -482,7 +482,7 @@ def test_all_kinds_of_profiles_come_back(ledger: Ledger) -> None:
 def test_a_clock_that_goes_back_is_noted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
     for seconds in (0.0, 5.0, 2.5, 3.0):
-        monkeypatch.setattr(module, "_now", lambda now=start + timedelta(seconds=seconds): now)
+        monkeypatch.setattr(module, "_get_time", lambda now=start + timedelta(seconds=seconds): now)
         ledger.spend(pure(0.1))
     entries = ledger.entries()
     assert [entry.id for entry in entries] == [1, 2, 3, 4]
@@ -535,7 +535,7 @@ def test_tampering_is_evident(ledger: Ledger, url: str, how: str) -> None:
     for book in (ledger, Ledger.open(url)):
         found = book.verify()
         if how == "a limit raised" and book is not ledger:
-            assert found.first_bad == 1  # the whole chain hangs on the ledger's own facts
+            assert found.first_bad == 1  # the whole chain hangs on the ledger's facts of the ledger
         else:
             assert found.first_bad == first
         assert not found
@@ -557,7 +557,7 @@ def test_what_only_a_pinned_head_shows(ledger: Ledger, url: str) -> None:
         "DELETE FROM scoreshield_entries WHERE id > 3",
         f"UPDATE scoreshield_ledger SET entries = 3, head = '{middle.hash}'",
     )
-    assert "sums that are kept" in ledger.verify().reason
+    assert "saved sums" in ledger.verify().reason
     with pytest.raises(LedgerError, match="has been altered"):
         ledger.spend(pure(0.5))
     tamper(url, "DELETE FROM scoreshield_accounts")
@@ -565,7 +565,7 @@ def test_what_only_a_pinned_head_shows(ledger: Ledger, url: str) -> None:
     found = ledger.verify(head=pinned)
     assert not found
     assert found.first_bad == 4
-    assert "The pinned head has 5 entries and the chain has 3" in found.reason
+    assert "The given head has 5 entries and the chain has 3" in found.reason
     assert ledger.verify(head=f"3:{middle.hash}")
     assert ledger.verify(head=empty)
     ledger.spend(pure(0.5))
@@ -617,7 +617,7 @@ def test_unknown_formats_and_kinds_are_refused(ledger: Ledger, url: str, monkeyp
     with pytest.raises(LedgerError, match="cannot be read"):
         Ledger.open(url)
     tamper(url, "DELETE FROM scoreshield_ledger")
-    with pytest.raises(LedgerError, match="row is gone"):
+    with pytest.raises(LedgerError, match="row of the ledger itself is missing"):
         Ledger.open(url)
 
 

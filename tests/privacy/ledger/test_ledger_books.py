@@ -16,8 +16,8 @@ import pytest
 import scoreshield as ss
 from scoreshield.privacy.filters import PrivacyFilter, Sums, compute_cost
 from scoreshield.privacy.ledger.books import AccountAudit, Balance, Books, LedgerLimit, check_kind, is_text
+from scoreshield.privacy.ledger.database import Session
 from scoreshield.privacy.ledger.entries import Entry, write_canonical_json
-from scoreshield.privacy.ledger.stores import Session
 from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 
 KEY = bytes(range(32))
@@ -48,19 +48,19 @@ class Database:
         return AccountAudit(self.session, budget, KEY)
 
     def charge(self, dataset: str | None, profile: Profile, unit: str = "replacement", keep: bool = True) -> Entry:
-        number, text = self.session.last_number() + 1, write_canonical_json(profile.to_dict())
-        entry = Entry(number, 1, "charge", "now", "", dataset, unit, "", "", text, "{}", "").sealed()
+        number, text = self.session.read_last_number() + 1, write_canonical_json(profile.to_dict())
+        entry = Entry(number, 1, "charge", "now", "", dataset, unit, "", "", text, "{}", "").seal()
         books = self.books()
         books.add(dataset, number, unit, profile)
         self.session.append(entry)
         if keep:
-            books.write(dataset, entry)
+            books.write_row(dataset, entry)
         return entry
 
     def checked(self, budget: LedgerLimit = BUDGET) -> list[str | None]:
         """What a check says of each entry, and at the end."""
         check = self.check(budget)
-        return [*(check.add(entry) for entry in self.session.entries()), check.fault()]
+        return [*(check.add(entry) for entry in self.session.read_entries()), check.find_fault()]
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def database() -> Database:
 def test_balance() -> None:
     """The first unit, the first other one, the last number, and the sums."""
     one, two = cost(PureProfile(1.0)), cost(GaussianProfile(0.2))
-    first = Balance().plus(4, "u", one)
+    first = Balance().add(4, "u", one)
     assert first == Balance(4, one, "u", None)
-    assert first.plus(5, "u", two) == Balance(5, one + two, "u", None)
-    both = first.plus(6, "v", two)
+    assert first.add(5, "u", two) == Balance(5, one + two, "u", None)
+    both = first.add(6, "v", two)
     assert both == Balance(6, one + two, "u", "v")
-    assert both.plus(7, "w", one) == Balance(7, one + two + one, "u", "v")
-    assert both.plus(8, "u", one) == Balance(8, one + two + one, "u", "v")
+    assert both.add(7, "w", one) == Balance(7, one + two + one, "u", "v")
+    assert both.add(8, "u", one) == Balance(8, one + two + one, "u", "v")
     assert (Balance().units, first.units, both.units) == ([], ["u"], ["u", "v"])
 
 
@@ -110,9 +110,9 @@ def test_write(database: Database, dataset: str | None) -> None:
     text = Balance(2, sums, "replacement", "other").to_text()
     books = database.books()
     row = (2, text, books.seal(dataset, 2, entry.hash, text))
-    assert books.write(dataset, entry) == row
-    assert database.session.accounts() == [(dataset or "", *row)]
-    assert books.balance(dataset) == Balance.from_text(2, text)
+    assert books.write_row(dataset, entry) == row
+    assert database.session.read_accounts() == [(dataset or "", *row)]
+    assert books.read_balance(dataset) == Balance.from_text(2, text)
 
 
 def test_write_without_a_table() -> None:
@@ -120,8 +120,8 @@ def test_write_without_a_table() -> None:
     database = Database(has_accounts=False)
     entry = database.charge("a", PureProfile(1.0))
     database.charge("a", PureProfile(2.0), "other")
-    assert database.books().write("a", entry) is None
-    assert database.books().balance("a") == Balance(
+    assert database.books().write_row("a", entry) is None
+    assert database.books().read_balance("a") == Balance(
         2, cost(PureProfile(1.0)) + cost(PureProfile(2.0)), "replacement", "other"
     )
     assert database.checked() == [None, None, None]
@@ -137,12 +137,12 @@ def test_catching_up(database: Database, keep: bool) -> None:
     database.charge(None, PureProfile(0.125), keep=keep)
     sums = cost(PureProfile(1.0)) + cost(PureProfile(2.0)) + cost(PureProfile(0.5))
     books = database.books()
-    assert books.balance("a") == Balance(4, sums, "replacement", "v")
-    assert books.balance("b") == Balance(2, cost(PureProfile(0.25)), "replacement")
-    assert books.balance(None) == Balance(5, cost(PureProfile(0.125)), "replacement")
-    assert books.balance("c") == Balance()
+    assert books.read_balance("a") == Balance(4, sums, "replacement", "v")
+    assert books.read_balance("b") == Balance(2, cost(PureProfile(0.25)), "replacement")
+    assert books.read_balance(None) == Balance(5, cost(PureProfile(0.125)), "replacement")
+    assert books.read_balance("c") == Balance()
     books.add("a", 6, "x", PureProfile(0.5))
-    assert books.balance("a") == Balance(6, sums + cost(PureProfile(0.5)), "replacement", "v")
+    assert books.read_balance("a") == Balance(6, sums + cost(PureProfile(0.5)), "replacement", "v")
     assert database.checked() == [None] * 6
 
 
@@ -152,24 +152,24 @@ def test_sums_are_those_of_the_budget() -> None:
     database.charge("a", PureProfile(0.5), keep=False)
     books = database.books(budget)
     one = compute_cost(PureProfile(0.5), 3.0, 1e-4)
-    assert books.balance("a").sums == one
+    assert books.read_balance("a").sums == one
     books.add("a", 2, "replacement", PureProfile(0.5))
-    assert books.balance("a").sums == one + one
-    (found,) = books.filters("a")
-    assert (found.epsilon, found.delta, found.spent) == (3.0, 1e-4, PrivacyFilter.at(3.0, 1e-4, one + one).spent)
+    assert books.read_balance("a").sums == one + one
+    (found,) = books.make_filters("a")
+    assert (found.epsilon, found.delta, found.spent) == (3.0, 1e-4, PrivacyFilter.from_sums(3.0, 1e-4, one + one).spent)
 
 
 def test_filters(database: Database) -> None:
     """Charges without a name count against every account, and an account against itself alone."""
-    assert [one.spent for one in database.books().filters(None)] == [0.0]
+    assert [one.spent for one in database.books().make_filters(None)] == [0.0]
     database.charge(None, PureProfile(0.5))
-    assert [one.spent for one in database.books().filters(None)] == [0.5]
+    assert [one.spent for one in database.books().make_filters(None)] == [0.5]
     database.charge("b", PureProfile(2.0))
     database.charge("a", PureProfile(1.0))
     books = database.books()
-    assert books.names() == ["a", "b"]
-    assert [one.spent for one in books.filters(None)] == [1.5, 2.5]
-    assert [[one.spent for one in books.filters(name)] for name in ("a", "b", "c")] == [[1.5], [2.5], [0.5]]
+    assert books.list_names() == ["a", "b"]
+    assert [one.spent for one in books.make_filters(None)] == [1.5, 2.5]
+    assert [[one.spent for one in books.make_filters(name)] for name in ("a", "b", "c")] == [[1.5], [2.5], [0.5]]
 
 
 @pytest.mark.parametrize("budget", [BUDGET, FIRST_BOOK])
@@ -198,7 +198,7 @@ def test_which_book(database: Database, monkeypatch: pytest.MonkeyPatch) -> None
         asked.append((self.spent, profile, charged()))
         return True
 
-    monkeypatch.setattr(PrivacyFilter, "would_fit_by_book_1", by_book_1)
+    monkeypatch.setattr(PrivacyFilter, "would_fit_by_rules_1", by_book_1)
     database.books(BUDGET).fits(None, PureProfile(0.5))
     assert asked == []
     assert database.books(FIRST_BOOK).fits(None, PureProfile(0.5))
@@ -237,7 +237,7 @@ def test_same_people() -> None:
 
 def forged(database: Database, dataset: str, text: str) -> None:
     """Other sums with a seal that fits."""
-    entry = database.session.last()
+    entry = database.session.read_last()
     assert entry is not None
     seal = database.books().seal(dataset, entry.id, entry.hash, text)
     database.execute("UPDATE scoreshield_accounts SET sums = ?, seal = ?", (text, seal))
@@ -263,7 +263,7 @@ def test_damaged_rows(database: Database, damage: str) -> None:
     database.charge("a", PureProfile(1.0))
     database.execute(damage)
     with pytest.raises(ss.LedgerError, match=ALTERED):
-        database.books().balance("a")
+        database.books().read_balance("a")
 
 
 def test_a_damaged_row_of_charges_to_all(database: Database) -> None:
@@ -271,7 +271,7 @@ def test_a_damaged_row_of_charges_to_all(database: Database) -> None:
     database.execute("UPDATE scoreshield_accounts SET seal = 'ff'")
     for dataset in (None, "a"):
         with pytest.raises(ss.LedgerError, match=ALTERED):
-            database.books().filters(dataset)
+            database.books().make_filters(dataset)
 
 
 def test_a_row_of_a_later_version(database: Database) -> None:
@@ -279,10 +279,10 @@ def test_a_row_of_a_later_version(database: Database) -> None:
     for text in ("{}", '{"sums":{},"unit":"u","other":null}', "7", "[", '{"sums":7,"unit":"u","other":null}'):
         forged(database, "a", text)
         with pytest.raises(ss.LedgerError, match="cannot read"):
-            database.books().balance("a")
+            database.books().read_balance("a")
     database.execute("UPDATE scoreshield_entries SET kind = 'refund'")
     with pytest.raises(ss.LedgerError, match="newer"):
-        database.books().balance("a")
+        database.books().read_balance("a")
 
 
 def test_entries_that_are_gone(database: Database) -> None:
@@ -292,20 +292,20 @@ def test_entries_that_are_gone(database: Database) -> None:
     database.charge("b", PureProfile(1.0))
     for _ in range(2):
         database.charge("a", PureProfile(1.0), keep=False)
-    assert database.books().balance("a").sums.count == 4
+    assert database.books().read_balance("a").sums.count == 4
     database.execute("DELETE FROM scoreshield_entries WHERE id = 1")
-    assert database.books().balance("a").sums.count == 4, "the row has counted it"
+    assert database.books().read_balance("a").sums.count == 4, "the row has counted it"
     database.execute("DELETE FROM scoreshield_entries WHERE id = 4")
     with pytest.raises(ss.LedgerError, match=ALTERED):
-        database.books().balance("a")
+        database.books().read_balance("a")
 
 
 def test_an_index_that_hides_the_last_entry(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         database.charge("a", PureProfile(1.0))
-    monkeypatch.setattr(Session, "latest", lambda *_: 1)
+    monkeypatch.setattr(Session, "read_latest", lambda *_: 1)
     with pytest.raises(ss.LedgerError, match=ALTERED):
-        database.books().balance("a")
+        database.books().read_balance("a")
 
 
 @pytest.mark.parametrize(
@@ -322,15 +322,15 @@ def test_damaged_entries(database: Database, damage: str, words: str) -> None:
         database.charge("a", PureProfile(1.0), keep=False)
     database.execute(damage)
     with pytest.raises(ss.LedgerError, match=words):
-        database.books().balance("a")
+        database.books().read_balance("a")
 
 
 def test_names_of_a_later_version(database: Database) -> None:
     database.charge("a", PureProfile(1.0))
-    assert database.books().names() == ["a"]
+    assert database.books().list_names() == ["a"]
     database.execute("UPDATE scoreshield_entries SET format = 2")
     with pytest.raises(ss.LedgerError, match="newer"):
-        database.books().names()
+        database.books().list_names()
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_check_of_forged_sums(database: Database, field: str) -> None:
     database.charge("a", PureProfile(1.0))
     database.charge("a", PureProfile(0.5))
     assert database.checked() == [None, None, None]
-    good = database.books().balance("a")
+    good = database.books().read_balance("a")
     data = json.loads(good.to_text())
     if field in ("unit", "other"):
         data[field] = "another"
@@ -372,7 +372,7 @@ def test_check_of_forged_sums(database: Database, field: str) -> None:
 def test_check_of_sums_of_another_computer(database: Database) -> None:
     """Its library of mathematics may round moments otherwise."""
     database.charge("a", GaussianProfile(0.2))
-    good = database.books().balance("a")
+    good = database.books().read_balance("a")
     moments = tuple(moment * (1 + Fraction(1, 2**45)) for moment in good.sums.moments)
     forged(database, "a", Balance(1, Sums(**{**vars(good.sums), "moments": moments}), good.unit).to_text())
     assert database.checked() == [None, None]
@@ -426,7 +426,7 @@ def test_check_by_the_first_book(database: Database, monkeypatch: pytest.MonkeyP
     database.charge(None, PureProfile(2.0))
     asked: list[Any] = []
     monkeypatch.setattr(
-        PrivacyFilter, "holds_by_book_1", lambda self, charged: asked.append((self.spent, charged)) or True
+        PrivacyFilter, "is_within_limit_by_rules_1", lambda self, charged: asked.append((self.spent, charged)) or True
     )
     database.checked(BUDGET)
     assert asked == []

@@ -11,7 +11,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.privacy.ledger.names import normalise_name
-from scoreshield.privacy.ledger.stores import _server_name
+from scoreshield.privacy.ledger.postgres import _write_address
 from scoreshield.privacy.ledger.units import _hash_labels, make_charge
 
 KEY = bytes(32)
@@ -115,11 +115,11 @@ def test_names_are_of_letters_of_every_alphabet_and_of_plain_characters() -> Non
 
 def test_the_name_of_a_server_is_host_port_and_database() -> None:
     secret = {"password": "s3cret", "user": "ann", "sslkey": "k"}
-    assert _server_name({"host": "db", "port": "5432", "dbname": "x", **secret}) == "postgresql://db:5432/x"
-    assert _server_name({"hostaddr": "10.0.0.1", "dbname": "a/b", **secret}) == "postgresql://10.0.0.1/a%2Fb"
-    assert _server_name({"host": "a,b", "port": "1,2", **secret}) == "postgresql://a,b:1,2/"
-    assert _server_name({"host": "/run/pg", "dbname": "x"}) == "postgresql:///run/pg/x"
-    assert _server_name(secret) == "postgresql:///"
+    assert _write_address({"host": "db", "port": "5432", "dbname": "x", **secret}) == "postgresql://db:5432/x"
+    assert _write_address({"hostaddr": "10.0.0.1", "dbname": "a/b", **secret}) == "postgresql://10.0.0.1/a%2Fb"
+    assert _write_address({"host": "a,b", "port": "1,2", **secret}) == "postgresql://a,b:1,2/"
+    assert _write_address({"host": "/run/pg", "dbname": "x"}) == "postgresql:///run/pg/x"
+    assert _write_address(secret) == "postgresql:///"
 
 
 def test_a_release_is_charged_by_its_guarantee() -> None:

@@ -38,7 +38,7 @@ ENTRY = Entry(
     profile=PROFILE,
     guarantee='{"delta":0.0,"epsilon":0.5}',
     previous="a" * 64,
-).sealed()
+).seal()
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_hash() -> None:
     """Over every field but the hash itself."""
     facts = asdict(ENTRY)
     del facts["hash"]
-    assert ENTRY.own_hash() == ENTRY.hash == hash_canonical_json(facts)
-    assert replace(ENTRY, hash="").sealed() == ENTRY
-    assert replace(ENTRY, hash="f" * 64).sealed() == ENTRY
+    assert ENTRY.compute_hash() == ENTRY.hash == hash_canonical_json(facts)
+    assert replace(ENTRY, hash="").seal() == ENTRY
+    assert replace(ENTRY, hash="f" * 64).seal() == ENTRY
     for name in facts:
-        assert replace(ENTRY, **{name: "other"}).own_hash() != ENTRY.hash
+        assert replace(ENTRY, **{name: "other"}).compute_hash() != ENTRY.hash
     for odd in (b"bytes", float("nan")):  # what a database may hold and JSON may not
-        assert replace(ENTRY, who=odd).own_hash() == ""
+        assert replace(ENTRY, who=odd).compute_hash() == ""
 
 
 def test_to_dict() -> None:
@@ -139,13 +139,13 @@ def test_to_dict() -> None:
 def test_fault(change: dict[str, Any], words: str) -> None:
     """Whoever has changed an entry may have given it a hash that fits."""
     bad = replace(ENTRY, **change)
-    bad = bad if "hash" in change else bad.sealed()
-    assert words in (bad.fault("a" * 64) or "")
+    bad = bad if "hash" in change else bad.seal()
+    assert words in (bad.find_fault("a" * 64) or "")
 
 
 def test_no_fault() -> None:
-    assert ENTRY.fault("a" * 64) is None
-    assert replace(ENTRY, dataset=None).sealed().fault("a" * 64) is None
+    assert ENTRY.find_fault("a" * 64) is None
+    assert replace(ENTRY, dataset=None).seal().find_fault("a" * 64) is None
 
 
 def test_times() -> None:

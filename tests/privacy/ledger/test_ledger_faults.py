@@ -23,7 +23,7 @@ import pytest
 from ledger_support import pure
 
 from scoreshield.errors import LedgerError
-from scoreshield.privacy.ledger import Ledger, stores
+from scoreshield.privacy.ledger import Ledger, database, sqlite
 from scoreshield.privacy.ledger.entries import Entry
 
 pytestmark = pytest.mark.skipif(
@@ -166,7 +166,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 def test_a_locked_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
-    monkeypatch.setattr(stores, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, ledger.verify, lambda: Ledger.open(url)):
@@ -249,7 +249,7 @@ def test_a_second_name_of_the_file_stops_every_use(url: str, tmp_path: Path) -> 
     other = tmp_path / "other.db"
     other.hardlink_to(tmp_path / "ledger.db")
     for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, lambda: Ledger.open(f"sqlite:///{other}")):
-        with pytest.raises(LedgerError, match="has another name beside this one"):
+        with pytest.raises(LedgerError, match="has a second name beside this one"):
             use()
     other.unlink()
     ledger.spend(pure(1.0))
@@ -266,7 +266,7 @@ def test_a_file_that_is_mounted_by_itself_is_rejected(
     shown = str(tmp_path / name).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
     mounts = tmp_path / "mountinfo"
     line = "36 35 98:0 /somewhere/ledger.db {} rw,noatime master:1 - ext4 /dev/root rw\n"
-    monkeypatch.setattr(stores, "_MOUNTS", mounts)
+    monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
     mounts.write_text(line.format(shown.rpartition("/")[0]))
     assert Ledger.open(url).spent == 0.0, "a folder may be mounted"
     mounts.write_text(line.format("/") + line.format(shown))
@@ -339,7 +339,7 @@ def test_a_ledger_is_not_made_beside_what_another_left(url: str, tmp_path: Path,
 def test_an_interrupt_at_any_line_leaves_neither_the_gate_nor_the_lock_behind(fast: str, what: str) -> None:
     """The exception is kept, as a notebook keeps it; a fork and another thread's charge must still be possible."""
     ledger = Ledger.create(fast, epsilon=1e6, delta=0.0)
-    watched = (stores.__file__, contextlib.__file__)
+    watched = (sqlite.__file__, contextlib.__file__)
     kept: list[BaseException] = []
 
     def interrupted_at(number: int) -> bool:
@@ -368,12 +368,12 @@ def test_an_interrupt_at_any_line_leaves_neither_the_gate_nor_the_lock_behind(fa
         return left <= 0
 
     def pass_the_gate() -> None:
-        with stores._gate.passed():
+        with sqlite._gate.enter():
             pass
 
     number = 1
     while interrupted_at(number):
-        assert not list(stores._gate._inside), number
+        assert not list(sqlite._gate._inside), number
         other = threading.Thread(target=pass_the_gate, daemon=True)
         other.start()
         other.join(10)

@@ -20,8 +20,8 @@ import scoreshield as ss
 from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.ledger import Account, Ledger, LedgerVerification, PendingCharge
 from scoreshield.privacy.ledger import accounts as module
+from scoreshield.privacy.ledger.database import LedgerStore, Session
 from scoreshield.privacy.ledger.entries import Entry, hash_canonical_json, write_canonical_json
-from scoreshield.privacy.ledger.stores import LedgerStore, Session
 from scoreshield.privacy.profiles import PureProfile
 
 T = Any
@@ -69,7 +69,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def ledger(store: MemoryStore) -> Ledger:
-    return Ledger._at(store)
+    return Ledger._open_in(store)
 
 
 def identity(people: int) -> Any:
@@ -79,7 +79,7 @@ def identity(people: int) -> Any:
 
 class TestMaking:
     def test_facts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_now", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+        monkeypatch.setattr(module, "_get_time", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
         store = MemoryStore()
         assert module._create(store, 10.0, 1e-6) is True
         assert store.made is not None
@@ -131,17 +131,17 @@ class TestMaking:
             else:
                 facts[name] = value
         store.execute("UPDATE scoreshield_ledger SET facts = ?", (json.dumps(facts).replace("Infinity", "1e999"),))
-        for use in (ledger.head, lambda: Ledger._at(store), ledger.verify, lambda: ledger.spent):
-            with pytest.raises(ss.LedgerError, match="own row cannot be read"):
+        for use in (ledger.head, lambda: Ledger._open_in(store), ledger.verify, lambda: ledger.spent):
+            with pytest.raises(ss.LedgerError, match="row of the ledger itself cannot be read"):
                 use()
 
     @pytest.mark.parametrize("change", ["facts = '{'", "facts = '7'", "fingerprint_key = 'xy'", "entries = 'many'"])
     def test_a_row_that_cannot_be_read(self, ledger: Ledger, store: MemoryStore, change: str) -> None:
         store.execute(f"UPDATE scoreshield_ledger SET {change}")
-        with pytest.raises(ss.LedgerError, match="own row cannot be read"):
+        with pytest.raises(ss.LedgerError, match="row of the ledger itself cannot be read"):
             ledger.head()
         store.execute("DELETE FROM scoreshield_ledger")
-        with pytest.raises(ss.LedgerError, match="own row is gone"):
+        with pytest.raises(ss.LedgerError, match="row of the ledger itself is missing"):
             ledger.head()
 
     @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ class TestMaking:
         facts = {**json.loads((store.made or ("",))[0]), "format": form, "rules": rules}
         store.execute("UPDATE scoreshield_ledger SET facts = ?", (write_canonical_json(facts),))
         if known:
-            assert Ledger._at(store)._budget.rules == rules
+            assert Ledger._open_in(store)._limit.rules == rules
         else:
             with pytest.raises(ss.LedgerError, match=f"has format {form} and rules {rules}"):
-                Ledger._at(store)
+                Ledger._open_in(store)
 
     def test_another_ledger_in_its_place(self, ledger: Ledger, store: MemoryStore) -> None:
         store.execute("UPDATE scoreshield_ledger SET facts = replace(facts, '10.0', '11.0')")
@@ -176,7 +176,7 @@ class TestOpening:
         ledger = Ledger.create("a", epsilon=2, delta=1e-5)
         assert (ledger.epsilon, ledger.delta) == (2.0, 1e-5)
         assert ledger._store is stores["a"]
-        with pytest.raises(ss.LedgerError, match="There is a ledger at memory already"):
+        with pytest.raises(ss.LedgerError, match="There is a ledger at memory"):
             Ledger.create("a", epsilon=3.0, delta=1e-5)
         assert Ledger.open("a").epsilon == 2.0
 
@@ -185,7 +185,7 @@ class TestOpening:
         Ledger.create("a", epsilon=2.0, delta=1e-5)
         monkeypatch.setattr(MemoryStore, "exists", lambda _: False)
         monkeypatch.setattr(MemoryStore, "create", lambda *_: False)
-        with pytest.raises(ss.LedgerError, match="There is a ledger at memory already"):
+        with pytest.raises(ss.LedgerError, match="There is a ledger at memory"):
             Ledger.create("a", epsilon=2.0, delta=1e-5)
         assert Ledger("a", epsilon=2.0, delta=1e-5)._store is stores["a"]
 
@@ -221,10 +221,10 @@ class TestOpening:
         for good in ({}, {"epsilon": 2.0}, {"delta": 1e-5}, {"epsilon": 2, "delta": 1e-5}):
             assert Ledger("a", **good).head() == ledger.head()
         for bad, words in (
-            ({"epsilon": 3.0}, "got epsilon 3.0."),
+            ({"epsilon": 3.0}, "Got epsilon 3.0."),
             ({"delta": 0.5}, "got delta 0.5."),
-            ({"epsilon": 2.0, "delta": 0.5}, "got epsilon 2.0 and delta 0.5."),
-            ({"epsilon": 3.0, "delta": 1e-5}, "got epsilon 3.0 and delta 1e-05."),
+            ({"epsilon": 2.0, "delta": 0.5}, "Got epsilon 2.0 and delta 0.5."),
+            ({"epsilon": 3.0, "delta": 1e-5}, "Got epsilon 3.0 and delta 1e-05."),
         ):
             with pytest.raises(ss.InvalidInput) as caught:
                 Ledger("a", **bad)
@@ -291,7 +291,7 @@ class TestOptions:
 
 class TestCharging:
     def test_entries(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_now", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+        monkeypatch.setattr(module, "_get_time", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
         genesis = ledger.head()[2:]
         one, two, three = ledger.spend_all([pure(1.0), pure(2.0), pure(0.5)], dataset="a", who="ann", why="test")
         four = ledger.spend(pure(0.25))
@@ -314,21 +314,21 @@ class TestCharging:
                 ),
                 hash=entry.hash,
             )
-            assert entry.own_hash() == entry.hash
+            assert entry.compute_hash() == entry.hash
         assert (four.id, four.dataset, four.why, four.previous) == (4, None, "", three.hash)
-        assert four.who == module._default_who()
+        assert four.who == module._name_user()
         assert ledger.entries() == [one, two, three, four]
         assert ledger.head() == f"4:{four.hash}"
         assert [ledger.entry(entry.hash) for entry in (one, four)] == [one, four]
         assert ledger.entry("f" * 64) is None
         assert ledger.verify() == LedgerVerification(4, ledger.head())
-        assert [row[:2] for row in ledger._store.read(lambda session: session.accounts())] == [("a", 3), ("", 4)]
+        assert [row[:2] for row in ledger._store.read(lambda session: session.read_accounts())] == [("a", 3), ("", 4)]
 
     def test_a_clock_that_goes_back(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         """Within a batch and between two charges, an entry says that it is from before the one above."""
         start = datetime(2026, 1, 2, tzinfo=UTC)
         clock = iter([5, 6, 4, 3])
-        monkeypatch.setattr(module, "_now", lambda: start + timedelta(seconds=next(clock)))
+        monkeypatch.setattr(module, "_get_time", lambda: start + timedelta(seconds=next(clock)))
         ledger.spend_all([pure(0.5)] * 3)
         ledger.spend(pure(0.5))
         assert [bool(entry.note) for entry in ledger.entries()] == [False, False, True, True]
@@ -354,7 +354,7 @@ class TestCharging:
         assert ledger.entries() == []
         assert [entry.id for entry in pending.commit()] == [1, 2]
         assert {entry.why for entry in ledger.entries()} == {""}
-        with pytest.raises(ss.LedgerError, match="committed already"):
+        with pytest.raises(ss.LedgerError, match="committed before"):
             pending.commit()
         assert len(ledger.entries()) == 2
 
@@ -376,7 +376,7 @@ class TestCharging:
     def test_what_a_batch_is_told(self) -> None:
         """What was spent before it, what its charge asks for, and how many there are."""
         module._create(store := MemoryStore(), 10.0, 0.0)
-        ledger = Ledger._at(store)
+        ledger = Ledger._open_in(store)
         ledger.spend(pure(5.0), dataset="0")
         ledger.spend(pure(3.0), dataset="a")
         with pytest.raises(ss.BudgetExceeded) as caught:
@@ -389,10 +389,10 @@ class TestCharging:
 
     def test_refusal(self) -> None:
         """By the first budget that does not cover it; the first book may say no where the second would not."""
-        full, empty = (PrivacyFilter.of(1.0, 0.0, {PureProfile(0.75): number}) for number in (1, 0))
+        full, empty = (PrivacyFilter.from_charges(1.0, 0.0, {PureProfile(0.75): number}) for number in (1, 0))
         for now, place in (([empty, full], 1), ([full, empty], 0), ([empty, empty], 0)):
-            before = [PrivacyFilter.of(1.0, 0.0, {PureProfile(0.125): number}) for number in (1, 2)]
-            assert module._refusal(before, now, PureProfile(0.5), 1).spent == before[place].spent
+            before = [PrivacyFilter.from_charges(1.0, 0.0, {PureProfile(0.125): number}) for number in (1, 2)]
+            assert module._make_budget_error(before, now, PureProfile(0.5), 1).spent == before[place].spent
 
     def test_what_is_left(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         ledger.spend(pure(1.0), dataset="a")
@@ -484,7 +484,7 @@ def write_chain(ledger: Ledger, store: MemoryStore, numbers: list[int], **fields
     store.execute("DELETE FROM scoreshield_accounts")
     for number in numbers:
         more = fields if number == numbers[-1] else {}
-        entry = replace(template, id=number, previous=previous, **more).sealed()
+        entry = replace(template, id=number, previous=previous, **more).seal()
         store.read(lambda session, entry=entry: session.append(entry))
         previous = entry.hash
         written.append(entry)
@@ -505,8 +505,8 @@ class TestReadingBack:
             ("advance", lambda self, entry: ADVANCE(self, replace(entry, id=entry.id + 1))),
             ("advance", lambda self, entry: ADVANCE(self, replace(entry, hash=entry.previous))),
             ("advance", lambda self, entry: ADVANCE(self, entry) or self._execute(MORE)),
-            ("set_account", lambda *_: None),
-            ("set_account", lambda self, name, row: SET_ACCOUNT(self, name, (row[0], row[1], "seal"))),
+            ("write_account", lambda *_: None),
+            ("write_account", lambda self, name, row: SET_ACCOUNT(self, name, (row[0], row[1], "seal"))),
         ],
     )
     @pytest.mark.parametrize("dataset", ["a", None])
@@ -524,11 +524,11 @@ class TestReadingBack:
         assert len(ledger.spend_all([pure(0.5)] * batch, dataset=dataset)) == batch
 
     def test_a_database_without_sums(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scoreshield.privacy.ledger.books.Books.write", lambda *_: None)
+        monkeypatch.setattr("scoreshield.privacy.ledger.books.Books.write_row", lambda *_: None)
         assert ledger.spend(pure(0.5), dataset="a").id == 1
 
 
-APPEND, ADVANCE, SET_ACCOUNT = Session.append, Session.advance, Session.set_account
+APPEND, ADVANCE, SET_ACCOUNT = Session.append, Session.advance, Session.write_account
 MORE = "UPDATE scoreshield_ledger SET facts = replace(facts, '10.0', '11.0')"
 
 
@@ -561,7 +561,7 @@ class TestVerifying:
         assert entries
         store.execute(f"UPDATE scoreshield_ledger SET {change}")
         facts = json.loads(store.execute("SELECT facts FROM scoreshield_ledger").fetchone()[0])
-        assert self.found(ledger, "own facts") == (0, f"0:{hash_canonical_json(facts)}", None)
+        assert self.found(ledger, "facts of the ledger") == (0, f"0:{hash_canonical_json(facts)}", None)
 
     @pytest.mark.parametrize("number", [1, 2, 4])
     def test_one_entry(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], number: int) -> None:
@@ -572,8 +572,12 @@ class TestVerifying:
     def test_numbers(self, ledger: Ledger, store: MemoryStore) -> None:
         chain = write_chain(ledger, store, [1, 2, 5])
         assert self.found(ledger, "Entry 5 does not have the number") == (2, f"2:{chain[1].hash}", 5)
-        chain = write_chain(Ledger._at(fresh := make()), fresh, [0, 1])
-        assert self.found(Ledger._at(fresh), "Entry 0 does not have the number") == (0, f"0:{chain[0].previous}", 0)
+        chain = write_chain(Ledger._open_in(fresh := make()), fresh, [0, 1])
+        assert self.found(Ledger._open_in(fresh), "Entry 0 does not have the number") == (
+            0,
+            f"0:{chain[0].previous}",
+            0,
+        )
 
     def test_two_faults(self, ledger: Ledger, store: MemoryStore) -> None:
         """What an entry is, before where it stands."""
@@ -582,7 +586,7 @@ class TestVerifying:
 
     def test_pinned(self, ledger: Ledger, entries: list[Entry]) -> None:
         here = f"4:{entries[3].hash}"
-        rewritten = self.found(ledger, "Entry 2 is another than the pinned head", head="2:" + "0" * 64)
+        rewritten = self.found(ledger, "Entry 2 differs from the given head", head="2:" + "0" * 64)
         assert rewritten == (1, f"1:{entries[0].hash}", 2)
         assert self.found(ledger, "has 5 entries and the chain has 4", head="5:" + "0" * 64) == (4, here, 5)
         assert self.found(ledger, "is of another ledger", head="0:" + "0" * 64) == (4, here, None)
@@ -600,29 +604,33 @@ class TestVerifying:
     def test_the_index(
         self, ledger: Ledger, entries: list[Entry], names: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Session, "datasets", lambda _: names)
-        assert self.found(ledger, "The index of the entries") == (4, f"4:{entries[3].hash}", None)
+        monkeypatch.setattr(Session, "read_datasets", lambda _: names)
+        assert self.found(ledger, "The index lists other datasets than the entries have") == (
+            4,
+            f"4:{entries[3].hash}",
+            None,
+        )
 
     @pytest.mark.parametrize("name", ["a", "b", ""])
     def test_sums(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], name: str) -> None:
         store.execute("UPDATE scoreshield_accounts SET seal = 'x' WHERE dataset = ?", (name,))
-        words = f"for {name!r} are not" if name else "without a dataset are not"
+        words = f"for {name!r} differ" if name else "without a dataset differ"
         assert self.found(ledger, words) == (4, f"4:{entries[3].hash}", None)
 
     def test_first_sums(self, ledger: Ledger, store: MemoryStore, entries: list[Entry]) -> None:
         assert entries
         store.execute("UPDATE scoreshield_accounts SET seal = 'x' WHERE dataset IN ('', 'b')")
-        self.found(ledger, "without a dataset are not")
+        self.found(ledger, "without a dataset differ")
 
     def test_the_limit(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr("scoreshield.privacy.ledger.books.Books.fits", lambda *_: True)
             entry = ledger.spend(pure(11.0), dataset="a")
-        monkeypatch.setattr(Session, "damage", lambda _: None)
+        monkeypatch.setattr(Session, "find_damage", lambda _: None)
         assert self.found(ledger, "more than the limit for 'a'") == (1, f"1:{entry.hash}", None)
 
     def test_damage(self, ledger: Ledger, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Session, "damage", lambda _: "row 3 missing from index")
+        monkeypatch.setattr(Session, "find_damage", lambda _: "row 3 missing from index")
         assert self.found(ledger, "'row 3 missing from index'") == (4, f"4:{entries[3].hash}", None)
 
     @pytest.mark.parametrize(
@@ -696,7 +704,7 @@ class TestExport:
 
 class TestClockAndUser:
     def test_now(self) -> None:
-        assert module._now().utcoffset() == timedelta(0)
+        assert module._get_time().utcoffset() == timedelta(0)
 
     @pytest.mark.parametrize(
         ("ahead", "note"),
@@ -710,11 +718,11 @@ class TestClockAndUser:
     )
     def test_stamp(self, monkeypatch: pytest.MonkeyPatch, ahead: float, note: str) -> None:
         now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        monkeypatch.setattr(module, "_now", lambda: now)
+        monkeypatch.setattr(module, "_get_time", lambda: now)
         time = "2026-01-02T03:04:05.000000+00:00"
-        assert module._stamp(None) == (time, "")
+        assert module._read_clock(None) == (time, "")
         above = Entry(1, 1, "", (now + timedelta(seconds=ahead)).isoformat(), "", None, "", "", "", "", "", "")
-        assert module._stamp(above) == (time, note)
+        assert module._read_clock(above) == (time, note)
 
     @pytest.mark.parametrize("error", [OSError, KeyError, ImportError])
     def test_unknown_user(self, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
@@ -723,11 +731,11 @@ class TestClockAndUser:
 
         monkeypatch.setattr(getpass, "getuser", getuser)
         monkeypatch.setattr(socket, "gethostname", lambda: "host")
-        assert module._default_who() == "unknown@host"
+        assert module._name_user() == "unknown@host"
 
     def test_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(getpass, "getuser", lambda: "ann")
         monkeypatch.setattr(socket, "gethostname", lambda: "host")
-        assert module._default_who() == "ann@host"
+        assert module._name_user() == "ann@host"
         monkeypatch.setattr(socket, "gethostname", lambda: "ho\nst")
-        assert module._default_who() == "unknown"
+        assert module._name_user() == "unknown"

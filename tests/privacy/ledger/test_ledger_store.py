@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
-from scoreshield.privacy.ledger import stores
+from scoreshield.privacy.ledger import accounts, database, postgres, sqlite
+from scoreshield.privacy.ledger.accounts import open_store
+from scoreshield.privacy.ledger.database import LedgerStore, Session
 from scoreshield.privacy.ledger.entries import Entry
-from scoreshield.privacy.ledger.stores import LedgerStore, Session, SQLiteStore, _Gate, _Pass, open_store
+from scoreshield.privacy.ledger.sqlite import SQLiteStore, _Gate, _Pass
 
 ENTRY = Entry(1, 1, "charge", "now", "", "a", "u", "ann", "why", "profile", "guarantee", "before", "hash 1")
 
@@ -38,16 +40,16 @@ def session() -> Session:
 
 class TestSession:
     def test_facts(self, session: Session) -> None:
-        assert session.facts() == ("facts", "key", 0, "head")
+        assert session.read_facts() == ("facts", "key", 0, "head")
         session.advance(entry(7))
-        assert session.facts() == ("facts", "key", 7, "hash 7")
+        assert session.read_facts() == ("facts", "key", 7, "hash 7")
         session._execute("DELETE FROM scoreshield_ledger")
-        assert session.facts() is None
+        assert session.read_facts() is None
 
     def test_what_is_made(self, session: Session) -> None:
         made = session._execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
         assert {(kind, name): " ".join(sql.split()) for kind, name, sql in made} == {
-            key: " ".join(sql.split()) for key, sql in stores._OBJECTS.items()
+            key: " ".join(sql.split()) for key, sql in database.OBJECTS.items()
         }
         assert session.has_accounts() is True
         assert Session(session._execute, False).has_accounts() is False
@@ -56,60 +58,71 @@ class TestSession:
         """A table of sums that was dropped is made again beside its index."""
         session._execute("DROP TABLE scoreshield_accounts")
         session.add_accounts()
-        assert session.accounts() == []
+        assert session.read_accounts() == []
 
     def test_none(self, session: Session) -> None:
-        assert (session.entry(1), session.entry_with("hash 1"), session.first(), session.last()) == (None,) * 4
-        assert (session.last_number(), session.links(3), session.count(), session.count(0)) == (0, [], 0, 0)
-        assert (session.latest("a"), session.latest(None)) == (0, 0)
-        assert (list(session.charges("a", 0)), session.datasets(), list(session.entries())) == ([], [], [])
-        assert (session.account("a"), session.accounts()) == (None, [])
+        assert (session.read_entry(1), session.find_entry("hash 1"), session.read_first(), session.read_last()) == (
+            None,
+        ) * 4
+        assert (session.read_last_number(), session.read_links(3), session.count(), session.count(0)) == (0, [], 0, 0)
+        assert (session.read_latest("a"), session.read_latest(None)) == (0, 0)
+        assert (list(session.read_charges("a", 0)), session.read_datasets(), list(session.read_entries())) == (
+            [],
+            [],
+            [],
+        )
+        assert (session.read_account("a"), session.read_accounts()) == (None, [])
 
     def test_entries(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stores, "_PAGE", 2)
+        monkeypatch.setattr(database, "_PAGE", 2)
         names = ["b", None, "a", "a", "b", None, "a"]
         all_ = [entry(number, name) for number, name in enumerate(names, 1)]
         for one in all_:
             session.append(one)
-        assert (session.first(), session.last()) == (all_[0], all_[-1])
-        assert (session.entry(3), session.entry_with("hash 4")) == (all_[2], all_[3])
-        assert (session.entry(8), session.entry_with("hash 8")) == (None, None)
-        assert session.last_number() == 7
-        assert session.links(2) == [(7, "before", "hash 7"), (6, "before", "hash 6")]
+        assert (session.read_first(), session.read_last()) == (all_[0], all_[-1])
+        assert (session.read_entry(3), session.find_entry("hash 4")) == (all_[2], all_[3])
+        assert (session.read_entry(8), session.find_entry("hash 8")) == (None, None)
+        assert session.read_last_number() == 7
+        assert session.read_links(2) == [(7, "before", "hash 7"), (6, "before", "hash 6")]
         assert (session.count(), session.count(0), session.count(5), session.count(7)) == (7, 7, 2, 0)
-        assert (session.latest("a"), session.latest("b"), session.latest(None), session.latest("c")) == (7, 5, 6, 0)
-        assert session.datasets() == ["a", "b"]
-        assert list(session.entries()) == all_
-        assert list(session.entries(after=3)) == all_[3:]
+        assert (
+            session.read_latest("a"),
+            session.read_latest("b"),
+            session.read_latest(None),
+            session.read_latest("c"),
+        ) == (7, 5, 6, 0)
+        assert session.read_datasets() == ["a", "b"]
+        assert list(session.read_entries()) == all_
+        assert list(session.read_entries(after=3)) == all_[3:]
         for dataset in ("a", "b", None):
             own = [(one.id, "u", 1, "charge", one.profile) for one in all_ if one.dataset == dataset]
-            assert list(session.charges(dataset, 0)) == own
-            assert list(session.charges(dataset, own[0][0])) == own[1:]
+            assert list(session.read_charges(dataset, 0)) == own
+            assert list(session.read_charges(dataset, own[0][0])) == own[1:]
 
     @pytest.mark.parametrize("number", [0, -1, -(2**61)])
     def test_numbers_below_one(self, session: Session, number: int) -> None:
         """A check must see an entry that was put before the first."""
         session.append(entry(number))
-        assert list(session.entries()) == [entry(number)]
+        assert list(session.read_entries()) == [entry(number)]
 
     def test_no_numbers(self, session: Session) -> None:
         session._execute("INSERT INTO scoreshield_entries SELECT 'x',1,'','','','a','','','','','','','hash'")
-        for use in (session.last_number, lambda: session.links(1), lambda: session.latest("a")):
+        for use in (session.read_last_number, lambda: session.read_links(1), lambda: session.read_latest("a")):
             with pytest.raises(ss.LedgerError, match="without a number"):
                 use()
 
     def test_accounts(self, session: Session) -> None:
-        session.set_account("a", (3, "sums", "seal"))
-        session.set_account("", (4, "s", "t"))
-        assert session.account("a") == (3, "sums", "seal")
-        session.set_account("a", (5, "more", "other"))
-        assert session.account("a") == (5, "more", "other")
-        assert sorted(session.accounts()) == [("", 4, "s", "t"), ("a", 5, "more", "other")]
+        session.write_account("a", (3, "sums", "seal"))
+        session.write_account("", (4, "s", "t"))
+        assert session.read_account("a") == (3, "sums", "seal")
+        session.write_account("a", (5, "more", "other"))
+        assert session.read_account("a") == (5, "more", "other")
+        assert sorted(session.read_accounts()) == [("", 4, "s", "t"), ("a", 5, "more", "other")]
 
     def test_damage(self, session: Session) -> None:
-        assert session.damage() is None
+        assert session.find_damage() is None
         for statement, found in (("SELECT 'ok'", None), ("SELECT 'row 3 missing'", "row 3 missing"), ("SELECT 5", "5")):
-            assert Session(session._execute, True, statement).damage() == found
+            assert Session(session._execute, True, statement).find_damage() == found
 
 
 class TestGate:
@@ -117,7 +130,7 @@ class TestGate:
         """A fork in the middle of a transaction does not wait for its own thread."""
         gate = _Gate()
         assert gate.was_forked_inside is False
-        with gate.passed():
+        with gate.enter():
             assert [one.thread for one in gate._inside] == [threading.current_thread()]
             assert gate._is_empty()
             gate.close()
@@ -129,13 +142,13 @@ class TestGate:
         gate, inside, leave, order = _Gate(), threading.Event(), threading.Event(), []
 
         def transaction() -> None:
-            with gate.passed():
+            with gate.enter():
                 inside.set()
                 leave.wait(5)
                 order.append("left")
 
         def late() -> None:
-            with gate.passed():
+            with gate.enter():
                 order.append("entered")
 
         first, second = threading.Thread(target=transaction), threading.Thread(target=late)
@@ -154,12 +167,12 @@ class TestGate:
         assert order == ["left", "closed", "open", "entered"]
 
     def test_it_does_not_wait_forever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stores, "BUSY_SECONDS", 0.05)
+        monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
         gate, inside, leave, closed = _Gate(), threading.Event(), threading.Event(), threading.Event()
         took = []
 
         def transaction() -> None:
-            with gate.passed():
+            with gate.enter():
                 inside.set()
                 leave.wait(5)
 
@@ -198,7 +211,7 @@ class TestGate:
         gate.close()
         gate.open_in_child()
         assert (len(gate._inside), gate.was_forked_inside) == (0, False)
-        with gate.passed():  # the child's lock is its own, and free
+        with gate.enter():  # the child's lock is its own, and free
             gate._inside.add(passes[0])
             gate.close()
             gate.open_in_child()
@@ -209,7 +222,7 @@ class TestGate:
         entered = threading.Event()
 
         def enter() -> None:
-            with gate.passed():
+            with gate.enter():
                 entered.set()
 
         threading.Thread(target=enter, daemon=True).start()
@@ -233,13 +246,13 @@ class TestFile:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
         assert store.exists() is True
-        assert store.read(lambda session: (session.facts(), session.has_accounts())) == (
+        assert store.read(lambda session: (session.read_facts(), session.has_accounts())) == (
             ("facts", "key", 0, "head"),
             True,
         )
         assert store.create("other", "key", "head") is False
         assert [one.name for one in path.parent.iterdir()] == [path.name]
-        assert store.read(lambda session: session.facts()) == ("facts", "key", 0, "head")
+        assert store.read(lambda session: session.read_facts()) == ("facts", "key", 0, "head")
 
     def test_making_on_the_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The folder is synchronised once the name is in it, and the file is exclusively ours before that."""
@@ -262,14 +275,14 @@ class TestFile:
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", lambda *_: pytest.fail("opened"))
             patch.setattr(os, "name", "nt")
-            stores._sync_folder(folder)
+            sqlite._sync_folder(folder)
 
     def test_no_descriptor_is_left(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = len(list(Path("/dev/fd").iterdir()))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
             with pytest.raises(OSError, match="broken"):
-                stores._sync_folder(path.parent)
+                sqlite._sync_folder(path.parent)
         assert len(list(Path("/dev/fd").iterdir())) == before
 
     def test_nowhere(self, tmp_path: Path) -> None:
@@ -287,16 +300,16 @@ class TestFile:
 
     def test_an_index_that_hides_an_entry(self, store: SQLiteStore, path: Path) -> None:
         """What a reader asks SQLite about the file includes its indexes."""
-        assert store.read(lambda session: session.damage()) is None
+        assert store.read(lambda session: session.find_damage()) is None
         store.write(lambda session: session.append(entry(1)))
-        name, made = "scoreshield_entries_by_dataset", stores._BY_DATASET
+        name, made = "scoreshield_entries_by_dataset", database._BY_DATASET
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute(f"DROP INDEX {name}")
         connection.execute(f"CREATE INDEX {name} ON scoreshield_entries (dataset, id) WHERE id < 1")
         connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (made, name))
         connection.close()
-        assert "missing from index" in (store.read(lambda session: session.damage()) or "")
+        assert "missing from index" in (store.read(lambda session: session.find_damage()) or "")
 
     def test_addresses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -310,7 +323,7 @@ class TestFile:
                 open_store(url)
 
     def test_servers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stores, "PostgresStore", lambda url: ("server", url))
+        monkeypatch.setattr(accounts, "PostgresStore", lambda url: ("server", url))
         for url in ("postgresql://db/x", "postgres://ann:pw@db/x", "postgresql://"):
             assert open_store(url) == ("server", url)
         for url in ("POSTGRESQL://db/x", "xpostgres://db/x", "postgresqldb/x"):
@@ -364,7 +377,7 @@ class TestFile:
             connection.execute(statement)
             connection.close()
 
-        assert ("table", "scoreshield_accounts") in stores._OBJECTS
+        assert ("table", "scoreshield_accounts") in database.OBJECTS
         execute("DROP TABLE scoreshield_accounts")
         assert store.read(lambda session: session.has_accounts()) is False
         assert store.write(lambda session: session.has_accounts()) is True
@@ -374,7 +387,7 @@ class TestFile:
             ("CREATE VIEW look AS SELECT 1", "DROP VIEW look", "view look"),
         ):
             execute(make)
-            with pytest.raises(ss.LedgerError, match=f"holds what no ledger has, the {name}:"):
+            with pytest.raises(ss.LedgerError, match=f"holds the {name}, which no ledger has"):
                 store.exists()
             execute(drop)
             assert store.exists()
@@ -388,9 +401,9 @@ class TestFile:
 
     def test_own_indexes(self) -> None:
         """SQLite makes an index for each key; for a table of somebody else it is no index of ours."""
-        assert stores._is_automatic("sqlite_autoindex_scoreshield_entries_1", "scoreshield_entries")
-        assert not stores._is_automatic("sqlite_autoindex_more_1", "more")
-        assert not stores._is_automatic("by_who", "scoreshield_entries")
+        assert sqlite._is_automatic("sqlite_autoindex_scoreshield_entries_1", "scoreshield_entries")
+        assert not sqlite._is_automatic("sqlite_autoindex_more_1", "more")
+        assert not sqlite._is_automatic("by_who", "scoreshield_entries")
 
     @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
     def test_a_lock_that_is_given_back(self, store: SQLiteStore, path: Path, statement: str) -> None:
@@ -401,17 +414,17 @@ class TestFile:
         store.write(lambda session: session.advance(entry(1)))
         timer.join()
         other.close()
-        assert store.read(lambda session: session.facts()) == ("facts", "key", 1, "hash 1")
+        assert store.read(lambda session: session.read_facts()) == ("facts", "key", 1, "hash 1")
 
     def test_it_waits_in_short_turns(self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A hundredth of a second or so, by chance: so that no fork waits for long, and no two processes in step."""
-        monkeypatch.setattr(stores, "BUSY_SECONDS", 0.01)
+        monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         for draw in (lambda _: 0, lambda most: most - 1):
             turns: list[float] = []
             with monkeypatch.context() as patch:
-                patch.setattr(stores.secrets, "randbelow", draw)
+                patch.setattr(sqlite.secrets, "randbelow", draw)
                 patch.setattr(time, "sleep", lambda seconds, turns=turns: turns.append(seconds))
                 with pytest.raises(ss.LedgerError, match="locked"):
                     store.write(lambda _: None)
@@ -432,7 +445,7 @@ class TestFile:
     def test_a_lock_that_is_kept(
         self, store: SQLiteStore, path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(stores, "BUSY_SECONDS", 0.04)
+        monkeypatch.setattr(database, "BUSY_SECONDS", 0.04)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute(statement)
         start = time.monotonic()
@@ -442,27 +455,27 @@ class TestFile:
         other.close()
 
     def test_a_fork_inside(self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stores._gate, "was_forked_inside", True)
+        monkeypatch.setattr(sqlite._gate, "was_forked_inside", True)
         with pytest.raises(ss.LedgerError, match="was forked"):
             store.exists()
 
     def test_a_process_of_its_own(self) -> None:
-        stores._check_not_forked(os.getpid())
+        sqlite._check_not_forked(os.getpid())
         with pytest.raises(ss.LedgerError, match="was forked"):
-            stores._check_not_forked(os.getpid() + 1)
+            sqlite._check_not_forked(os.getpid() + 1)
 
     def test_a_child_leaves_the_connection_open(
         self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """To close it, or to let it go at the end, would roll back what the parent is writing."""
         assert store.exists()
-        with stores._connected(path) as connection:
+        with sqlite._connect(path) as connection:
             pass
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection.execute("SELECT 1")
         numbers = iter([1, 2])
         monkeypatch.setattr(os, "getpid", lambda: next(numbers))
-        with stores._connected(path) as connection:
+        with sqlite._connect(path) as connection:
             held = sys.getrefcount(connection)
         assert sys.getrefcount(connection) == held, "the block holds it no more, so something else does"
         assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -494,7 +507,7 @@ class TestFile:
         left.symlink_to("nowhere")
         with pytest.raises(ss.LedgerError) as caught:
             SQLiteStore(f"sqlite:///{path}").create("facts", "key", "head")
-        assert f"cannot be made beside {left}, which" in str(caught.value)
+        assert f"cannot be made beside {left}. An earlier" in str(caught.value)
         path.touch()
         assert SQLiteStore(f"sqlite:///{path}").create("facts", "key", "head") is False
 
@@ -510,7 +523,7 @@ class TestFile:
         assert foreign.read_text() == "of another creation"
         assert dangling.is_symlink()
         path.with_name("copy.db").hardlink_to(path)
-        with pytest.raises(ss.LedgerError, match="has another name"):
+        with pytest.raises(ss.LedgerError, match="has a second name"):
             store.exists()
         path.with_name("copy.db").unlink()
         assert store.exists()
@@ -523,7 +536,7 @@ class TestFile:
 
         path.with_name(f".{path.name}.0f.part").hardlink_to(path)
         monkeypatch.setattr(Path, "unlink", unlink)
-        with pytest.raises(ss.LedgerError, match="has another name"):
+        with pytest.raises(ss.LedgerError, match="has a second name"):
             store.exists()
 
     @pytest.mark.parametrize("name", ["l.db", "a b.db", "a\tb", "a\nb", "a\\b", "a\\040b", "a\rb", "a\x0bb", "\u00e9"])
@@ -536,15 +549,15 @@ class TestFile:
         for character in b"\\ \t\n":
             place = place.replace(bytes([character]), b"\\%03o" % character)
         mounts = tmp_path / "mountinfo"
-        monkeypatch.setattr(stores, "_MOUNTS", mounts)
-        assert not stores._is_mount(file), "a system without such a list"
+        monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
+        assert not sqlite._is_mount(file), "a system without such a list"
         lines = [b"22 1 8:1 / / rw - ext4 /dev/sda1 rw", b"short", b"36 22 8:2 %s /elsewhere rw - ext4 x rw" % place]
         mounts.write_bytes(b"\n".join(lines))
-        assert not stores._is_mount(file)
+        assert not sqlite._is_mount(file)
         mounts.write_bytes(b"\n".join([*lines, b"37 22 8:1 /x %s rw - ext4 /dev/sda1 rw" % place, lines[0]]))
-        assert stores._is_mount(file)
-        assert stores._is_mount(tmp_path / "link")
-        assert not stores._is_mount(tmp_path / "other")
+        assert sqlite._is_mount(file)
+        assert sqlite._is_mount(tmp_path / "link")
+        assert not sqlite._is_mount(tmp_path / "other")
         with pytest.raises(ss.LedgerError, match="is mounted as a single file"):
             SQLiteStore(f"sqlite:///{file}").exists()
 
@@ -576,7 +589,7 @@ def failing(kind: type[sqlite3.Error], code: int, words: str = "words") -> sqlit
     ],
 )
 def test_failures(tmp_path: Path, error: BaseException, doing: str, words: str) -> None:
-    failure = SQLiteStore(f"sqlite:///{tmp_path}/l.db")._failure(error, doing)
+    failure = SQLiteStore(f"sqlite:///{tmp_path}/l.db")._make_error(error, doing)
     assert isinstance(failure, ss.LedgerError)
     assert words in str(failure)
     assert f"{tmp_path}/l.db" in str(failure)
@@ -585,10 +598,10 @@ def test_failures(tmp_path: Path, error: BaseException, doing: str, words: str) 
 def test_busy() -> None:
     """By the lowest byte of SQLite's code: the others say more."""
     for code in (5, 6, 5 | 1 << 8, 6 | 2 << 8):
-        assert stores._is_busy(failing(sqlite3.OperationalError, code))
+        assert sqlite._is_busy(failing(sqlite3.OperationalError, code))
     for code in (0, 1, 4, 7, 10, 13, 5 << 8):
-        assert not stores._is_busy(failing(sqlite3.OperationalError, code))
-    assert not stores._is_busy(sqlite3.OperationalError("without a code"))
+        assert not sqlite._is_busy(failing(sqlite3.OperationalError, code))
+    assert not sqlite._is_busy(sqlite3.OperationalError("without a code"))
 
 
 @pytest.mark.parametrize(
@@ -606,7 +619,7 @@ def test_busy() -> None:
 )
 def test_reasons(error: BaseException, said: str | None) -> None:
     """One short line that a terminal does not act on."""
-    found = stores._reason(error)
+    found = database.explain_failure(error)
     assert found.isprintable()
     assert found == said or said is None
 
@@ -641,11 +654,11 @@ class TestServers:
     )
     def test_parts(self, parts: dict[str, str]) -> None:
         driver = FakeDriver(**parts)
-        assert stores._server_parts(driver, "address") == parts
+        assert postgres._parse_address(driver, "address") == parts
         assert driver.asked == ["address"]
 
     def test_parts_are_texts(self) -> None:
-        assert stores._server_parts(FakeDriver(port=5432), "address") == {"port": "5432"}
+        assert postgres._parse_address(FakeDriver(port=5432), "address") == {"port": "5432"}
 
     @pytest.mark.parametrize(
         "parts",
@@ -665,8 +678,8 @@ class TestServers:
     def test_a_password_in_another_part(self, parts: dict[str, Any]) -> None:
         """A raw character in a password moves its rest into host, user, port or database."""
         others = {"host": "db", "hostaddr": "1", "user": "ann", "dbname": "x", "port": "1"}
-        assert stores._server_parts(FakeDriver(**{**others, **parts}), "address") is None
-        assert stores._server_parts(FakeDriver(**parts), "address") is None
+        assert postgres._parse_address(FakeDriver(**{**others, **parts}), "address") is None
+        assert postgres._parse_address(FakeDriver(**parts), "address") is None
 
     @pytest.mark.parametrize(
         ("parts", "name"),
@@ -680,12 +693,12 @@ class TestServers:
         ],
     )
     def test_names(self, parts: dict[str, str], name: str) -> None:
-        assert stores._server_name(parts) == name
+        assert postgres._write_address(parts) == name
 
     def test_hiding(self) -> None:
-        hide = stores._hiding(["s3cret", "key"])
+        hide = postgres._make_redactor(["s3cret", "key"])
         assert hide("a s3cret and a key, s3cret") == "a *** and a ***, ***"
-        assert stores._hiding([])("a s3cret") == "a s3cret"
+        assert postgres._make_redactor([])("a s3cret") == "a s3cret"
 
     @pytest.mark.parametrize(("setting", "is_changed"), [("off", True), ("local", True), ("on", False)])
     def test_commits_wait_for_the_disk(self, setting: str, is_changed: bool) -> None:
@@ -695,6 +708,6 @@ class TestServers:
             seen.append(statement)
             return SimpleNamespace(fetchone=lambda: (setting, "more"))
 
-        stores._durable(SimpleNamespace(execute=execute))
+        postgres._make_durable(SimpleNamespace(execute=execute))
         assert seen[:2] == ["SET LOCAL lock_timeout = '60s'", "SHOW synchronous_commit"]
         assert seen[2:] == (["SET LOCAL synchronous_commit = on"] if is_changed else [])

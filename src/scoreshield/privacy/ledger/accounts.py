@@ -1,10 +1,10 @@
-"""A ledger of what was spent on the privacy of a collection: it lasts, cannot be overdrawn, and can be checked.
+"""The ledger and its accounts: what was spent on the privacy of each collection.
 
 A release is charged *before* its noise is drawn: its guarantee is checked against the budget, its clean scores are
 computed, the charge is committed, and only then are random bits drawn. A crash after the commit costs budget and
-releases nothing. Charges are decided by the :class:`~scoreshield.privacy.filters.PrivacyFilter` that the entries add
-up to, under the database's lock, so racing processes cannot pass the limit together. Entries are frozen and chained by
-SHA-256. docs/accounting.md says what that shows, and what it cannot.
+releases nothing. The :class:`~scoreshield.privacy.filters.PrivacyFilter` of the entries decides a charge, under the
+lock of the database, so racing processes cannot pass the limit together. Entries are frozen and chained by SHA-256.
+docs/accounting.md says what the chain shows and what it does not show.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, Ledger
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
 from scoreshield.privacy.ledger.books import AccountAudit, Books, LedgerLimit
+from scoreshield.privacy.ledger.database import LedgerStore, Session
 from scoreshield.privacy.ledger.entries import (
     COLUMNS,
     FORMAT,
@@ -46,27 +47,27 @@ from scoreshield.privacy.ledger.entries import (
     write_canonical_json,
 )
 from scoreshield.privacy.ledger.names import normalise_name
-from scoreshield.privacy.ledger.stores import LedgerStore, Session, open_store
+from scoreshield.privacy.ledger.postgres import PostgresStore
+from scoreshield.privacy.ledger.sqlite import SQLiteStore
 from scoreshield.privacy.ledger.units import make_charge
 from scoreshield.privacy.profiles import Profile
 
 __all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "LedgerVerification", "PendingCharge"]
 
 
-#: How many links at the end of the chain each charge looks at; ``verify`` looks at all.
+#: How many links at the end of the chain each charge checks. ``verify`` checks all.
 _LOOK_BACK = 16
 
 
 @dataclass(frozen=True)
 class LedgerVerification:
-    """What a check of the whole chain found; true if nothing is wrong.
+    """The result of a check of the whole chain. It is true if nothing is wrong.
 
-    Attributes
-    ----------
-    entries : how many entries are good, from the first on.
-    head : the address of the last good one, ``"NUMBER:HASH"``; pin it elsewhere and give it to ``verify(head=...)``.
-    first_bad : the number of the first entry that is wrong; None where no single entry is to blame.
-    reason : what is wrong, in a sentence; empty if nothing is.
+    Attributes:
+        entries: How many entries are good, from the first one on.
+        head: The address of the last good one, ``"NUMBER:HASH"``. Keep it elsewhere for ``verify(head=...)``.
+        first_bad: The number of the first wrong entry; None if the fault is not in a single entry.
+        reason: What is wrong, in a sentence; empty if nothing is wrong.
     """
 
     entries: int
@@ -90,16 +91,19 @@ class PendingCharge:
         self._charges = [charge]
 
     def commit(self) -> list[Entry]:
-        """Charge them, all or none; the entries are on the disk when this returns, and noise may be drawn after it.
+        """Charge them, all or none.
+
+        Returns:
+            The entries. They are on the disk when this returns, so noise may be drawn.
 
         Raises:
-            LedgerError: If ``commit`` was called before, whether or not that call succeeded.
+            LedgerError: ``commit`` was called before, with or without success.
         """
         try:
             charge = self._charges.pop()  # of two threads, one gets it
         except IndexError:
             raise LedgerError(
-                "This charge was committed already, or failed; reserve another one to charge again."
+                "This charge was committed before, or failed; reserve another one to charge again."
             ) from None
         return charge()
 
@@ -107,16 +111,15 @@ class PendingCharge:
 class Ledger:
     """The budget of one collection, or of several, in a database.
 
-    Make one with :meth:`create` and open it with :meth:`open`. The constructor does either: it opens what is there, and
-    makes a ledger with a :class:`~scoreshield.LedgerWarning` where there is none.
+    Make one with :meth:`create` and open it with :meth:`open`. The constructor does either: it opens a ledger that
+    exists, and otherwise makes one with a :class:`~scoreshield.LedgerWarning`. A dataset is a name. Collections that
+    share records must share a name. A charge without a name counts against all.
 
-    Parameters
-    ----------
-    url : ``sqlite:///PATH`` (``sqlite:////PATH`` from the root) or ``postgresql://...``. A path is made absolute here.
-    epsilon, delta : the most that may ever be spent on one dataset. Given once, when the ledger is made; later openings
-        agree or leave them out. With ``delta`` = 0 only pure mechanisms can be charged.
-
-    A dataset is a name: collections that share records must share a name. A charge without one counts against all.
+    Args:
+        url: ``sqlite:///PATH`` (``sqlite:////PATH`` from the root) or ``postgresql://...``. A path is made absolute.
+        epsilon: The most that may ever be spent on one dataset. It is given once, when the ledger is made. Later calls
+            give the same value or none.
+        delta: The delta that epsilon is counted at. With 0, only pure mechanisms can be charged.
     """
 
     @clear_frames_on_error  # an address may hold a password
@@ -128,74 +131,74 @@ class Ledger:
                 raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
             if _create(store, *check_budget(epsilon, delta)):
                 warnings.warn(
-                    f"There was no ledger at {store.name}, so one was made with nothing spent; Ledger.create makes one "
-                    "without this warning, and Ledger.open never makes one.",
+                    f"There was no ledger at {store.name}, so a new one was made. Ledger.create makes one without this "
+                    "warning, and Ledger.open never makes one.",
                     LedgerWarning,
                     stacklevel=5,  # past the frames of the two decorators
                 )
         self._read(store)
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
-            asked = " and ".join(f"{n} {v!r}" for n, v in (("epsilon", epsilon), ("delta", delta)) if v is not None)
+            given = " and ".join(f"{n} {v!r}" for n, v in (("epsilon", epsilon), ("delta", delta)) if v is not None)
             raise InvalidInput(
-                f"The ledger {self._store.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r} for "
-                f"good; got {asked}."
+                f"The ledger {self._store.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r}, which "
+                f"cannot be changed. Got {given}."
             )
 
     @classmethod
     @clear_frames_on_error
     @validate()
     def create(cls, url: str, *, epsilon: float, delta: float) -> Ledger:
-        """Make a ledger where there is none.
+        """Make a new ledger.
 
         Args:
             url: As for the class.
-            epsilon: The most that may ever be spent on one dataset; it cannot be changed later.
-            delta: The delta it is counted at.
+            epsilon: The most that may ever be spent on one dataset. It cannot be changed later.
+            delta: The delta that epsilon is counted at.
 
         Returns:
             The new ledger.
 
         Raises:
-            LedgerError: If there is a ledger already, or anything else by that name.
+            LedgerError: There is a ledger, or another file, of that name.
         """
         store, budget = open_store(url), check_budget(epsilon, delta)
         if store.exists() or not _create(store, *budget):
-            raise LedgerError(f"There is a ledger at {store.name} already; open it with Ledger.open.")
-        return cls._at(store)
+            raise LedgerError(f"There is a ledger at {store.name}; open it with Ledger.open.")
+        return cls._open_in(store)
 
     @classmethod
     @clear_frames_on_error
     def open(cls, url: str) -> Ledger:
-        """Open a ledger that is there.
+        """Open a ledger that exists.
 
         Args:
             url: As for the class.
 
         Returns:
-            The ledger, with the limit that it was made with.
+            The ledger, with its own limit.
 
         Raises:
-            LedgerError: If there is none; nothing is made.
+            LedgerError: There is none. Nothing is made.
         """
         store = open_store(url)
         if not store.exists():
             raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
-        return cls._at(store)
+        return cls._open_in(store)
 
     @classmethod
-    def _at(cls, store: LedgerStore) -> Ledger:
+    def _open_in(cls, store: LedgerStore) -> Ledger:
         ledger = cls.__new__(cls)
         ledger._read(store)
         return ledger
 
     def _read(self, store: LedgerStore) -> None:
         self._store = store
-        row = store.read(_row)
+        row = store.read(_read_row)
         self._facts, self._key = row.facts, row.key
         self._genesis = hash_canonical_json(self._facts)
         self.epsilon = float(self._facts["epsilon"])
         self.delta = float(self._facts["delta"])
-        self._budget = LedgerLimit(self.epsilon, self.delta, int(self._facts["rules"]))
+        self._limit = LedgerLimit(self.epsilon, self.delta, int(self._facts["rules"]))
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
@@ -216,28 +219,24 @@ class Ledger:
         adjacency: Adjacency | None = None,
         same_people: bool = False,
     ) -> Entry:
-        """Charge a guarantee or a release once, or raise and charge nothing.
+        """Charge a guarantee or a release once, or raise an error and charge nothing.
 
-        Parameters
-        ----------
-        item : a guarantee, or a release that carries one. Research mode is rejected.
-        dataset : the collection's name; None counts against all.
-        who, why : for the record. Without ``who``, the user and host that the operating system names.
-        adjacency : the one that the release was made with. An identity's own knows its labels, which a guarantee does
-            not keep; their keyed hash tells one grouping of the records from another.
-        same_people : says that identities are the same people as in earlier charges, some of whom came or went, so that
-            charges with other labels, or with unknown ones, add up.
+        Args:
+            item: A guarantee, or a release that has one. Research mode is rejected.
+            dataset: The name of the collection; None counts against all.
+            who: A note of who charges. The default is the user and the host that the operating system names.
+            why: A note of the purpose.
+            adjacency: The adjacency of the release. An identity adjacency has labels, which a guarantee does not keep.
+                Their keyed hash distinguishes one grouping of the records from another.
+            same_people: States that the identities are the people of earlier charges, apart from some who came or
+                went. Then charges with other labels, or with unknown ones, add up.
 
-        Returns
-        -------
-        The entry, which is on the disk by then.
+        Returns:
+            The entry, which is on the disk.
 
-        Raises
-        ------
-        BudgetExceeded
-            if the limit would be passed; it says what is spent and what would still fit.
-        LedgerError
-            if the ledger cannot be read or written, or has been altered. Then nothing may be released.
+        Raises:
+            BudgetExceeded: The charge would pass the limit. The error says what is spent and what would still fit.
+            LedgerError: The ledger cannot be read or written, or has been altered. Then nothing may be released.
         """
         return self.spend_all([item], dataset=dataset, who=who, why=why, adjacency=adjacency, same_people=same_people)[
             0
@@ -253,7 +252,7 @@ class Ledger:
         adjacency: Adjacency | None = None,
         same_people: bool = False,
     ) -> list[Entry]:
-        """Charge several guarantees or releases at once, an entry each: all of them, or none."""
+        """Charge several guarantees or releases at once, with one entry per item: all of them, or none."""
         return self.reserve(
             items, dataset=dataset, who=who, why=why, adjacency=adjacency, same_people=same_people, check=False
         ).commit()
@@ -269,70 +268,71 @@ class Ledger:
         same_people: bool = False,
         check: bool = True,
     ) -> PendingCharge:
-        """Check that guarantees or releases can be charged and fit the budget now; write nothing.
+        """Check that guarantees or releases can be charged and fit the budget now. Nothing is written.
 
-        ``commit()`` of the result charges them, all or none, and can still raise :class:`BudgetExceeded` where another
-        process took the budget in between. ``check=False`` leaves the check to ``commit()``. The rest is as for
-        :meth:`spend`.
+        ``commit()`` of the result charges them, all or none. It can still raise :class:`BudgetExceeded` if another
+        process took the budget in between. ``check=False`` leaves the check to ``commit()``. The other arguments are
+        those of :meth:`spend`.
         """
         charges = [make_charge(item, adjacency, self._key, same_people=same_people) for item in items]
-        where = self._dataset(dataset)
-        who = _default_who() if who is None else check_text(who, "who")
+        where = self._find_name(dataset)
+        who = _name_user() if who is None else check_text(who, "who")
         why = check_text(why, "why")
 
-        def checked(session: Session, number: int) -> Books:
-            """The books with these charges in them, from this number on; an error where they do not fit."""
-            books = self._books(session)
-            before = books.filters(where)
+        def add_charges(session: Session, number: int) -> Books:
+            """Add these charges to the books, from this number on; raise an error if they do not fit."""
+            books = self._open_books(session)
+            before = books.make_filters(where)
             for place, (profile, unit, _) in enumerate(charges):
                 books.check_units(where, unit, same_people=same_people)
                 if not books.fits(where, profile):
-                    raise _refusal(before, books.filters(where), profile, len(charges))
+                    raise _make_budget_error(before, books.make_filters(where), profile, len(charges))
                 books.add(where, number + place, unit, profile)
             return books
 
-        def work(session: Session) -> list[Entry]:
-            previous, above = self._head(session)
+        def write_charges(session: Session) -> list[Entry]:
+            previous, above = self._check_head(session)
             number = 1 if above is None else above.id + 1
-            books = checked(session, number)
-            written: list[Entry] = []
+            books = add_charges(session, number)
+            entries: list[Entry] = []
             for place, (profile, unit, promise) in enumerate(charges):
-                time, note = _stamp(above)
+                time, note = _read_clock(above)
                 text = write_canonical_json(profile.to_dict())
                 fields = (number + place, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous)
-                above = Entry(*fields).sealed()
+                above = Entry(*fields).seal()
                 session.append(above)
                 previous = above.hash
-                written.append(above)
-            if above is not None and written:
+                entries.append(above)
+            if above is not None and entries:
                 session.advance(above)
-                row = books.write(where, above)
-                self._read_back(session, written, where, row)
-            return written
+                row = books.write_row(where, above)
+                self._read_back(session, entries, where, row)
+            return entries
 
-        pending = PendingCharge(lambda: self._store.write(work))
+        pending = PendingCharge(lambda: self._store.write(write_charges))
         if check:
-            self._store.read(lambda session: checked(session, session.last_number() + 1))
+            self._store.read(lambda session: add_charges(session, session.read_last_number() + 1))
         return pending
 
     @validate()
     def account(self, name: str, *, who: str | None = None, why: str = "") -> Account:
-        """This ledger for the collection of that name, to hand to release functions as ``ledger=``.
+        """Return the account of one collection, for the ``ledger=`` argument of a release.
 
         Args:
-            name: The collection's name. docs/accounting.md says which names there are. "Faces" and "faces" are two.
-            who: Who charges, for the record; the user and host that the operating system names if left out.
-            why: What for, for the record.
+            name: The name of the collection. docs/accounting.md says which names are allowed. "Faces" and "faces" are
+                two names.
+            who: A note of who charges. The default is the user and the host that the operating system names.
+            why: A note of the purpose.
 
         Returns:
             The account.
 
         Raises:
-            InvalidInput: If this is not a name, or one that could be taken for another.
+            InvalidInput: This is not a name, or it could be mistaken for another one.
         """
         if not isinstance(name, str):
             _validation.reject("name", "the collection's name, a string", name)
-        return Account(self, self._dataset(name), who, why)
+        return Account(self, self._find_name(name), who, why)
 
     @property
     def spent(self) -> float:
@@ -341,15 +341,16 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """The limit less what is spent; :attr:`headroom` says what one more release may cost."""
+        """The limit minus what is spent. :attr:`headroom` says what one more release may cost."""
         return max(0.0, self.epsilon - self.spent)
 
     @validate()
     def spent_on(self, dataset: str | None) -> float:
-        """The same for one dataset, charges that name none included."""
+        """Return the epsilon spent on one dataset, with the charges that name none."""
         return max(budget.spent for budget in self._filters(dataset))
 
     def remaining_on(self, dataset: str | None) -> float:
+        """Return the limit minus what is spent on one dataset."""
         return max(0.0, self.epsilon - self.spent_on(dataset))
 
     @property
@@ -359,49 +360,49 @@ class Ledger:
 
     @validate()
     def headroom_on(self, dataset: str | None) -> Headroom:
-        """The same for one dataset."""
-        rooms = [budget.headroom for budget in self._filters(dataset)]
-        return Headroom(*(min(values) for values in zip(*((r.pure, r.mu, r.gaussian) for r in rooms), strict=True)))
+        """Return the headroom of one dataset."""
+        headrooms = [budget.headroom for budget in self._filters(dataset)]
+        return Headroom(*(min(values) for values in zip(*((h.pure, h.mu, h.gaussian) for h in headrooms), strict=True)))
 
     def datasets(self) -> list[str]:
-        """The names that were charged; earlier versions also charged fingerprints, which start "hmac-sha256:"."""
-        return self._store.read(lambda session: self._books(session).names())
+        """List the names that were charged. Earlier versions also charged fingerprints, which start "hmac-sha256:"."""
+        return self._store.read(lambda session: self._open_books(session).list_names())
 
     def entries(self) -> list[Entry]:
-        """All entries, in order."""
-        return self._store.read(lambda session: list(session.entries()))
+        """List all entries, in order."""
+        return self._store.read(lambda session: list(session.read_entries()))
 
     def entry(self, hash: str) -> Entry | None:
-        """The entry with this hash, as fast in a long ledger as in a short one; None where there is none."""
-        return self._store.read(lambda session: session.entry_with(hash))
+        """Find the entry with this hash by an index; return None if there is none."""
+        return self._store.read(lambda session: session.find_entry(hash))
 
     def head(self) -> str:
-        """``"NUMBER:HASH"`` of the last entry. Kept where the ledger's owner cannot change it, it dates the chain."""
-        row = self._store.read(_row)
+        """Return ``"NUMBER:HASH"`` of the last entry. Keep it where the owner of the ledger cannot change it."""
+        row = self._store.read(_read_row)
         return f"{row.entries}:{row.head}"
 
     @validate()
     def verify(self, *, head: str | None = None) -> LedgerVerification:
         """Check every entry, the chain, the limit and, if given, that an earlier ``head`` is still in the chain.
 
-        The chain shows a change, a removal in the middle, an insertion and a swap. Entries cut off at the end by
-        someone who can also rewrite the ledger's own row leave a shorter chain that is whole: only a pinned head shows
+        The chain shows a change, a removal in the middle, an insertion and a swap. An attacker who can also rewrite the
+        row of the ledger can cut off entries at the end, and the shorter chain is valid. Only an earlier head shows
         that.
         """
         return self._store.read(lambda session: self._verify(session, _parse_head(head)))
 
     def export(self, path: str | Path) -> None:
-        """Write all entries to a .csv or .json file, whole or not at all, for its owner alone.
+        """Write all entries to a .csv or .json file, completely or not at all, which only its owner can read.
 
-        A cell of a .csv that a spreadsheet would take for a formula gets an apostrophe before it; .json has every entry
-        as it is.
+        A .csv cell that a spreadsheet would take for a formula gets an apostrophe before it. A .json file has every
+        entry unchanged.
         """
         path = Path(path)
         if self._store.is_at(path):
             raise InvalidInput(f"{path} is the ledger itself; export it to another file.")
-        writers: dict[str, Callable[[list[Entry]], str]] = {".csv": _as_csv, ".json": self._as_json}
+        writers: dict[str, Callable[[list[Entry]], str]] = {".csv": _write_csv, ".json": self._write_json}
         if path.suffix.lower() not in writers:
-            raise InvalidInput(f"A ledger is exported to a .csv or .json file, by its ending; got {path}.")
+            raise InvalidInput(f"A ledger is exported to a file that ends in .csv or .json. Got {path}.")
         content = writers[path.suffix.lower()](self.entries()).encode("utf-8", "backslashreplace")
 
         def write(file: BinaryIO) -> None:
@@ -409,70 +410,70 @@ class Ledger:
 
         _files.write_whole({path: write}, private=True)
 
-    def _dataset(self, name: Any) -> str | None:
-        """A name as it is charged: an old one as it was written, a new one in its one spelling."""
+    def _find_name(self, name: Any) -> str | None:
+        """Return the name that is charged: an old one as it was written, a new one in its one spelling."""
         if name is None:
             return None
         try:
             composed = normalise_name(name)
         except InvalidInput:
-            if not isinstance(name, str) or not self._has(name):
+            if not isinstance(name, str) or not self._has_entries(name):
                 raise
             return name
-        return name if name != composed and self._has(name) else composed
+        return name if name != composed and self._has_entries(name) else composed
 
-    def _has(self, name: str) -> bool:
-        return name.isprintable() and self._store.read(lambda session: session.latest(name)) > 0
+    def _has_entries(self, name: str) -> bool:
+        return name.isprintable() and self._store.read(lambda session: session.read_latest(name)) > 0
 
-    def _books(self, session: Session) -> Books:
-        if _row(session).facts != self._facts:  # another ledger took the place of the one that was opened
+    def _open_books(self, session: Session) -> Books:
+        if _read_row(session).facts != self._facts:  # another ledger took the place of the one that was opened
             raise LedgerError(f"The ledger {self.name} is not the one that was opened, or has been altered.")
-        return Books(session, self._budget, self._key)
+        return Books(session, self._limit, self._key)
 
     def _filters(self, dataset: str | None) -> list[PrivacyFilter]:
-        where = self._dataset(dataset)
-        return self._store.read(lambda session: self._books(session).filters(where))
+        where = self._find_name(dataset)
+        return self._store.read(lambda session: self._open_books(session).make_filters(where))
 
-    def _head(self, session: Session) -> tuple[str, Entry | None]:
-        """The hash to continue from, after a look at whether both ends of the chain are what the ledger's row says."""
-        row, above, first = _row(session), session.last(), session.first()
+    def _check_head(self, session: Session) -> tuple[str, Entry | None]:
+        """Check both ends of the chain against the row of the ledger; return the last hash and the last entry."""
+        row, above, first = _read_row(session), session.read_last(), session.read_first()
         whole = (above is None and (row.entries, row.head) == (0, self._genesis)) or (
-            above is not None and above.id == row.entries and above.hash == row.head == above.own_hash() != ""
+            above is not None and above.id == row.entries and above.hash == row.head == above.compute_hash() != ""
         )
         whole = whole and (first is None or (first.id, first.previous) == (1, self._genesis))
         whole = whole and (above is None or is_time(above.time))
-        links = session.links(_LOOK_BACK)
-        for (number, previous, _), (one_before, _, hash_) in itertools.pairwise(links):
-            whole = whole and (number, previous) == (one_before + 1, hash_)
+        links = session.read_links(_LOOK_BACK)
+        for (number, previous, _), (number_before, _, hash_) in itertools.pairwise(links):
+            whole = whole and (number, previous) == (number_before + 1, hash_)
         if hash_canonical_json(row.facts) != self._genesis or not whole:
             raise LedgerError(f"The ledger {self.name} has been altered: run verify to see where; nothing was charged.")
         return row.head, above
 
     def _read_back(
-        self, session: Session, written: list[Entry], where: str | None, row: tuple[int, str, str] | None
+        self, session: Session, entries: list[Entry], where: str | None, row: tuple[int, str, str] | None
     ) -> None:
-        """Before the commit: is what the database holds what was written?"""
-        facts, last = _row(session), written[-1]
-        same = list(session.entries(after=written[0].id - 1)) == written
+        """Check before the commit that the database holds what was written."""
+        facts, last = _read_row(session), entries[-1]
+        same = list(session.read_entries(after=entries[0].id - 1)) == entries
         same = same and (facts.entries, facts.head) == (last.id, last.hash) and facts.facts == self._facts
-        if not same or (row is not None and session.account(where or "") != row):
+        if not same or (row is not None and session.read_account(where or "") != row):
             raise LedgerError(f"The ledger {self.name} does not keep what is written to it; nothing was charged.")
 
     def _verify(self, session: Session, pinned: tuple[int, str] | None) -> LedgerVerification:
-        row = _row(session)
+        row = _read_row(session)
         last, good = hash_canonical_json(row.facts), 0
         if hashlib.sha256(row.key).hexdigest() != row.facts.get("key") or last != self._genesis:
-            return LedgerVerification(0, f"0:{last}", None, "The ledger's own facts (limit, key) were changed.")
+            return LedgerVerification(0, f"0:{last}", None, "The facts of the ledger (limit, key) were changed.")
         if pinned == (0, last):
             pinned = None
-        accounts, sums = AccountAudit(session, self._budget, row.key), None
+        accounts, sums = AccountAudit(session, self._limit, row.key), None
         names: set[str | None] = set()
-        for entry in session.entries():
-            fault = entry.fault(last)
+        for entry in session.read_entries():
+            fault = entry.find_fault(last)
             if entry.id != good + 1 and fault is None:
                 fault = "does not have the number that follows: something was removed, inserted or moved there"
             if fault is None and pinned is not None and pinned[0] == entry.id and pinned[1] != entry.hash:
-                fault = "is another than the pinned head says: the chain was rewritten"
+                fault = "differs from the given head: the chain was rewritten"
             if fault is not None:
                 return LedgerVerification(good, f"{good}:{last}", entry.id, f"Entry {shorten(entry.id)} {fault}.")
             last, good = entry.hash, entry.id
@@ -483,26 +484,27 @@ class Ledger:
             return LedgerVerification(good, here, None, "The ledger holds entries without a number.")
         if (good, last) != (row.entries, row.head):
             reason = (
-                f"The ledger's row says {row.entries} entries and the chain has {good}: its end was cut off or changed."
+                f"The row of the ledger says {row.entries} entries and the chain has {good}: its end was cut off or "
+                "changed."
             )
             return LedgerVerification(good, here, good + 1, reason)
         if pinned is not None and pinned[0] > good:
-            reason = f"The pinned head has {pinned[0]} entries and the chain has {good}: the end was cut off."
+            reason = f"The given head has {pinned[0]} entries and the chain has {good}: the end was cut off."
             return LedgerVerification(good, here, good + 1, reason)
         if pinned is not None and pinned[0] == 0:
-            return LedgerVerification(good, here, None, "The pinned head is of another ledger.")
-        if set(session.datasets()) != names - {None}:
-            return LedgerVerification(good, here, None, "The index of the entries lists other datasets than they have.")
-        return LedgerVerification(good, here, None, sums or accounts.fault() or _damage(session))
+            return LedgerVerification(good, here, None, "The given head is of another ledger.")
+        if set(session.read_datasets()) != names - {None}:
+            return LedgerVerification(good, here, None, "The index lists other datasets than the entries have.")
+        return LedgerVerification(good, here, None, sums or accounts.find_fault() or _explain_damage(session))
 
-    def _as_json(self, entries: list[Entry]) -> str:
+    def _write_json(self, entries: list[Entry]) -> str:
         content = {"ledger": self._facts, "entries": [entry.to_dict() for entry in entries]}
         return json.dumps(content, indent=1) + "\n"
 
 
 @dataclass(frozen=True)
 class Account:
-    """A ledger for one dataset, with who and why said once."""
+    """The line of one collection in a ledger, with the notes who and why of its charges."""
 
     ledger: Ledger
     dataset: str | None
@@ -510,13 +512,13 @@ class Account:
     why: str = ""
 
     def spend(self, item: Any, *, adjacency: Adjacency | None = None, same_people: bool = False) -> Entry:
-        """As :meth:`Ledger.spend`, for this account."""
+        """Charge this account; see :meth:`Ledger.spend`."""
         return self.spend_all([item], adjacency=adjacency, same_people=same_people)[0]
 
     def spend_all(
         self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> list[Entry]:
-        """As :meth:`Ledger.spend_all`, for this account."""
+        """Charge this account several times at once; see :meth:`Ledger.spend_all`."""
         return self.ledger.spend_all(
             items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
         )
@@ -524,26 +526,29 @@ class Account:
     def reserve(
         self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> PendingCharge:
-        """As :meth:`Ledger.reserve`, for this account."""
+        """Check that charges fit this account; see :meth:`Ledger.reserve`."""
         return self.ledger.reserve(
             items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
         )
 
     @property
     def spent(self) -> float:
+        """Epsilon spent at the delta of the ledger."""
         return self.ledger.spent_on(self.dataset)
 
     @property
     def remaining(self) -> float:
+        """The limit minus what is spent."""
         return self.ledger.remaining_on(self.dataset)
 
     @property
     def headroom(self) -> Headroom:
+        """The largest pure and the largest Gaussian mechanism that would still fit."""
         return self.ledger.headroom_on(self.dataset)
 
 
-class _Row(NamedTuple):
-    """The ledger's own row, read and checked."""
+class _LedgerRow(NamedTuple):
+    """The row of the ledger itself, after its checks."""
 
     facts: dict[str, Any]
     key: bytes
@@ -551,18 +556,18 @@ class _Row(NamedTuple):
     head: str
 
 
-def _row(session: Session) -> _Row:
-    row = session.facts()
+def _read_row(session: Session) -> _LedgerRow:
+    row = session.read_facts()
     if row is None:
-        raise LedgerError("The ledger's own row is gone; it cannot be used.")
+        raise LedgerError("The row of the ledger itself is missing; the ledger cannot be used.")
     try:
         facts = read_json(row[0])
         form, rules = facts["format"], facts["rules"]
         check_budget(facts["epsilon"], facts["delta"])
-        found = _Row(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
+        found = _LedgerRow(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
         hash_canonical_json(facts)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise LedgerError("The ledger's own row cannot be read; it cannot be used.") from None
+        raise LedgerError("The row of the ledger itself cannot be read; the ledger cannot be used.") from None
     if form != FORMAT or rules not in range(1, RULES + 1):
         raise LedgerError(
             f"The ledger has format {shorten(form)} and rules {shorten(rules)}, which this version ({FORMAT}, up to "
@@ -571,15 +576,27 @@ def _row(session: Session) -> _Row:
     return found
 
 
-def _damage(session: Session) -> str:
-    found = session.damage()
+def _explain_damage(session: Session) -> str:
+    found = session.find_damage()
     return "" if found is None else f"The database is damaged or was altered: {shorten(found)}."
 
 
-def _refusal(before: list[PrivacyFilter], now: list[PrivacyFilter], profile: Profile, number: int) -> BudgetExceeded:
-    """By the budget that has least room: what was spent before, and what would still fit."""
+def _make_budget_error(
+    before: list[PrivacyFilter], now: list[PrivacyFilter], profile: Profile, number: int
+) -> BudgetExceeded:
+    """Make the error of the first budget that the charge does not fit: what was spent, and what would still fit."""
     tight = next((place for place, budget in enumerate(now) if not budget.would_fit(profile)), 0)
-    return before[tight].refusal(profile, number)
+    return before[tight].make_error(profile, number)
+
+
+def open_store(url: Any) -> LedgerStore:
+    """Open the store that an address names."""
+    if isinstance(url, str) and url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return SQLiteStore(url)
+    if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
+        return PostgresStore(url)
+    got = repr(url) if not isinstance(url, str) or "@" not in url else "another address"
+    raise InvalidInput(f"The 'url' parameter of Ledger must be sqlite:///PATH or postgresql://... Got {got} instead.")
 
 
 def _create(store: LedgerStore, epsilon: float, delta: float) -> bool:
@@ -588,7 +605,7 @@ def _create(store: LedgerStore, epsilon: float, delta: float) -> bool:
         "format": FORMAT,
         "rules": RULES,
         "id": secrets.token_hex(16),
-        "created": _now().isoformat(timespec="microseconds"),
+        "created": _get_time().isoformat(timespec="microseconds"),
         "epsilon": epsilon,
         "delta": delta,
         "key": hashlib.sha256(key).hexdigest(),
@@ -596,9 +613,9 @@ def _create(store: LedgerStore, epsilon: float, delta: float) -> bool:
     return store.create(write_canonical_json(facts), key.hex(), hash_canonical_json(facts))
 
 
-def _stamp(above: Entry | None) -> tuple[str, str]:
-    """The time now, and a note if the clock stands before that of the entry above: said, never changed."""
-    now = _now()
+def _read_clock(above: Entry | None) -> tuple[str, str]:
+    """Return the time, and a note if it is before the time of the entry above. The time is never changed."""
+    now = _get_time()
     if above is None:
         return now.isoformat(timespec="microseconds"), ""
     back = (datetime.fromisoformat(above.time) - now).total_seconds()
@@ -606,11 +623,11 @@ def _stamp(above: Entry | None) -> tuple[str, str]:
     return now.isoformat(timespec="microseconds"), note
 
 
-def _now() -> datetime:
+def _get_time() -> datetime:
     return datetime.now(UTC)
 
 
-def _default_who() -> str:
+def _name_user() -> str:
     user = "unknown"
     with contextlib.suppress(OSError, KeyError, ImportError):
         user = getpass.getuser()
@@ -627,14 +644,14 @@ def _parse_head(head: str | None) -> tuple[int, str] | None:
     return int(number), value
 
 
-def _as_csv(entries: list[Entry]) -> str:
+def _write_csv(entries: list[Entry]) -> str:
     buffer = text_io.StringIO()
     writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _as_cell(value) for name, value in asdict(entry).items()} for entry in entries)
+    writer.writerows({name: _protect_cell(value) for name, value in asdict(entry).items()} for entry in entries)
     return buffer.getvalue()
 
 
-def _as_cell(value: object) -> object:
-    """A value that no spreadsheet takes for a formula, or for the end of a row."""
+def _protect_cell(value: object) -> object:
+    """Change a text that a spreadsheet would take for a formula or for the end of a row."""
     return _files.csv_text(value) if isinstance(value, str) else value

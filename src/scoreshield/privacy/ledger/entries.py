@@ -1,7 +1,7 @@
-"""One line of a ledger: a frozen fact, its canonical text and its place in the hash chain.
+"""The entries of a ledger: frozen facts, their canonical text and their place in the hash chain.
 
-The rule of this format: **a kind never changes meaning**. What an entry of format 1 and kind "charge" says, it says
-forever; anything new gets a new kind or a new format number, and a version that does not know one rejects the ledger.
+The rule of this format: **a kind never changes meaning**. An entry of format 1 and kind "charge" means the same
+forever. Anything new gets a new kind or a new format number. A version that does not know it rejects the ledger.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from scoreshield import _validation
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 
-#: Of ledgers and their entries; a number never changes meaning.
+#: The format of ledgers and of their entries. A number never changes meaning.
 FORMAT = 1
 KINDS = ("charge",)
-#: Of one text in a ledger, in characters: a curve of 100,000 knots has half as many.
+#: The most characters that one text in a ledger may have. A curve of 100,000 knots has half as many.
 _LONGEST = 8_000_000
-#: Of what is written: the sums of an account repeat the profile of its only entry, and more.
+#: The most characters that are written: the sums of an account repeat the profile of its only entry, and more.
 LONGEST_WRITTEN = _LONGEST // 2
 
 
 def shorten(value: object) -> str:
-    """A value of a database for a message: short, and nothing that a terminal acts on."""
+    """Write a value of a database for a message: short, and without control characters."""
     text = ascii(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def read_json(text: str) -> Any:
-    """JSON as this package writes it: no NaN or Infinity; a ValueError for what cannot be read, however deep it is."""
+    """Read JSON without NaN and Infinity. What cannot be read, or is nested too deeply, raises a ValueError."""
     if len(text) > _LONGEST:
         raise ValueError("it is too long")
 
@@ -46,30 +46,33 @@ def read_json(text: str) -> Any:
 
 
 def write_canonical_json(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, ASCII, shortest numbers that read back equal."""
+    """Write the canonical JSON of a value: sorted keys, no spaces, ASCII, shortest numbers that read back equal."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def hash_canonical_json(value: Any) -> str:
-    """SHA-256 of the canonical text, in hexadecimal."""
+    """Compute the SHA-256 hash of the canonical text, in hexadecimal."""
     return hashlib.sha256(write_canonical_json(value).encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What was charged, for whom and why.
+    """One charge: what was charged, to which collection, and why.
 
-    Attributes
-    ----------
-    id : 1, 2, 3, ...: the order of the chain.
-    format, kind : what the other fields mean; they never change meaning.
-    time : UTC, as the charging machine's clock had it; the order is that of ``id``, not of clocks.
-    note : empty, or that this clock stood before that of the entry above, and by how much.
-    dataset : a name, or a keyed fingerprint of an earlier version; None counts against every dataset.
-    unit : who is protected, by the name of the adjacency.
-    who, why : free text.
-    profile, guarantee : what was promised, as canonical JSON.
-    previous, hash : the hash of the entry above (of the ledger's own facts, for the first), and of this one.
+    Attributes:
+        id: 1, 2, 3, ...: the order of the chain.
+        format: What the other fields mean. It never changes meaning.
+        kind: What the other fields mean. It never changes meaning.
+        time: UTC, by the clock of the charging machine. The order is that of ``id``, not of clocks.
+        note: Empty, or how far this clock was behind that of the entry above.
+        dataset: A name, or a keyed fingerprint of an earlier version; None counts against every dataset.
+        unit: What is protected, by the name of the adjacency.
+        who: Free text.
+        why: Free text.
+        profile: The privacy profile, as canonical JSON.
+        guarantee: The guarantee, as canonical JSON.
+        previous: The hash of the entry above; for the first entry, the hash of the facts of the ledger.
+        hash: The hash of this entry.
     """
 
     id: int
@@ -86,31 +89,31 @@ class Entry:
     previous: str
     hash: str = ""
 
-    def sealed(self) -> Entry:
-        """This entry with its hash."""
-        return Entry(**{**asdict(self), "hash": self.own_hash()})
+    def seal(self) -> Entry:
+        """Return this entry with its hash."""
+        return Entry(**{**asdict(self), "hash": self.compute_hash()})
 
-    def own_hash(self) -> str:
-        """The hash that the other fields have."""
+    def compute_hash(self) -> str:
+        """Compute the hash of the other fields."""
         facts = asdict(self)
         del facts["hash"]
         try:
             return hash_canonical_json(facts)
-        except (TypeError, ValueError, RecursionError):  # a damaged database may hold anything at all
+        except (TypeError, ValueError, RecursionError):  # a damaged database may hold anything
             return ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with profile and guarantee as objects."""
+        """Return plain values, with profile and guarantee as objects."""
         try:
             return {**asdict(self), "profile": read_json(self.profile), "guarantee": read_json(self.guarantee)}
         except (ValueError, TypeError):
             raise LedgerError(f"Entry {shorten(self.id)} holds a profile or guarantee that cannot be read.") from None
 
-    def fault(self, previous: str) -> str | None:
-        """What is wrong with this entry where the one above has the hash ``previous``; None if nothing is."""
+    def find_fault(self, previous: str) -> str | None:
+        """Return what is wrong with this entry, if the one above has the hash ``previous``; None if nothing is."""
         if self.previous != previous:
             return "does not follow the entry above it: something was removed, inserted or moved there"
-        if not self.hash or self.own_hash() != self.hash:  # what cannot be hashed has the hash ''
+        if not self.hash or self.compute_hash() != self.hash:  # what cannot be hashed has the hash ''
             return "was changed after it was written"
         if self.format != FORMAT or self.kind not in KINDS:
             return (
@@ -127,7 +130,7 @@ class Entry:
 
 
 def is_time(text: object) -> bool:
-    """Whether this is a time with its zone, as entries have it."""
+    """Return whether this is a time with its zone, as entries have it."""
     try:
         return datetime.fromisoformat(str(text)).tzinfo is not None
     except ValueError:
@@ -138,7 +141,7 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Entry))
 
 
 def read_profile(text: str) -> Profile:
-    """The profile of an entry."""
+    """Read the profile of an entry."""
     try:
         return profile_from_dict(read_json(text))
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
@@ -146,7 +149,7 @@ def read_profile(text: str) -> Profile:
 
 
 def check_text(value: Any, name: str, *, least: int = 0, most: int = 1000) -> str:
-    """Free text that every database can hold."""
+    """Check free text: every database must be able to hold it."""
     must = f"text of {least} to {most} printable characters"
     if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
         _validation.reject(name, must, value)

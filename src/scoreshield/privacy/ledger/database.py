@@ -1,0 +1,229 @@
+"""The database of a ledger: its tables, the statements of one transaction, and what a store must do.
+
+A store runs a piece of work in one transaction, under one lock: :mod:`.sqlite` in one file, :mod:`.postgres` on a
+server. A connection lasts for one transaction.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from scoreshield._loading import make_printable
+from scoreshield.errors import LedgerError
+from scoreshield.privacy.ledger.entries import COLUMNS, Entry
+
+T = TypeVar("T")
+
+#: How long a transaction waits for the lock.
+BUSY_SECONDS = 60.0
+#: The end of a message about a transaction that failed at an unknown moment.
+UNKNOWN_OUTCOME = "if this charge was recorded all the same, it costs budget and released nothing"
+
+_LEDGER = """CREATE TABLE scoreshield_ledger (
+        one INTEGER PRIMARY KEY CHECK (one = 1), facts TEXT NOT NULL, fingerprint_key TEXT NOT NULL,
+        entries BIGINT NOT NULL, head TEXT NOT NULL)"""
+_ENTRIES = """CREATE TABLE scoreshield_entries (
+        id BIGINT PRIMARY KEY, format INTEGER NOT NULL, kind TEXT NOT NULL, time TEXT NOT NULL, note TEXT NOT NULL,
+        dataset TEXT, unit TEXT NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL, profile TEXT NOT NULL,
+        guarantee TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE)"""
+_BY_DATASET = "CREATE INDEX scoreshield_entries_by_dataset ON scoreshield_entries (dataset, id)"
+#: Earlier versions made neither this table nor the index. The first charge makes them. '' stands for charges without a
+#: dataset.
+_ACCOUNTS = """CREATE TABLE scoreshield_accounts (
+        dataset TEXT PRIMARY KEY, last BIGINT NOT NULL, sums TEXT NOT NULL, seal TEXT NOT NULL)"""
+
+#: Everything that the database of a ledger holds, with the statement that makes it.
+OBJECTS = {
+    ("table", "scoreshield_ledger"): _LEDGER,
+    ("table", "scoreshield_entries"): _ENTRIES,
+    ("table", "scoreshield_accounts"): _ACCOUNTS,
+    ("index", "scoreshield_entries_by_dataset"): _BY_DATASET,
+}
+_FIELDS = ", ".join(COLUMNS)
+_PAGE = 1000
+
+
+class Session:
+    """The statements of a ledger, inside one transaction."""
+
+    def __init__(self, execute: Callable[..., Any], has_accounts: bool, self_check: str | None = None) -> None:
+        self._execute, self._has_accounts, self._self_check = execute, has_accounts, self_check
+
+    def read_facts(self) -> tuple[str, str, int, str] | None:
+        """Read the facts, the key, the number of entries and the head of the ledger; None without a ledger."""
+        row = self._execute("SELECT facts, fingerprint_key, entries, head FROM scoreshield_ledger").fetchone()
+        return None if row is None else (row[0], row[1], row[2], row[3])
+
+    def create(self, facts: str, key: str, head: str) -> None:
+        """Make the tables and the row of the ledger."""
+        self._execute(_LEDGER)
+        self._execute(_ENTRIES)
+        self._execute("INSERT INTO scoreshield_ledger VALUES (1, ?, ?, 0, ?)", (facts, key, head))
+        self.add_accounts()
+
+    def has_accounts(self) -> bool:
+        """Return whether there is a table of sums."""
+        return self._has_accounts
+
+    def add_accounts(self) -> None:
+        """Make the table of sums, and the index that finds the entries of one account."""
+        self._execute(_ACCOUNTS)
+        self._execute(_BY_DATASET.replace("INDEX", "INDEX IF NOT EXISTS"))
+        self._has_accounts = True
+
+    def read_entry(self, number: int) -> Entry | None:
+        """Read the entry of this number, if there is one."""
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id = ?", (number,)).fetchone()
+        return None if row is None else Entry(*row)
+
+    def find_entry(self, hash_: str) -> Entry | None:
+        """Read the entry of this hash, if there is one."""
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries WHERE hash = ?", (hash_,)).fetchone()
+        return None if row is None else Entry(*row)
+
+    def read_first(self) -> Entry | None:
+        """Read the first entry, if there is one."""
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries ORDER BY id LIMIT 1").fetchone()
+        return None if row is None else Entry(*row)
+
+    def read_last(self) -> Entry | None:
+        """Read the last entry, if there is one."""
+        row = self._execute(f"SELECT {_FIELDS} FROM scoreshield_entries ORDER BY id DESC LIMIT 1").fetchone()
+        return None if row is None else Entry(*row)
+
+    def read_last_number(self) -> int:
+        """Read the number of the last entry; 0 without entries."""
+        return _check_number(self._execute("SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries").fetchone()[0])
+
+    def read_links(self, number: int) -> list[tuple[int, str, str]]:
+        """Read number, previous hash and hash of this many entries at the end, the last one first."""
+        columns = "SELECT id, previous, hash FROM scoreshield_entries ORDER BY id DESC LIMIT"
+        return [(_check_number(row[0]), row[1], row[2]) for row in self._execute(f"{columns} {number:d}").fetchall()]
+
+    def count(self, after: int | None = None) -> int:
+        """Count the entries, or those after one number. This reads all of them."""
+        if after is None:
+            return int(self._execute("SELECT COUNT(*) FROM scoreshield_entries").fetchone()[0])
+        return int(self._execute("SELECT COUNT(*) FROM scoreshield_entries WHERE id > ?", (after,)).fetchone()[0])
+
+    def read_latest(self, dataset: str | None) -> int:
+        """Read the number of the last entry of an account; 0 if it has none."""
+        where, values = _write_condition(dataset)
+        row = self._execute(f"SELECT COALESCE(MAX(id), 0) FROM scoreshield_entries WHERE {where}", values).fetchone()
+        return _check_number(row[0])
+
+    def read_charges(self, dataset: str | None, after: int) -> Iterator[tuple[int, str, int, str, str]]:
+        """Read number, unit, format, kind and profile of the entries of one account after one number."""
+        where, values = _write_condition(dataset)
+        columns = f"SELECT id, unit, format, kind, profile FROM scoreshield_entries WHERE {where} AND id > ?"
+        while page := self._execute(f"{columns} ORDER BY id LIMIT {_PAGE}", (*values, after)).fetchall():
+            yield from page
+            after = page[-1][0]
+
+    def read_datasets(self) -> list[str]:
+        """Read the names of the accounts. Each takes one look at the index, for any number of entries."""
+        rows = self._execute(
+            """WITH RECURSIVE found (name) AS (
+                SELECT MIN(dataset) FROM scoreshield_entries UNION ALL
+                SELECT (SELECT MIN(dataset) FROM scoreshield_entries WHERE dataset > found.name) FROM found
+                WHERE found.name IS NOT NULL)
+            SELECT name FROM found WHERE name IS NOT NULL"""
+        ).fetchall()
+        return [str(row[0]) for row in rows]
+
+    def read_account(self, dataset: str) -> tuple[int, str, str] | None:
+        """Read the number of the last entry that is counted, the sums, and their seal."""
+        query = "SELECT last, sums, seal FROM scoreshield_accounts WHERE dataset = ?"
+        row = self._execute(query, (dataset,)).fetchone()
+        return None if row is None else (row[0], row[1], row[2])
+
+    def find_damage(self) -> str | None:
+        """Let the database check itself, and return what is wrong: for example an index that differs from its table."""
+        if self._self_check is None:
+            return None
+        found = str(self._execute(self._self_check).fetchone()[0])
+        return None if found == "ok" else found
+
+    def read_accounts(self) -> list[tuple[Any, int, str, str]]:
+        """Read the rows of all accounts: name, last entry, sums and seal."""
+        return list(self._execute("SELECT dataset, last, sums, seal FROM scoreshield_accounts").fetchall())
+
+    def write_account(self, dataset: str, row: tuple[int, str, str]) -> None:
+        """Write the row of an account: last entry, sums and seal."""
+        self._execute(
+            "INSERT INTO scoreshield_accounts (dataset, last, sums, seal) VALUES (?, ?, ?, ?) ON CONFLICT (dataset) "
+            "DO UPDATE SET last = excluded.last, sums = excluded.sums, seal = excluded.seal",
+            (dataset, *row),
+        )
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry at the end of the chain."""
+        marks = ", ".join("?" for _ in COLUMNS)
+        values = tuple(getattr(entry, name) for name in COLUMNS)
+        self._execute(f"INSERT INTO scoreshield_entries ({_FIELDS}) VALUES ({marks})", values)
+
+    def advance(self, entry: Entry) -> None:
+        """Make this entry the head of the ledger."""
+        self._execute("UPDATE scoreshield_ledger SET entries = ?, head = ?", (entry.id, entry.hash))
+
+    def read_entries(self, after: int = -(2**62)) -> Iterator[Entry]:
+        """Read all entries after one number, in order, a page at a time."""
+        query = f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id > ? ORDER BY id LIMIT {_PAGE}"
+        while page := self._execute(query, (after,)).fetchall():
+            yield from (Entry(*row) for row in page)
+            after = page[-1][0]
+
+
+def _check_number(value: Any) -> int:
+    """Check the number of an entry: a damaged database may hold anything."""
+    if not isinstance(value, int):
+        raise LedgerError("The ledger has been altered: it holds an entry without a number; nothing was charged.")
+    return value
+
+
+def _write_condition(dataset: str | None) -> tuple[str, tuple[str, ...]]:
+    """Write the condition on an account. NULL is equal to nothing, and only this form always uses the index."""
+    return ("dataset IS NULL", ()) if dataset is None else ("dataset = ?", (dataset,))
+
+
+class LedgerStore(ABC):
+    """A database that holds one ledger."""
+
+    name: str  # the address, without a password
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Return whether there is a ledger."""
+
+    @abstractmethod
+    def create(self, facts: str, key: str, head: str) -> bool:
+        """Make the ledger. Return False if there is one: another process may have made it just now."""
+
+    def is_at(self, path: Path) -> bool:  # noqa: ARG002
+        """Return whether the ledger is this file."""
+        return False
+
+    @abstractmethod
+    def read(self, work: Callable[[Session], T]) -> T:
+        """Run the work on one consistent state, and return its result."""
+
+    @abstractmethod
+    def write(self, work: Callable[[Session], T]) -> T:
+        """Run the work under the lock of the ledger, and return its result.
+
+        What the work wrote is on the disk when this returns, or not there at all.
+        """
+
+
+def explain_lock(name: object) -> str:
+    """Say that another process holds the lock of a ledger."""
+    return f"The ledger {name} has been locked by another process for {BUSY_SECONDS:g} s; nothing was charged."
+
+
+def explain_failure(error: BaseException) -> str:
+    """Say what an error of the system or of a database means, in one printable line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return make_printable(" ".join((text or type(error).__name__).split())[:200]).rstrip(".")

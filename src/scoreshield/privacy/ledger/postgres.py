@@ -1,0 +1,174 @@
+"""A ledger on a PostgreSQL server, for any number of hosts.
+
+A charge takes the single row of the ledger ``FOR UPDATE`` before it reads anything else, so it is decided on what it
+reads. It never commits asynchronously.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from scoreshield._frames import clear_frames_on_error
+from scoreshield.errors import InvalidInput, LedgerError
+from scoreshield.privacy.ledger import database
+from scoreshield.privacy.ledger.database import OBJECTS, LedgerStore, Session, T, explain_failure, explain_lock
+
+_RETRIES = 8
+
+
+class PostgresStore(LedgerStore):
+    """A ledger on a database server. Each schema holds one ledger; ``?options=-csearch_path%3Dname`` chooses one."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise InvalidInput(
+                "A ledger on PostgreSQL needs the 'postgres' extra: pip install 'scoreshield[postgres]'."
+            ) from None
+        self._psycopg = psycopg
+        parts = _parse_address(psycopg, url)
+        if parts is None:
+            del url  # it may hold a password, and this error keeps its frames
+            raise InvalidInput(
+                "The address of the ledger is not valid: write / ? # % @ : in a name or password as %2F %3F %23 %25 "
+                "%40 %3A."
+            )
+        self.name = _write_address(parts)
+        # These are closures, because attributes appear in every dump of variables.
+        self._hide = _make_redactor([parts[name] for name in _SECRET if parts.get(name)])
+        self._connect: Callable[[], Any] = lambda: psycopg.connect(
+            url, connect_timeout=10, application_name="scoreshield"
+        )
+
+    def __reduce__(self) -> Any:
+        raise InvalidInput("A ledger on a server cannot be pickled: its address may hold a password. Open it again.")
+
+    def exists(self) -> bool:
+        def work(connection: Any) -> bool:
+            return bool(connection.execute("SELECT to_regclass('scoreshield_ledger') IS NOT NULL").fetchone()[0])
+
+        return self._run(work)
+
+    def create(self, facts: str, key: str, head: str) -> bool:
+        def work(connection: Any) -> bool:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('scoreshield_ledger'))")
+            if connection.execute("SELECT to_regclass('scoreshield_ledger') IS NOT NULL").fetchone()[0]:
+                return False
+            _make_durable(connection)
+            self._open_session(connection, has_accounts=False).create(facts, key, head)
+            return True
+
+        return self._run(work)
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        def reading(connection: Any) -> T:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return work(self._open_session(connection, self._check_tables(connection)))
+
+        return self._run(reading)
+
+    def write(self, work: Callable[[Session], T]) -> T:
+        def writing(connection: Any) -> T:
+            _make_durable(connection)
+            connection.execute("SELECT one FROM scoreshield_ledger FOR UPDATE")
+            session = self._open_session(connection, self._check_tables(connection))
+            # A user who may only charge cannot make a table. For this user an old ledger stays slow.
+            if not session.has_accounts() and connection.execute(_MAY_ADD).fetchone()[0]:
+                session.add_accounts()
+            return work(session)
+
+        return self._run(writing)
+
+    def _open_session(self, connection: Any, has_accounts: bool) -> Session:
+        return Session(
+            lambda statement, values=(): connection.execute(statement.replace("?", "%s"), values), has_accounts
+        )
+
+    def _check_tables(self, connection: Any) -> bool:
+        """Return whether there is a table of sums, and reject what could change what a charge reads or writes.
+
+        That is a trigger, a rule, a view, a table that inherits or is not logged, or a row policy.
+        """
+        tables = [name for kind, name in OBJECTS if kind == "table"]
+        found = {table: connection.execute(_FOREIGN, (table,)).fetchone() for table in tables}
+        for table, facts in found.items():
+            if facts is not None and (facts[0] not in ("r", b"r") or any(facts[1:])):
+                raise LedgerError(
+                    f"The table {table} of the ledger {self.name} is a view, is not logged, or has a trigger, a rule "
+                    "or a row policy. That could change what is charged, so nothing was charged."
+                )
+        return found["scoreshield_accounts"] is not None
+
+    @clear_frames_on_error  # the frames of the driver hold the address
+    def _run(self, work: Callable[[Any], T]) -> T:
+        """Run the work in one transaction, and try again if the server reports a conflict with another one."""
+        psycopg = self._psycopg
+        for attempt in range(_RETRIES):
+            try:
+                with self._connect() as connection:
+                    return work(connection)
+            except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
+                time.sleep(0.01 * 2**attempt)
+                continue
+            except psycopg.errors.LockNotAvailable:
+                failure = LedgerError(explain_lock(self.name))
+            except psycopg.Error as error:
+                reason = self._hide(explain_failure(error))
+                failure = LedgerError(f"The ledger {self.name} cannot be used: {reason}; {database.UNKNOWN_OUTCOME}.")
+            raise failure  # outside the except block, so that the error of the driver is not its context
+        raise LedgerError(f"Too many processes charged the ledger {self.name} at the same time; nothing was charged.")
+
+
+_SECRET = ("password", "sslpassword", "passfile", "service")
+
+#: The kind of a table, and whether it has rules, children, policies or triggers. An unlogged table is empty after a
+#: crash. Rules of views are of kind "_RETURN".
+_FOREIGN = """SELECT c.relkind, c.relpersistence <> 'p', c.relrowsecurity, c.relhasrules, c.relhassubclass,
+        EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = c.oid)
+    FROM pg_class c WHERE c.oid = to_regclass(?)""".replace("?", "%s")
+
+
+_MAY_ADD = """SELECT pg_has_role(relowner, 'MEMBER') AND has_schema_privilege(relnamespace, 'CREATE')
+    FROM pg_class WHERE oid = to_regclass('scoreshield_entries')"""
+
+
+def _make_redactor(secrets_: list[str]) -> Callable[[str], str]:
+    """Make a function that replaces these secrets in a text."""
+
+    def hide(text: str) -> str:
+        for secret in secrets_:
+            text = text.replace(secret, "***")
+        return text
+
+    return hide
+
+
+def _parse_address(psycopg: Any, url: str) -> dict[str, str] | None:
+    """Let the driver parse an address; return None if a raw character of a password is in another part."""
+    try:
+        parts = {name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(url).items()}
+    except (psycopg.Error, ValueError):
+        return None
+    hosts = [parts.get(name, "") for name in ("host", "hostaddr", "user")]
+    port, name = parts.get("port", ""), parts.get("dbname", "")
+    if any("@" in part for part in (*hosts, name)) or "/" in name or not set(port) <= set("0123456789,"):
+        return None
+    return parts
+
+
+def _write_address(parts: dict[str, str]) -> str:
+    """Write the address without user and password: host, port and database."""
+    host = quote(parts.get("host", parts.get("hostaddr", "")), safe=",:[]/.-")
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"postgresql://{host}{port}/{quote(parts.get('dbname', ''), safe='')}"
+
+
+def _make_durable(connection: Any) -> None:
+    """Let commits wait for the disk, for any default of the server, and let locks end after a time."""
+    connection.execute(f"SET LOCAL lock_timeout = '{database.BUSY_SECONDS:g}s'")
+    if connection.execute("SHOW synchronous_commit").fetchone()[0] in ("off", "local"):
+        connection.execute("SET LOCAL synchronous_commit = on")
