@@ -196,7 +196,7 @@ def test_a_database_of_something_else(url: str) -> None:
     connection.commit()
     connection.close()
     for limit in ({}, {"epsilon": 1.0, "delta": 0.0}):
-        with pytest.raises(LedgerError, match="is a database of something else"):
+        with pytest.raises(LedgerError, match="is a database without a ledger"):
             Ledger(url, **limit)
 
 

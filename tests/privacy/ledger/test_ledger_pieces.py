@@ -222,7 +222,7 @@ class TestOpening:
             assert Ledger("a", **good).head() == ledger.head()
         for bad, words in (
             ({"epsilon": 3.0}, "Got epsilon 3.0."),
-            ({"delta": 0.5}, "got delta 0.5."),
+            ({"delta": 0.5}, "Got delta 0.5."),
             ({"epsilon": 2.0, "delta": 0.5}, "Got epsilon 2.0 and delta 0.5."),
             ({"epsilon": 3.0, "delta": 1e-5}, "Got epsilon 3.0 and delta 1e-05."),
         ):

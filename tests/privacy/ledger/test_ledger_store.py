@@ -392,7 +392,7 @@ class TestFile:
             execute(drop)
             assert store.exists()
         execute("DROP TABLE scoreshield_ledger")
-        with pytest.raises(ss.LedgerError, match="database of something else"):
+        with pytest.raises(ss.LedgerError, match="database without a ledger"):
             store.exists()
         path.unlink()
         path.touch(0o600)
