@@ -29,11 +29,10 @@ FULL_RANGE = (-1.0, 1.0)
 class Sensitivity:
     """How far one neighbour can move a released object.
 
-    Attributes
-    ----------
-    l2 : in Euclidean (for Gram matrices, Frobenius) norm.
-    l1 : in l1 norm, over the scores or over the whole matrix.
-    moved : how many entries can move at all.
+    Attributes:
+        l2: In Euclidean (for Gram matrices, Frobenius) norm.
+        l1: In l1 norm, over the scores or over the whole matrix.
+        moved: How many entries can move at all.
     """
 
     l2: float
@@ -45,14 +44,13 @@ class Sensitivity:
 class ReleaseShape:
     """The public facts about a release that its sensitivity depends on.
 
-    Attributes
-    ----------
-    regime : "scores", "row" or "gram".
-    records : n, the number of rows of the collection.
-    width : b - a, the length of the public score range.
-    queries : m, how many queries are answered at once.
-    query_norm : the spectral norm of the m unit queries stacked, between 1 and sqrt(m).
-    rounding : a bound on the float error of one computed score.
+    Attributes:
+        regime: "scores", "row" or "gram".
+        records: n, the number of rows of the collection.
+        width: b - a, the length of the public score range.
+        queries: m, how many queries are answered at once.
+        query_norm: The spectral norm of the m unit queries stacked, between 1 and sqrt(m).
+        rounding: A bound on the float error of one computed score.
     """
 
     regime: str
@@ -151,18 +149,17 @@ class Replacement(Adjacency):
 
 @dataclass(frozen=True, init=False)
 class Identity(Adjacency):
-    """Neighbours differ in all records of one identity (a person with several photographs, say).
+    """Neighbours differ in all records of one identity, for example a person with several photographs.
 
-    Parameters
-    ----------
-    labels : one public label a record; which records belong together is taken as known to everyone.
-    centroids : release one unit-norm centroid per identity instead of every record. One identity then is one row, and
-        its size costs nothing.
+    Args:
+        labels: One public label per record, which says which records belong together.
+        centroids: Release one unit-norm centroid per identity instead of every record. One identity is then one row,
+            and its size costs nothing.
 
-    Attributes
-    ----------
-    identities : how many different labels there are.
-    largest : how many records the largest identity has; 1 with centroids, where sizes do not matter and stay private.
+    Attributes:
+        identities: The number of different labels.
+        largest: The number of records of the largest identity; 1 with centroids, where sizes do not matter and stay
+            private.
     """
 
     kind = "identity"

@@ -1,13 +1,13 @@
-r"""How much Gaussian noise an (epsilon, delta) contract takes, and what a given noise is worth.
+"""How much Gaussian noise an (epsilon, delta) contract takes, and what a given noise is worth.
 
-With :math:`\mu = D/\sigma` (sensitivity over standard deviation) the Gaussian mechanism satisfies
+With `μ = D/σ` (sensitivity over standard deviation) the Gaussian mechanism satisfies
 (epsilon, delta)-differential privacy if and only if (Balle & Wang, ICML 2018, Theorem 8)
 
-.. math:: \delta \ge \Phi(-\epsilon/\mu + \mu/2) - e^\epsilon \Phi(-\epsilon/\mu - \mu/2).
+    δ ≥ Φ(-ε/μ + μ/2) - e^ε Φ(-ε/μ - μ/2).
 
-Both terms share a factor: with :math:`a = \epsilon/\mu - \mu/2`, :math:`b = \epsilon/\mu + \mu/2` and the Mills ratio
-:math:`M(x) = \Phi(-x)/\varphi(x)`, the right-hand side is :math:`\varphi(a)\,[M(a) - M(b)]`, because
-:math:`\varphi(a) = e^\epsilon \varphi(b)`. That form neither overflows nor underflows, so everything here works on its
+Both terms share a factor: with `a = ε/μ - μ/2`, `b = ε/μ + μ/2` and the Mills ratio
+`M(x) = Φ(-x)/φ(x)`, the right-hand side is `φ(a) [M(a) - M(b)]`, because
+`φ(a) = e^ε φ(b)`. That form neither overflows nor underflows, so everything here works on its
 logarithm, and every answer is rounded to the safe side by more than the rounding error can be.
 """
 
@@ -109,24 +109,22 @@ def find_mu(epsilon: float, delta: float) -> float:
 
 @validate(epsilon=check_epsilon, delta=check_inside_unit, sensitivity=check_positive, method=one_of(METHODS))
 def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
-    """The standard deviation of Gaussian noise that makes a quantity of this sensitivity (epsilon, delta)-private.
+    """Compute the standard deviation of Gaussian noise that makes a quantity of this sensitivity (epsilon, delta)-private.
 
-    Parameters
-    ----------
-    epsilon, delta : the contract; epsilon > 0 and 0 < delta < 1.
-    sensitivity : how far one neighbour can move the quantity, in l2.
-    method : ``"analytic"`` is the least scale there is (Balle & Wang 2018). ``"conservative"``,
-        D sqrt(2 ln(2/delta)) / epsilon, and ``"classical"``, D sqrt(2 ln(1.25/delta)) / epsilon, are the textbook
-        rules; where they do not give what they promise (large epsilon) they are refused.
+    Args:
+        epsilon: The epsilon of the promise, above 0.
+        delta: The delta of the promise, between 0 and 1.
+        sensitivity: How far one neighbour can move the quantity, in l2.
+        method: ``"analytic"`` is the least scale (Balle & Wang 2018). ``"conservative"``, D sqrt(2 ln(2/delta)) /
+            epsilon, and ``"classical"``, D sqrt(2 ln(1.25/delta)) / epsilon, are the textbook rules. They raise an
+            error where they do not give what they promise (large epsilon).
 
-    Returns
-    -------
-    The scale, rounded up so that the exact delta never bound_excess the asked one.
+    Returns:
+        The scale, rounded up so that the exact delta never exceeds the requested one.
 
-    Raises
-    ------
-    InvalidCalibration
-        if a textbook rule is asked for outside its validity; it carries the true pair and the analytic scale.
+    Raises:
+        InvalidCalibration: If a textbook rule is used outside its validity. The error has the true pair and the
+            analytic scale.
     """
     if not 1e-100 <= sensitivity <= 1e100:
         _validation.reject("sensitivity", "between 1e-100 and 1e100", sensitivity)

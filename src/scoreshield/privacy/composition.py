@@ -1,10 +1,10 @@
-r"""What several releases of the same records cost together.
+"""What several releases of the same records cost together.
 
-:func:`compose` answers for a list that was fixed beforehand, exactly for Gaussian noise (the squares of mu add up;
+`compose` answers for a list that was fixed beforehand, exactly for Gaussian noise (the squares of mu add up;
 Dong, Roth & Su 2022) and otherwise by privacy-loss distributions: each profile becomes a discrete loss law that
 dominates it (the broken line through its values on a grid, Doroshenko et al. 2022), and the laws are convolved by the
-dp-accounting package. :func:`parallel` and :func:`group` are the other two rules. For queries that are chosen as
-answers come in there is :class:`~scoreshield.privacy.filters.PrivacyFilter`. docs/accounting.md has the proofs.
+dp-accounting package. `parallel` and `group` are the other two rules. For queries that are chosen as
+answers come in there is `PrivacyFilter`. docs/accounting.md has the proofs.
 """
 
 from __future__ import annotations
@@ -54,17 +54,15 @@ _ORDER_SLACK = np.log(_ORDERS) - (_ORDERS - 1) * np.log1p(-1 / _ORDERS)  # docs/
 def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
     """The profile of several mechanisms on the same records, in a list fixed beforehand.
 
-    Parameters
-    ----------
-    items : guarantees, releases or profiles.
-    method : ``"basic"`` adds up pure epsilons, and is exact as a pure promise. ``"pld"`` convolves privacy-loss
-        distributions and needs the ``accounting`` extra. ``"auto"`` adds up the squares of mu where all are Gaussian,
-        and otherwise takes ``"pld"``, or ``"basic"`` where that is all there is.
+    Args:
+        items: Guarantees, releases or profiles.
+        method: ``"basic"`` adds up pure epsilons, and is exact as a pure promise. ``"pld"`` convolves privacy-loss
+            distributions and needs the ``accounting`` extra. ``"auto"`` adds up the squares of mu where all are
+            Gaussian, and otherwise takes ``"pld"``, or ``"basic"`` where that is all there is.
 
-    Returns
-    -------
-    A profile that never understates: a ``GaussianProfile`` that is exact, a ``PureProfile``, or a ``CurveProfile``
-    whose epsilon lies above the true one by about 1e-4 of it at a delta of 1e-6, 1 % at 1e-9 and 4 % below.
+    Returns:
+        A profile that never understates: a ``GaussianProfile`` that is exact, a ``PureProfile``, or a ``CurveProfile``
+        whose epsilon lies above the true one by about 1e-4 of it at a delta of 1e-6, 1 % at 1e-9 and 4 % below.
     """
     if not isinstance(items, Iterable):
         _validation.reject("items", "a list of guarantees, releases or profiles", items)
@@ -93,10 +91,10 @@ def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
 
 @validate()
 def parallel(items: Iterable[Any]) -> Profile:
-    """The profile of mechanisms that each read their own records: the worst of them, at every epsilon.
+    """Compute the profile of mechanisms that each read their own records: the worst of them, at every epsilon.
 
-    Sound only if who reads which record was settled without looking at the records (by position, by a public label, or
-    by an earlier release that was paid for), so that changing one record changes the input of one mechanism.
+    This is sound only if records were assigned without looking at them (by position, by a public label, or
+    by an earlier charged release), so that changing one record changes the input of one mechanism.
     """
     profiles = list(dict.fromkeys(extract_profile(item) for item in items))
     if not profiles:
@@ -116,11 +114,11 @@ def parallel(items: Iterable[Any]) -> Profile:
 
 @validate()
 def group(item: Any, records: int) -> Profile:
-    """The profile for ``records`` changed at once, of which the mechanism only promises one.
+    """Compute the profile for `records` records changed at once, of which the mechanism only promises one.
 
-    A pure epsilon grows to g epsilon, Gaussian noise from mu to g mu. Where the g records are known to move different
-    entries, calibrating for them (``Identity``) asks for less noise than this does. A curve without a pure end is
-    refused.
+    A pure epsilon grows to g epsilon, Gaussian noise from mu to g mu. If the g records are known to move different
+    entries, calibrating for them (``Identity``) needs less noise than this. A curve without a pure end raises an
+    error.
     """
     profile = extract_profile(item)
     size = _validation.check_count(records, "records")

@@ -1,4 +1,4 @@
-"""What a release promises: a frozen object that can be asked, and that prints as a certificate."""
+"""The promise of a release: a frozen object with methods, which prints as a certificate."""
 
 from __future__ import annotations
 
@@ -47,24 +47,26 @@ MECHANISMS = (
 class Guarantee:
     """The privacy of one release.
 
-    Attributes
-    ----------
-    epsilon, delta : the contract that holds; delta 0 is a pure one.
-    mechanism : the noise, by name; ``noise`` is its law on each released entry (``cdf``, ``std``), None where none is
-        added to entries.
-    profile : the whole of its privacy: delta at every epsilon, the trade-off curve of the best test.
-    adjacency : who counts as a neighbour.
-    sensitivity : how far one neighbour can move the clean object, in l2 (Frobenius for a Gram matrix).
-    scale : what was calibrated to that sensitivity: the standard deviation of Gaussian or staircase noise, b of Laplace
-        noise. On a Gram matrix each off-diagonal entry, drawn once and mirrored, carries scale / sqrt(2).
-    sampler : "exact" (cryptographic stream) or "research" (seeded: repeatable, hence not private).
-    grid : the step of the public grid; every noisy entry is a whole multiple of it.
-    calibration : the rule that set the scale.
-    grid_sensitivity : the sensitivity after rounding the clean object to the grid; what the scale was calibrated to.
-    regime, shape, score_range : what was released ("scores", "row", "gram", "matches", "top-k", "histogram", "index"),
-        its shape, the enforced public range.
-    details : further public facts, such as a threshold.
-    claimed : the pair that a refused rule claims, where a release reproduces the paper's tables; None otherwise.
+    Attributes:
+        epsilon: The epsilon that holds.
+        delta: The delta that holds; 0 for a pure promise.
+        mechanism: The name of the noise. `noise` is its law on each released entry (`cdf`, `std`), None if no noise
+            is added to entries.
+        profile: The whole privacy: delta at every epsilon, the trade-off curve of the best test.
+        adjacency: Which collections are neighbours.
+        sensitivity: How far one neighbour can move the clean object, in l2 (Frobenius for a Gram matrix).
+        scale: The value calibrated to that sensitivity: the standard deviation of Gaussian or staircase noise, b of
+            Laplace noise. On a Gram matrix each off-diagonal entry, drawn once and mirrored, carries scale / sqrt(2).
+        sampler: "exact" (cryptographic stream) or "research" (seeded: repeatable, and so not private).
+        grid: The step of the public grid; every noisy entry is a whole multiple of it.
+        calibration: The rule that set the scale.
+        grid_sensitivity: The sensitivity after rounding the clean object to the grid, which the scale was calibrated
+            to.
+        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram" or "index".
+        shape: The shape of the release.
+        score_range: The enforced public range.
+        details: Further public facts, such as a threshold.
+        claimed: The pair that a false rule claims, if a release reproduces the paper's tables; None otherwise.
     """
 
     epsilon: float
@@ -106,7 +108,7 @@ class Guarantee:
 
     @property
     def attack_auc(self) -> float:
-        """Area under the curve of the best test that tells two neighbours apart; 0.5 is guessing."""
+        """Area under the curve of the best test that distinguishes two neighbours; 0.5 is guessing."""
         return self.profile.auc
 
     @property
@@ -129,7 +131,7 @@ class Guarantee:
         return not isinstance(self.adjacency, GramRadius) or self.sensitivity >= self._replacement()
 
     def record_profile(self) -> Profile:
-        """The privacy of the same output when one whole record is replaced, whoever the promise was made to.
+        """Compute the privacy of the same output when one whole record is replaced, for every adjacency of the promise.
 
         Gaussian noise calibrated to a Gram radius protects a record too, with the noise over the larger movement.
         """
@@ -142,7 +144,7 @@ class Guarantee:
         return Replacement().sensitivity(self.regime, self.shape[-1], score_range=self.score_range).l2
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; :meth:`from_dict` reads them back, equal."""
+        """Plain values, for JSON; `from_dict` reads them back, equal."""
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,

@@ -1,8 +1,8 @@
-r"""The privacy-loss law behind a profile, and what of it adds up: pure epsilons, Gaussian mu and Renyi moments.
+"""The privacy-loss law behind a profile, and what of it adds up: pure epsilons, Gaussian mu and Renyi moments.
 
-For the laws P and Q of the output on two neighbours the loss is :math:`L = \ln(p/q)` under P, and
-:math:`\delta(\epsilon) = E[(1 - e^{\epsilon - L})_+]`. A profile here bounds both orders of the two neighbours, so the
-law that stands for it is symmetric: :math:`P[L = -\ell] = e^{-\ell} P[L = \ell]`. Everything is rounded up.
+For the laws P and Q of the output on two neighbours the loss is `L = ln(p/q)` under P, and
+`δ(ε) = E[(1 - e^(ε - L))_+]`. A profile here bounds both orders of the two neighbours, so the
+law that stands for it is symmetric: `P[L = -ℓ] = e^(-ℓ) P[L = ℓ]`. Everything is rounded up.
 
 Closed forms of the Renyi divergences: Mironov (2017), table II. Randomised response is the worst pure mechanism
 (Kairouz, Oh & Viswanath 2015). docs/accounting.md proves what is used.
@@ -66,9 +66,9 @@ def compute_residual(profile: Profile) -> float:
 
 
 def find_dominating_mu(profile: Profile) -> float:
-    r"""A mu such that Gaussian noise with it tells at least as much, at every epsilon; infinite where there is none.
+    """A mu such that Gaussian noise with it tells at least as much, at every epsilon; infinite where there is none.
 
-    A pure epsilon is covered by the least mu with :math:`\Phi(-\mu/2) \le 1/(1 + e^\epsilon)`: the curve of randomised
+    A pure epsilon is covered by the least mu with `Φ(-μ/2) ≤ 1/(1 + e^ε)`: the curve of randomised
     response is two chords of that Gaussian curve.
     """
     if isinstance(profile, GaussianProfile):
@@ -81,7 +81,7 @@ def find_dominating_mu(profile: Profile) -> float:
 
 @validate()
 def compute_log_moment(profile: Profile, order: float) -> float:
-    r""":math:`\ln E[e^{(\alpha-1) L}] = (\alpha-1) D_\alpha` at ``order`` > 1, rounded up.
+    """`ln E[e^((α-1) L)] = (α-1) D_α` at ``order`` > 1, rounded up.
 
     A curve that ends above 0 leaves a loss without bound on a mass of that size. That mass is charged apart, and the
     moment is that of the loss cut off at the last knot (docs/accounting.md).
@@ -105,7 +105,7 @@ def compute_log_moment(profile: Profile, order: float) -> float:
 
 
 def make_loss_law(losses: Float, deltas: Float) -> LossLaw:
-    r"""The law whose :math:`\delta` is the broken line through the knots, in :math:`e^\epsilon`, from above.
+    """The law whose `δ` is the broken line through the knots, in `e^ε`, from above.
 
     With x = e^loss and slopes s_i of the segments, the mass at knot i is x_i (s_i - s_{i-1}); a mass that rounding made
     negative is taken as 0, which only adds. ``losses`` starts at 0; beyond the last knot delta stays what it is.

@@ -1,20 +1,20 @@
-r"""PrivUnit: a unit vector told in private, as a random direction that leans towards it.
+"""PrivUnit: a unit vector told in private, as a random direction that leans towards it.
 
-For a unit vector v in :math:`R^d`, the released direction u is uniform on the cap
-:math:`\{u : \langle u, v\rangle \ge \gamma\}` with probability p, and uniform on the rest of the sphere otherwise
+For a unit vector v in `R^d`, the released direction u is uniform on the cap
+`{u : ⟨u, v⟩ ≥ γ}` with probability p, and uniform on the rest of the sphere otherwise
 (Bhowmick, Duchi, Freudiger, Kapoor & Rogers 2018). Its density takes two values, so one v against another changes it by
 at most their ratio, and the release is pure epsilon-differentially private if and only if
 
-.. math:: \ln\frac{p}{1-p} + \ln\frac{1-P}{P} \le \epsilon, \qquad P = \Pr[\text{cap}] =
-   \tfrac12 I_{1-\gamma^2}\left(\tfrac{d-1}{2}, \tfrac12\right).
+    ln(p/(1-p)) + ln((1-P)/P) ≤ ε,    P = Pr[cap] =
+    (1/2) I_(1-γ^2)(((d-1)/2), (1/2)).
 
-With :math:`m = E\langle u, v\rangle`, u / m is unbiased for v, of mean square error :math:`1/m^2 - 1`: the best split
+With `m = E⟨u, v⟩`, u / m is unbiased for v, of mean square error `1/m^2 - 1`: the best split
 of epsilon between the coin p and the cap makes m largest (Asi, Feldman & Talwar 2022, who also prove that no unbiased
-epsilon-private release of a unit vector does better). That is where :math:`\gamma = m`. Closed forms, with
-:math:`A = (1-\gamma^2)^{(d-1)/2} / ((d-1) B(\frac{d-1}{2}, \frac12))`:
+epsilon-private release of a unit vector does better). That is where `γ = m`. Closed forms, with
+`A = (1-γ^2)^((d-1)/2) / ((d-1) B((d-1)/2, 1/2))`:
 
-.. math:: m = A \left(\frac{p}{P} - \frac{1-p}{1-P}\right), \qquad
-   E\langle u, v\rangle^2 = \frac{1 + (d-1)\gamma m}{d}.
+    m = A (p/P - (1-p)/(1-P)),
+    E⟨u, v⟩^2 = (1 + (d-1)γ m)/d.
 
 `scoreshield.privacy.sampling.sphere` draws u / m exactly, rounded to a public grid;
 docs/index-release.md has the proofs.
@@ -58,12 +58,11 @@ _DIGITS = 50
 class PrivUnit:
     """The mechanism for one dimension and budget.
 
-    Attributes
-    ----------
-    dimension : d, at least 2.
-    epsilon : what one vector pays; pure.
-    coin : the coin's share: p = 1 / (1 + e^-coin).
-    gamma : the height at which the cap begins, in [0, 1).
+    Attributes:
+        dimension: d, at least 2.
+        epsilon: What one vector pays; pure.
+        coin: The coin's share: p = 1 / (1 + e^-coin).
+        gamma: The height at which the cap begins, in [0, 1).
     """
 
     dimension: int

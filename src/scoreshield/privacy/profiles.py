@@ -1,8 +1,8 @@
-r"""The privacy of a mechanism as a whole: the profile delta(epsilon) and the trade-off curve of the best test.
+"""The privacy of a mechanism as a whole: the profile delta(epsilon) and the trade-off curve of the best test.
 
 Two neighbouring inputs give two laws P and Q of the output. The profile is
 
-:math:`\delta(\epsilon) = \sup \int (p - e^\epsilon q)_+`, the trade-off curve the most true positives any test reaches
+`δ(ε) = sup ∫ (p - e^ε q)_+`, the trade-off curve the most true positives any test reaches
 at each false-positive rate; each determines the other (Dong, Roth & Su 2022). What is stated here never understates
 either: numbers are rounded to the safe side, and where a mechanism is only known to be pure, the worst pure
 mechanism, randomised response, stands for it.
@@ -135,16 +135,15 @@ class PureProfile(Profile):
 
 @dataclass(frozen=True)
 class StepProfile(Profile):
-    r"""A pure mechanism of which more is known than its epsilon: no test gains more than ``mass`` (1 - e^-epsilon).
+    """A pure mechanism of which more is known than its epsilon: no test gains more than ``mass`` (1 - e^-epsilon).
 
-    In :math:`x = e^\epsilon` a profile is convex, and that of a pure mechanism ends at (e^E, 0), so it lies below the
-    chord from its largest advantage: :math:`\delta(\epsilon) \le m (1 - e^{\epsilon - E})`. That is the profile of a
+    In `x = e^ε` a profile is convex, and that of a pure mechanism ends at (e^E, 0), so it lies below the
+    chord from its largest advantage: `δ(ε) ≤ m (1 - e^(ε - E))`. That is the profile of a
     loss which is E with probability m, -E with m e^-E and otherwise 0, as it is for staircase noise and PrivUnit.
 
-    Attributes
-    ----------
-    epsilon : E.
-    mass : m, at most 1 / (1 + e^-E), where it is randomised response.
+    Attributes:
+        epsilon: E.
+        mass: m, at most 1 / (1 + e^-E), where it is randomised response.
     """
 
     kind = "step"
@@ -224,10 +223,10 @@ class LaplaceProfile(Profile):
 class CurveProfile(Profile):
     """The upper envelope of finitely many pairs of discrete laws: a table of levels, or a composition.
 
-    Attributes
-    ----------
-    losses, deltas : delta(losses[i]) = deltas[i], falling and convex; between the knots e^epsilon interpolates
-        linearly, which is exact for one pair of discrete laws and from above for a convex envelope.
+    Attributes:
+        losses: delta(losses[i]) = deltas[i], falling and convex; between the knots e^epsilon interpolates linearly,
+            which is exact for one pair of discrete laws and from above for a convex envelope.
+        deltas: See `losses`.
     """
 
     kind = "curve"

@@ -4,7 +4,7 @@ A release (1) checks its arguments, (2) finds the sensitivity from the adjacency
 the noise and its grid and states its guarantee, (4) reserves that guarantee in the ledger, (5) computes the clean
 scores and clamps them to the public range, (6) commits the charge, (7) overwrites the scores with their noisy version,
 and (8) projects that onto the valid cosine objects. Each ``prepare_`` function does steps 1 to 3 and returns the rest
-as a :class:`~scoreshield.releases.pipeline.PendingRelease`. Between steps 5 and 7 clean scores live in local arrays
+as a `PendingRelease`. Between steps 5 and 7 clean scores live in local arrays
 that are overwritten or freed; nothing returned, raised or stored holds one.
 """
 

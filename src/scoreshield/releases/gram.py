@@ -58,18 +58,18 @@ def release_gram(
 ) -> GramRelease:
     """Release all pairwise cosine similarities (regime ii).
 
-    The parameters are those of :func:`release_scores`, and
+    The other arguments are those of `release_scores`. The noisy release needs one (n, n) float64 matrix, drawn in
+    place. The projection holds about six matrices while it runs, and leaves one.
 
-    adjacency : also ``GramRadius(radius)``, a promise about the matrix that need not cover a whole record.
-    projection : ``"exact"`` (the nearest valid cosine matrix), ``"dykstra"`` (the same, slowly), ``"aap"`` (the
-        paper's) or ``"none"``, which leaves ``.gram`` as noisy as it is.
-    denoise : what is made of the noisy matrix, since its noise law is public: ``"projection"`` as above, ``"rank"``,
-        ``"shrinkage"``, ``"identity"``, ``"sure"`` or ``"none"``; docs/projection.md says what each is good for.
-    max_iterations, device : of the projection; ``"cuda"`` runs it on a GPU.
-    progress : called with (done, total) while the noise is drawn and then while the projection runs.
-
-    Memory: one (n, n) float64 matrix for the noisy release, drawn in place; the projection holds about six while it
-    runs, and leaves one.
+    Args:
+        adjacency: Also ``GramRadius(radius)``, a promise about the matrix that need not cover a whole record.
+        projection: ``"exact"`` (the nearest valid cosine matrix), ``"dykstra"`` (the same, slowly), ``"aap"`` (the
+            paper's) or ``"none"``, which leaves ``.gram`` noisy.
+        denoise: The estimate from the noisy matrix, whose noise law is public: ``"projection"`` as above, ``"rank"``,
+            ``"shrinkage"``, ``"identity"``, ``"sure"`` or ``"none"``; docs/projection.md compares them.
+        max_iterations: The limit of the projection.
+        device: The device of the projection; ``"cuda"`` runs it on a GPU.
+        progress: Called with (done, total) while the noise is drawn and then while the projection runs.
     """
     contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.require_gaussian("a Gram matrix")
@@ -117,7 +117,7 @@ def release_gram(
 
 @dataclass
 class _Projector:
-    """A projection as a function, which adds up what its calls took."""
+    """A projection as a function that counts the work of its calls."""
 
     method: Method
     max_iterations: int | None
@@ -140,7 +140,7 @@ class _Projector:
 def _add_symmetric_noise(
     matrix: NDArray[np.float64], noise: CalibratedNoise, stream: Stream, progress: Progress | None
 ) -> None:
-    """Noise on the upper triangle, drawn once, in place, tile by tile, and mirrored; the diagonal is the public 1."""
+    """Add noise to the upper triangle in place, tile by tile, and mirror it; the diagonal is the public 1."""
     n = len(matrix)
     for start in range(0, n, _TILE):
         end = min(start + _TILE, n)

@@ -1,9 +1,9 @@
-r"""Release what an operating point needs: a private histogram of scores, and the false-match curve read off it.
+"""A private histogram of scores, and the false-match curve computed from it.
 
-Replacing one record moves one score of a query from one bin to another: two counts change by one, l1 sensitivity 2
-and l2 :math:`\sqrt 2`. Over all pairs of n records it moves n - 1 scores: 2 (n - 1) and :math:`\sqrt 2\,(n - 1)`.
-Two-sided geometric noise (Ghosh, Roughgarden & Sundararajan 2012) gives pure epsilon, rounded Gaussian noise (epsilon,
-delta); counts stay whole.
+Replacing one record moves one score of a query from one bin to another. Two counts change by one: l1 sensitivity 2
+and l2 √2. Over all pairs of n records it moves n - 1 scores: 2 (n - 1) and √2 (n - 1). Two-sided geometric noise
+(Ghosh, Roughgarden & Sundararajan 2012) gives pure epsilon, rounded Gaussian noise gives (epsilon, delta). Counts stay
+whole.
 """
 
 from __future__ import annotations
@@ -54,19 +54,21 @@ def release_histogram(
     rng: Rng = None,
     ledger: AccountLike | None = None,
 ) -> HistogramRelease:
-    """Release how many scores lie in each public bin.
+    """Release the number of scores in each public bin.
 
-    Parameters
-    ----------
-    embeddings, adjacency, norm, rng, ledger : as in :func:`scoreshield.release_scores`.
-    query : one public query, whose n scores are counted; None counts all n (n - 1) / 2 pairs of records.
-    bins : how many equal ones over the score range, or their edges, rising; public. Scores outside count at the ends.
-    epsilon, delta, mechanism : ``"geometric"`` is pure (delta 0), ``"gaussian"`` needs delta > 0.
+    `embeddings`, `adjacency`, `norm`, `rng` and `ledger` are as in `scoreshield.release_scores`.
 
-    Returns
-    -------
-    HistogramRelease with ``.counts``, ``.edges``, ``.guarantee``; ``.rate(t)``, ``.threshold(target)``,
-    ``.error(confidence)`` and ``.distribution()`` for plans.
+    Args:
+        query: One public query, whose n scores are counted; None counts all n (n - 1) / 2 pairs of records.
+        bins: The number of equal bins over the score range, or their edges, rising; public. Scores outside count at the
+            ends.
+        epsilon: The epsilon of the promise.
+        delta: The delta of the promise.
+        mechanism: ``"geometric"`` is pure (delta 0), ``"gaussian"`` needs delta > 0.
+
+    Returns:
+        A HistogramRelease with ``.counts``, ``.edges``, ``.guarantee``; ``.rate(t)``, ``.threshold(target)``,
+        ``.error(confidence)`` and ``.distribution()`` for plans.
     """
     if (mechanism == "gaussian") != (delta > 0):
         _validation.reject("delta", "above 0 for Gaussian noise and 0 for geometric", delta)
@@ -147,7 +149,7 @@ def _edges(bins: Any, low: float, high: float) -> Float:
 
 
 def _count(source: PrivateCollection, queries: Float | None, edges: Float, norm: str) -> NDArray[np.int64]:
-    """Scores in each bin (left, right], as thresholds cut them; what lies outside goes to the ends."""
+    """Count the scores in each bin (left, right], as thresholds cut them; scores outside count at the ends."""
     inner = edges[1:-1]
     bins = len(edges) - 1
     if queries is not None:
@@ -163,7 +165,7 @@ def _count(source: PrivateCollection, queries: Float | None, edges: Float, norm:
 
 
 def _two_sided_geometric(stream: Stream, rate: float, count: int) -> NDArray[np.int64]:
-    """Whole numbers with P[k] proportional to e^(-rate |k|), exactly; a minus sign on 0 is drawn again."""
+    """Draw whole numbers with P[k] proportional to e^(-rate |k|), exactly; a minus sign on 0 is drawn again."""
     out = np.empty(count, dtype=np.int64)
     todo = np.arange(count)
     while len(todo):

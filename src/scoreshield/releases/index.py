@@ -1,10 +1,10 @@
-"""Pay once, answer for ever: a private index, whose vectors answer every later query as post-processing.
+"""A private index: you spend epsilon once, and its vectors answer every later query as post-processing.
 
 One record is one vector, so replacing it moves one row and nothing else. PrivUnit (`scoreshield.privacy.privunit`)
-makes each row private by itself, purely; Gaussian noise on all rows has Frobenius sensitivity 2, as one score vector
-has. Vectors can be reduced first: to a public random subspace, which costs nothing, to a public basis of the caller's,
+makes each row private by itself, purely. Gaussian noise on all rows has Frobenius sensitivity 2, as one score vector
+has. Vectors can be reduced first: to a public random subspace, which costs nothing, to the caller's public basis,
 or to the leading directions of a private covariance, which costs a stated share of the budget. docs/index-release.md
-has the proofs and what it measures.
+has the proofs and measurements.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class BestRecords(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IndexRelease(Release):
-    """Private vectors, one a record, that answer any number of queries.
+    """Private vectors, one per record, that answer any number of queries.
 
-    Attributes
-    ----------
-    vectors : (n, r), float32, every entry a multiple of ``guarantee.grid``; rows are unbiased for the reduced records.
-    projection : (r, d) with orthonormal rows, what records and queries are reduced by; None where nothing was reduced.
+    Attributes:
+        vectors: (n, r), float32, every entry a multiple of ``guarantee.grid``; rows are unbiased for the reduced
+            records.
+        projection: (r, d) with orthonormal rows, which reduce records and queries; None without a reduction.
     """
 
     kind = "index"
@@ -59,7 +59,7 @@ class IndexRelease(Release):
 
     @property
     def dimension(self) -> int:
-        """Of the queries it takes."""
+        """The dimension of the queries."""
         return int(self.vectors.shape[1] if self.projection is None else self.projection.shape[1])
 
     @property
@@ -86,9 +86,9 @@ class IndexRelease(Release):
 
     @validate()
     def scores(self, query: ArrayLike, *, clip: bool = False) -> Float:
-        """Scores of one query, (n,), or of a batch, (m, n): unbiased for the cosines of the reduced vectors.
+        """Compute the scores of one query, (n,), or of a batch, (m, n): unbiased for the cosines of the reduced vectors.
 
-        ``clip`` cuts them to [-1, 1]: for showing, not for ranking, and no longer unbiased.
+        `clip` cuts them to [-1, 1]: for display, not for ranking, and no longer unbiased.
         """
         queries, single = self._reduced(query)
         scores = (queries.astype(np.float32) @ self.vectors.T).astype(np.float64)
@@ -98,7 +98,7 @@ class IndexRelease(Release):
 
     @validate()
     def search(self, query: ArrayLike, k: int) -> BestRecords:
-        """The ``k`` best records of one query, (k,), or of each of a batch, (m, k), best first; fewer if there are."""
+        """Return the `k` best records of one query, (k,), or of each of a batch, (m, k), best first; fewer if there are."""
         k = min(_validation.check_count(k, "k"), len(self.vectors))
         queries, single = self._reduced(query)
         small = queries.astype(np.float32)
@@ -116,9 +116,9 @@ class IndexRelease(Release):
 
     @validate()
     def gram(self, *, project: bool = False) -> Float:
-        """Pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it, since rows have independent noise.
+        """Compute pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it, since rows have independent noise.
 
-        ``project`` returns the valid cosine matrix nearest to that.
+        `project` returns the valid cosine matrix nearest to that.
         """
         check_memory(len(self.vectors), "newton", "cpu")
         rows = self.vectors.astype(np.float64)
@@ -151,26 +151,27 @@ def release_index(
 ) -> IndexRelease:
     """Release private vectors that answer every later query, and all pairwise scores, at no further cost.
 
-    Parameters
-    ----------
-    embeddings : the private collection, (n, d), float32 or float64; a memory-mapped array is read block by block.
-    epsilon, delta : the contract. PrivUnit is pure (leave delta out) unless the reduction is "pca"; Gaussian noise and
-        a private PCA need delta > 0.
-    mechanism : ``"privunit"`` (the best there is for unit vectors under pure privacy) or ``"gaussian"``.
-    components : r, how many dimensions to keep, at least 2; None keeps all. :func:`pair_components` says how many
-        serve pairwise scores best; for queries, keeping all is best.
-    reduction : ``"random"`` (a public random subspace, free), ``"pca"`` (the leading directions of a private
-        covariance), or a public (r, d) matrix that does not depend on the collection; its rows are orthonormalised.
-    pca_share : the part of the budget that the private covariance takes: of epsilon with PrivUnit, of mu^2 with
-        Gaussian noise.
-    adjacency : ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is released;
-        without, the largest identity's records share the budget.
-    rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
-    ledger : ``ledger.account(name)`` of a :class:`scoreshield.Ledger`, charged before any random bit is drawn.
-    progress : called with (rows done, rows in all).
-
-    The rows are read once before the charge, so that one that is not finite costs nothing, and once more afterwards.
+    The rows are read once before the charge, so that a row that is not finite costs nothing, and once more afterwards.
     Memory: the (n, r) float32 result and about 0.3 GiB for a block; centroids are computed in memory.
+
+    Args:
+        embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array is read block by block.
+        epsilon: The epsilon of the promise.
+        delta: The delta of the promise. PrivUnit is pure (leave delta out) unless the reduction is "pca". Gaussian
+            noise and a private PCA need delta > 0.
+        mechanism: ``"privunit"`` (optimal for unit vectors under pure privacy) or ``"gaussian"``.
+        components: r, the number of dimensions to keep, at least 2; None keeps all. `pair_components` gives the best
+            number for pairwise scores; for queries, keeping all is best.
+        reduction: ``"random"`` (a public random subspace, free), ``"pca"`` (the leading directions of a private
+            covariance), or a public (r, d) matrix that does not depend on the collection; its rows are orthonormalised.
+        pca_share: The share of the budget for the private covariance: of epsilon with PrivUnit, of mu^2 with
+            Gaussian noise.
+        adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is
+            released; without, the records of the largest identity share the budget.
+        rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
+            private.
+        ledger: ``ledger.account(name)`` of a `scoreshield.Ledger`, charged before any random bit is drawn.
+        progress: Called with (rows done, rows in all).
     """
     return prepare_index(
         embeddings,
@@ -199,7 +200,7 @@ def prepare_index(
     rng: Rng = None,
     progress: Progress | None = None,
 ) -> PendingRelease[_embeddings.Rows, IndexRelease]:
-    """An index that nothing was charged for yet; the parameters are those of :func:`release_index`."""
+    """Prepare an index without a charge; the arguments are those of `release_index`."""
     source = PrivateCollection.check(embeddings, adjacency)
     plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
     maker, shape = plan.maker(), (source.size, plan.components)
@@ -227,10 +228,10 @@ def prepare_index(
 
 @validate(dimension=whole_from(2))
 def pair_components(epsilon: float, dimension: int) -> int:
-    """How many components of a random subspace serve pairwise scores best, from public facts alone.
+    """Compute the best number of components of a random subspace for pairwise scores, from public facts alone.
 
-    A score of two private vectors should tell equal records from unrelated ones: of mean 1 or 0, with variances that
-    are public. This is the number of components r that makes the sum of the two least; docs/index-release.md.
+    A score of two private vectors should distinguish equal records from unrelated ones: of mean 1 or 0, with variances
+    that are public. This is the number of components r that minimises the sum of the two; docs/index-release.md.
     """
     best, least = 2, math.inf
     for r in range(2, dimension + 1):

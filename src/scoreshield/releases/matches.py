@@ -1,13 +1,13 @@
-r"""Releases that name records instead of scoring them: screening by a threshold, and the k best.
+"""Releases that name records instead of scoring them: screening by a threshold, and the k best.
 
-One record moves one score, so what is private for a single record's answer is private for the whole set.
+One record moves one score. So a mechanism that is private for the answer about one record is private for the whole set.
 
-* Screening: each record's bit "score > threshold" is kept with probability :math:`e^\epsilon / (1 + e^\epsilon)`
-  (randomised response, Warner 1965). About :math:`n / (1 + e^\epsilon)` of the others get in.
-* Screen and refine: a share of the budget screens; those that pass are scored with staircase noise by the rest. A
-  record's answer is its bit, and its score if the bit is one: the two factors multiply, so the budgets add up.
+* Screening: each record's bit "score > threshold" is kept with probability e^ε / (1 + e^ε)
+  (randomised response, Warner 1965). About n / (1 + e^ε) of the other records are named too.
+* Screen and refine: a share of the budget screens. The rest scores the records that pass, with staircase noise. A
+  record's answer is its bit, and its score if the bit is one. The two factors multiply, so the budgets add up.
 * The k best: permute-and-flip (McKenna & Sheldon 2020), or one-shot Gumbel noise (Durfee & Rogers 2019), with scale
-  :math:`D/\epsilon` for one selection instead of :math:`2D/\epsilon`, because replacing a record raises no other score.
+  D/ε for one selection instead of 2D/ε, because replacing a record raises no other score.
 """
 
 from __future__ import annotations
@@ -61,20 +61,21 @@ def release_matches(
 ) -> MatchRelease:
     """Release which records score above a public threshold, under pure epsilon.
 
-    Parameters
-    ----------
-    embeddings, query, adjacency, norm, rng, ledger : as in :func:`scoreshield.release_scores`; one query.
-    threshold : public, chosen without looking at the collection.
-    epsilon : the whole budget.
-    refine : the share of it, in [0, 1), that scores the records which passed, with staircase noise; 0 names them only.
-    score_range : for refined scores, the public range they are clamped to. Those that pass the screen are clamped to
-        [threshold, upper end] instead, which is as public and narrower.
+    `embeddings`, `adjacency`, `norm`, `rng` and `ledger` are as in `scoreshield.release_scores`.
 
-    Returns
-    -------
-    MatchRelease with ``.candidates`` (the released records in their own order), ``.indices`` (the same by falling
-    score where refined, in a random order otherwise), ``.noisy`` (the candidates' scores, empty where not refined),
-    ``.expected_false``, ``.count`` (unbiased), ``.count_interval(confidence)`` and ``.guarantee``.
+    Args:
+        query: One public query.
+        threshold: Public, chosen without looking at the collection.
+        epsilon: The whole budget.
+        refine: The share of the budget, in [0, 1), that scores the named records, with staircase noise; 0 only names
+            them.
+        score_range: For refined scores, the public range. Scores of named records are clamped to [threshold, upper end]
+            instead, which is as public and narrower.
+
+    Returns:
+        A MatchRelease with ``.candidates`` (the released records in their own order), ``.indices`` (the same by falling
+        score if refined, in a random order otherwise), ``.noisy`` (the candidates' scores, empty if not refined),
+        ``.expected_false``, ``.count`` (unbiased), ``.count_interval(confidence)`` and ``.guarantee``.
     """
     return prepare_matches(
         embeddings,
@@ -101,7 +102,7 @@ def prepare_matches(
     norm: str = "unit",
     rng: Rng = None,
 ) -> PendingRelease[Float, MatchRelease]:
-    """A screening that nothing was charged for yet; the parameters are those of :func:`release_matches`."""
+    """Prepare a screening without a charge; the arguments are those of `release_matches`."""
     epsilon = _validation.check_epsilon(epsilon)
     low, high = check_score_range(score_range)
     threshold = _validation.check_real(threshold, "threshold", "a number inside the score range")
@@ -170,12 +171,13 @@ def release_top_k(
 ) -> TopKRelease:
     """Release the indices of the k best records, best first, under pure epsilon and without their scores.
 
-    Parameters
-    ----------
-    k : how many; the budget is split evenly over k selections, each from the records not yet chosen.
-    mechanism : ``"permute-and-flip"`` (never worse than the exponential mechanism) or ``"gumbel"`` (the law of one-shot
-        Gumbel noise, which is that of k rounds of the exponential mechanism).
-    score_range : public; its width over a selection's budget is the scale of the noise.
+    The other arguments are as in `scoreshield.release_scores`.
+
+    Args:
+        k: The number of records. The budget is split evenly over k selections, each from the records not yet chosen.
+        mechanism: ``"permute-and-flip"`` (never worse than the exponential mechanism) or ``"gumbel"`` (the law of
+            one-shot Gumbel noise, which is that of k rounds of the exponential mechanism).
+        score_range: A public range. The scale of the noise is its width over the budget of one selection.
     """
     low, high = check_score_range(score_range)
     source, queries, sampler, norm = _inputs(embeddings, query, adjacency, norm, rng)
@@ -223,7 +225,7 @@ def release_top_k(
 def _inputs(
     embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency, norm: str, rng: Rng
 ) -> tuple[PrivateCollection, Float, str, str]:
-    """The checked collection and query, the name of the sampler, and the norm."""
+    """Return the checked collection and query, the name of the sampler, and the norm."""
     norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
     source = PrivateCollection.check(embeddings, adjacency)
     queries, single = _embeddings.as_queries(query, source.dimension)
@@ -239,7 +241,7 @@ def _inputs(
 
 
 def _kept(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:
-    """Coins of probability e^epsilon / (1 + e^epsilon), exactly."""
+    """Flip coins of probability e^epsilon / (1 + e^epsilon), exactly."""
     return discrete.flip_coins(
         stream, discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, epsilon)))), count
     )
@@ -251,13 +253,13 @@ def _staircase(epsilon: float, low: float, high: float) -> tuple[StaircaseNoise,
 
 
 def _at_most(value: Fraction) -> float:
-    """The largest float that is not above a fraction."""
+    """Return the largest float that is not above a fraction."""
     found = float(value)
     return found if Fraction(found) <= value else math.nextafter(found, 0.0)
 
 
 def _gumbel(stream: Stream, steps: NDArray[np.float64], scale: float) -> int:
-    """One round of the exponential mechanism, whose k rounds are what one draw of Gumbel noise gives: exactly.
+    """Run one round of the exponential mechanism, exactly; k rounds have the law of one draw of Gumbel noise.
 
     Propose a record at random and accept it with probability e^((score - best) / scale). Proposals come in blocks of a
     size that does not depend on the scores, until one is accepted.
@@ -271,10 +273,10 @@ def _gumbel(stream: Stream, steps: NDArray[np.float64], scale: float) -> int:
 
 
 def _permute_and_flip(stream: Stream, steps: NDArray[np.float64], scale: float) -> int:
-    """In a random order, the first record whose coin of probability e^((score - best) / scale) shows heads.
+    """Return, in a random order, the first record whose coin of probability e^((score - best) / scale) shows heads.
 
-    Gaps are whole numbers of steps, so a coin is whether a geometric variable reaches the gap: all coins are drawn at
-    once, exactly, and nothing about their number depends on the scores.
+    Gaps are whole numbers of steps, so a coin tests whether a geometric variable reaches the gap. All coins are drawn
+    at once, exactly, and their number does not depend on the scores.
     """
     order = _random_order(stream, len(steps))
     gap = steps.max() - steps[order]
@@ -283,7 +285,7 @@ def _permute_and_flip(stream: Stream, steps: NDArray[np.float64], scale: float) 
 
 
 def _random_order(stream: Stream, count: int) -> NDArray[np.intp]:
-    """A uniform permutation: that of random keys, all drawn again while two agree (equal keys have no random order)."""
+    """Draw a uniform permutation by random keys; all keys are drawn again while two of them agree."""
     while True:
         keys = discrete.draw_below(stream, np.full(count, _KEYS))
         order = np.argsort(keys, kind="stable")

@@ -1,4 +1,4 @@
-"""What every release shares: the checked contract, the checked collection, the calibrated noise."""
+"""The steps that all releases share: the checked request, the checked collection, the calibrated noise, the charge."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PURE = ("laplace", "staircase")
 
 @dataclass(frozen=True)
 class CalibratedNoise:
-    """Calibrated noise: its law on each entry, its privacy, and the grid that entries live on."""
+    """Calibrated noise: its law on each entry, its privacy, and the grid of the entries."""
 
     sensitivity: float
     grid_sensitivity: float
@@ -80,7 +80,7 @@ class PrivacyRequest:
         return cls(epsilon, delta, mechanism, calibration, check_score_range(score_range), unsafe)
 
     def require_gaussian(self, what: str) -> None:
-        """Refuse noise that is private for one moved entry where one record moves many."""
+        """Raise an error for noise that is private for one moved entry only, where one record moves many."""
         if self.mechanism in PURE:
             raise InvalidInput(
                 f"One record moves many entries of {what}, and {self.mechanism} noise is private where it moves one: "
@@ -93,7 +93,7 @@ class PrivacyRequest:
         return self.score_range[1] - self.score_range[0]
 
     def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> CalibratedNoise:
-        """The noise for this sensitivity; rounding clean values to the grid moves each entry by one step more."""
+        """Calibrate the noise to this sensitivity; rounding clean values to the grid moves each entry by one step more."""
         if self.mechanism in PURE:
             return self._pure(sensitivity)
         share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
@@ -105,7 +105,7 @@ class PrivacyRequest:
         )
 
     def _pure(self, sensitivity: Sensitivity) -> CalibratedNoise:
-        """Laplace or staircase noise: for one moved entry, whose two values are whole numbers of steps apart."""
+        """Calibrate Laplace or staircase noise, for one moved entry whose two values are whole numbers of steps apart."""
         if sensitivity.moved > 1:
             raise InvalidInput(
                 f"{self.mechanism.capitalize()} noise is private where one record moves one score; here "
@@ -154,7 +154,7 @@ class PrivacyRequest:
 
 @dataclass(frozen=True)
 class PrivateCollection:
-    """The checked collection: its public size is known at once, its rows are read only when the noise is settled."""
+    """The checked collection. Its public size is known at once; its rows are read only after calibration."""
 
     records: _embeddings.Rows
     adjacency: Adjacency
@@ -196,7 +196,7 @@ class PrivateCollection:
 
 
 def count_steps(low: float, high: float, step: float) -> int:
-    """How many grid steps apart two clamped and rounded scores can be, and no fewer than the range is wide.
+    """Count the largest number of grid steps between two clamped and rounded scores, at least the width of the range.
 
     Rounding is monotone: rounded scores stay between the rounded ends.
     """
@@ -212,12 +212,12 @@ def count_steps(low: float, high: float, step: float) -> int:
 
 @dataclass(frozen=True, repr=False)
 class PendingRelease(Generic[Clean, R]):
-    """A release whose guarantee is settled from public facts, before a row is read or anything is charged.
+    """A release whose guarantee is known from public facts, before a row is read or anything is charged.
 
     Attributes:
-        guarantee: What the release will promise, which is what a ledger is charged.
-        adjacency: As asked for; unlike the guarantee's it knows the labels of identities.
-        compute: Computes the clean values and checks every row on the way.
+        guarantee: The promise of the release, which a ledger is charged for.
+        adjacency: The requested adjacency. Unlike that of the guarantee, it has the labels of identities.
+        compute: Computes the clean values and checks every row.
         draw: Overwrites the clean values with noise from a stream and makes the release of them.
         process: The process that started the release. A fork of it cannot continue it, except in research mode.
     """
@@ -230,11 +230,11 @@ class PendingRelease(Generic[Clean, R]):
     process: tuple[int, int] = field(default_factory=identify_process)
 
     def release(self, ledger: AccountLike | None, *, same_people: bool = False) -> R:
-        """Reserve, compute, commit, draw: see :func:`release_all`."""
+        """Reserve, compute, commit, draw: see `release_all`."""
         return release_all([self], ledger, lambda release: release, same_people=same_people)[0]
 
     def finish(self, clean: Clean) -> R:
-        """The release of clean values; whoever calls this has committed the charge."""
+        """Make the release of clean values. The caller must have committed the charge."""
         self.check_process()
         released = self.draw(clean, open_stream(self.rng))
         self.check_process()  # a fork after the last word was drawn
@@ -262,7 +262,7 @@ def release_all(
         releases: At least one release.
         ledger: The account that is charged for all of them, or None.
         use: Takes each release when it is drawn. Its results are returned, so that one release is held at a time.
-        same_people: As for :meth:`scoreshield.privacy.ledger.Account.reserve`.
+        same_people: As for `scoreshield.privacy.ledger.Account.reserve`.
 
     Returns:
         What ``use`` returned for each release.
@@ -287,7 +287,7 @@ class _NoCharge:
 def reserve(
     ledger: AccountLike | None, guarantees: Sequence[Guarantee], adjacency: Adjacency, *, same_people: bool = False
 ) -> Reservation:
-    """Ask an account whether these guarantees fit; ``commit()`` of the result charges them, all or none."""
+    """Ask an account whether these guarantees fit; `commit()` of the result charges them, all or none."""
     if ledger is None:
         return _NoCharge()
     check_account(ledger)
@@ -296,7 +296,7 @@ def reserve(
 
 
 def check_account(ledger: Any) -> None:
-    """Raise an error for what is no account: a collection is charged by its name."""
+    """Raise an error if this is no account: a collection is charged by its name."""
     if not callable(getattr(ledger, "reserve", None)) or not getattr(ledger, "dataset", None):
         _validation.reject("ledger", "ledger.account(name), with the name of the collection", ledger)
 

@@ -1,4 +1,4 @@
-"""What a release function hands back: frozen arrays with their guarantee, ready to rank, save and load."""
+"""The results of release functions: frozen arrays with their guarantee, to rank, save and load."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ Float = NDArray[np.float64]
 class Release(ABC):
     """A private object and its guarantee. Everything derived from it is private too, at no further cost.
 
-    Attributes
-    ----------
-    guarantee : what it promises; ``str(release.guarantee)`` is the certificate.
+    Attributes:
+        guarantee: The promise; ``str(release.guarantee)`` is the certificate.
     """
 
     kind: ClassVar[str]
@@ -47,7 +46,7 @@ class Release(ABC):
         self.__post_init__()
 
     def save(self, path: str | Path) -> None:
-        """Write the release, guarantee included, to one .npz file: all of it or nothing."""
+        """Write the release, guarantee included, to one .npz file, completely or not at all."""
         _files.write_whole({Path(path): self.writer()})
 
     def writer(self) -> Callable[[BinaryIO], None]:
@@ -60,7 +59,7 @@ class Release(ABC):
 
     @abstractmethod
     def is_intact(self) -> bool:
-        """Whether the values are of the kind, shape and grid that the guarantee speaks of."""
+        """Whether the values have the kind, shape and grid that the guarantee states."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -87,9 +86,8 @@ class Release(ABC):
 class ScoreRelease(Release):
     """Private scores of one query, shape (n,), or of a batch of m queries, shape (m, n).
 
-    Attributes
-    ----------
-    noisy : the clean scores plus noise, float64, every entry a multiple of ``guarantee.grid``. Rank on this.
+    Attributes:
+        noisy: The clean scores plus noise, float64, every entry a multiple of ``guarantee.grid``. Rank on this.
     """
 
     kind = "scores"
@@ -102,15 +100,15 @@ class ScoreRelease(Release):
 
     @property
     def scores(self) -> Float:
-        """The nearest feasible scores: the noisy ones clipped to the public range. For showing, not for ranking."""
+        """The nearest feasible scores: the noisy ones clipped to the public range. For display, not for ranking."""
         return np.clip(self.noisy, *self.guarantee.score_range)
 
     @validate(k=check_count)
     def top_k(self, k: int, threshold: float | None = None) -> NDArray[np.intp]:
-        """Indices of the ``k`` largest noisy scores, best first, of those at or above ``threshold`` if one is given.
+        """Return the indices of the `k` largest noisy scores, best first, at or above `threshold` if it is given.
 
-        Fewer than k are returned where fewer pass. A batch gives one row a query, padded with -1. Ties are broken
-        by a random order that belongs to the release, so that asking twice answers the same.
+        Fewer than k are returned if fewer pass. A batch gives one row per query, padded with -1. Ties are broken
+        by a random order that belongs to the release, so that the same call gives the same answer.
         """
         if threshold is not None:
             threshold = _validation.check_real(threshold, "threshold")
@@ -145,7 +143,7 @@ class RowRelease(ScoreRelease):
 
     @property
     def scores(self) -> Float:
-        """The nearest feasible scores; the record's own is 1, whatever the public range."""
+        """The nearest feasible scores; the record's own is 1 for every public range."""
         scores = np.clip(self.noisy, *self.guarantee.score_range)
         scores[self.index] = 1.0
         return scores
@@ -155,13 +153,15 @@ class RowRelease(ScoreRelease):
 class GramRelease(Release):
     """A private Gram matrix.
 
-    Attributes
-    ----------
-    gram : a valid cosine matrix (unit diagonal, positive semidefinite) made of the noisy one.
-    noisy : the symmetric noisy matrix before that; its diagonal is the public constant 1.
-    projection, denoise : how, by name; for ``denoise="sure"`` the one it chose.
-    risks : what "sure" estimated for each choice, in mean squared error per entry.
-    iterations, residual, converged : how the projection ended.
+    Attributes:
+        gram: A valid cosine matrix (unit diagonal, positive semidefinite) made of the noisy one.
+        noisy: The symmetric noisy matrix; its diagonal is the public constant 1.
+        projection: The name of the projection.
+        denoise: The name of the denoiser; for ``denoise="sure"`` the one it chose.
+        risks: The risk that "sure" estimated for each choice, in mean squared error per entry.
+        iterations: The number of iterations of the projection.
+        residual: The stopping measure of the projection at its end.
+        converged: Whether the projection reached its tolerance.
     """
 
     kind = "gram"
@@ -180,16 +180,16 @@ class GramRelease(Release):
 
     @validate()
     def embeddings(self, rank: int | None = None) -> Float:
-        """Unit vectors, one a record, whose cosines are the release: for tools that want vectors. Post-processing.
+        """Compute unit vectors, one per record, whose cosines are the release, as post-processing.
 
-        ``rank`` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
+        `rank` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
         """
         if rank is not None:
             rank = _validation.check_count(rank, "rank")
         return factor_gram(self.gram, rank)
 
     def factored(self, rank: int | None = None) -> FactoredGramRelease:
-        """The same release kept as an (n, r) factor instead of two (n, n) matrices; the noisy matrix is left behind."""
+        """Return the same release as an (n, r) factor instead of two (n, n) matrices, without the noisy matrix."""
         return FactoredGramRelease(guarantee=self.guarantee, factor=self.embeddings(rank), projection=self.projection)
 
 
@@ -221,12 +221,11 @@ class FactoredGramRelease(Release):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MatchRelease(Release):
-    """Which records passed a public threshold, by randomised response; with private scores of those, if refined.
+    """The records that passed a public threshold, by randomised response; with their private scores if refined.
 
-    Attributes
-    ----------
-    candidates : the records whose randomised bit is one, in their own order.
-    noisy : their noisy scores, empty where the release names them only.
+    Attributes:
+        candidates: The records whose randomised bit is one, in their own order.
+        noisy: Their noisy scores; empty if the release only names them.
     """
 
     kind = "matches"
@@ -304,9 +303,8 @@ class TopKRelease(Release):
 class HistogramRelease(Release):
     """Private counts of scores in public bins, and the false-match curve they give.
 
-    Attributes
-    ----------
-    counts : noisy whole numbers, some perhaps negative; bin i holds scores in (edges[i], edges[i + 1]].
+    Attributes:
+        counts: Noisy whole numbers, some perhaps negative; bin i holds scores in (edges[i], edges[i + 1]].
     """
 
     kind = "histogram"

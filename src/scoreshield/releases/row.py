@@ -45,8 +45,8 @@ def release_row(
     """Release the similarities of the record at a public index with every record (regime iii).
 
     The record's own similarity is the public constant 1. Replacing that record moves all the others, so the
-    sensitivity is 2 sqrt(n - 1); if the record's embedding is public, ``release_scores`` with it as the query needs
-    far less noise. The parameters are those of :func:`release_scores`; with ``Identity(labels, centroids=True)``
+    sensitivity is 2 sqrt(n - 1). If the record's embedding is public, `release_scores` with it as the query needs
+    far less noise. The other arguments are those of `release_scores`. With ``Identity(labels, centroids=True)``
     the index counts identities in sorted order of the labels.
     """
     contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)

@@ -51,35 +51,35 @@ def release_scores(
     ledger: AccountLike | None = None,
     unsafe_reproduce_paper: bool = False,
 ) -> ScoreRelease:
-    """Release the cosine similarities of a public query, or a batch of them, with every record (regime i).
+    """Release the cosine similarities of a public query, or of a batch, with every record (regime i).
 
-    Parameters
-    ----------
-    embeddings : the collection, (n, d), float32 or float64, of any strides; never modified.
-    query : one public query (d,) or a batch (m, d). A batch is one release, calibrated to 2 |Q|_2 (spectral norm);
-        docs/noise.md says when that is the wrong tool.
-    epsilon, delta : the contract. Gaussian noise needs delta > 0, the pure ones none; there is no default epsilon.
-    mechanism : ``"gaussian"``; ``"laplace"`` or ``"staircase"`` for one query, where one record moves one score: pure
-        epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md says what that means);
-        ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table that
-        :func:`scoreshield.optimal_channel` or :func:`scoreshield.randomised_response` makes; ``"auto"``, of Gaussian
-        (where delta allows it) and staircase noise the one of the smaller standard deviation.
-    calibration : ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, refused
-        where false).
-    adjacency : who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels, centroids=True)``
-        one score per identity is released, in sorted order of the labels.
-    score_range : a public range that clean scores are clamped to before the noise; a narrower one takes less noise.
-    norm : ``"unit"`` normalises rows, and takes a zero row as the first basis vector; ``"ball"`` only shortens rows
-        longer than one.
-    rng : None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not private.
-    ledger : ``ledger.account(name)`` of a :class:`scoreshield.Ledger`, charged before any random bit is drawn. The name
-        is the collection's. A row that is not finite is found before the charge and costs nothing.
-    unsafe_reproduce_paper : use a refused textbook rule all the same. The guarantee then carries the true pair.
+    Args:
+        embeddings: The collection, (n, d), float32 or float64, of any strides; never modified.
+        query: One public query (d,) or a batch (m, d). A batch is one release, calibrated to 2 |Q|_2 (spectral norm);
+            docs/noise.md says when not to use it.
+        epsilon: The epsilon of the promise. There is no default.
+        delta: The delta of the promise. Gaussian noise needs delta > 0; the pure mechanisms need none.
+        mechanism: ``"gaussian"``; ``"laplace"`` or ``"staircase"`` for one query, where one record moves one score.
+            These are pure and have far less noise at the same epsilon (docs/mechanisms.md says what that means).
+            ``"optimal"`` is the best table of 41 levels for squared error and a uniform prior. It can also be a table
+            of `scoreshield.optimal_channel` or `scoreshield.randomised_response`. ``"auto"`` takes Gaussian noise (if
+            delta allows it) or staircase noise, whichever has the smaller standard deviation.
+        calibration: ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, which
+            raise an error where they are false).
+        adjacency: Who is protected: ``Replacement()`` or ``Identity(labels)``. With ``Identity(labels,
+            centroids=True)`` one score per identity is released, in sorted order of the labels.
+        score_range: A public range that clean scores are clamped to before the noise; a narrower one needs less noise.
+        norm: ``"unit"`` normalises rows, and replaces a zero row by the first basis vector; ``"ball"`` only shortens
+            rows longer than one.
+        rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
+            private.
+        ledger: ``ledger.account(name)`` of a `scoreshield.Ledger`, charged before any random bit is drawn. The name is
+            that of the collection. A row that is not finite is found before the charge and costs nothing.
+        unsafe_reproduce_paper: Use a textbook rule even where it is false. The guarantee then holds the true pair.
 
-    Returns
-    -------
-    ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k,
-    threshold=None)``.
+    Returns:
+        A ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k,
+        threshold=None)``.
     """
     return prepare_scores(
         embeddings,
@@ -110,7 +110,7 @@ def prepare_scores(
     rng: Rng = None,
     unsafe_reproduce_paper: bool = False,
 ) -> PendingRelease[Float, ScoreRelease]:
-    """A score release that nothing was charged for yet; the parameters are those of :func:`release_scores`."""
+    """Prepare a score release without a charge; the arguments are those of `release_scores`."""
     if not isinstance(mechanism, str | LevelChannel):
         _validation.reject("mechanism", "a name or a LevelChannel", mechanism)
     if mechanism == "auto":
@@ -143,7 +143,7 @@ def prepare_scores(
 def _clamped_scores(
     source: PrivateCollection, queries: Float, norm: str, score_range: tuple[float, float]
 ) -> Callable[[], Float]:
-    """The clean scores of all queries, one after the other, clamped to the public range, when called."""
+    """Return a function that computes the clean scores of all queries, clamped to the public range."""
 
     def score() -> Float:
         values = _embeddings.compute_scores(source.rows(), queries, norm)
@@ -160,7 +160,7 @@ def _smaller_noise(
     adjacency: Any,
     score_range: Any,
 ) -> tuple[str, float]:
-    """Gaussian or staircase, by standard deviation, from public facts; staircase noise leaves delta unspent."""
+    """Choose Gaussian or staircase noise by standard deviation, from public facts; staircase noise needs no delta."""
     epsilon = _validation.check_epsilon(epsilon)
     delta = _validation.check_probability(delta, "delta", zero=True)
     low, high = check_score_range(score_range)
@@ -186,7 +186,7 @@ def _prepare_levels(
     norm: str,
     rng: Rng,
 ) -> PendingRelease[Float, ScoreRelease]:
-    """Scores drawn from a table of levels: one record moves one score, and the others' draws cancel."""
+    """Prepare scores drawn from a level table: one record moves one score, and the draws of the others cancel."""
     epsilon = _validation.check_epsilon(epsilon)
     delta = _validation.check_probability(delta, "delta", zero=True)
     low, high = check_score_range(score_range)

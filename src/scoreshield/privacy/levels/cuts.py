@@ -1,11 +1,11 @@
-r"""Where to cut scores into bins so that randomised response on the bins keeps the relevant record on top.
+"""Where to cut scores into bins so that randomised response on the bins keeps the relevant record on top.
 
-Of n records one is relevant; each record's bin goes through k-ary randomised response (:math:`E = e^\epsilon`, B bins),
+Of n records one is relevant; each record's bin goes through k-ary randomised response (`E = e^ε`, B bins),
 and the K best by released bin are returned, ties at random. With t_b and T_b the chance that the released bin of an
 irrelevant record is b, or above b, and p_b that the relevant one's is b,
 
-.. math:: \mathrm{recall@}K = \sum_b p_b \frac{G(T_b + t_b) - G(T_b)}{t_b},
-          \qquad G(u) = \tfrac1n E \min(K, \mathrm{Bin}(n, u)),
+    recall@K = Σ_b p_b (G(T_b + t_b) - G(T_b))/t_b,
+    G(u) = (1/n) E min(K, Bin(n, u)),
 
 because a place u on the irrelevant records' own scale is beaten by Bin(n - 1, u) of them, ties spread u evenly over
 (T_b, T_b + t_b), and G' (u) = P[Bin(n - 1, u) < K]. All it reads are public score distributions, never private scores.
@@ -34,10 +34,9 @@ _ROUNDS = 50
 class RetrievalCuts:
     """Public cut points, and the recall they are predicted to give.
 
-    Attributes
-    ----------
-    cuts : increasing; a score above ``cuts[b]`` lies in a bin above b. For :func:`randomised_response`.
-    recall : the chance that the relevant record is among the k best.
+    Attributes:
+        cuts: Increasing; a score above ``cuts[b]`` lies in a bin above b. For `randomised_response`.
+        recall: The chance that the relevant record is among the k best.
     """
 
     cuts: tuple[float, ...]
@@ -59,12 +58,13 @@ def retrieval_cuts(
 
     Cuts are added one at a time where they serve best, and after each addition moved one at a time until none gains.
 
-    Parameters
-    ----------
-    epsilon : of the randomised response to come.
-    records, k : how many records there are, and how many are returned.
-    irrelevant, relevant : *public* scores: arrays, or a ``Sample`` or ``Distribution``.
-    bins : how many bins, 2 to 64; the cuts are one fewer.
+    Args:
+        epsilon: Of the randomised response to come.
+        records: How many records there are, and how many are returned.
+        k: See `records`.
+        irrelevant: *public* scores: arrays, or a ``Sample`` or ``Distribution``.
+        relevant: See `irrelevant`.
+        bins: How many bins, 2 to 64; the cuts are one fewer.
     """
     records, k = _sizes(records, k)
     if bins > 64:

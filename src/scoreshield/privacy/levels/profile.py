@@ -1,6 +1,6 @@
-r"""The exact privacy profile of a table of integers: the worst pair of inputs at every epsilon.
+"""The exact privacy profile of a table of integers: the worst pair of inputs at every epsilon.
 
-For each ordered pair :math:`\sum_j (p_j - x q_j)_+` is convex and piecewise linear in :math:`x = e^\epsilon`, with
+For each ordered pair `Σ_j (p_j - x q_j)_+` is convex and piecewise linear in `x = e^ε`, with
 knots at the ratios p_j / q_j; so is the maximum over pairs. Its knots are found by intersecting tangents: between two
 points the function is either their two tangent lines, and has one knot where they cross, or lies above that crossing,
 which splits the interval. Each value is then computed with exact integers at a point just below the knot and rounded

@@ -1,9 +1,9 @@
-r"""The linear program of the best discrete channel, and how its solution becomes whole numbers.
+"""The linear program of the best discrete channel, and how its solution becomes whole numbers.
 
-A channel x gives output j for input level i with probability :math:`x_{ij}`. Under record replacement a score can move
-from any level to any other, so pure epsilon asks :math:`x_{ij} \le e^\epsilon x_{kj}` for all i, k, j. With a cap
-:math:`u_j` for each column that is :math:`e^{-\epsilon} u_j \le x_{ij} \le u_j`, and with
-:math:`x_{ij} = e^{-\epsilon} u_j + (1 - e^{-\epsilon}) v_{ij}` it is :math:`0 \le v_{ij} \le u_j`: as many constraints
+A channel x gives output j for input level i with probability `x_ij`. Under record replacement a score can move
+from any level to any other, so pure epsilon asks `x_ij ≤ e^ε x_kj` for all i, k, j. With a cap
+`u_j` for each column that is `e^(-ε) u_j ≤ x_ij ≤ u_j`, and with
+`x_ij = e^(-ε) u_j + (1 - e^(-ε)) v_ij` it is `0 ≤ v_ij ≤ u_j`: as many constraints
 as entries, all of size one whatever epsilon is. Only the caps are taken from the solver. Given them, the best row is
 filled greedily, cheapest output first, in whole 2^-62nds, so no float decides whether a constraint holds.
 
@@ -51,11 +51,10 @@ _TOLERANCES = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_toleranc
 class Solution:
     """What the pure program found.
 
-    Attributes
-    ----------
-    caps : the largest entry of each column.
-    value : the least expected cost, as the solver has it.
-    bound : a lower bound on the cost of *every* epsilon-private channel, from the dual values (docs/optimal.md).
+    Attributes:
+        caps: The largest entry of each column.
+        value: The least expected cost, as the solver has it.
+        bound: A lower bound on the cost of *every* epsilon-private channel, from the dual values (docs/optimal.md).
     """
 
     caps: Float

@@ -1,14 +1,14 @@
-r"""Discrete channels: a score is rounded to a public level, and an output is drawn from that level's own table.
+"""Discrete channels: a score is rounded to a public level, and an output is drawn from that level's own table.
 
 A row of the table holds whole 2^-62nds, so the channel that is certified is the channel that is drawn: no float stands
-for a probability. A :class:`LevelChannel` checks, when it is made and with exact integers against a rational number
-below :math:`e^\epsilon`, that for every ordered pair of levels
+for a probability. A `LevelChannel` checks, when it is made and with exact integers against a rational number
+below `e^ε`, that for every ordered pair of levels
 
-.. math:: \sum_j (w_{ij} - e^\epsilon w_{kj})_+ \le \delta 2^{62}.
+    Σ_j (w_ij - e^ε w_kj)_+ ≤ δ 2^62.
 
 Under record replacement one score moves, from any level to any other, and the other scores' draws cancel: this is
-(epsilon, delta) for the whole vector. Two makers: :func:`optimal_channel`, the linear program for a public prior and a
-utility (channel_program), and :func:`randomised_response` on public cut points (Warner 1965; Kairouz et al. 2016).
+(epsilon, delta) for the whole vector. Two makers: `optimal_channel`, the linear program for a public prior and a
+utility (channel_program), and `randomised_response` on public cut points (Warner 1965; Kairouz et al. 2016).
 docs/optimal.md has the proofs.
 """
 
@@ -58,14 +58,14 @@ Float = NDArray[np.float64]
 class LevelChannel:
     """A table from score levels to released values, verified to be (epsilon, delta)-private when it is made.
 
-    Attributes
-    ----------
-    inputs : the levels, increasing, in the public range.
-    cuts : a clean score above ``cuts[i]`` has a level above ``inputs[i]``; one fewer than the levels.
-    outputs : what may be released, increasing multiples of ``step``.
-    step : the public grid, a power of two.
-    weights : whole numbers, inputs x outputs; each row sums to 2^62.
-    epsilon, delta : what it satisfies, for a change from any level to any other.
+    Attributes:
+        inputs: The levels, increasing, in the public range.
+        cuts: A clean score above ``cuts[i]`` has a level above ``inputs[i]``; one fewer than the levels.
+        outputs: What may be released, increasing multiples of ``step``.
+        step: The public grid, a power of two.
+        weights: Whole numbers, inputs x outputs; each row sums to 2^62.
+        epsilon: What it satisfies, for a change from any level to any other.
+        delta: See `epsilon`.
     """
 
     inputs: tuple[float, ...]
@@ -161,7 +161,7 @@ class LevelChannel:
 
     @cached_property
     def std(self) -> float:
-        """The root mean squared error at the level where it is largest, :attr:`worst_input`: bias is part of it."""
+        """The root mean squared error at the level where it is largest, `worst_input`: bias is part of it."""
         return float(self.errors.max())
 
     @property
@@ -170,7 +170,7 @@ class LevelChannel:
 
     @validate()
     def expected_cost(self, prior: object = None, utility: object = "squared", threshold: float | None = None) -> float:
-        """The mean cost of a release, smaller is better; arguments as in :func:`optimal_channel`."""
+        """The mean cost of a release, smaller is better; arguments as in `optimal_channel`."""
         masses = program.build_masses(prior, self.inputs, self.cuts)
         costs = program.build_costs(utility, self.inputs, self.outputs, threshold)
         return float(masses @ (self.probabilities * costs).sum(axis=1))
@@ -257,16 +257,16 @@ def optimal_channel(
 ) -> LevelChannel:
     """The channel of least expected cost among all (epsilon, delta)-private ones on these levels, by linear program.
 
-    Parameters
-    ----------
-    epsilon, delta : the contract; ``epsilon`` at least 1e-6.
-    score_range : public; scores outside are moved to its ends.
-    levels : how many, evenly spaced: 41 unless given, 21 with ``delta`` > 0, where that is also about the most.
-    prior : public: None (uniform over the levels), positive weights, one a level, a callable density, or a
-        distribution (SciPy's, or a ``Distribution``), whose mass between the cuts is taken.
-    utility : "squared" or "absolute" error, "threshold" (cost 1 where the released score falls on the other side of
-        ``threshold``; accepted is score > threshold), or a matrix of costs, levels x outputs.
-    outputs : what may be released, in the range; the levels unless given.
+    Args:
+        epsilon: The contract; ``epsilon`` at least 1e-6.
+        delta: See `epsilon`.
+        score_range: Public; scores outside are moved to its ends.
+        levels: How many, evenly spaced: 41 unless given, 21 with ``delta`` > 0, where that is also about the most.
+        prior: Public: None (uniform over the levels), positive weights, one a level, a callable density, or a
+            distribution (SciPy's, or a ``Distribution``), whose mass between the cuts is taken.
+        utility: "squared" or "absolute" error, "threshold" (cost 1 where the released score falls on the other side of
+            ``threshold``; accepted is score > threshold), or a matrix of costs, levels x outputs.
+        outputs: What may be released, in the range; the levels unless given.
     """
     if epsilon < 1e-6:
         _validation.reject("epsilon", "at least 1e-6", epsilon)

@@ -23,11 +23,10 @@ Float = NDArray[np.float64]
 class StaircaseNoise:
     """Additive staircase noise: uniform on steps of width ``sensitivity``, each with an inner and an outer part.
 
-    Attributes
-    ----------
-    epsilon : the density falls by e^-epsilon from each inner part to the outer one beside it and to the next step.
-    sensitivity : the width D of a step.
-    gamma : the share of the inner part; 1 / (1 + e^(epsilon / 2)) makes the mean size least.
+    Attributes:
+        epsilon: The density falls by e^-epsilon from each inner part to the outer one beside it and to the next step.
+        sensitivity: The width D of a step.
+        gamma: The share of the inner part; 1 / (1 + e^(epsilon / 2)) makes the mean size least.
     """
 
     epsilon: float

@@ -1,11 +1,11 @@
-r"""Exact sampling of other laws than the Gaussian: Laplace, staircase, coins, and tables of integers.
+"""Exact sampling of other laws than the Gaussian: Laplace, staircase, coins, and tables of integers.
 
 As for the Gaussian, nothing here stands a float for a random real. A draw is a function of fair bits that are read
 until it is decided: double precision with a proved error settles nearly all, interval arithmetic the rest. With X
-uniform on [-1, 1), :math:`-\ln|X|` is a standard exponential variable, independent of the fair sign of X:
+uniform on [-1, 1), `-ln|X|` is a standard exponential variable, independent of the fair sign of X:
 
-* Laplace: :math:`\mathrm{round}(-s\,\mathrm{sgn}(X) \ln |X|)`, the real-valued Laplace law rounded to the grid;
-* geometric: :math:`\lfloor -\ln|X| / \epsilon \rfloor`, at least k with probability :math:`e^{-k\epsilon}`;
+* Laplace: `round(-s sgn(X) ln |X|)`, the real-valued Laplace law rounded to the grid;
+* geometric: `⌊-ln|X| / ε⌋`, at least k with probability `e^(-kε)`;
 * a coin of real probability p: compare X's bits with those of p.
 
 docs/mechanisms.md has the proofs.

@@ -1,11 +1,11 @@
-r"""Exact sampling of Gaussian noise on a grid: the real-valued Gaussian, rounded to the nearest integer.
+"""Exact sampling of Gaussian noise on a grid: the real-valued Gaussian, rounded to the nearest integer.
 
-What is drawn is :math:`\mathrm{round}(s Z)` with Z a true standard normal and s the scale in grid steps. No float
+What is drawn is `round(s Z)` with Z a true standard normal and s the scale in grid steps. No float
 stands for Z at any point of the argument: Z is a function of two infinite strings of random bits (Box & Muller 1958),
 
-.. math:: X, Y \sim U[-1, 1), \quad Z = \mathrm{sgn}(X) \sqrt{-2 \ln |X|} \; (\cos, \sin)(\pi Y / 2),
+    X, Y ∼ U[-1, 1),    Z = sgn(X) √(-2 ln |X|)   (cos, sin)(π Y / 2),
 
-of which the first 64 bits each are read. Double precision then gives :math:`s Z` to within ``s * ERROR`` whatever the
+of which the first 64 bits each are read. Double precision then gives `s Z` to within ``s * ERROR`` whatever the
 unread bits are. Where that decides the rounding, it is done; where it does not (about 30 values in a million) more bits
 are read and interval arithmetic decides. Only operations that IEEE 754 rounds correctly (+, -, x, /, square root) are
 used before the decision, with our own series for the logarithm and the sine, so the error bound is proved, not

@@ -1,17 +1,17 @@
-r"""Exact sampling of directions that lean towards a given one: uniform on a spherical cap or on the rest of the sphere.
+"""Exact sampling of directions that lean towards a given one: uniform on a spherical cap or on the rest of the sphere.
 
-What is drawn is :math:`\mathrm{round}(f u)` with u a true random point of the sphere and f a public factor. As in
+What is drawn is `round(f u)` with u a true random point of the sphere and f a public factor. As in
 `scoreshield.privacy.sampling.gaussian`, u is a function of infinite strings of fair bits. As many are read as the
 comparisons and the rounding need: double precision with a proved error settles nearly all, interval arithmetic the
-rest. With :math:`Z` a vector of d independent standard normals:
+rest. With `Z` a vector of d independent standard normals:
 
-* the whole sphere: :math:`u = Z / |Z|`, kept or thrown away by its height :math:`t = \langle u, v \rangle`;
-* a small cap: the height by rejection (below), then :math:`u = t v + \sqrt{1 - t^2}\, w`, w the direction of Z's part
+* the whole sphere: `u = Z / |Z|`, kept or thrown away by its height `t = ⟨u, v⟩`;
+* a small cap: the height by rejection (below), then `u = t v + √(1 - t^2)  w`, w the direction of Z's part
   orthogonal to v.
 
-The height of a uniform point of the cap has density :math:`(1-t^2)^{(d-3)/2}` on :math:`[\gamma, 1]`. In
-:math:`W = (1-t^2)/(1-\gamma^2)` that is :math:`W^{(d-3)/2} / t` up to a constant, so :math:`W = |X|^{2/(d-1)}` with
-:math:`|X|` uniform, accepted with probability :math:`\gamma / t`, is exact. docs/index-release.md has the proofs.
+The height of a uniform point of the cap has density `(1-t^2)^((d-3)/2)` on `[γ, 1]`. In
+`W = (1-t^2)/(1-γ^2)` that is `W^((d-3)/2) / t` up to a constant, so `W = |X|^(2/(d-1))` with
+`|X|` uniform, accepted with probability `γ / t`, is exact. docs/index-release.md has the proofs.
 """
 
 from __future__ import annotations

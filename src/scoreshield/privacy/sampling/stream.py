@@ -93,7 +93,7 @@ class ResearchStream:
 
 
 def name_sampler(rng: Any) -> str:
-    """Check ``rng`` and name the stream that :func:`open_stream` will make of it, without drawing a key."""
+    """Check ``rng`` and name the stream that `open_stream` will make of it, without drawing a key."""
     if rng is None:
         return SecureStream.name
     seed = isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0
