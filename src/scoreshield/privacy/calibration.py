@@ -109,7 +109,7 @@ def find_mu(epsilon: float, delta: float) -> float:
 
 @validate(epsilon=check_epsilon, delta=check_inside_unit, sensitivity=check_positive, method=one_of(METHODS))
 def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "analytic") -> float:
-    """Compute the standard deviation of Gaussian noise that makes a quantity of this sensitivity (epsilon, delta)-private.
+    """Compute the standard deviation of Gaussian noise for an (epsilon, delta) promise.
 
     Args:
         epsilon: The epsilon of the promise, above 0.

@@ -86,9 +86,10 @@ class IndexRelease(Release):
 
     @validate()
     def scores(self, query: ArrayLike, *, clip: bool = False) -> Float:
-        """Compute the scores of one query, (n,), or of a batch, (m, n): unbiased for the cosines of the reduced vectors.
+        """Compute the scores of one query, (n,), or of a batch, (m, n).
 
-        `clip` cuts them to [-1, 1]: for display, not for ranking, and no longer unbiased.
+        They are unbiased for the cosines of the reduced vectors. `clip` cuts them to [-1, 1]: for display, not for
+        ranking, and no longer unbiased.
         """
         queries, single = self._reduced(query)
         scores = (queries.astype(np.float32) @ self.vectors.T).astype(np.float64)
@@ -98,7 +99,7 @@ class IndexRelease(Release):
 
     @validate()
     def search(self, query: ArrayLike, k: int) -> BestRecords:
-        """Return the `k` best records of one query, (k,), or of each of a batch, (m, k), best first; fewer if there are."""
+        """Return the `k` best records of one query, (k,), or of each query of a batch, (m, k), best first."""
         k = min(_validation.check_count(k, "k"), len(self.vectors))
         queries, single = self._reduced(query)
         small = queries.astype(np.float32)
@@ -116,9 +117,9 @@ class IndexRelease(Release):
 
     @validate()
     def gram(self, *, project: bool = False) -> Float:
-        """Compute pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it, since rows have independent noise.
+        """Compute pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it.
 
-        `project` returns the valid cosine matrix nearest to that.
+        Rows have independent noise. `project` returns the valid cosine matrix nearest to that.
         """
         check_memory(len(self.vectors), "newton", "cpu")
         rows = self.vectors.astype(np.float64)

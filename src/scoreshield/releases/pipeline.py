@@ -93,7 +93,7 @@ class PrivacyRequest:
         return self.score_range[1] - self.score_range[0]
 
     def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> CalibratedNoise:
-        """Calibrate the noise to this sensitivity; rounding clean values to the grid moves each entry by one step more."""
+        """Calibrate the noise to this sensitivity; rounding to the grid moves each entry by one step more."""
         if self.mechanism in PURE:
             return self._pure(sensitivity)
         share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
@@ -105,7 +105,7 @@ class PrivacyRequest:
         )
 
     def _pure(self, sensitivity: Sensitivity) -> CalibratedNoise:
-        """Calibrate Laplace or staircase noise, for one moved entry whose two values are whole numbers of steps apart."""
+        """Calibrate Laplace or staircase noise, for one moved entry whose values are whole numbers of steps apart."""
         if sensitivity.moved > 1:
             raise InvalidInput(
                 f"{self.mechanism.capitalize()} noise is private where one record moves one score; here "
