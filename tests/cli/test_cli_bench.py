@@ -40,7 +40,8 @@ def test_a_run_a_table_a_picture_and_a_page(folder: Path) -> None:
     assert (folder / "images" / "results" / "noise-std.png").is_file()
 
 
-def test_the_scope_is_said_with_every_result_of_retrieval(folder: Path, shared_data: Path) -> None:
+def test_scope_said_every_result_retrieval(folder: Path, shared_data: Path) -> None:
+    """The scope is said with every result of retrieval."""
     (folder / "one.yaml").write_text(
         "datasets: [frames]\nepsilon: [20]\nadvantage: []\nmechanism: [staircase]\nrepeats: 1\noptions: {queries: 2}\n"
     )
@@ -82,7 +83,8 @@ def test_the_grid_can_be_seen_and_given_back(folder: Path) -> None:
         (["report", "results", "--runs", "nowhere"], "There is no finished run under nowhere"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, arguments: list[str], words: str) -> None:
+def test_bad_input_line_leaves_nothing(folder: Path, arguments: list[str], words: str) -> None:
+    """Bad input is one line and leaves nothing."""
     (folder / "typo.yaml").write_text("epsilonn: [1]\n")
     (folder / "metric.yaml").write_text("metrics: [speeed]\n")
     (folder / "device.yaml").write_text("options: {device: gpu}\n")
@@ -96,7 +98,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, arguments: list[
     assert made == before
 
 
-def test_a_run_of_which_nothing_can_be_drawn_is_a_run(folder: Path) -> None:
+def test_run_nothing_can_drawn_run(folder: Path) -> None:
+    """A run of which nothing can be drawn is a run."""
     (folder / "leak.yaml").write_text(GRID + "metrics: [low-bit leak]\n")
     done = bench(folder, "bench", "noise", "--grid", "leak.yaml")
     assert done.returncode == 0, done.stderr
@@ -105,7 +108,8 @@ def test_a_run_of_which_nothing_can_be_drawn_is_a_run(folder: Path) -> None:
     assert json.loads(again.stdout)["figures"] == json.loads(again.stdout)["left_out"] == []
 
 
-def test_other_settings_are_refused_and_the_run_is_left_alone(folder: Path) -> None:
+def test_other_settings_rejected_run_left(folder: Path) -> None:
+    """Other settings are rejected and the run is left alone."""
     assert bench(folder, "bench", "noise", "--grid", "grid.yaml").returncode == 0
     before = (folder / "runs" / "noise" / "results.csv").read_bytes()
     done = bench(folder, "bench", "noise", "--quick")

@@ -205,7 +205,8 @@ def test_unread_verdicts_widen_the_accuracy(server: ChatServer, run: Any) -> Non
     assert ["oracle", "1.000", "(0.833..1.000)", "-", "6"] in [line.split() for line in out.splitlines()]
 
 
-def test_the_same_command_asks_and_releases_nothing_again(folder: Path, server: ChatServer, run: Any) -> None:
+def test_same_command_asks_releases_nothing(folder: Path, server: ChatServer, run: Any) -> None:
+    """The same command asks and releases nothing again."""
     command = [*BASE, "--mechanism", "laplace", "--epsilon", "3", *models(server)]
     first = run(*command)
     before, asked = contents(folder / "run"), len(server.requests)
@@ -295,7 +296,8 @@ CHANGES = [
 ]
 
 
-def test_another_run_is_refused_and_left_alone(folder: Path, server: ChatServer, run: Any) -> None:
+def test_another_run_rejected_left_alone(folder: Path, server: ChatServer, run: Any) -> None:
+    """Another run is rejected and left alone."""
     (folder / "other.jsonl").write_text((folder / "pages.jsonl").read_text().replace("Olympus", "Elysium"))
     (folder / "fewer.jsonl").write_text((folder / "questions.jsonl").read_text().replace("Which", "What"))
     command = [*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "oracle"]
@@ -515,9 +517,8 @@ def test_bad_options(folder: Path, run: Any, arguments: list[str], message: str)
 
 @pytest.mark.parametrize("option", ["--generator-url", "--judge-url"])
 @pytest.mark.parametrize("form", ["http://user:hidden-word@{}", "http://{}?key=hidden-word", "http://{}#hidden-word"])
-def test_passwords_in_an_address_are_not_kept(
-    folder: Path, server: ChatServer, run: Any, option: str, form: str
-) -> None:
+def test_passwords_address_not_kept(folder: Path, server: ChatServer, run: Any, option: str, form: str) -> None:
+    """Passwords in an address are not kept."""
     url = form.format(server.url.removeprefix("http://"))
     outcome = run(*BASE, *NEARLY_CLEAN, *models(server), option, url)
     refused(outcome, "'base_url' parameter of ChatModel must be an address")
@@ -527,7 +528,8 @@ def test_passwords_in_an_address_are_not_kept(
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"setting": {}}', b"[" * 200_000])
-def test_a_damaged_retrieval_is_not_made_again(folder: Path, run: Any, content: bytes) -> None:
+def test_damaged_retrieval_not_made_again(folder: Path, run: Any, content: bytes) -> None:
+    """A damaged retrieval is not made again."""
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
     (folder / "run/retrieval.json").write_bytes(content)
     refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
@@ -556,7 +558,8 @@ ALTERATIONS: list[tuple[tuple[Any, ...], Any]] = [
 ]
 
 
-def test_a_retrieval_that_was_altered_is_refused(folder: Path, run: Any) -> None:
+def test_retrieval_altered_rejected(folder: Path, run: Any) -> None:
+    """A retrieval that was altered is rejected."""
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
     path = folder / "run/retrieval.json"
     kept = path.read_text()
@@ -571,7 +574,8 @@ def test_a_retrieval_that_was_altered_is_refused(folder: Path, run: Any) -> None
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
 
 
-def test_a_guarantee_of_another_budget_is_refused(folder: Path, run: Any) -> None:
+def test_guarantee_another_budget_rejected(folder: Path, run: Any) -> None:
+    """A guarantee of another budget is rejected."""
     cheap = [*BASE, "--mechanism", "laplace", "--epsilon", "0.5"]
     assert run(*cheap, "--out", "cheap")[0] == 0
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
@@ -588,9 +592,10 @@ def test_two_runs_at_once(folder: Path, run: Any) -> None:
         refused(run(*BASE, *NEARLY_CLEAN), "Another run is writing into run")
 
 
-def test_a_generator_is_not_added_while_a_run_goes_on(
+def test_generator_not_added_while_run_goes(
     folder: Path, server: ChatServer, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A generator is not added while a run goes on."""
     alone = [*BASE, "--mechanism", "laplace", "--epsilon", "3"]
     drawn: list[int] = []
     release_scores, outcomes = ss.release_scores, []
@@ -627,7 +632,8 @@ def test_a_retrieval_is_never_replaced(folder: Path, run: Any, monkeypatch: pyte
     assert not list((folder / "run").glob(".*.part"))
 
 
-def test_the_release_is_kept_before_it_is_measured(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_kept_before_measured(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release is kept before it is measured."""
     command = [*BASE, "--mechanism", "laplace", "--epsilon", "3"]
 
     def too_large(*_: Any, **__: Any) -> Any:
@@ -644,7 +650,8 @@ def test_the_release_is_kept_before_it_is_measured(folder: Path, run: Any, monke
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
-def test_everything_in_the_folder_is_the_owners(folder: Path, server: ChatServer, run: Any) -> None:
+def test_everything_folder_owners(folder: Path, server: ChatServer, run: Any) -> None:
+    """Everything in the folder is the owners."""
     assert run(*BASE, *NEARLY_CLEAN, *models(server))[0] == 0
     root = folder / "run"
     modes = {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in (root, *root.rglob("*"))}
@@ -675,7 +682,7 @@ def test_a_corpus_from_a_pipe(folder: Path, run: Any) -> None:
 
 
 @pytest.mark.parametrize("embedder", ["dlib", "timm:vit_base_patch14_dinov2.lvd142m"])
-def test_embedders_of_images_are_refused(folder: Path, run: Any, embedder: str) -> None:
+def test_embedders_of_images_are_rejected(folder: Path, run: Any, embedder: str) -> None:
     refused(run(*BASE, *NEARLY_CLEAN, "--embedder", embedder), "must be one for texts, 'sentence-transformers:<model>'")
     assert not (folder / "run").exists()
 
@@ -731,7 +738,8 @@ def test_every_release_is_charged(folder: Path, run: Any) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_a_server_does_not_know_is_left_out(server: ChatServer, run: Any) -> None:
+def test_server_not_know_left_out(server: ChatServer, run: Any) -> None:
+    """What a server does not know is left out."""
     command = [*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "none"]
     assert run(*command, "--leave-out", "seed,max_tokens")[0] == 0
     assert {frozenset(r.body) for r in server.requests} == {frozenset({"model", "messages", "temperature"})}
@@ -739,7 +747,8 @@ def test_what_a_server_does_not_know_is_left_out(server: ChatServer, run: Any) -
     refused(run(*command, "--leave-out", "messages"), "--leave-out must be some of temperature,max_tokens,seed")
 
 
-def test_pages_of_the_oracle_come_in_the_order_of_the_links(folder: Path, server: ChatServer, run: Any) -> None:
+def test_pages_oracle_come_order_links(folder: Path, server: ChatServer, run: Any) -> None:
+    """Pages of the oracle come in the order of the links."""
     links = {"0": ["Chess", "Volcano"], "1": ["Volcano", "Violin", "Chess"]}
     rows = ["\tPrompt\tAnswer\twiki_links"]
     for number, titles in links.items():
@@ -763,7 +772,9 @@ def test_help_teaches(run: Any) -> None:
     assert "scoreshield rag --corpus" in text
 
 
-def test_a_disk_without_links_keeps_the_retrieval_too(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_without_links_keeps_retrieval(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without links keeps the retrieval too."""
+
     def unknown(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -791,7 +802,7 @@ def test_plain_http_by_demand(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
     refused(run(*BASE, *NEARLY_CLEAN, *away, "--allow-http"), "cannot be reached")
 
 
-def test_a_proxy_is_used_where_it_is_asked_for_and_never_written_down(
+def test_proxy_used_asked_never_written_down(
     folder: Path, server: ChatServer, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts to this machine take no proxy, neither that of the environment nor the one that was named."""

@@ -114,7 +114,8 @@ def contents(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["good", "unsized", "moved"])
-def test_a_download_arrives_whole_and_is_remembered_as_checked(server: Server, tmp_path: Path, path: str) -> None:
+def test_download_arrives_whole_remembered(server: Server, tmp_path: Path, path: str) -> None:
+    """A download arrives whole and is remembered as checked."""
     seen: list[tuple[str, int, int | None]] = []
     target = tmp_path / "new" / "set.bin"
     cache.download_file(remote(server, path), target, lambda *said: seen.append(said), local_http=True)
@@ -137,7 +138,8 @@ def test_a_download_arrives_whole_and_is_remembered_as_checked(server: Server, t
         ("nonsense", r"this is no HTTP"),
     ],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(server: Server, tmp_path: Path, path: str, words: str) -> None:
+def test_failed_download_says_why_leaves(server: Server, tmp_path: Path, path: str, words: str) -> None:
+    """A failed download says why and leaves nothing."""
     start = time.monotonic()
     with pytest.raises(FileError, match=words) as caught:
         cache.download_file(remote(server, path), tmp_path / "set.bin", timeout=0.5, local_http=True)
@@ -149,7 +151,8 @@ def test_a_failed_download_says_why_and_leaves_nothing(server: Server, tmp_path:
     assert time.monotonic() - start < 5
 
 
-def test_a_download_with_another_checksum_is_not_kept(server: Server, tmp_path: Path) -> None:
+def test_download_another_checksum_not_kept(server: Server, tmp_path: Path) -> None:
+    """A download with another checksum is not kept."""
     wrong = "md5:" + "0" * 32
     with pytest.raises(FileError, match=f"expected {wrong} but got {MD5[4:]}; nothing was kept"):
         cache.download_file(remote(server, "good", wrong), tmp_path / "set.bin", local_http=True)
@@ -168,7 +171,8 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch:
     assert contents(tmp_path) == []
 
 
-def test_a_server_that_is_not_there_and_plain_http_are_refused(server: Server, tmp_path: Path) -> None:
+def test_server_not_plain_http_rejected(server: Server, tmp_path: Path) -> None:
+    """A server that is not there and plain http are rejected."""
     with pytest.raises(FileError, match=r"http://127\.0\.0\.1:\d+/good is not an https address"):
         cache.download_file(remote(server, "good"), tmp_path / "set.bin")
     assert server.asked == []
@@ -188,7 +192,7 @@ def test_a_body_without_end_ends(server: Server, tmp_path: Path, monkeypatch: py
     assert contents(tmp_path) == []
 
 
-def test_a_body_larger_than_the_file_should_be_is_cut_off(server: Server, tmp_path: Path) -> None:
+def test_body_larger_than_file_should_cut(server: Server, tmp_path: Path) -> None:
     """Both with a length that says so and without one; the right size passes."""
     short = len(BODY) - 1
     for path, words in (
@@ -203,7 +207,8 @@ def test_a_body_larger_than_the_file_should_be_is_cut_off(server: Server, tmp_pa
             file.unlink()
 
 
-def test_a_file_that_is_written_anew_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_written_anew_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is written anew is never missing."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # for speed
     path = tmp_path / "a"
     path.write_bytes(b"0")
@@ -227,7 +232,8 @@ def test_a_file_that_is_written_anew_is_never_missing(tmp_path: Path, monkeypatc
     assert contents(tmp_path) == ["a"]
 
 
-def test_many_downloads_of_one_file_at_once_all_succeed(server: Server, tmp_path: Path) -> None:
+def test_many_downloads_file_once_all(server: Server, tmp_path: Path) -> None:
+    """Many downloads of one file at once all succeed."""
     errors: list[Exception] = []
 
     def fetch() -> None:
@@ -265,7 +271,8 @@ def place(root: Path, a: bytes = BODY, b: bytes = b"first") -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_files_that_lie_there_are_checked_and_used(tmp_path: Path) -> None:
+def test_files_lie_checked_used(tmp_path: Path) -> None:
+    """Files that lie there are checked and used."""
     place(tmp_path)
     found = cache.fetch("tiny", root=tmp_path, offline=True)
     assert found == {"a.bin": tmp_path / "tiny" / "a.bin", "b.bin": tmp_path / "tiny" / "b.bin"}
@@ -273,9 +280,8 @@ def test_files_that_lie_there_are_checked_and_used(tmp_path: Path) -> None:
     assert not (tmp_path / "tiny" / "TERMS.txt").exists()  # nothing was downloaded
 
 
-def test_the_terms_are_put_beside_what_was_downloaded(
-    tiny: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terms_put_beside_downloaded(tiny: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terms are put beside what was downloaded."""
     monkeypatch.setattr(cache, "download_file", lambda _, path, __: (path.parent.mkdir(exist_ok=True), path.touch()))
     cache.fetch_file("tiny", "a.bin", tmp_path)
     words = (tmp_path / "tiny" / "TERMS.txt").read_text()
@@ -284,9 +290,8 @@ def test_the_terms_are_put_beside_what_was_downloaded(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_passed_check_is_not_made_twice_and_a_changed_file_is_checked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passed_check_not_made_twice_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A passed check is not made twice and a changed file is checked again."""
     place(tmp_path)
     hashed: list[str] = []
     digest = cache._compute_checksum
@@ -300,7 +305,8 @@ def test_a_passed_check_is_not_made_twice_and_a_changed_file_is_checked_again(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_file_with_another_checksum_is_left_alone_and_not_used(tmp_path: Path) -> None:
+def test_file_another_checksum_left_alone(tmp_path: Path) -> None:
+    """A file with another checksum is left alone and not used."""
     place(tmp_path, a=b"something else")
     with pytest.raises(InvalidInput, match=r"a\.bin is not used: its checksum md5:\w+ is not the published one md5:"):
         cache.fetch("tiny", root=tmp_path)
@@ -308,7 +314,7 @@ def test_a_file_with_another_checksum_is_left_alone_and_not_used(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_file_changed_behind_the_back_of_its_time_is_checked_again(tmp_path: Path) -> None:
+def test_file_changed_behind_back_time(tmp_path: Path) -> None:
     """Written in place, or exchanged for another, with size and time of writing as they were."""
     place(tmp_path)
     path = tmp_path / "tiny" / "b.bin"
@@ -334,7 +340,8 @@ def test_a_damaged_record_only_costs_time(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_missing_file_offline_says_what_to_get_and_where_to_put_it(tmp_path: Path) -> None:
+def test_missing_file_offline_says_get_put(tmp_path: Path) -> None:
+    """A missing file offline says what to get and where to put it."""
     with pytest.raises(FileError) as caught:
         cache.fetch("tiny", root=tmp_path, offline=True)
     assert str(caught.value) == (
@@ -345,7 +352,8 @@ def test_a_missing_file_offline_says_what_to_get_and_where_to_put_it(tmp_path: P
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_missing_file_without_a_network_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_without_network_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing file without a network says the same."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(
@@ -355,15 +363,15 @@ def test_a_missing_file_without_a_network_says_the_same(tmp_path: Path, monkeypa
     assert contents(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tiny: Official, tmp_path: Path) -> None:
+def test_folder_cannot_made_sentence(tiny: Official, tmp_path: Path) -> None:
+    """A folder that cannot be made is one sentence."""
     (tmp_path / "tiny").write_text("a file where a folder should be")
     with pytest.raises(FileError, match=r"Cannot (make the folder|look for) "):
         cache.download_file(tiny.files[0], tmp_path / "tiny" / "a.bin")
 
 
-def test_the_folder_is_the_argument_or_the_variable_or_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_argument_variable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is the argument or the variable or the cache."""
     monkeypatch.delenv("SCORESHIELD_DATA", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -385,7 +393,8 @@ def test_the_folder_is_the_argument_or_the_variable_or_the_cache(
         cache.fetch_file("stsb", "x")
 
 
-def test_every_entry_of_the_catalogue_is_complete() -> None:
+def test_every_entry_catalogue_complete() -> None:
+    """Every entry of the catalogue is complete."""
     lengths = {"md5": 32, "sha256": 64}
     for official in catalogue.CATALOGUE.values():
         assert official.terms

@@ -22,7 +22,8 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_stsb_has_the_correlation_that_its_readme_states(shared_data: Path) -> None:
+def test_stsb_correlation_readme_states(shared_data: Path) -> None:
+    """STS-B has the correlation that its readme states."""
     made = compact.load_compact_stsb(shared_data)
     assert (len(made.sentences), len(made.human)) == (2552, 1379)
     assert made.sentences[:2] == ("A girl is styling her hair.", "A girl is brushing her hair.")
@@ -33,9 +34,8 @@ def test_stsb_has_the_correlation_that_its_readme_states(shared_data: Path) -> N
 @pytest.mark.parametrize(
     ("read", "sizes", "recall"), [("scifact", (5183, 300, 339), 0.783), ("frames", (2519, 824, 2675), 0.592)]
 )
-def test_retrieval_has_the_recall_that_its_readme_states(
-    shared_data: Path, read: str, sizes: tuple[int, ...], recall: float
-) -> None:
+def test_retrieval_recall_readme_states(shared_data: Path, read: str, sizes: tuple[int, ...], recall: float) -> None:
+    """Retrieval has the recall that its readme states."""
     made = getattr(compact, f"load_compact_{read}")(shared_data)
     assert (len(made.documents), len(made.queries), len(made.pairs)) == sizes
     best = np.argsort(-(made.query_embeddings @ made.document_embeddings.T), axis=1)[:, :10]
@@ -43,7 +43,8 @@ def test_retrieval_has_the_recall_that_its_readme_states(
     assert np.mean(found) == pytest.approx(recall, abs=5e-4)
 
 
-def test_frames_keeps_questions_titles_and_answers_together(shared_data: Path) -> None:
+def test_frames_keeps_questions_titles(shared_data: Path) -> None:
+    """FRAMES keeps questions titles and answers together."""
     made = compact.load_compact_frames(shared_data)
     assert made.answers[0] == "Jane Ballou"
     assert [made.documents[number] for number in made.relevant[2]] == ["Punxsutawney Phil", "United States Capitol"]
@@ -58,7 +59,8 @@ def test_movielens_has_the_official_folds(shared_data: Path) -> None:
     assert error == pytest.approx(1.154, abs=5e-4)
 
 
-def test_cifar10_is_a_gallery_and_queries_not_normalised(shared_data: Path) -> None:
+def test_cifar10_gallery_queries_not(shared_data: Path) -> None:
+    """CIFAR-10 is a gallery and queries not normalised."""
     gallery, queries = compact.load_compact_cifar10(shared_data)
     assert (gallery.embeddings.shape, queries.embeddings.shape) == ((3000, 1280), (1000, 1280))
     assert gallery.embeddings.dtype == np.float32
@@ -70,7 +72,8 @@ def test_cifar10_is_a_gallery_and_queries_not_normalised(shared_data: Path) -> N
 
 
 @pytest.mark.parametrize("model", compact.LFW_MODELS)
-def test_lfw_scores_are_the_cosines_of_lfw_faces(shared_data: Path, model: str) -> None:
+def test_lfw_scores_cosines_lfw_faces(shared_data: Path, model: str) -> None:
+    """LFW scores are the cosines of lfw faces."""
     faces, scores = (
         compact.load_compact_lfw_faces(shared_data, model),
         compact.load_compact_lfw_scores(shared_data, model),
@@ -157,7 +160,8 @@ def test_the_tiny_files_are_sound(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "file"), FILES)
-def test_a_missing_file_is_named_with_its_place_and_content(folder: Path, name: str, file: str) -> None:
+def test_missing_file_named_place_content(folder: Path, name: str, file: str) -> None:
+    """A missing file is named with its place and content."""
     (folder / file).unlink()
     with pytest.raises(FileError, match=rf"^There is no file {file} in .*; it should hold the ") as caught:
         READERS[name][0](folder)
@@ -193,14 +197,14 @@ def test_ratings_keep_the_order_of_the_file(folder: Path) -> None:
     assert (made.ratings.tolist(), made.fold.tolist()) == ([5, 3], [1, 2])
 
 
-def test_pickles_are_refused(folder: Path) -> None:
+def test_pickles_are_rejected(folder: Path) -> None:
     np.savez(folder / "lfw_scores.npz", **{name: np.array([{}]) for name in ("fold_genuine", "fold_impostor",
              "dlib_genuine", "dlib_impostor")})  # fmt: skip
     with pytest.raises(InvalidInput, match="arrays of type object are not read"):
         compact.load_compact_lfw_scores(folder, "dlib")
 
 
-def test_an_array_beyond_the_limit_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_array_beyond_limit_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few kilobytes can unpack to gigabytes."""
     monkeypatch.setattr(archives, "LIMIT", 100)
     monkeypatch.setattr(_loading.Archive, "__getitem__", lambda *_: pytest.fail("an array was read"))
@@ -208,7 +212,8 @@ def test_an_array_beyond_the_limit_is_not_read(folder: Path, monkeypatch: pytest
         compact.load_compact_lfw_scores(folder, "dlib")
 
 
-def test_an_npy_under_the_name_of_an_npz_is_refused(folder: Path) -> None:
+def test_npy_under_name_npz_rejected(folder: Path) -> None:
+    """An npy under the name of an npz is rejected."""
     with (folder / "lfw_scores.npz").open("wb") as out:
         np.save(out, np.ones(3))
     with pytest.raises(InvalidInput, match=r"is an \.npy file in spite of its name"):
@@ -242,7 +247,7 @@ def test_an_npy_under_the_name_of_an_npz_is_refused(folder: Path) -> None:
         ("lfw_faces", "lfw_faceres.npz", {"pairs": [[0, 2, 1, 0]]}, "disagree"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(
+def test_arrays_that_do_not_fit_are_rejected(
     folder: Path, name: str, file: str, changes: dict[str, Any], words: str
 ) -> None:
     with np.load(folder / file) as old:
@@ -265,13 +270,15 @@ def test_arrays_that_do_not_fit_are_refused(
         ("user,item,rating,timestamp,test_fold\n0,1,3,4,1\n", "line 2: the column 'user' must hold whole"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_with_their_line(folder: Path, text: str, words: str) -> None:
+def test_rows_not_fit_rejected_their_line(folder: Path, text: str, words: str) -> None:
+    """Rows that do not fit are rejected with their line."""
     (folder / "ml100k_ratings.csv").write_text(text)
     with pytest.raises(InvalidInput, match=words):
         compact.load_compact_movielens(folder)
 
 
-def test_whole_numbers_that_are_no_plain_digits_are_refused_too(folder: Path) -> None:
+def test_whole_numbers_no_plain_digits(folder: Path) -> None:
+    """Whole numbers that are no plain digits are rejected too."""
     for number in ("-1", "00", "1000001", "9" * 5000, "1_0", "²"):
         (folder / "ml100k_ratings.csv").write_text(
             f"user,item,rating,timestamp,test_fold\n{number},1,3,4,1\n", encoding="utf-8"
@@ -291,7 +298,8 @@ def test_names_and_folders_are_checked(folder: Path) -> None:
         compact.load_compact_movielens("nowhere")
 
 
-def test_an_array_that_claims_to_be_huge_is_refused(folder: Path) -> None:
+def test_array_claims_huge_rejected(folder: Path) -> None:
+    """An array that claims to be huge is rejected."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
     with zipfile.ZipFile(folder / "lfw_scores.npz", "w") as archive:

@@ -33,7 +33,8 @@ def _no_network() -> Iterator[None]:
         yield
 
 
-def test_hashing_gives_unit_rows_that_follow_the_words() -> None:
+def test_hashing_gives_unit_rows_follow() -> None:
+    """Hashing gives unit rows that follow the words."""
     made = embedder("hashing:256")
     rows = made.embed(TEXTS)
     assert rows.shape == (4, 256)
@@ -44,7 +45,7 @@ def test_hashing_gives_unit_rows_that_follow_the_words() -> None:
     assert made.name == "hashing:256"
 
 
-def test_hashing_agrees_with_counting_by_hand() -> None:
+def test_hashing_agrees_counting_hand() -> None:
     """Each word and each pair of neighbours adds +1 or -1 in one place; scikit-learn documents MurmurHash3."""
     from sklearn.utils import murmurhash3_32
 
@@ -56,7 +57,8 @@ def test_hashing_agrees_with_counting_by_hand() -> None:
     assert np.allclose(embedder("hashing:64").embed(["so it goes so"])[0], counts / np.linalg.norm(counts), atol=1e-6)
 
 
-def test_words_of_opposite_signs_never_cancel_to_nothing() -> None:
+def test_words_opposite_signs_never_cancel() -> None:
+    """Words of opposite signs never cancel to nothing."""
     made = embedder("hashing:1")
     words = [f"w{number}" for number in range(20)]
     assert set(made.embed(words)[:, 0].tolist()) == {1.0, -1.0}  # both signs occur
@@ -128,7 +130,8 @@ def test_a_missing_package_names_its_extra(
         embedder(kind)
 
 
-def test_missing_scikit_learn_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing scikit learn names its extra."""
     monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
     with pytest.raises(InvalidInput, match=r"needs the 'tasks' extra: pip install 'scoreshield\[tasks\]'"):
         embedder("hashing:8")
@@ -158,7 +161,8 @@ class Counting:
         return np.array([[self.asked, place] for place in range(len(items))], dtype=np.float32)
 
 
-def test_embeddings_are_made_once_for_the_same_items_and_embedder(tmp_path: Path) -> None:
+def test_embeddings_made_once_same_items(tmp_path: Path) -> None:
+    """Embeddings are made once for the same items and embedder."""
     first = Counting()
     rows = embed_cached(first, TEXTS, tmp_path / "kept")
     again = embed_cached(first, tuple(TEXTS), tmp_path / "kept")
@@ -173,7 +177,8 @@ def test_embeddings_are_made_once_for_the_same_items_and_embedder(tmp_path: Path
     assert other.asked == 1
 
 
-def test_kept_embeddings_know_what_a_path_holds(tmp_path: Path) -> None:
+def test_kept_embeddings_know_path_holds(tmp_path: Path) -> None:
+    """Kept embeddings know what a path holds."""
     picture, made = tmp_path / "a.jpg", Counting()
     for content in (b"one", b"one", b"two"):
         picture.write_bytes(content)
@@ -242,7 +247,8 @@ def test_damaged_embeddings_are_made_anew(tmp_path: Path, ending: str, damage: C
         (np.array([[1.0], [2.0], [np.nan], [3.0]]), "must give finite numbers; row 2"),
     ],
 )
-def test_what_an_embedder_gives_is_checked_before_it_is_kept(tmp_path: Path, rows: np.ndarray, words: str) -> None:
+def test_embedder_gives_checked_before_kept(tmp_path: Path, rows: np.ndarray, words: str) -> None:
+    """What an embedder gives is checked before it is kept."""
     made = Counting()
     made.embed = lambda items, *, progress=None: rows  # type: ignore[method-assign]  # noqa: ARG005
     with pytest.raises(InvalidInput, match=words):
@@ -250,7 +256,8 @@ def test_what_an_embedder_gives_is_checked_before_it_is_kept(tmp_path: Path, row
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_folder_cannot_written_sentence(tmp_path: Path) -> None:
+    """A folder that cannot be written is one sentence."""
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match=r"^Cannot make the folder "):
         embed_cached(Counting(), TEXTS, tmp_path / "file")
@@ -271,9 +278,8 @@ def picture() -> tuple[np.ndarray, bytes]:
     return pixels, out.getvalue()
 
 
-def test_a_picture_is_the_same_from_path_bytes_pixels_and_image(
-    picture: tuple[np.ndarray, bytes], tmp_path: Path
-) -> None:
+def test_picture_same_path_bytes_pixels(picture: tuple[np.ndarray, bytes], tmp_path: Path) -> None:
+    """A picture is the same from path bytes pixels and image."""
     pixels, content = picture
     path = tmp_path / "p.png"
     path.write_bytes(content)
@@ -283,9 +289,10 @@ def test_a_picture_is_the_same_from_path_bytes_pixels_and_image(
     assert np.array_equal(grey, np.repeat(pixels[:, :, :1], 3, axis=2))
 
 
-def test_pictures_that_cannot_be_decoded_are_one_sentence(
+def test_pictures_cannot_decoded_sentence(
     picture: tuple[np.ndarray, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pictures that cannot be decoded are one sentence."""
     pixels, content = picture
     for item, words in (
         (content[:-40], r"^Picture 7 cannot be decoded"),
@@ -311,14 +318,16 @@ def test_pictures_that_cannot_be_decoded_are_one_sentence(
 @pytest.mark.parametrize(
     "item", ["my secret diary", "my secret diary\0", "my secret diary " * 5000, "", "/my/secret/diary.png", "\ud800"]
 )
-def test_a_text_that_names_no_file_is_not_repeated(item: str) -> None:
+def test_text_names_no_file_not_repeated(item: str) -> None:
+    """A text that names no file is not repeated."""
     pytest.importorskip("PIL")
     with pytest.raises(InvalidInput) as caught:
         open_picture(item, 3)
     assert str(caught.value) == "Picture 3 is not a picture file: a text must be the path of a file that exists."
 
 
-def test_a_file_of_another_kind_is_not_repeated(tmp_path: Path) -> None:
+def test_file_another_kind_not_repeated(tmp_path: Path) -> None:
+    """A file of another kind is not repeated."""
     pytest.importorskip("PIL")
     path = tmp_path / "secret.txt"
     path.write_text("no picture")
@@ -353,7 +362,8 @@ def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "sentences")
 
 
-def test_sentence_transformers_embed_texts_in_batches(sentence_model: str) -> None:
+def test_sentence_transformers_embed_texts(sentence_model: str) -> None:
+    """Sentence transformers embed texts in batches."""
     from sentence_transformers import SentenceTransformer
 
     made = embedder(f"sentence-transformers:{sentence_model}", batch_size=2, device="cpu", local=True)
@@ -371,7 +381,8 @@ def test_sentence_transformers_embed_texts_in_batches(sentence_model: str) -> No
     assert made.name != alone.name  # rows that were padded together have other bits
 
 
-def test_a_sentence_embedder_reads_one_text_at_a_time_by_default(sentence_model: str) -> None:
+def test_sentence_embedder_reads_text_time(sentence_model: str) -> None:
+    """A sentence embedder reads one text at a time by default."""
     made = embedder(f"sentence-transformers:{sentence_model}", device="cpu", local=True)
     seen: list[list[str]] = []
     encode = made.model.encode  # type: ignore[attr-defined]
@@ -380,7 +391,8 @@ def test_a_sentence_embedder_reads_one_text_at_a_time_by_default(sentence_model:
     assert seen == [[text] for text in TEXTS]
 
 
-def test_the_name_of_an_embedder_knows_its_weights(sentence_model: str) -> None:
+def test_name_embedder_knows_weights(sentence_model: str) -> None:
+    """The name of an embedder knows its weights."""
     made = embedder(f"sentence-transformers:{sentence_model}", device="cpu")
     stem, _, digest = made.name.rpartition("@")
     assert stem == f"sentence-transformers:{sentence_model}"
@@ -434,9 +446,7 @@ def with_another_activation(folder: Path) -> None:
         with_another_activation,
     ],
 )
-def test_the_name_of_an_embedder_knows_how_its_model_is_set_up(
-    sentence_model: str, tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_name_embedder_knows_how_model_set(sentence_model: str, tmp_path: Path, change: Callable[[Path], None]) -> None:
     """Each change leaves the weights alone and changes the rows, so that kept rows must not be used."""
     folder = tmp_path / "model"
     shutil.copytree(sentence_model, folder)
@@ -450,16 +460,16 @@ def test_the_name_of_an_embedder_knows_how_its_model_is_set_up(
     assert np.abs(embed_cached(after, ["a cat sat on the mat"], tmp_path / "kept") - rows).max() > 1e-4
 
 
-def test_the_name_of_an_embedder_knows_the_versions_of_its_packages(
-    sentence_model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_embedder_knows_versions(sentence_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of an embedder knows the versions of its packages."""
     kind = f"sentence-transformers:{sentence_model}"
     before = embedder(kind, device="cpu", local=True).name
     monkeypatch.setattr(neural.importlib.metadata, "version", lambda package: f"{package} of tomorrow")
     assert embedder(kind, device="cpu", local=True).name != before
 
 
-def test_weights_that_are_not_here_are_one_sentence(tmp_path: Path) -> None:
+def test_weights_not_here_sentence(tmp_path: Path) -> None:
+    """Weights that are not here are one sentence."""
     pytest.importorskip("sentence_transformers")
     for model in ("nobody/has-this-model", str(tmp_path)):
         with pytest.raises(FileError, match=r"^The sentence-transformers model .* cannot be loaded \(") as caught:
@@ -477,7 +487,8 @@ def timm_or_skip() -> Any:
     return timm
 
 
-def test_timm_embeds_pictures_without_a_classifier(picture: tuple[np.ndarray, bytes]) -> None:
+def test_timm_embeds_pictures_without(picture: tuple[np.ndarray, bytes]) -> None:
+    """Timm embeds pictures without a classifier."""
     timm = timm_or_skip()
     import torch
 
@@ -499,7 +510,8 @@ def test_timm_embeds_pictures_without_a_classifier(picture: tuple[np.ndarray, by
     assert made.name.startswith("timm:resnet10t@")
 
 
-def test_timm_models_that_are_not_here_are_one_sentence() -> None:
+def test_timm_models_not_here_sentence() -> None:
+    """Timm models that are not here are one sentence."""
     timm_or_skip()
     for model in ("no_such_model", "resnet10t.c3_in1k"):
         with pytest.raises(FileError, match=rf"^The timm model '{model}' cannot be loaded \(") as caught:
@@ -507,7 +519,8 @@ def test_timm_models_that_are_not_here_are_one_sentence() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_dlib_describes_the_middle_where_it_finds_no_face() -> None:
+def test_dlib_describes_middle_finds_no_face() -> None:
+    """Dlib describes the middle where it finds no face."""
     dlib = pytest.importorskip("dlib")
     pytest.importorskip("PIL")
     folder = neural._face_models()
@@ -524,7 +537,8 @@ def test_dlib_describes_the_middle_where_it_finds_no_face() -> None:
     assert np.allclose(rows[0], np.array(network.compute_face_descriptor(pixels, shape)), atol=1e-5)
 
 
-def test_of_several_faces_the_one_nearest_the_middle_is_taken() -> None:
+def test_several_faces_nearest_middle_taken() -> None:
+    """Of several faces the one nearest the middle is taken."""
     dlib = pytest.importorskip("dlib")
     made = embedder("dlib")
     boxes = [dlib.rectangle(0, 0, 30, 30), dlib.rectangle(30, 30, 70, 70), dlib.rectangle(0, 0, 99, 40)]

@@ -64,7 +64,8 @@ def cifar10_archive(path: Path, **changes: bytes | None) -> Path:
     return tar(path, {name: content for name, content in members.items() if content is not None})
 
 
-def test_cifar10_gives_back_pixels_and_labels(tmp_path: Path) -> None:
+def test_cifar10_gives_back_pixels_labels(tmp_path: Path) -> None:
+    """CIFAR-10 gives back pixels and labels."""
     path = cifar10_archive(tmp_path / "c.tar.gz")
     made = images.read_cifar10(path)
     assert made.labels.tolist() == [1, 2, 0, 1]
@@ -79,9 +80,8 @@ def test_cifar10_gives_back_pixels_and_labels(tmp_path: Path) -> None:
     assert made.embeddings is None
 
 
-def test_cifar10_comes_from_the_cache_once_its_checksum_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar10_comes_cache_once_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 comes from the cache once its checksum is right."""
     (tmp_path / "cifar-10").mkdir()
     path = cifar10_archive(tmp_path / "cifar-10" / "cifar-10-binary.tar.gz")
     with pytest.raises(InvalidInput, match="is not the published one md5:c32a1d4ab5d03f1284b67883e8d87530"):
@@ -121,13 +121,15 @@ def test_cifar100_has_coarse_and_fine_labels(tmp_path: Path) -> None:
         ({"batches.meta.txt": b"cat\n\xff\n"}, r"batches\.meta\.txt, line 2: the text is not UTF-8"),
     ],
 )
-def test_cifar10_refuses_what_is_not_its_form(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_cifar10_refuses_not_form(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """CIFAR-10 refuses what is not its form."""
     path = cifar10_archive(tmp_path / "c.tar.gz", **changes)
     with pytest.raises(InvalidInput, match=words):
         images.read_cifar10(path)
 
 
-def test_options_of_the_image_loaders_are_checked(tmp_path: Path) -> None:
+def test_options_image_loaders_checked(tmp_path: Path) -> None:
+    """Options of the image loaders are checked."""
     path = cifar10_archive(tmp_path / "c.tar.gz")
     with pytest.raises(InvalidInput, match="'split' parameter of read_cifar10 must be one of 'train', 'test'"):
         images.read_cifar10(path, split="dev")
@@ -141,9 +143,8 @@ def test_options_of_the_image_loaders_are_checked(tmp_path: Path) -> None:
 PETS = b"Abyssinian_1 1 1 1\nAbyssinian_2 1 1 1\namerican_bulldog_10 2 2 1\n"
 
 
-def test_pets_are_taken_out_of_the_archive_when_they_are_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pets_taken_out_archive_when_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pets are taken out of the archive when they are wanted."""
     folder = tmp_path / "oxford-iiit-pet"
     folder.mkdir()
     notes = tar(folder / "annotations.tar.gz", {"annotations/test.txt": PETS, "annotations/._test.txt": b"\0"})
@@ -190,7 +191,8 @@ STS = (
 )
 
 
-def test_stsb_reads_tabs_and_takes_quotation_marks_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stsb_reads_tabs_takes_quotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """STS-B reads tabs and takes quotation marks as they are."""
     (tmp_path / "stsb").mkdir()
     path = tar(tmp_path / "stsb" / "Stsbenchmark.tar.gz", {"stsbenchmark/sts-test.csv": STS.encode()})
     accept(monkeypatch, "stsb", path)
@@ -204,7 +206,8 @@ def test_stsb_reads_tabs_and_takes_quotation_marks_as_they_are(tmp_path: Path, m
         texts.read_stsb(path, split="all")
 
 
-def test_stsb_in_the_official_form_is_the_compact_set(shared_data: Path, tmp_path: Path) -> None:
+def test_stsb_official_form_compact_set(shared_data: Path, tmp_path: Path) -> None:
+    """STS-B in the official form is the compact set."""
     with (shared_data / "stsb_test.csv").open(encoding="utf-8", newline="") as file:
         rows = [
             "\t".join(
@@ -247,7 +250,8 @@ def movielens_archive(path: Path, **changes: bytes | None) -> Path:
     return zipped(path, {name: content for name, content in members.items() if content is not None})
 
 
-def test_movielens_knows_in_which_fold_a_rating_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_movielens_knows_fold_rating_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Movielens knows in which fold a rating is tested."""
     (tmp_path / "movielens-100k").mkdir()
     path = movielens_archive(tmp_path / "movielens-100k" / "ml-100k.zip")
     accept(monkeypatch, "movielens-100k", path)
@@ -280,7 +284,8 @@ def test_movielens_knows_in_which_fold_a_rating_is_tested(tmp_path: Path, monkey
         ({"u.data": b""}, r"u\.data holds no ratings"),
     ],
 )
-def test_movielens_refuses_what_does_not_add_up(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_movielens_refuses_not_add_up(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """Movielens refuses what does not add up."""
     path = movielens_archive(tmp_path / "m.zip", **changes)
     with pytest.raises(InvalidInput, match=words):
         ratings.read_movielens(path)
@@ -341,9 +346,10 @@ def test_pairs_refuse_malformed_lists(tmp_path: Path, content: str, words: str) 
 
 
 @pytest.mark.parametrize(("alignment", "inside"), [("deepfunneled", "lfw-deepfunneled"), ("funneled", "lfw_funneled")])
-def test_lfw_takes_its_pictures_out_of_the_archive(
+def test_lfw_takes_pictures_out_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alignment: str, inside: str
 ) -> None:
+    """LFW takes its pictures out of the archive."""
     folder = tmp_path / f"lfw-{alignment}"
     folder.mkdir()
     (folder / "pairs.txt").write_text(PAIRS)
@@ -358,9 +364,8 @@ def test_lfw_takes_its_pictures_out_of_the_archive(
         faces.load_lfw(tmp_path, alignment="raw")
 
 
-def test_lfw_is_what_can_be_downloaded_and_says_so_of_what_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lfw_can_downloaded_says_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LFW is what can be downloaded and says so of what cannot."""
     with pytest.raises(FileError, match=r"lfw-funneled/pairs\.txt; download https://ndownloader"):
         faces.load_lfw(tmp_path, offline=True)
     folder = tmp_path / "lfw-deepfunneled"
@@ -371,7 +376,8 @@ def test_lfw_is_what_can_be_downloaded_and_says_so_of_what_cannot(
         faces.load_lfw(tmp_path, alignment="deepfunneled")
 
 
-def test_lfw_says_which_pictures_an_archive_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lfw_says_pictures_archive_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LFW says which pictures an archive lacks."""
     folder = tmp_path / "lfw-funneled"
     folder.mkdir()
     (folder / "pairs.txt").write_text(PAIRS)
@@ -398,7 +404,8 @@ def beir_archive(path: Path, **changes: str | None) -> Path:
     )
 
 
-def test_scifact_keeps_judged_queries_and_joins_title_and_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scifact_keeps_judged_queries_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scifact keeps judged queries and joins title and text."""
     (tmp_path / "scifact").mkdir()
     path = beir_archive(tmp_path / "scifact" / "scifact.zip")
     accept(monkeypatch, "scifact", path)
@@ -449,7 +456,8 @@ def frames_file(path: Path, rows: list[dict[str, str]]) -> Path:
 WIKI = "https://en.wikipedia.org/wiki/"
 
 
-def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_reads_links_list_their(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FRAMES reads links as a list or from their columns."""
     (tmp_path / "frames").mkdir()
     path = frames_file(
         tmp_path / "frames" / "test.tsv",
@@ -498,7 +506,8 @@ def test_frames_reads_links_as_a_list_or_from_their_columns(tmp_path: Path, monk
         (["https://en.wikipedia.org/w/index.php?title=A_b&oldid=3"], ["A b"]),
     ],
 )
-def test_frames_titles_are_those_of_the_pages(tmp_path: Path, links: list[str], titles: list[str]) -> None:
+def test_frames_titles_pages(tmp_path: Path, links: list[str], titles: list[str]) -> None:
+    """FRAMES titles are those of the pages."""
     listed = frames_file(tmp_path / "a.tsv", [{"Prompt": "q", "Answer": "a", "wiki_links": repr(links)}])
     assert texts.read_frames_links(listed) == (tuple(titles),)
     columns = {f"wikipedia_link_{number}": link for number, link in enumerate(links[:-1], 1)}
@@ -570,7 +579,8 @@ def test_damaged_archives_are_one_sentence(tmp_path: Path, name: str, make: Any,
         read(path)
 
 
-def test_a_text_list_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
+def test_text_list_missing_sentence(tmp_path: Path) -> None:
+    """A text list that is missing is one sentence."""
     with pytest.raises(FileError, match=r"^There is no file .*none\.$"):
         faces.read_pairs(tmp_path / "none", "f")
     with pytest.raises(FileError, match=r"^There is no file .*none\.$"):
@@ -578,7 +588,7 @@ def test_a_text_list_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [None, 5, b"x", "", "a\0b", ["x"]])
-def test_what_is_no_path_is_refused(path: Any) -> None:
+def test_what_is_no_path_is_rejected(path: Any) -> None:
     readers: dict[str, Callable[[Any], Any]] = {
         "read_cifar10": images.read_cifar10,
         "read_cifar100": images.read_cifar100,
@@ -600,7 +610,8 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
         texts.read_beir("x", name="x", split=3)  # type: ignore[arg-type]
 
 
-def test_members_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
+def test_members_beyond_limit_not_read(tmp_path: Path) -> None:
+    """Members beyond the limit are not read."""
     packed = tar(tmp_path / "a.tar.gz", {"big": bytes(2000)})
     with pytest.raises(InvalidInput, match="the member big has 2000 bytes, more than the 1000 that are read"):
         archives.read_tar_members(packed, ["big"], limit=1000)
@@ -611,7 +622,7 @@ def test_members_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_a_header_that_claims_much_is_not_read(tmp_path: Path, kind: bytes) -> None:
+def test_header_claims_much_not_read(tmp_path: Path, kind: bytes) -> None:
     """tarfile would read all that a header of names claims into memory."""
     for size, words in (
         (2 << 20, "a header claims 2097152 bytes of names, more than 1048576"),
@@ -626,7 +637,8 @@ def test_a_header_that_claims_much_is_not_read(tmp_path: Path, kind: bytes) -> N
             archives.read_tar_members(tmp_path / "a.tar", ["wanted"])
 
 
-def test_links_inside_an_archive_are_not_followed(tmp_path: Path) -> None:
+def test_links_inside_archive_not_followed(tmp_path: Path) -> None:
+    """Links inside an archive are not followed."""
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         link = tarfile.TarInfo("wanted")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"

@@ -1,4 +1,4 @@
-"""The data sets: parts that agree are kept read-only, parts that do not are refused in one sentence."""
+"""The data sets: parts that agree are kept read-only, parts that do not are rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -108,12 +108,14 @@ def test_a_set_is_embedded_by_what_it_holds() -> None:
     assert labelled().embeddings is None  # the first one is as it was
 
 
-def test_a_set_without_items_says_that_it_cannot_be_embedded() -> None:
+def test_set_without_items_says_cannot() -> None:
+    """A set without items says that it cannot be embedded."""
     with pytest.raises(InvalidInput, match=r"^The set tiny holds no items to embed"):
         labelled(items=None).embed(Lengths())
 
 
-def test_arrays_are_copies_that_nobody_can_change() -> None:
+def test_arrays_copies_nobody_can_change() -> None:
+    """Arrays are copies that nobody can change."""
     labels = np.array([0, 1, 1])
     made = labelled(labels=labels)
     labels[0] = 1
@@ -137,7 +139,8 @@ def test_records_can_be_taken_by_number() -> None:
         labelled().take([3])
 
 
-def test_a_rating_is_tested_in_its_fold_and_learnt_from_in_the_others() -> None:
+def test_rating_tested_fold_learnt_others() -> None:
+    """A rating is tested in its fold and learnt from in the others."""
     train, test = ratings().split(2)
     assert train.users.tolist() == [0, 1]
     assert test.users.tolist() == [0, 2]
@@ -149,7 +152,8 @@ def test_a_rating_is_tested_in_its_fold_and_learnt_from_in_the_others() -> None:
         ratings().split("1")
 
 
-def test_pairs_are_given_in_the_order_of_the_truth() -> None:
+def test_pairs_given_order_truth() -> None:
+    """Pairs are given in the order of the truth."""
     assert sentences().pairs.tolist() == [[0, 1], [1, 2]]
     assert faces().pairs.tolist() == [[0, 1], [1, 2]]
     assert retrieval().pairs.tolist() == [[0, 2], [1, 0], [1, 1]]
@@ -159,7 +163,8 @@ def test_pairs_are_given_in_the_order_of_the_truth() -> None:
     assert made.fold.tolist() == [0, 1, 1]
 
 
-def test_judgements_are_grouped_by_query_each_document_once() -> None:
+def test_judgements_grouped_query_each() -> None:
+    """Judgements are grouped by query each document once."""
     parts = group_by_query([[1, 5], [0, 3], [1, 2], [1, 5]], 3)
     assert [part.tolist() for part in parts] == [[3], [2, 5], []]
     with pytest.raises(InvalidInput, match=r"queries lie in 0\.\.1"):
@@ -214,7 +219,8 @@ def test_judgements_are_grouped_by_query_each_document_once() -> None:
         (scores, {"genuine_fold": [0]}, "'genuine_fold'"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused_in_one_sentence(make: Any, changes: dict[str, Any], words: str) -> None:
+def test_parts_not_fit_rejected_sentence(make: Any, changes: dict[str, Any], words: str) -> None:
+    """Parts that do not fit are rejected in one sentence."""
     make()  # the set is sound without the change
     with pytest.raises(InvalidInput, match=words) as caught:
         make(**changes)

@@ -50,7 +50,7 @@ class TestFaces:
             ("contract", "levels", {1: 0.722, 5: 0.974, 10: 0.980}),
         ],
     )
-    def test_accuracies_measured_for_this_project_come_out_again(
+    def test_accuracies_measured_project_come(
         self, rows: list[table.Row], setting: str, method: str, reference: dict[float, float]
     ) -> None:
         """Three repeats of 6,000 pairs: the standard error is below 0.004; 0.02 is five of them."""
@@ -68,7 +68,8 @@ class TestFaces:
         assert value_of(rows, "true_delta", setting="paper", epsilon=100) == pytest.approx(1.0, abs=1e-6)
         assert value_of(rows, "true_epsilon", setting="paper", epsilon=1) < 1
 
-    def test_at_equal_attack_every_mechanism_gives_the_same_away(self, rows: list[table.Row]) -> None:
+    def test_equal_attack_every_mechanism_gives(self, rows: list[table.Row]) -> None:
+        """At equal attack every mechanism gives the same away."""
         attacked = table.where(rows, setting="advantage")
         assert {row["mechanism"] for row in attacked} == set(EXPERIMENTS["dp-fr"].make_grid().mechanism)
         for row in attacked:
@@ -80,7 +81,8 @@ class TestFaces:
             ceiling = math.exp(row["epsilon"]) / (1 + math.exp(row["epsilon"]))
             assert row["value"] < ceiling + 5 * math.sqrt(0.25 / 6000)
 
-    def test_the_collection_has_exactly_those_scores(self, shared_data: Path) -> None:
+    def test_collection_exactly_scores(self, shared_data: Path) -> None:
+        """The collection has exactly those scores."""
         grid = EXPERIMENTS["dp-fr"].make_grid({"datasets": ["lfw/dlib"]})
         loaded = EXPERIMENTS["dp-fr"].load(grid, shared_data)["lfw/dlib"]
         clean = compact.load_compact_lfw_scores(shared_data, "dlib").scores
@@ -88,7 +90,8 @@ class TestFaces:
         assert np.abs(release.noisy - clean).max() < 1e-4
 
 
-def test_rates_that_a_set_is_too_small_for_are_gaps(tmp_path: Path) -> None:
+def test_rates_set_too_small_gaps(tmp_path: Path) -> None:
+    """Rates that a set is too small for are gaps."""
     rows = tiny(
         "dp-fr", tmp_path / "run", None, datasets=["synthetic/gaussian"], epsilon=[10], delta=[1e-4],
         mechanism=["staircase, clamped"], options={"scores_per_side": 200_000},
@@ -106,7 +109,8 @@ def test_rates_that_a_set_is_too_small_for_are_gaps(tmp_path: Path) -> None:
     assert stems == {"dp-fr-tar-1e-4", "dp-fr-tar-1e-5"}
 
 
-def test_what_a_set_leaves_out_of_public_knowledge_is_the_default(shared_data: Path) -> None:
+def test_set_leaves_out_public_knowledge(shared_data: Path) -> None:
+    """What a set leaves out of public knowledge is the default."""
     grid = EXPERIMENTS["dp-fr"].make_grid(
         {"datasets": ["lfw/mobileface"], "options": {"public": {"mobileface": {"accept": 0.3}}}}
     )
@@ -121,7 +125,8 @@ def value_of(rows: list[table.Row], column: str, **wanted: Any) -> float:
 
 
 class TestRetrieval:
-    def test_every_mechanism_answers_and_its_promise_is_true(self, tmp_path: Path, shared_data: Path) -> None:
+    def test_every_mechanism_answers_promise(self, tmp_path: Path, shared_data: Path) -> None:
+        """Every mechanism answers and its promise is true."""
         rows = tiny(
             "dp-rag", tmp_path / "run", shared_data,
             datasets=["scifact"], epsilon=[12], delta=[1e-6], advantage=[0.9], mechanism=list(MECHANISMS),
@@ -166,7 +171,8 @@ class TestMatrices:
         assert row["true_epsilon"] == pytest.approx(3.0, rel=1e-9)
         assert {row["metric"] for row in rows} == {"auc"}
 
-    def test_projections_are_of_the_same_noisy_matrix(self, tmp_path: Path, shared_data: Path) -> None:
+    def test_projections_same_noisy_matrix(self, tmp_path: Path, shared_data: Path) -> None:
+        """Projections are of the same noisy matrix."""
         rows = tiny(
             "gram-sts", tmp_path / "run", shared_data, epsilon=[50], delta=[1e-8], adjacency=[2],
             projection=["none", "exact", "aap", "dykstra"], mechanism=["gaussian"], options={"pairs": 30},
@@ -177,7 +183,8 @@ class TestMatrices:
         assert errors["aap"] != pytest.approx(errors["exact"], rel=1e-6)
         assert errors["exact"] < errors["noisy"]
 
-    def test_without_similarities_a_user_gets_the_mean(self, tmp_path: Path, shared_data: Path) -> None:
+    def test_without_similarities_user_gets_mean(self, tmp_path: Path, shared_data: Path) -> None:
+        """Without similarities a user gets the mean."""
         rows = tiny(
             "gram-movielens", tmp_path / "run", shared_data, datasets=["ml100k/u1"], epsilon=[1], adjacency=["record"],
             projection=[], mechanism=["index"],
@@ -186,7 +193,8 @@ class TestMatrices:
         assert value(rows, method="non-private", metric="rmse") == pytest.approx(0.948, abs=5e-3)
         assert table.where(rows, method="index")[0]["n"] == 943
 
-    def test_a_sample_is_the_same_for_every_setting_of_a_repeat(self, shared_data: Path) -> None:
+    def test_sample_same_every_setting_repeat(self, shared_data: Path) -> None:
+        """A sample is the same for every setting of a repeat."""
         experiment = EXPERIMENTS["gram-sts"]
         grid = experiment.make_grid({"options": {"pairs": 40}})
         data = experiment.load(grid, shared_data)
@@ -196,7 +204,8 @@ class TestMatrices:
         assert np.array_equal(one.rows, two.rows)
         assert not np.array_equal(one.rows[:10], other.rows[:10])
 
-    def test_samples_of_different_sizes_are_repeats_of_one_thing(self, tmp_path: Path, shared_data: Path) -> None:
+    def test_samples_different_sizes_repeats(self, tmp_path: Path, shared_data: Path) -> None:
+        """Samples of different sizes are repeats of one thing."""
         rows = tiny(
             "gram-sts", tmp_path / "run", shared_data, epsilon=[10, 50], delta=[1e-8], adjacency=[2, "record"],
             projection=["none", "exact"], advantage=[0.9], options={"pairs": 150}, repeats=3, metrics=["spearman"],
@@ -223,7 +232,8 @@ class TestMatrices:
 
 
 class TestSpeed:
-    def test_every_projection_is_timed_on_one_input(self, tmp_path: Path) -> None:
+    def test_every_projection_timed_input(self, tmp_path: Path) -> None:
+        """Every projection is timed on one input."""
         rows = tiny(
             "runtime", tmp_path / "run", None, datasets=["sphere/32"], epsilon=[10], delta=[1e-5], adjacency=[1],
         )  # fmt: skip
@@ -242,7 +252,7 @@ class TestSpeed:
         (unlimited,) = [row for row in rows if row["metric"] == "converged"]
         assert unlimited["value"] == 0
 
-    def test_low_bits_tell_a_score_through_floating_point_alone(self, tmp_path: Path) -> None:
+    def test_low_bits_tell_score_through(self, tmp_path: Path) -> None:
         """Reference: 3.4 %, 24 % and 79 % of draws at epsilon 1, 10 and 100, delta 1e-6 (measured for this project)."""
         rows = tiny("noise", tmp_path / "run", None, epsilon=[1, 10, 100], options={"draws": 20_000})
         leaks = [value(rows, method="float gaussian", metric="low-bit leak", epsilon=e) for e in (1, 10, 100)]
@@ -299,7 +309,8 @@ class TestPictures:
         assert {row["setting"] for row in rows} == {"clean"}
         assert draw("dp-rag", rows, tmp_path / "figures") == []
 
-    def test_one_that_cannot_be_drawn_does_not_stop_the_others(self, tmp_path: Path) -> None:
+    def test_cannot_drawn_not_stop_others(self, tmp_path: Path) -> None:
+        """One that cannot be drawn does not stop the others."""
         rows = tiny(
             "runtime", tmp_path / "run", None, datasets=["sphere/32"], epsilon=[10], delta=[1e-5], adjacency=[1, 2],
             projection=["newton"],

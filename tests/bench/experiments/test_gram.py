@@ -13,26 +13,30 @@ from scoreshield.bench.experiments.gram import EQUAL, NOTHING, find_gaussian_com
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "dimension"), [(20.0, 1e-8, 384), (100.0, 1e-8, 384), (100.0, 1e-2, 8)])
-def test_gaussian_components_make_the_error_least(epsilon: float, delta: float, dimension: int) -> None:
+def test_gaussian_components_make_error(epsilon: float, delta: float, dimension: int) -> None:
+    """Gaussian components make the error least."""
     e = ss.calibrate(epsilon, delta, 2.0)
     errors = {r: (1 / r if r < dimension else 0.0) + 2 * e**2 + r * e**4 for r in range(2, dimension + 1)}
     assert errors[find_gaussian_components(epsilon, delta, dimension)] == min(errors.values())
 
 
-def test_gaussian_components_are_those_of_the_closed_form() -> None:
+def test_gaussian_components_closed_form() -> None:
+    """Gaussian components are those of the closed form."""
     e = ss.calibrate(100.0, 1e-8, 2.0)  # 1/r + r e^4 is least at r = 1/e^2
     assert abs(find_gaussian_components(100.0, 1e-8, 384) - e**-2) < 1
     assert find_gaussian_components(1.0, 1e-8, 384) == 2
 
 
-def test_only_movielens_has_equal_similarities() -> None:
+def test_only_movielens_equal_similarities() -> None:
+    """Only movielens has equal similarities."""
     for name, wanted in (("gram-movielens", {NOTHING, EQUAL}), ("gram-sts", {NOTHING}), ("gram-vision", {NOTHING})):
         experiment = EXPERIMENTS[name]
         found = [cell for cell in experiment.list_cells(experiment.make_grid(quick=True)) if cell.setting == "clean"]
         assert {experiment.name_method(cell) for cell in found} == wanted | {"non-private"}
 
 
-def test_equal_similarities_are_plain_averages() -> None:
+def test_equal_similarities_plain_averages() -> None:
+    """Equal similarities are plain averages."""
     experiment = EXPERIMENTS["gram-movielens"]
     grid = experiment.make_grid({"options": {"users": 3}})
     # Users rate 0 and 1, then one more each; the last pair is the test fold.

@@ -15,7 +15,8 @@ VISION = EXPERIMENTS["gram-vision"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_shipped_grid_is_sound_and_its_quick_part_smaller(name: str) -> None:
+def test_every_shipped_grid_sound_quick_part(name: str) -> None:
+    """Every shipped grid is sound and its quick part smaller."""
     experiment = EXPERIMENTS[name]
     whole, quick = experiment.make_grid(), experiment.make_grid(quick=True)
     assert whole.experiment == quick.experiment == name
@@ -24,7 +25,8 @@ def test_every_shipped_grid_is_sound_and_its_quick_part_smaller(name: str) -> No
     assert len(set(keys)) == len(keys)
 
 
-def test_a_file_changes_what_it_names_and_nothing_else() -> None:
+def test_file_changes_names_nothing_else() -> None:
+    """A file changes what it names and nothing else."""
     grid = VISION.make_grid({"epsilon": [3, "1e-1"], "repeats": 2, "options": {"aap_iterations": 7}})
     assert grid.epsilon == (3.0, 0.1)
     assert grid.repeats == 2
@@ -32,7 +34,8 @@ def test_a_file_changes_what_it_names_and_nothing_else() -> None:
     assert grid.delta == VISION.make_grid().delta
 
 
-def test_the_quick_part_of_a_file_counts_only_when_asked_for() -> None:
+def test_quick_part_file_counts_only_when() -> None:
+    """The quick part of a file counts only when asked for."""
     changes = {"epsilon": [5], "quick": {"epsilon": [7]}}
     assert VISION.make_grid(changes).epsilon == (5.0,)
     assert VISION.make_grid(changes, quick=True).epsilon == (7.0,)
@@ -105,13 +108,15 @@ def test_a_typo_is_one_sentence(changes: dict[str, object], words: str) -> None:
         ("runtime", {"options": {"seconds": -1}}, "seconds must be positive"),
     ],
 )
-def test_what_an_experiment_cannot_run_is_one_sentence(name: str, changes: dict[str, object], words: str) -> None:
+def test_experiment_cannot_run_sentence(name: str, changes: dict[str, object], words: str) -> None:
+    """What an experiment cannot run is one sentence."""
     with pytest.raises(ss.InvalidInput, match=r"mine\.yaml") as caught:
         EXPERIMENTS[name].make_grid(changes, source="mine.yaml")
     assert words in str(caught.value)
 
 
-def test_an_advantage_without_delta_is_for_pure_mechanisms() -> None:
+def test_advantage_without_delta_pure() -> None:
+    """An advantage without delta is for pure mechanisms."""
     grid = EXPERIMENTS["dp-fr"].make_grid({"delta": [], "mechanism": ["laplace"], "advantage": [0.5]})
     assert {cell.setting for cell in EXPERIMENTS["dp-fr"].list_cells(grid)} == {"clean", "contract", "advantage"}
     # Just above what delta gives, there is a budget to spend.
@@ -120,7 +125,8 @@ def test_an_advantage_without_delta_is_for_pure_mechanisms() -> None:
     assert find_epsilon(cell) > 1e-9
 
 
-def test_public_knowledge_is_changed_entry_by_entry() -> None:
+def test_public_knowledge_changed_entry() -> None:
+    """Public knowledge is changed entry by entry."""
     shipped = EXPERIMENTS["dp-fr"].make_grid().options["public"]
     changes = {"options": {"public": {"dlib": {"range": ["7e-1", 1]}, "mobileface": {"accept": 0.3}}}}
     changed = EXPERIMENTS["dp-fr"].make_grid(changes).options["public"]
@@ -144,7 +150,7 @@ def test_public_knowledge_is_changed_entry_by_entry() -> None:
         ("epsilon: !!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )
-def test_what_is_not_a_grid_is_refused(text: str, words: str) -> None:
+def test_what_is_not_a_grid_is_rejected(text: str, words: str) -> None:
     with pytest.raises(ss.InvalidInput, match=r"x\.yaml") as caught:
         parse_yaml(text, "x.yaml")
     assert words in str(caught.value)

@@ -45,7 +45,8 @@ def test_a_run_writes_tables_that_read_back(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["numpy"]
 
 
-def test_every_row_carries_its_exact_guarantee(tmp_path: Path) -> None:
+def test_every_row_carries_exact_guarantee(tmp_path: Path) -> None:
+    """Every row carries its exact guarantee."""
     for row in run_experiment(NOISE, small(), tmp_path / "run"):
         guarantee = ss.Guarantee.from_dict(json.loads(row["guarantee"]))
         assert guarantee.epsilon == row["epsilon"]
@@ -89,9 +90,8 @@ def test_damage_before_the_end_is_said(tmp_path: Path) -> None:
     ("changes", "name"),
     [({"epsilon": [1, 11]}, "epsilon"), ({"seed": 2}, "seed"), ({"options": {"draws": 201}}, "options.draws")],
 )
-def test_a_folder_of_other_settings_is_refused_and_left_alone(
-    tmp_path: Path, changes: dict[str, Any], name: str
-) -> None:
+def test_folder_other_settings_rejected_left(tmp_path: Path, changes: dict[str, Any], name: str) -> None:
+    """A folder of other settings is rejected and left alone."""
     folder = tmp_path / "run"
     run_experiment(NOISE, small(), folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -100,14 +100,16 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_folder_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_another_version_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of another version is rejected."""
     run_experiment(NOISE, small(), tmp_path / "run")
     monkeypatch.setattr(runner, "version", lambda _: "99.0")
     with pytest.raises(ss.InvalidInput, match=rf"other settings \(version {re.escape(ss.__version__)}, not 99.0\)"):
         run_experiment(NOISE, small(), tmp_path / "run")
 
 
-def test_a_run_that_is_read_again_keeps_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_read_again_keeps_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is read again keeps where it was made."""
     folder = tmp_path / "run"
     run_experiment(NOISE, small(), folder)
     before = (folder / "environment.json").read_bytes()
@@ -126,7 +128,8 @@ def test_a_run_that_is_read_again_keeps_where_it_was_made(tmp_path: Path, monkey
     assert found["cores"] == json.loads(before)["cores"]
 
 
-def test_only_what_a_seed_makes_again_has_one(tmp_path: Path) -> None:
+def test_only_seed_makes_again(tmp_path: Path) -> None:
+    """Only what a seed makes again has one."""
     rows = run_experiment(NOISE, small(mechanism=["gaussian", "float gaussian"]), tmp_path / "run")
     assert {row["seed"] is None for row in table.where(rows, method="gaussian")} == {True}
     assert {row["seed"] is None for row in table.where(rows, method="float gaussian")} == {False}
@@ -156,7 +159,8 @@ def test_damaged_settings_are_named(tmp_path: Path, content: bytes) -> None:
         lambda line: [line],
     ],
 )
-def test_damaged_cells_are_named_and_left_alone(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
+def test_damaged_cells_named_left_alone(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
+    """Damaged cells are named and left alone."""
     folder = tmp_path / "run"
     run_experiment(NOISE, small(), folder)
     first, *others = (folder / "cells.jsonl").read_text().splitlines(keepends=True)
@@ -167,7 +171,8 @@ def test_damaged_cells_are_named_and_left_alone(tmp_path: Path, damage: Callable
     assert (folder / "cells.jsonl").read_text() == content
 
 
-def test_what_a_killed_write_left_is_no_stranger(tmp_path: Path) -> None:
+def test_killed_write_left_no_stranger(tmp_path: Path) -> None:
+    """What a killed write left is no stranger."""
     (tmp_path / ".settings.json.0123456789abcdef.part").write_text("{")
     (tmp_path / ".lock").touch()
     assert run_experiment(NOISE, small(), tmp_path)
@@ -178,20 +183,23 @@ def test_what_a_killed_write_left_is_no_stranger(tmp_path: Path) -> None:
         run_experiment(NOISE, small(), other)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_folder_something_else_rejected(tmp_path: Path) -> None:
+    """A folder of something else is rejected."""
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(ss.InvalidInput, match="holds other files and no run"):
         run_experiment(NOISE, small(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_settings_cannot_read_rejected(tmp_path: Path) -> None:
+    """Settings that cannot be read are rejected."""
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ss.InvalidInput, match=r"its settings\.json cannot be read"):
         run_experiment(NOISE, small(), tmp_path)
 
 
-def test_other_data_in_the_same_place_is_refused(tmp_path: Path, shared_data: Path) -> None:
+def test_other_data_same_place_rejected(tmp_path: Path, shared_data: Path) -> None:
+    """Other data in the same place is rejected."""
     experiment = EXPERIMENTS["dp-fr"]
     grid = experiment.make_grid({"datasets": ["lfw/mobileface"], "epsilon": [1], "advantage": [], "mechanism": [],
                             "delta": [1e-4], "repeats": 1})  # fmt: skip
@@ -217,7 +225,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     run_experiment(NOISE, small(), folder)
 
 
-def test_an_empty_grid_is_refused(tmp_path: Path) -> None:
+def test_an_empty_grid_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ss.InvalidInput, match="holds no cell"):
         run_experiment(NOISE, small(mechanism=[]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -275,7 +283,8 @@ def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
         assert not (tmp_path / name).exists()  # so that the next run is not refused
 
 
-def test_a_seed_belongs_to_the_noise_and_not_to_the_projection() -> None:
+def test_seed_belongs_noise_not_projection() -> None:
+    """A seed belongs to the noise and not to the projection."""
     one = ExperimentCell("x", "contract", "gaussian", "exact", 1.0, 5.0, 1e-5, repeat=1)
     assert one.seed(1) == ExperimentCell("x", "contract", "gaussian", "sure", 1.0, 5.0, 1e-5, repeat=1).seed(1)
     assert one.seed(1) != one.seed(2)
@@ -283,7 +292,8 @@ def test_a_seed_belongs_to_the_noise_and_not_to_the_projection() -> None:
     assert one.sample_seed(1) == ExperimentCell("x", "clean", repeat=1).sample_seed(1)
 
 
-def test_tables_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+def test_tables_not_whole_rejected(tmp_path: Path) -> None:
+    """Tables that are not whole are rejected."""
     run_experiment(NOISE, small(), tmp_path / "run")
     text = (tmp_path / "run" / "results.csv").read_text()
     for name, content, words in (

@@ -372,7 +372,8 @@ def test_kept_answers_are_their_owners_alone(connect: Callable[..., ChatModel], 
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
-def test_an_interrupt_does_not_wait_for_the_server(server: ChatServer, connect: Callable[..., ChatModel]) -> None:
+def test_interrupt_not_wait_server(server: ChatServer, connect: Callable[..., ChatModel]) -> None:
+    """An interrupt does not wait for the server."""
     server.script = ["fine", HANG, HANG]
 
     def interrupt(*_: int) -> None:
@@ -441,14 +442,14 @@ def test_with_a_package_that_logs_prompts(monkeypatch: pytest.MonkeyPatch) -> No
         ({"cache": 3}, "'cache' parameter"),
     ],
 )
-def test_refused_settings(options: dict[str, Any], says: str) -> None:
+def test_rejected_settings(options: dict[str, Any], says: str) -> None:
     settings = {"model": "m", "base_url": "http://localhost/v1"} | options
     with pytest.raises(InvalidInput, match=re.escape(says)) as caught:
         ChatModel(settings.pop("model"), **settings)
     assert KEY not in str(caught.value)
 
 
-def test_refused_folder(tmp_path: Path) -> None:
+def test_rejected_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="Cannot make the folder"):
         ChatModel("m", base_url="http://localhost/v1", cache=tmp_path / "file")
@@ -469,7 +470,7 @@ def test_refused_folder(tmp_path: Path) -> None:
         [{"role": "user", "content": f"{SECRET}\ud800"}],
     ],
 )
-def test_refused_messages(server: ChatServer, connect: Callable[..., ChatModel], messages: Any) -> None:
+def test_rejected_messages(server: ChatServer, connect: Callable[..., ChatModel], messages: Any) -> None:
     model = connect()
     with pytest.raises(InvalidInput, match=r"'messages' parameter of ChatModel\.complete must be") as caught:
         model.complete(messages)
@@ -479,7 +480,7 @@ def test_refused_messages(server: ChatServer, connect: Callable[..., ChatModel],
     assert not server.requests
 
 
-def test_refused_batches(connect: Callable[..., ChatModel]) -> None:
+def test_rejected_batches(connect: Callable[..., ChatModel]) -> None:
     model = connect()
     for conversations, workers in (("text", 1), (None, 1), ([ASKED], 0), ([ASKED], 1.5)):
         with pytest.raises(InvalidInput, match=r"parameter of ChatModel\.complete_all must be"):
@@ -517,9 +518,10 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         yield seen
 
 
-def test_the_proxies_of_the_environment_see_nothing(
+def test_proxies_environment_see_nothing(
     server: ChatServer, connect: Callable[..., ChatModel], proxy: list[bytes]
 ) -> None:
+    """The proxies of the environment see nothing."""
     import httpx
 
     with httpx.Client() as client:  # the near miss: a client that takes them
@@ -535,9 +537,8 @@ def test_the_proxies_of_the_environment_see_nothing(
     assert proxy == []
 
 
-def test_a_proxy_that_is_asked_for_serves_other_machines_alone(
-    server: ChatServer, connect: Callable[..., ChatModel]
-) -> None:
+def test_proxy_asked_serves_other_machines(server: ChatServer, connect: Callable[..., ChatModel]) -> None:
+    """A proxy that is asked for serves other machines alone."""
     with listening() as (address, seen):
         assert connect(proxy=address).complete(ASKED) == "fine"
         assert seen == []
@@ -550,9 +551,10 @@ def test_a_proxy_that_is_asked_for_serves_other_machines_alone(
     assert len(server.requests) == 1
 
 
-def test_keys_for_other_purposes_stay_in_the_environment(
+def test_keys_other_purposes_stay(
     server: ChatServer, connect: Callable[..., ChatModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Keys for other purposes stay in the environment."""
     names = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_WEBHOOK_SECRET")
     for name in names:
         monkeypatch.setenv(name, f"value-of-{name}")
@@ -574,7 +576,8 @@ def test_keys_for_other_purposes_stay_in_the_environment(
         {"cache": "\0"},
     ],
 )
-def test_no_frame_of_an_error_shows_the_key_or_the_proxy(options: dict[str, Any]) -> None:
+def test_no_frame_error_shows_key_proxy(options: dict[str, Any]) -> None:
+    """No frame of an error shows the key or the proxy."""
     arguments = {"base_url": "https://host.example/v1", "api_key": KEY, "proxy": "http://u:pass-of-proxy@host"}
     arguments |= {"model": "m"} | options
     with pytest.raises(ScoreShieldError) as caught:

@@ -35,7 +35,8 @@ def test_by_hand() -> None:
     ]
 
 
-def test_windows_end_when_the_last_token_is_in() -> None:
+def test_windows_end_when_last_token() -> None:
+    """Windows end when the last token is in."""
     text = "a b c d e f"
     assert [c.text for c in chunk(text, size=4, overlap=2)] == ["a b c d", "c d e f"]  # not also "e f"
     assert [c.text for c in chunk(text, size=3, overlap=0)] == ["a b c", "d e f"]
@@ -71,14 +72,16 @@ def test_properties(text: str, size: int, data: st.DataObject, pattern: bool) ->
 
 
 @given(st.text(max_size=200))
-def test_default_tokens_hold_every_character_but_blanks_once(text: str) -> None:
+def test_default_tokens_hold_every_character(text: str) -> None:
+    """Default tokens hold every character but blanks once."""
     spans = find_tokens(text, None)
     covered = [i for a, b in spans for i in range(a, b)]
     assert covered == [i for i, character in enumerate(text) if not character.isspace()]
     assert all(b - a <= 20 for a, b in spans)
 
 
-def test_scripts_without_blanks_are_cut_by_character() -> None:
+def test_scripts_without_blanks_cut() -> None:
+    """Scripts without blanks are cut by character."""
     assert tokens_of("東京tower東京") == ["東", "京", "tower", "東", "京"]
     assert tokens_of("한국") == ["한", "국"]
     assert tokens_of("x" * 45) == ["x" * 20, "x" * 20, "x" * 5]
@@ -119,7 +122,8 @@ def test_tokens_that_share_a_character() -> None:
     assert [c.text for c in chunk("aé", size=2, overlap=1, tokenizer=lambda _: spans)] == ["aé"]  # not "é" twice more
 
 
-def test_documents_keep_their_place_and_title() -> None:
+def test_documents_keep_their_place_title() -> None:
+    """Documents keep their place and title."""
     found = chunk_documents({"First": "a b c", "Second": "d"}, size=2, overlap=0)
     assert [(c.document, c.title, c.text) for c in found] == [
         (0, "First", "a b"),
