@@ -36,7 +36,7 @@ def bench(
     from scoreshield.bench.experiments import EXPERIMENTS, run_experiment
     from scoreshield.bench.experiments.grid import read_yaml
     from scoreshield.bench.experiments.runner import FILES
-    from scoreshield.bench.report.experiments import draw
+    from scoreshield.bench.report.pictures import draw_pictures
 
     if name not in EXPERIMENTS:
         raise ss.InvalidInput(f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}.")
@@ -51,7 +51,7 @@ def bench(
     with progress_bar(as_json, f"{name}") as progress:
         rows = run_experiment(experiment, settings, folder, data_dir=data_dir, workers=workers, progress=progress)
     left_out: list[str] = []
-    pictures = draw(name, rows, folder / "figures", left_out=left_out.append)
+    pictures = draw_pictures(name, rows, folder / "figures", report_omission=left_out.append)
     if as_json:
         summary = {"rows": len(rows), "folder": str(folder), "figures": [str(path) for path in pictures]}
         typer.echo(

@@ -37,11 +37,11 @@ def results(
     as_json: Json = False,
 ) -> None:
     """The results page: what all finished runs show, pictures first, with the command that made each."""
-    from scoreshield.bench.report.results import make
+    from scoreshield.bench.report.results import make_results_page
 
     check_not_input((markdown, html), runs.rglob("*"))
     folder = images or markdown.parent / "images" / "results"
-    page = make(runs, markdown=markdown, html=html, images=folder, data_dir=data_dir)
+    page = make_results_page(runs, markdown=markdown, html=html, images=folder, data_dir=data_dir)
     if as_json:
         typer.echo(json.dumps({"markdown": str(markdown), "html": str(html), "sections": len(page.sections)}))
         return

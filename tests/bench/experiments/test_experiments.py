@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import scoreshield as ss
@@ -16,7 +17,7 @@ from scoreshield.bench.experiments import EXPERIMENTS, mechanisms, run_experimen
 from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
 from scoreshield.bench.experiments.speed import _share_of_multiples
-from scoreshield.bench.report.experiments import _size, draw
+from scoreshield.bench.report.pictures import describe_size, draw_pictures
 from scoreshield.privacy import calibration
 from scoreshield.report import plots
 
@@ -105,7 +106,7 @@ def test_rates_set_too_small_gaps(tmp_path: Path) -> None:
     assert clean["tar@1e-5"] < clean["tar@1e-4"]
     assert clean["tar@1e-6"] is None
     # What no row knows is not drawn.
-    stems = {path.stem for path in draw("dp-fr", rows, tmp_path / "figures")}
+    stems = {path.stem for path in draw_pictures("dp-fr", rows, tmp_path / "figures")}
     assert stems == {"dp-fr-tar-1e-4", "dp-fr-tar-1e-5"}
 
 
@@ -213,13 +214,13 @@ class TestMatrices:
         sizes = {row["n"] for row in rows}
         assert len(sizes) > 1
         complaints: list[str] = []
-        pictures = draw("gram-sts", rows, tmp_path / "figures", left_out=complaints.append)
+        pictures = draw_pictures("gram-sts", rows, tmp_path / "figures", report_omission=complaints.append)
         assert complaints == []
         assert {path.stem for path in pictures} == {
             "gram-sts-stsb-spearman", "gram-sts-stsb-spearman-paper", "gram-sts-stsb-spearman-attack",
         }  # fmt: skip
-        assert _size(rows) == f"n ≈ {np.mean([row['n'] for row in rows]):.0f}"
-        assert _size([{"n": 2552}, {"n": 2552}]) == "n = 2,552"
+        assert describe_size(pd.DataFrame(rows)) == f"n ≈ {np.mean([row['n'] for row in rows]):.0f}"
+        assert describe_size(pd.DataFrame({"n": [2552, 2552]})) == "n = 2,552"
 
     def test_the_index_protects_a_record(self, tmp_path: Path, shared_data: Path) -> None:
         rows = tiny(
@@ -278,7 +279,7 @@ class TestPictures:
     def test_of_the_noise(self, tmp_path: Path, changes: dict[str, Any], stems: list[str]) -> None:
         rows = tiny("noise", tmp_path / "run", None, **{"epsilon": [1, 10], "options": {"draws": 100}, **changes})
         complaints: list[str] = []
-        drawn = draw("noise", rows, tmp_path / "figures", left_out=complaints.append)
+        drawn = draw_pictures("noise", rows, tmp_path / "figures", report_omission=complaints.append)
         assert [path.stem for path in drawn] == stems
         assert complaints == []
 
@@ -286,7 +287,7 @@ class TestPictures:
         rows = tiny("noise", tmp_path / "run", None, epsilon=[1], delta=[1e-6, 1e-4], options={"draws": 100})
         kept = []
         monkeypatch.setattr(plots, "save", lambda figure, _: kept.append(figure))
-        draw("noise", rows, tmp_path / "figures")
+        draw_pictures("noise", rows, tmp_path / "figures")
         (figure,) = kept
         for panel, delta in zip(figure.axes, (1e-6, 1e-4), strict=True):
             lines = {line.get_label(): line.get_ydata() for line in panel.get_lines()}
@@ -299,7 +300,7 @@ class TestPictures:
             "runtime", tmp_path / "run", None, datasets=["sphere/32"], epsilon=[10], delta=[1e-5], adjacency=[1],
             projection=["newton"], metrics=["converged"],
         )  # fmt: skip
-        assert draw("runtime", rows, tmp_path / "figures") == []
+        assert draw_pictures("runtime", rows, tmp_path / "figures") == []
 
     def test_of_the_reference_alone(self, tmp_path: Path, shared_data: Path) -> None:
         rows = tiny(
@@ -307,7 +308,7 @@ class TestPictures:
             options={"queries": 3},
         )  # fmt: skip
         assert {row["setting"] for row in rows} == {"clean"}
-        assert draw("dp-rag", rows, tmp_path / "figures") == []
+        assert draw_pictures("dp-rag", rows, tmp_path / "figures") == []
 
     def test_cannot_drawn_not_stop_others(self, tmp_path: Path) -> None:
         """One that cannot be drawn does not stop the others."""
@@ -317,7 +318,7 @@ class TestPictures:
         )  # fmt: skip
         spoilt = [row | ({"value": -1.0} if row["radius"] == 1 else {}) for row in rows]
         complaints: list[str] = []
-        drawn = draw("runtime", spoilt, tmp_path / "figures", left_out=complaints.append)
+        drawn = draw_pictures("runtime", spoilt, tmp_path / "figures", report_omission=complaints.append)
         assert [path.stem for path in drawn] == ["runtime-2"]
         (line,) = complaints
         assert line.startswith("runtime-1.png is left out. ")

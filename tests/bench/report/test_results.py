@@ -8,16 +8,24 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import scoreshield as ss
 from scoreshield.bench.experiments import EXPERIMENTS, run_experiment, table
-from scoreshield.bench.report import experiments as pictures
-from scoreshield.bench.report import negatives, results
+from scoreshield.bench.report import pictures, results
+from scoreshield.bench.report.frames import drop_gap, select_rows
+from scoreshield.bench.report.negatives import list_negatives
+from scoreshield.bench.report.results import build_runtime, compose_results_page, make_results_page
 from scoreshield.bench.report.results_page import render_markdown
-from scoreshield.bench.report.runs import Run, environment, read
-from scoreshield.bench.report.tables import attack_table, clears, gram_table, score_table, without_similarities
-from scoreshield.bench.report.timing import runtime
+from scoreshield.bench.report.runs import Run, describe_environment, read_runs
+from scoreshield.bench.report.tables import (
+    beats_reference,
+    build_attack_table,
+    build_gram_table,
+    build_score_table,
+    find_references,
+)
 from scoreshield.report import plots
 
 TINY: dict[str, dict[str, Any]] = {
@@ -55,7 +63,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
 
 
 def made(runs: Path, out: Path, data: Path | None = None) -> tuple[str, str]:
-    results.make(runs, markdown=out / "results.md", html=out / "results.html", images=out / "images", data_dir=data)
+    make_results_page(
+        runs, markdown=out / "results.md", html=out / "results.html", images=out / "images", data_dir=data
+    )
     return (out / "results.md").read_text("utf-8"), (out / "results.html").read_text("utf-8")
 
 
@@ -88,7 +98,7 @@ def test_the_whole_page(whole: Path, tmp_path: Path, shared_data: Path) -> None:
 
 
 def test_numbers_in_the_text_are_those_of_the_rows(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = results.compose(undrawn(whole, monkeypatch))
+    page = compose_results_page(undrawn(whole, monkeypatch))
     rows = table.read_results(whole / "dp-fr" / "results.csv")
     paper = [row["value"] for row in table.where(rows, setting="paper", epsilon=5, metric="accuracy")]
     (faces,) = [section for section in page.sections if section.title == "Face verification"]
@@ -112,43 +122,43 @@ COLUMNS = ("metric", "setting", "method", "radius")
 
 
 def partial_runs(runs: dict[str, Run], column: str, value: object) -> dict[str, Run]:
-    kept = {name: [row for row in run.rows if row[column] != value] for name, run in runs.items()}
-    return {name: dataclasses.replace(runs[name], rows=rows) for name, rows in kept.items() if rows}
+    kept = {name: run.rows.drop(select_rows(run.rows, **{column: value}).index) for name, run in runs.items()}
+    return {name: dataclasses.replace(runs[name], rows=rows) for name, rows in kept.items() if not rows.empty}
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_page_of_what_is_left(whole: Path, column: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever one thing was not run, the page has no gap in its sentences."""
     runs = undrawn(whole, monkeypatch)
-    values = dict.fromkeys(row[column] for run in runs.values() for row in run.rows)
+    values = dict.fromkeys(drop_gap(value) for run in runs.values() for value in run.rows[column].unique())
     assert len(values) > 1
     for value in values:
         left = partial_runs(runs, column, value)
-        text = render_markdown(results.compose(left), image_folder="images")
+        text = render_markdown(compose_results_page(left), image_folder="images")
         assert not re.search(r"\bnan\b|\bNone\b|\{\}| {2,}[a-z]|: \.|, ,", text), (column, value)
 
 
 def undrawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     """The runs as if all pictures were drawn, which takes long, so that each reading is written."""
 
-    def stems(name: str, rows: list[dict[str, Any]], figures: Path) -> list[Path]:
-        plain = [pictures._plain(row) for row in rows]
-        return [figures / f"{stem}.png" for stem, _ in pictures._pictures(name, plain)]
+    def list_paths(name: str, rows: pd.DataFrame, figures: Path) -> list[Path]:
+        return [figures / f"{stem}.png" for stem, _ in pictures.plan_pictures(name, rows)]
 
+    monkeypatch.setattr(results, "draw_true_epsilons", lambda _: None)
     monkeypatch.setattr(plots, "save", lambda *_, **__: None)
-    monkeypatch.setattr(pictures, "draw", stems)
-    return read(folder)
+    monkeypatch.setattr(pictures, "draw_pictures", list_paths)
+    return read_runs(folder)
 
 
 def test_commands_name_the_grid_that_was_run(small: Path, tmp_path: Path) -> None:
-    assert read(small)["noise"].command == "scoreshield bench noise --grid GRID.yaml --out runs/noise"
+    assert read_runs(small)["noise"].command == "scoreshield bench noise --grid GRID.yaml --out runs/noise"
     experiment = EXPERIMENTS["noise"]
     grid = experiment.make_grid({"options": {"draws": 500}}, quick=True)
     run_experiment(experiment, grid, tmp_path / "noise")
     settings = (tmp_path / "noise" / "settings.json").read_text()
     assert '"draws": 500' in settings
     (tmp_path / "noise" / "settings.json").write_text(settings.replace('"draws": 500', '"draws": 250000'))
-    assert read(tmp_path)["noise"].command == "scoreshield bench noise --quick --out runs/noise"
+    assert read_runs(tmp_path)["noise"].command == "scoreshield bench noise --quick --out runs/noise"
 
 
 def test_no_runs_is_one_sentence(tmp_path: Path) -> None:
@@ -181,7 +191,9 @@ def test_a_score_table_by_hand() -> None:
             ("contract", "staircase", 2.0): [None, None],
         }
     )
-    (made,) = score_table(rows, ("gaussian", "staircase"), caption="c", command="x", ceiling=("most", lambda e: e / 4))
+    (made,) = build_score_table(
+        pd.DataFrame(rows), ("gaussian", "staircase"), caption="c", command="x", ceiling=("most", lambda e: e / 4)
+    )
     assert list(made.header) == ["", "ε = 1", "ε = 2"]
     assert [list(row) for row in made.rows] == [
         ["non-private", "0.900 ± 0.000", "0.900 ± 0.000"],
@@ -205,7 +217,7 @@ def test_a_gram_table_keeps_promises_apart() -> None:
         *rows_of({("contract", "exact", 1.0): [0.1]}, delta=1e-8),
         *rows_of({("contract", "index", 1.0): [0.5]}),
     ]
-    (made,) = gram_table(rows, ("aap (paper)", "exact", "index"), caption="c", command="x")
+    (made,) = build_gram_table(pd.DataFrame(rows), ("aap (paper)", "exact", "index"), caption="c", command="x")
     assert [row[0] for row in made.rows] == [
         "non-private",
         "as published, radius 2: aap, δ = 10⁻⁸",
@@ -226,7 +238,9 @@ def test_an_attack_table_tells_the_epsilons() -> None:
         *rows_of({("advantage", "staircase", 1.1): [0.5]}, target_advantage=0.5),
         *rows_of({("advantage", "levels", 1.1): [0.5]}, target_advantage=0.5),
     ]
-    (made,) = attack_table(rows, ("gaussian", "laplace", "staircase", "levels"), caption="c", command="x")
+    (made,) = build_attack_table(
+        pd.DataFrame(rows), ("gaussian", "laplace", "staircase", "levels"), caption="c", command="x"
+    )
     assert [list(row) for row in made.rows][1:] == [
         ["gaussian, δ = 10⁻⁴", "0.700"],
         ["laplace, pure", "0.600"],
@@ -246,12 +260,13 @@ def test_what_does_not_clear_the_reference_is_not_best() -> None:
         *rows_of({("contract", "exact", 1.0): [0.2, 0.9]}),  # ahead by 0.1 on average, -0.1 and 0.3
         *rows_of({("contract", "noisy", 1.0): [0.9, None]}),  # once: no spread is known
     ]
-    reference = without_similarities(rows)
-    assert [reference(row) for row in table.where(rows, method="index")] == [0.3, 0.6]
-    assert clears(table.where(rows, method="index"), reference)
-    assert not clears(table.where(rows, method="exact"), reference)
-    assert not clears(table.where(rows, method="noisy"), reference)
-    (made,) = gram_table(rows, ("index", "exact", "noisy"), caption="c", command="x")
+    frame = pd.DataFrame(rows)
+    references = find_references(frame)
+    assert references[select_rows(frame, method="index").index].tolist() == [0.3, 0.6]
+    assert beats_reference(select_rows(frame, method="index"), references)
+    assert not beats_reference(select_rows(frame, method="exact"), references)
+    assert not beats_reference(select_rows(frame, method="noisy"), references)
+    (made,) = build_gram_table(pd.DataFrame(rows), ("index", "exact", "noisy"), caption="c", command="x")
     assert [row[0] for row in made.rows][:2] == ["no similarities", "equal similarities"]
     assert made.reference == [0, 1]
     assert made.unclear == [(3, 1), (4, 1)]
@@ -271,11 +286,12 @@ def test_what_does_not_clear_the_reference_is_not_best() -> None:
 )
 def test_scores_have_to_beat_a_guess(metric: str, better: str, values: list[float | None], clear: bool) -> None:
     rows = rows_of({("contract", "staircase", 1.0): values}, metric=metric, better=better, n=100)
-    assert clears(rows, without_similarities(rows)) is clear
+    frame = pd.DataFrame(rows)
+    assert beats_reference(frame, find_references(frame)) is clear
 
 
 def run_of(rows: list[dict[str, Any]], name: str = "dp-fr", **more: Any) -> Run:
-    return Run(name, Path("runs"), rows, {}, f"scoreshield bench {name}", **more)
+    return Run(name, Path("runs"), pd.DataFrame(rows), {}, f"scoreshield bench {name}", **more)
 
 
 def test_one_delta_for_tables_and_text() -> None:
@@ -287,9 +303,9 @@ def test_one_delta_for_tables_and_text() -> None:
     ]
     run = run_of(rows)
     assert run.promise == "δ = 10⁻⁷ or 0"
-    assert run.value(method="gaussian", setting="contract") == 0.5
-    assert run.value(method="staircase") == 0.6
-    assert run.value(setting="advantage") == 0.7
+    assert run.compute_mean(method="gaussian", setting="contract") == 0.5
+    assert run.compute_mean(method="staircase") == 0.6
+    assert run.compute_mean(setting="advantage") == 0.7
     assert run_of(rows_of({("contract", "staircase", 1.0): [0.6]})).promise == "δ = 0"
 
 
@@ -298,24 +314,29 @@ def test_equal_attack_names_the_best_and_both_gaussians_near_nine_tenths() -> No
     for advantage, shift in ((0.5, 0.0), (0.85, 0.1), (0.99, 0.2)):
         for method, value in (("levels", 0.7), ("gaussian", 0.5), ("gaussian, clamped", 0.6)):
             rows += rows_of({("advantage", method, 1.0): [value + shift] * 2}, target_advantage=advantage)
-    assert run_of(rows).at_equal_attack("d", "auc") == (
+    assert run_of(rows).describe_equal_attack("d", "auc") == (
         "d at advantage 0.85: levels is best with 0.800 ± 0.000, gaussian, clamped gives 0.700 ± 0.000, gaussian gives "
         "0.600 ± 0.000."
     )
-    assert run_of(rows).at_equal_attack("d", "eer") == ""
+    assert run_of(rows).describe_equal_attack("d", "eer") == ""
 
 
 def test_sizes_and_places_are_said() -> None:
     rows = rows_of({("contract", "exact", 1.0): [0.5, 0.6]}, dataset="stsb")
     rows[1]["n"] = 12
     some = run_of(rows, settings={"options": {"pairs": 5}})
-    assert some.sizes().startswith("Sizes: stsb: n = 10 to 12, 5 of 1,379 pairs. 2 repeats with a fresh sample")
+    assert some.describe_sizes().startswith(
+        "Sizes: stsb: n = 10 to 12, 5 of 1,379 pairs. 2 repeats with a fresh sample"
+    )
     every = run_of(rows, settings={"options": {"pairs": 1379}})
-    assert every.sizes().endswith("± is one standard deviation over the noise alone.")
-    assert run_of(rows[:1]).sizes() == "Sizes: stsb: n = 10. One repeat, so no spread is known."
+    assert every.describe_sizes().endswith("± is one standard deviation over the noise alone.")
+    assert run_of(rows[:1]).describe_sizes() == "Sizes: stsb: n = 10. One repeat, so no spread is known."
     there = run_of([row | {"python": "3.12", "cores": 8} for row in rows], "noise")
     here = run_of([row | {"python": "3.11", "cores": 8} for row in rows])
-    assert environment({"dp-fr": here, "noise": there}) == {"python": "3.11 (dp-fr); 3.12 (noise)", "cores": "8"}
+    assert describe_environment({"dp-fr": here, "noise": there}) == {
+        "python": "3.11 (dp-fr); 3.12 (noise)",
+        "cores": "8",
+    }
 
 
 @pytest.mark.parametrize(
@@ -327,7 +348,7 @@ def test_projection_is_judged_by_paired_differences(after: list[float | None], s
         *rows_of({("paper", "noisy (paper)", 1.0): [0.3, 0.5]}, radius=2.0, metric="spearman"),
         *rows_of({("paper", "aap (paper)", 1.0): after}, radius=2.0, metric="spearman"),
     ]
-    title, _ = negatives.negatives({"gram-sts": run_of(rows)})[1]
+    title, _ = list_negatives({"gram-sts": run_of(rows)})[1]
     assert title == f"Projection {said} the STS-B correlation"
 
 
@@ -340,7 +361,7 @@ def test_movielens_without_similarities_is_told_while_true(index: list[float | N
         *rows_of({("contract", "index", 5.0): index}, **like),
         *rows_of({("contract", "exact", 9.0): [0.5, 0.5]}, **(like | {"radius": 2.0})),  # no promise to a record
     ]
-    found = negatives.negatives({"gram-movielens": run_of(rows)})
+    found = list_negatives({"gram-movielens": run_of(rows)})
     assert any(title.startswith("On MovieLens") for title, _ in found) == told
     if told:
         assert "0.980 ± 0.014 with all similarities taken as equal" in found[1][1]
@@ -353,7 +374,7 @@ def test_the_equal_attack_of_one_data_set() -> None:
         rows += rows_of({("advantage", "screening", 1.0): [value, value + 0.02]}, **like)
         rows += rows_of({("contract", "screening", 10.0): [value]}, **(like | {"attack_advantage": 0.9}))
         rows += rows_of({("contract", "gaussian", 10.0): [value]}, **(like | {"attack_advantage": 0.6}))
-    _, (title, text) = negatives.negatives({"dp-rag": run_of(rows)})
+    _, (title, text) = list_negatives({"dp-rag": run_of(rows)})
     assert title.endswith("for the mechanisms here")
     assert "scifact: at an attack advantage of 0.5 the best recall@10 is 0.110 ± 0.014 (screening)" in text
     assert "0.9 to 0.9 against pure mechanisms, and of 0.6 against Gaussian noise at δ = 10⁻⁴" in text
@@ -367,7 +388,7 @@ def test_each_runtime_picture_has_its_own_reading() -> None:
                 for metric, value in (("seconds", seconds * epsilon), ("converged", done)):
                     rows += rows_of({("contract", method, epsilon): [value]}, radius=radius, metric=metric, delta=1e-8)
     drawn = {name: Path(f"{name}.png") for name in ("runtime-2", "runtime-record")}
-    section = runtime(dataclasses.replace(run_of(rows, "runtime"), pictures=drawn))
+    section = build_runtime(dataclasses.replace(run_of(rows, "runtime"), pictures=drawn))
     assert [picture.reading for picture in section.pictures] == [
         "Noise for radius 2 at ε = 10, δ = 10⁻⁸, n = 10: newton 1 s (converged), aap 50 s (50 times as long as newton; "
         "converged). The bars are means over all budgets of the run.",

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+
+import pandas as pd
 
 from scoreshield._formatting import typeset_power
-from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.gram import EQUAL
-from scoreshield.bench.report.matrices import AS_PUBLISHED
-from scoreshield.bench.report.runs import Row, Run, best_method, sentence
-from scoreshield.bench.report.tables import clears, measured, spread_text, without_similarities
+from scoreshield.bench.report.frames import Summary, select_rows, summarise
+from scoreshield.bench.report.runs import Run, find_best_method, join_sentence
+from scoreshield.bench.report.tables import beats_reference, find_references, format_spread
 
+#: The paper's own noise: as it is, after its projection, after the exact one.
+AS_PUBLISHED = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")
 Finding = tuple[str, str]
 
 
-def negatives(runs: dict[str, Run]) -> list[Finding]:
-    """A title and a text for each."""
-    found = [_at_epsilon_one(runs.get("dp-rag"))]
-    for name, finding in (
-        ("gram-sts", _projection),
-        ("gram-sts", _record_level),
-        ("gram-movielens", _ratings),
-        ("dp-rag", _equal_attack),
+def list_negatives(runs: dict[str, Run]) -> list[Finding]:
+    """List what did not work, with a title and a text each."""
+    findings = [_state_limit(runs.get("dp-rag"))]
+    for name, find in (
+        ("gram-sts", _judge_projection),
+        ("gram-sts", _judge_record_level),
+        ("gram-movielens", _judge_ratings),
+        ("dp-rag", _judge_equal_attack),
     ):
         if name in runs:
-            found.append(finding(runs[name]))
-    return [one for one in found if one is not None]
+            findings.append(find(runs[name]))
+    return [finding for finding in findings if finding is not None]
 
 
-def _at_epsilon_one(run: Run | None) -> Finding | None:
-    """A theorem; the run only lends the size of its first collection."""
-    n, what = (1000, "") if run is None else (run.rows[0]["n"], f" ({run.datasets()[0]})")
+def _state_limit(run: Run | None) -> Finding | None:
+    """State a theorem; the run only gives the size of its first collection."""
+    n, what = (1000, "") if run is None else (int(run.rows["n"].iloc[0]), f" ({run.list_datasets()[0]})")
     return (
         "At ε = 1 almost nothing about a single record is left, and no mechanism can change that",
         "An output for one collection has at least e⁻ᵋ of its probability for each neighbour, without δ. So k "
@@ -43,40 +45,36 @@ def _at_epsilon_one(run: Run | None) -> Finding | None:
     )
 
 
-def _gains(rows: Sequence[Row], method: str) -> list[Row]:
-    """What a projection changes, matrix by matrix: the value after it less that of the same noisy matrix."""
-
-    def key(row: Row) -> tuple[object, ...]:
-        return tuple(row[name] for name in ("dataset", "radius", "epsilon", "delta", "repeat"))
-
-    noisy = {key(row): row["value"] for row in table.where(rows, method=AS_PUBLISHED[0]) if row["value"] is not None}
-    return [
-        row | {"value": row["value"] - noisy[key(row)]}
-        for row in table.where(rows, method=method)
-        if row["value"] is not None and key(row) in noisy
-    ]
+def _find_gains(rows: pd.DataFrame, method: str) -> pd.Series[float]:
+    """Find what a projection changes, matrix by matrix: the value after it less that of the same noisy matrix."""
+    keys = ["dataset", "radius", "epsilon", "delta", "repeat"]
+    noisy, projected = (
+        select_rows(rows, method=name).dropna(subset="value")[[*keys, "value"]] for name in (AS_PUBLISHED[0], method)
+    )
+    pairs = projected.merge(noisy, on=keys, suffixes=("", "_noisy"))
+    return pairs["value"] - pairs["value_noisy"]
 
 
-def _projection(run: Run) -> Finding | None:
-    rows = run.where(setting="paper", metric="spearman")
-    changes = {method: measured(_gains(rows, method)) for method in AS_PUBLISHED[1:]}
-    known = {method: change for method, change in changes.items() if change["count"]}
+def _judge_projection(run: Run) -> Finding | None:
+    rows = run.select(setting="paper", metric="spearman")
+    changes = {method: summarise(_find_gains(rows, method)) for method in AS_PUBLISHED[1:]}
+    known = {method: change for method, change in changes.items() if change.count}
     if not known:
         return None
     names = dict(zip(AS_PUBLISHED, ("the noisy matrix", "the paper's projection", "the exact one"), strict=True))
-    verdicts = {names[method]: _verdict(change) for method, change in known.items()}
-    text = sentence(
+    verdicts = {names[method]: _name_effect(change) for method, change in known.items()}
+    text = join_sentence(
         "Each projection is compared with the same noisy matrix (the paper's noise), over repeats and budgets. The "
         "Spearman correlation changes by ",
-        [(f"{{}} with {names[m]}", f"{c['mean']:+.3f} ± {c['sd']:.3f}") for m, c in known.items()],
+        [(f"{{}} with {names[m]}", f"{c.mean:+.3f} ± {c.sd:.3f}") for m, c in known.items()],
     )
-    errors = run.where(setting="paper", metric="squared error")
-    text += sentence(
+    errors = run.select(setting="paper", metric="squared error")
+    text += join_sentence(
         " The squared error of an entry, averaged over the budgets, is ",
         [
-            (f"{{}} for {names[m]}" if m == AS_PUBLISHED[0] else f"{{}} after {names[m]}", f"{c['mean']:.3g}")
-            for m, c in ((m, measured(table.where(errors, method=m))) for m in AS_PUBLISHED)
-            if c["count"]
+            (f"{{}} for {names[m]}" if m == AS_PUBLISHED[0] else f"{{}} after {names[m]}", f"{c.mean:.3g}")
+            for m, c in ((m, summarise(select_rows(errors, method=m)["value"])) for m in AS_PUBLISHED)
+            if c.count
         ],
     )
     title = f"Projection {next(iter(verdicts.values()))} the STS-B correlation"
@@ -88,31 +86,31 @@ def _projection(run: Run) -> Finding | None:
     )
 
 
-def _verdict(change: dict[str, float]) -> str:
-    if abs(change["mean"]) <= change["sd"]:
+def _name_effect(change: Summary) -> str:
+    if abs(change.mean) <= change.sd:
         return "does not help"  # not beyond the spread
-    return "helps" if change["mean"] > 0 else "lowers"
+    return "helps" if change.mean > 0 else "lowers"
 
 
-def _record_level(run: Run) -> Finding | None:
+def _judge_record_level(run: Run) -> Finding | None:
     """Noise on the matrix itself, for a whole record; told only while it beats nothing."""
-    whole = run.where(setting="contract", radius=None, metric="spearman")
-    high = max((row["epsilon"] for row in whole), default=math.nan)
-    here = table.where(whole, epsilon=high)
-    matrix = table.where(here, method=("noisy", "exact"))
-    reference = without_similarities(run.where())
-    if not matrix or any(clears(table.where(matrix, method=m), reference) for m in ("noisy", "exact")):
+    whole = run.select(setting="contract", radius=None, metric="spearman")
+    high = max(whole["epsilon"].tolist(), default=math.nan)
+    here = select_rows(whole, epsilon=high)
+    matrix = select_rows(here, method=("noisy", "exact"))
+    references = find_references(run.select())
+    if matrix.empty or any(beats_reference(select_rows(matrix, method=m), references) for m in ("noisy", "exact")):
         return None
-    sizes = sorted({row["n"] for row in matrix})
-    index = spread_text(table.where(here, method="index"))
+    sizes = sorted(matrix["n"].unique().tolist())
+    index = format_spread(select_rows(here, method="index"))
     return (
         "Gram noise that protects a whole record is useless",
         "One record moves n − 1 similarities, so the noise grows with √n. "
-        + sentence(
+        + join_sentence(
             f"With n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))} and ε = {high:g} each "
-            f"entry carries noise of standard deviation {matrix[0]['noise_std']:.2g}, and the correlation is ",
+            f"entry carries noise of standard deviation {matrix['noise_std'].iloc[0]:.2g}, and the correlation is ",
             [
-                (f"{{}} {words}", spread_text(table.where(matrix, method=m)))
+                (f"{{}} {words}", format_spread(select_rows(matrix, method=m)))
                 for words, m in (("as it is", "noisy"), ("after projection", "exact"))
             ],
         )
@@ -120,48 +118,50 @@ def _record_level(run: Run) -> Finding | None:
     )
 
 
-def _ratings(run: Run) -> Finding | None:
+def _judge_ratings(run: Run) -> Finding | None:
     """Told only while no release that protects a record clears what is had without similarities."""
-    bare = run.where(setting="clean", method=EQUAL, metric="rmse")
-    record = [row for row in run.where(setting=("contract", "advantage"), metric="rmse") if row["radius"] is None]
-    reference = without_similarities(run.where(metric="rmse"))
-    kept = ("dataset", "setting", "method", "epsilon", "target_advantage")
-    cells: dict[tuple[object, ...], list[Row]] = {}
-    for row in record:
-        cells.setdefault(tuple(row[name] for name in kept), []).append(row)
-    if not bare or not record or any(clears(cell, reference) for cell in cells.values()):
+    bare = run.select(setting="clean", method=EQUAL, metric="rmse")
+    record = run.select(setting=("contract", "advantage"), metric="rmse", radius=None)
+    references = find_references(run.select(metric="rmse"))
+    kept = ["dataset", "setting", "method", "epsilon", "target_advantage"]
+    cells = [cell for _, cell in record.groupby(kept, dropna=False)]
+    if bare.empty or not cells or any(beats_reference(cell, references) for cell in cells):
         return None
-    dataset = bare[0]["dataset"]
-    here = table.where(record, dataset=dataset, setting="contract")
-    high = max((row["epsilon"] for row in here), default=math.nan)
-    here = table.where(here, epsilon=high)
-    best = best_method(here)
-    told = sentence(
+    dataset = str(bare["dataset"].iloc[0])
+    here = select_rows(record, dataset=dataset, setting="contract")
+    high = max(here["epsilon"].tolist(), default=math.nan)
+    here = select_rows(here, epsilon=high)
+    best = find_best_method(here)
+    comparison = join_sentence(
         f"{dataset}, RMSE: ",
         [
-            ("{} with all similarities taken as equal", spread_text(table.where(bare, dataset=dataset))),
-            (f"{{}} for the best release at ε = {high:g}, {best}", spread_text(table.where(here, method=best))),
-            ("{} without privacy", run.said(dataset=dataset, setting="clean", method="non-private", metric="rmse")),
+            ("{} with all similarities taken as equal", format_spread(select_rows(bare, dataset=dataset))),
+            (f"{{}} for the best release at ε = {high:g}, {best}", format_spread(select_rows(here, method=best))),
+            (
+                "{} without privacy",
+                run.format_spread(dataset=dataset, setting="clean", method="non-private", metric="rmse"),
+            ),
         ],
     )
     return (
         "On MovieLens no release that protects a record is better than no similarities",
-        f"{told} Compared on the same samples of users, none is better by more than the spread of the difference.",
+        f"{comparison} Compared on the same samples of users, none is better by more than the spread of the "
+        "difference.",
     )
 
 
-def _equal_attack(run: Run) -> Finding | None:
-    dataset = run.datasets()[0]
-    rows = run.where(dataset=dataset, setting="advantage", metric="recall@10")
-    low = min((row["target_advantage"] for row in rows), default=math.nan)
-    here = table.where(rows, target_advantage=low)
-    best = best_method(here)
+def _judge_equal_attack(run: Run) -> Finding | None:
+    dataset = run.list_datasets()[0]
+    rows = run.select(dataset=dataset, setting="advantage", metric="recall@10")
+    low = min(rows["target_advantage"].tolist(), default=math.nan)
+    here = select_rows(rows, target_advantage=low)
+    best = find_best_method(here)
     if best is None:
         return None
-    ten = run.nearest(10.0)
-    spent = [row for row in run.where(dataset=dataset, setting="contract", epsilon=ten) if row["attack_advantage"]]
-    pure = sorted(row["attack_advantage"] for row in spent if not row["delta"])
-    gaussian = [row["attack_advantage"] for row in spent if row["delta"]]
+    ten = run.find_nearest_epsilon(10.0)
+    spent = run.select(dataset=dataset, setting="contract", epsilon=ten).dropna(subset="attack_advantage")
+    is_pure = spent["delta"].isna() | (spent["delta"] == 0)
+    pure, gaussian = sorted(spent[is_pure]["attack_advantage"]), spent[~is_pure]["attack_advantage"].tolist()
     part = ""
     if pure and gaussian:
         part = (
@@ -172,6 +172,6 @@ def _equal_attack(run: Run) -> Finding | None:
     return (
         "If the attacker gains little, the user gains little too, for the mechanisms here",
         f"{dataset}: at an attack advantage of {low:g} the best recall@10 is "
-        f"{spread_text(table.where(here, method=best))} ({best}). An advantage alone is not enough as a contract: it "
+        f"{format_spread(select_rows(here, method=best))} ({best}). An advantage alone is not enough as a contract: it "
         f"allows a mechanism that reveals everything with that probability.{part}",
     )

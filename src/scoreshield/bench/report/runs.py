@@ -1,24 +1,27 @@
-"""Finished runs, as the results page reads them: rows, pictures, and the command that makes them again."""
+"""Finished runs, as the results page reads them: rows, pictures, and the command that makes each again."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from scoreshield import _loading
 from scoreshield._formatting import typeset_power
 from scoreshield._loading import make_printable
 from scoreshield.bench.experiments import EXPERIMENTS, table
 from scoreshield.bench.experiments.runner import SETTINGS
-from scoreshield.bench.report import experiments as pictures
+from scoreshield.bench.report import pictures
+from scoreshield.bench.report.frames import select_rows
 from scoreshield.bench.report.results_page import Picture
-from scoreshield.bench.report.tables import mean, spread_text
+from scoreshield.bench.report.tables import compute_mean, format_spread
 from scoreshield.errors import InvalidInput
 
 Row = dict[str, Any]
@@ -34,167 +37,179 @@ _WHOLE = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder: its rows, its pictures by name, the command that makes it, and its grid where it is known."""
+    """One run folder.
+
+    Attributes:
+        name: of the experiment.
+        folder: where the run is.
+        rows: its table of results.
+        pictures: its pictures, by name.
+        command: what makes the run again.
+        settings: its grid, where it is known.
+    """
 
     name: str
     folder: Path
-    rows: list[Row]
+    rows: pd.DataFrame
     pictures: dict[str, Path]
     command: str
     settings: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def delta(self) -> float | None:
-        """The one delta of tables and text, the strictest of the run; None where all is pure."""
-        return min((row["delta"] for row in self.rows if row["delta"]), default=None)
+        """The one delta of tables and text, the strictest of the run; None where all mechanisms are pure."""
+        deltas = pd.to_numeric(self.rows["delta"])
+        return min(deltas[deltas > 0].tolist(), default=None)
 
     @cached_property
-    def _strict(self) -> list[Row]:
+    def _strict(self) -> pd.DataFrame:
         # At equal attack the noise does not depend on delta, which only says where its epsilon is read off.
-        return [row for row in self.rows if row["setting"] == "advantage" or row["delta"] in (None, 0.0, self.delta)]
+        strict = self.rows["delta"].isna() | self.rows["delta"].isin([0.0, self.delta])
+        return self.rows[strict | (self.rows["setting"] == "advantage")]
 
     @property
     def promise(self) -> str:
         """For captions: at which delta."""
         return "δ = 0" if self.delta is None else f"δ = {typeset_power(self.delta)} or 0"
 
-    def where(self, **wanted: Any) -> list[Row]:
-        """The rows at the one delta that agree with every given value."""
-        return table.where(self._strict, **wanted)
+    def select(self, **conditions: Any) -> pd.DataFrame:
+        """Select the rows at the one delta that agree with every condition."""
+        return select_rows(self._strict, **conditions)
 
-    def value(self, **wanted: Any) -> float:
-        return mean(self.where(**wanted))
+    def compute_mean(self, **conditions: Any) -> float:
+        """Compute the mean of the selected values."""
+        return compute_mean(self.select(**conditions))
 
-    def said(self, **wanted: Any) -> str:
-        """Mean ± standard deviation, or nothing where there is none."""
-        return spread_text(self.where(**wanted))
+    def format_spread(self, **conditions: Any) -> str:
+        """Write mean ± standard deviation of the selected values, or nothing where there is none."""
+        return format_spread(self.select(**conditions))
 
-    def datasets(self) -> list[str]:
-        return list(dict.fromkeys(row["dataset"] for row in self.rows))
+    def list_datasets(self) -> list[str]:
+        """List the data sets in the order of the rows."""
+        return [str(name) for name in self.rows["dataset"].unique()]
 
-    def picture(self, stem: str, alt: str, reading: str) -> list[Picture]:
-        """One picture, if the run has it."""
+    def find_picture(self, stem: str, alt: str, reading: str) -> list[Picture]:
+        """Find one picture, if the run has it."""
         path = self.pictures.get(stem)
         return [] if path is None else [Picture(path, alt, self.command, reading)]
 
-    def at_equal_attack(self, dataset: str, metric: str) -> str:
-        """The best and the Gaussian ones, of which one knows the public range too, at the advantage nearest to 0.9."""
-        rows = self.where(setting="advantage", dataset=dataset, metric=metric)
-        near = min((row["target_advantage"] for row in rows), key=lambda known: abs(known - 0.9), default=math.nan)
-        here = table.where(rows, target_advantage=near)
-        best = best_method(here)
+    def describe_equal_attack(self, dataset: str, metric: str) -> str:
+        """Describe the best method and the Gaussian ones at the attack advantage nearest to 0.9."""
+        rows = self.select(setting="advantage", dataset=dataset, metric=metric)
+        targets = rows["target_advantage"].tolist()
+        near = min(targets, key=lambda known: abs(known - 0.9), default=math.nan)
+        here = select_rows(rows, target_advantage=near)
+        best = find_best_method(here)
         if best is None:
             return ""
         others = [
-            (f"{method} gives {{}}", spread_text(table.where(here, method=method)))
+            (f"{method} gives {{}}", format_spread(select_rows(here, method=method)))
             for method in ("gaussian, clamped", "gaussian", "noisy")
             if method != best
         ]
-        return sentence(
+        return join_sentence(
             f"{dataset} at advantage {near:g}: ",
-            [(f"{best} is best with {{}}", spread_text(table.where(here, method=best))), *others],
+            [(f"{best} is best with {{}}", format_spread(select_rows(here, method=best))), *others],
         )
 
-    def nearest(self, epsilon: float) -> float:
-        """The budget of the run nearest to a round one; NaN where there is none."""
-        budgets = {row["epsilon"] for row in self.where(setting=("contract", "paper"))}
+    def find_nearest_epsilon(self, epsilon: float) -> float:
+        """Find the budget of the run nearest to a round one; NaN where there is none."""
+        budgets = self.select(setting=("contract", "paper"))["epsilon"].tolist()
         return float(min(budgets, key=lambda known: abs(math.log(known / epsilon)), default=math.nan))
 
-    def sizes(self) -> str:
-        """How much was measured, and what the spread is a spread of."""
-        parts, sampled = [], False
-        for dataset in self.datasets():
-            sizes = sorted({row["n"] for row in self.rows if row["dataset"] == dataset})
+    def describe_sizes(self) -> str:
+        """Describe how much was measured, and what the spread is a spread of."""
+        parts, is_sampled = [], False
+        for dataset, rows in self.rows.groupby("dataset", sort=False):
+            sizes = sorted(rows["n"].unique().tolist())
             n = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if len(sizes) > 1 else "")
-            what, whole = _WHOLE.get(dataset.split("/")[0], ("", 0))
-            used = sizes[0] if what == "images" else self.settings.get("options", {}).get(what, 0)
-            sampled = sampled or 0 < used < whole
-            parts.append(f"{dataset}: n = {n}" + (f", {min(used, whole):,} of {whole:,} {what}" if used else ""))
-        repeats = 1 + max(row["repeat"] for row in self.rows)
+            unit, whole = _WHOLE.get(str(dataset).split("/")[0], ("", 0))
+            used = sizes[0] if unit == "images" else self.settings.get("options", {}).get(unit, 0)
+            is_sampled = is_sampled or 0 < used < whole
+            parts.append(f"{dataset}: n = {n}" + (f", {min(used, whole):,} of {whole:,} {unit}" if used else ""))
+        repeats = 1 + int(self.rows["repeat"].max())
         if repeats == 1:
             spread = "one repeat, so no spread is known"
         else:
-            over = "the sample and the noise" if sampled else "the noise alone"
-            fresh = "a fresh sample and fresh noise" if sampled else "fresh noise on the same records"
+            over = "the sample and the noise" if is_sampled else "the noise alone"
+            fresh = "a fresh sample and fresh noise" if is_sampled else "fresh noise on the same records"
             spread = f"{repeats} repeats with {fresh}: ± is one standard deviation over {over}"
         return f"Sizes: {'; '.join(parts)}. {spread[0].upper()}{spread[1:]}."
 
 
-def best_method(rows: Sequence[Row]) -> str | None:
-    """The method with the best mean; None where nothing was measured."""
-    means = {method: mean(table.where(rows, method=method)) for method in dict.fromkeys(row["method"] for row in rows)}
-    known = {method: value for method, value in means.items() if not math.isnan(value)}
-    if not known:
+def find_best_method(frame: pd.DataFrame) -> str | None:
+    """Find the method with the best mean; None where nothing was measured."""
+    means = frame.groupby("method", sort=False)["value"].mean().dropna()
+    if means.empty:
         return None
-    pick = max if rows[0]["better"] == "higher" else min
-    return str(pick(known, key=lambda method: known[method]))
+    return str(means.idxmax() if frame["better"].iloc[0] == "higher" else means.idxmin())
 
 
-def sentence(opening: str, pieces: Iterable[tuple[str, str]]) -> str:
-    """One sentence of the pieces whose value is known; nothing where none is."""
+def join_sentence(opening: str, pieces: Iterable[tuple[str, str]]) -> str:
+    """Join the pieces whose value is known to one sentence; an empty text where none is."""
     known = [form.format(value) for form, value in pieces if value]
     return f"{opening}{', '.join(known)}." if known else ""
 
 
-def environment(runs: dict[str, Run]) -> dict[str, str]:
-    """Where the rows say that they were measured; where that differs, which runs were where."""
-    found = {}
+def describe_environment(runs: dict[str, Run]) -> dict[str, str]:
+    """Describe where the rows say that they were measured; where that differs, which runs were where."""
+    facts = {}
     for name in _ENVIRONMENT:
         places: dict[str, list[str]] = {}
         for run in runs.values():
-            for value in dict.fromkeys(row.get(name) for row in run.rows):
-                if value is not None:
-                    places.setdefault(str(value), []).append(run.name)
+            for value in run.rows[name].dropna().unique().tolist() if name in run.rows else ():
+                places.setdefault(str(value), []).append(run.name)
         if places:
-            told = [value + (f" ({', '.join(where)})" if len(places) > 1 else "") for value, where in places.items()]
-            found[name] = "; ".join(told)
-    return found
+            texts = [value + (f" ({', '.join(where)})" if len(places) > 1 else "") for value, where in places.items()]
+            facts[name] = "; ".join(texts)
+    return facts
 
 
-def read(runs: Path) -> dict[str, Run]:
-    """Every finished run under a folder, by the name of its experiment."""
-    found = {}
+def read_runs(folder: Path) -> dict[str, Run]:
+    """Read every finished run under a folder, by the name of its experiment."""
+    runs = {}
     for name in EXPERIMENTS:
-        folder = runs / name
-        if not (folder / "results.csv").exists():
+        path = folder / name / "results.csv"
+        if not path.exists():
             continue
-        rows = [_without_marks(row) for row in table.read_results(folder / "results.csv")]
-        if not rows:
-            raise InvalidInput(f"{folder / 'results.csv'} holds no rows; run the experiment again.")
-        made = {path.stem: path for path in pictures.draw(name, rows, folder / "figures")}
-        settings = _settings(folder)
-        found[name] = Run(name, folder, rows, made, _command(name, settings), settings)
-    if not found:
+        rows = pd.DataFrame([_remove_marks(row) for row in table.read_results(path)])
+        if rows.empty:
+            raise InvalidInput(f"{path} holds no rows; run the experiment again.")
+        drawn = {picture.stem: picture for picture in pictures.draw_pictures(name, rows, folder / name / "figures")}
+        settings = _read_settings(folder / name)
+        runs[name] = Run(name, folder / name, rows, drawn, _write_command(name, settings), settings)
+    if not runs:
         raise InvalidInput(
-            f"There is no finished run under {runs}; make one with: scoreshield bench noise --quick --out {runs}/noise"
+            f"There is no finished run under {folder}; make one with: "
+            f"scoreshield bench noise --quick --out {folder}/noise"
         )
-    return found
+    return runs
 
 
 #: Columns of JSON, which no page shows.
 _JSON = ("facts", "guarantee")
-#: What Markdown, HTML or a chart would take for a mark of its own.
+#: What Markdown, HTML or a chart would read as a mark of its own.
 _MARKS = re.compile(r"[\[\]<>`*\\|&!$^~{}]|(?<=http):(?=/)|(?<=https):(?=/)|(?<=www)\.", re.IGNORECASE)
 
 
-def _without_marks(row: Row) -> Row:
-    """A row whose names are plain text: a table from elsewhere could name a link or a script where a method stands."""
+def _remove_marks(row: Row) -> Row:
+    """Make the names of a row plain text: a table from elsewhere could hold a link or a script in a name."""
     return {
         name: make_printable(_MARKS.sub("?", text)) if isinstance(text, str) and name not in _JSON else text
         for name, text in row.items()
     }
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """The grid of a run; empty where the folder has it no more."""
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Read the grid of a run; empty where the folder no longer has it."""
     try:
         return dict(_loading.parse_json(_loading.read_bytes(folder / SETTINGS))["grid"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _command(name: str, settings: dict[str, Any]) -> str:
-    """The command that makes a run with these settings, as far as they are ones that ship."""
+def _write_command(name: str, settings: dict[str, Any]) -> str:
+    """Write the command that makes a run with these settings, if they are ones that ship."""
     experiment = EXPERIMENTS[name]
     how = " --grid GRID.yaml"
     for quick in (True, False):

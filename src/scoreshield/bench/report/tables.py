@@ -1,90 +1,104 @@
-"""Tables of results that tell both truths: what was claimed and measured, and what it is when a record is replaced."""
+"""Tables of results that state both truths: what was claimed and measured, and what holds when a record is replaced."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from scoreshield._formatting import format_compact, format_measurement, typeset_power
-from scoreshield._validation import validate
-from scoreshield.bench.experiments.gram import EQUAL, NOTHING
-from scoreshield.bench.report.results_page import Best, ResultTable
-from scoreshield.report.tidy import summary
+import numpy as np
+import pandas as pd
 
-Row = dict[str, Any]
+from scoreshield._formatting import format_compact, format_measurement, typeset_power
+from scoreshield.bench.experiments.gram import EQUAL, NOTHING
+from scoreshield.bench.report.frames import select_rows, summarise
+from scoreshield.bench.report.results_page import Best, ResultTable
 
 _OUT_OF_REACH, _NOT_RUN = "—", "·"
-#: Without privacy: the most there is to gain, and what is had without any similarity.
+#: Without privacy: the most that can be gained, and what is reached without any similarity.
 _REFERENCES = ("non-private", NOTHING, EQUAL)
 
 
-class Line(NamedTuple):
-    """A row of the table; ``cells`` holds the rows behind each text of one that competes for the best value."""
+class TableLine(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        name: the first cell.
+        texts: the other cells.
+        cells: the result rows behind each text, of a line that competes for the best value.
+    """
 
     name: str
     texts: list[str]
-    cells: list[list[Row]] | None = None
+    cells: list[pd.DataFrame] | None = None
 
 
-@validate()
-def measured(rows: Iterable[Row]) -> dict[str, Any]:
-    """Mean, standard deviation and count of the values there are; a gap is out of reach."""
-    known = ({"value": math.nan if row["value"] is None else row["value"]} for row in rows)
-    return summary(known, "value")
+def compute_mean(frame: pd.DataFrame) -> float:
+    """Compute the mean of the measured values; NaN where there is none."""
+    return summarise(frame["value"]).mean
 
 
-def mean(rows: Iterable[Row]) -> float:
-    """Of the values there are; NaN where there are none."""
-    return float(measured(rows)["mean"])
-
-
-def spread_text(rows: Iterable[Row]) -> str:
-    """Mean ± standard deviation over repeats, nothing where nothing was measured."""
-    found = measured(rows)
-    if not found["count"]:
+def format_spread(frame: pd.DataFrame) -> str:
+    """Write mean ± standard deviation over repeats; an empty text where nothing was measured."""
+    summary = summarise(frame["value"])
+    if not summary.count:
         return ""
-    return format_measurement(found["mean"]) + (f" ± {format_measurement(found['sd'])}" if found["count"] > 1 else "")
+    spread = f" ± {format_measurement(summary.sd)}" if summary.count > 1 else ""
+    return format_measurement(summary.mean) + spread
 
 
-def without_similarities(rows: Iterable[Row]) -> Callable[[Row], float]:
-    """What a value has to beat: the best had without any similarity in its repeat, or else what a guess gives."""
-    found: dict[tuple[Any, ...], float] = {}
-    for row in rows:
-        if row["setting"] == "clean" and row["method"] in (NOTHING, EQUAL) and row["value"] is not None:
-            key = row["dataset"], row["metric"], row["repeat"]
-            pick = max if row["better"] == "higher" else min
-            found[key] = pick(found.get(key, row["value"]), row["value"])
-    return lambda row: found.get((row["dataset"], row["metric"], row["repeat"]), _guess(row))
+# ---- What a value has to beat.
 
 
-def clears(rows: Iterable[Row], reference: Callable[[Row], float]) -> bool:
-    """Whether values beat their reference, repeat by repeat, by more than one standard deviation of the difference."""
-    gains = [
-        (row["value"] - reference(row)) * (1 if row["better"] == "higher" else -1)
-        for row in rows
-        if row["value"] is not None
+def find_references(frame: pd.DataFrame) -> pd.Series[float]:
+    """Find what each row has to beat: the best value without any similarity in its repeat, or what a guess gives.
+
+    Returns:
+        One reference per row, with the index of the frame.
+    """
+    keys = ["dataset", "metric", "repeat"]
+    baselines = select_rows(frame, setting="clean", method=(NOTHING, EQUAL)).dropna(subset="value")
+    best = {
+        key: group["value"].max() if group["better"].iloc[0] == "higher" else group["value"].min()
+        for key, group in baselines.groupby(keys)
+    }
+    references = [
+        best[key] if key in best else _guess(metric=key[1], better=better, n=n)
+        for key, better, n in zip(
+            frame[keys].itertuples(index=False, name=None), frame["better"], frame["n"], strict=True
+        )
     ]
-    if not all(map(math.isfinite, gains)):
+    return pd.Series(references, index=frame.index, dtype=float)
+
+
+def beats_reference(frame: pd.DataFrame, references: pd.Series[float]) -> bool:
+    """Whether values beat their references, repeat by repeat, by more than one standard deviation of the difference."""
+    rows = frame[frame["value"].notna()]
+    sign = 1.0 if (frame["better"] == "higher").all() else -1.0
+    gains = sign * (rows["value"] - references.reindex(rows.index))
+    if not np.isfinite(gains.to_numpy(dtype=np.float64)).all():
         return True  # there is nothing to beat
-    found = measured({"value": gain} for gain in gains)
-    return bool(found["count"] > 1 and found["mean"] > found["sd"])
+    summary = summarise(gains)
+    return summary.count > 1 and summary.mean > summary.sd
 
 
-def _guess(row: Row) -> float:
-    """The value of an answer that does not look at the records."""
-    name, _, at = str(row["metric"]).partition("@")
+def _guess(metric: str, better: str, n: int) -> float:
+    """Give the value of an answer that does not look at the records."""
+    name, _, at = metric.partition("@")
     if name in ("accuracy", "auc", "eer"):
         return 0.5
     if name == "tar":
         return float(at)
     if name in ("recall", "overlap"):
-        return min(1.0, float(at.split(",")[0]) / float(row["n"]))
-    return -math.inf if row["better"] == "higher" else math.inf
+        return min(1.0, float(at.split(",")[0]) / float(n))
+    return -math.inf if better == "higher" else math.inf
 
 
-def score_table(
-    rows: Sequence[Row],
+# ---- Tables.
+
+
+def build_score_table(
+    frame: pd.DataFrame,
     methods: Sequence[str],
     *,
     caption: str,
@@ -92,121 +106,138 @@ def score_table(
     ceiling: tuple[str, Callable[[float], float]] | None = None,
     folded: bool = False,
 ) -> list[ResultTable]:
-    """One metric of a score experiment against epsilon: the paper as published with its true epsilon, then ours."""
-    ours = [row for row in rows if row["setting"] == "contract"]
-    paper = [row for row in rows if row["setting"] == "paper"]
-    columns = sorted({row["epsilon"] for row in (*ours, *paper)})
-    lines = _constants(rows, columns)
-    if paper:
+    """Build the table of one metric of a score experiment by epsilon: the paper as published, then ours.
+
+    Returns:
+        One table, or none where nothing private was run.
+    """
+    ours, paper = select_rows(frame, setting="contract"), select_rows(frame, setting="paper")
+    columns = _sort_column(select_rows(frame, setting=("contract", "paper")), "epsilon")
+    lines = _list_references(frame, columns)
+    if not paper.empty:
         lines += [
-            _line("the paper's Gaussian, as published", paper, "epsilon", columns, competes=False),
-            _fact("its true ε when one record is replaced", paper, "true_epsilon", columns),
-            _fact("its true δ at the claimed ε", paper, "true_delta", columns),
+            _measure_line("the paper's Gaussian, as published", paper, "epsilon", columns, competes=False),
+            _state_line("its true ε when one record is replaced", paper, "true_epsilon", columns),
+            _state_line("its true δ at the claimed ε", paper, "true_delta", columns),
         ]
     for method in methods:
-        part = [row for row in ours if row["method"] == method]
-        if part:
-            lines.append(_line(method + _promise(part), part, "epsilon", columns))
-    lines += _facts("attack advantage of", ours, methods, "attack_advantage", columns)
+        part = select_rows(ours, method=method)
+        if not part.empty:
+            lines.append(_measure_line(method + _describe_delta(part), part, "epsilon", columns))
+    lines += _state_lines("attack advantage of", ours, methods, "attack_advantage", columns)
     if ceiling is not None:
-        lines.append(Line(ceiling[0], [f"{ceiling[1](epsilon):.3f}" for epsilon in columns]))
-    return _table(caption, [f"ε = {epsilon:g}" for epsilon in columns], lines, rows, command, folded)
+        lines.append(TableLine(ceiling[0], [f"{ceiling[1](epsilon):.3f}" for epsilon in columns]))
+    return _build_table(caption, [f"ε = {epsilon:g}" for epsilon in columns], lines, frame, command, folded)
 
 
-def gram_table(
-    rows: Sequence[Row], methods: Sequence[str], *, caption: str, command: str, folded: bool = False
+def build_gram_table(
+    frame: pd.DataFrame, methods: Sequence[str], *, caption: str, command: str, folded: bool = False
 ) -> list[ResultTable]:
-    """One metric of a matrix experiment: as published, ours at the same radius, ours for one whole record."""
-    private = [row for row in rows if row["setting"] in ("paper", "contract")]
-    radius = max((row["radius"] for row in private if row["radius"] is not None), default=math.nan)
-    columns = sorted({row["epsilon"] for row in private})
-    lines = _constants(rows, columns)
+    """Build the table of one metric of a matrix experiment: as published, at the same radius, for one whole record.
+
+    Returns:
+        One table, or none where nothing private was run.
+    """
+    private = select_rows(frame, setting=("paper", "contract"))
+    radius = float(pd.to_numeric(private["radius"]).max())
+    columns = _sort_column(private, "epsilon")
+    lines = _list_references(frame, columns)
     for setting, at, title in (
         ("paper", radius, f"as published, radius {radius:g}"),
         ("contract", radius, f"radius {radius:g}"),
         ("contract", None, "one record"),
     ):
-        here = [row for row in private if row["setting"] == setting and row["radius"] == at]
-        for method in dict.fromkeys(row["method"] for row in here if row["method"] in methods):
-            part = [row for row in here if row["method"] == method]
-            name = f"{title}: {method.replace(' (paper)', '')}{_promise(part)}"
-            lines.append(_line(name, part, "epsilon", columns, competes=at is None))
-        if here and at is not None:
-            lines.append(_fact(f"{title}: true ε when one record is replaced", here, "true_epsilon", columns))
-    return _table(caption, [f"ε = {epsilon:g}" for epsilon in columns], lines, rows, command, folded)
+        if at is not None and math.isnan(at):
+            continue
+        here = select_rows(private, setting=setting, radius=at)
+        for method in select_rows(here, method=list(methods))["method"].unique():
+            part = select_rows(here, method=method)
+            name = f"{title}: {method.replace(' (paper)', '')}{_describe_delta(part)}"
+            lines.append(_measure_line(name, part, "epsilon", columns, competes=at is None))
+        if at is not None and not here.empty:
+            lines.append(_state_line(f"{title}: true ε when one record is replaced", here, "true_epsilon", columns))
+    return _build_table(caption, [f"ε = {epsilon:g}" for epsilon in columns], lines, frame, command, folded)
 
 
-def attack_table(
-    rows: Sequence[Row], methods: Sequence[str], *, caption: str, command: str, folded: bool = True
+def build_attack_table(
+    frame: pd.DataFrame, methods: Sequence[str], *, caption: str, command: str, folded: bool = True
 ) -> list[ResultTable]:
-    """One metric at equal attack advantage, with the epsilon that each mechanism has there."""
-    here = [row for row in rows if row["setting"] == "advantage"]
-    columns = sorted({row["target_advantage"] for row in here})
-    lines = _constants(rows, columns)
+    """Build the table of one metric at equal attack advantage, with the epsilon that each mechanism has there.
+
+    Returns:
+        One table, or none where nothing was run at a stated advantage.
+    """
+    here = select_rows(frame, setting="advantage")
+    columns = _sort_column(here, "target_advantage")
+    lines = _list_references(frame, columns)
     for method in methods:
-        part = [row for row in here if row["method"] == method]
-        if part:
-            lines.append(_line(method + _promise(part), part, "target_advantage", columns))
-    lines += _facts("ε of", here, methods, "epsilon", columns, key="target_advantage")
-    return _table(caption, [f"advantage {value:g}" for value in columns], lines, rows, command, folded)
+        part = select_rows(here, method=method)
+        if not part.empty:
+            lines.append(_measure_line(method + _describe_delta(part), part, "target_advantage", columns))
+    lines += _state_lines("ε of", here, methods, "epsilon", columns, key="target_advantage")
+    return _build_table(caption, [f"advantage {value:g}" for value in columns], lines, frame, command, folded)
 
 
-def _promise(rows: Sequence[Row]) -> str:
-    """What stands behind a method's name: its delta, or that it has none."""
-    return f", δ = {typeset_power(rows[0]['delta'])}" if rows[0]["delta"] else ", pure"
+def _sort_column(frame: pd.DataFrame, name: str) -> list[float]:
+    return sorted(pd.to_numeric(frame[name]).unique().tolist())
 
 
-def _constants(rows: Sequence[Row], columns: Sequence[float]) -> list[Line]:
-    """What there is without privacy: the same in every column."""
-    found = []
-    for method in _REFERENCES:
-        part = [row for row in rows if row["setting"] == "clean" and row["method"] == method]
-        found += [Line(method, [_text(part)] * len(columns))] if part else []
-    return found
+def _describe_delta(frame: pd.DataFrame) -> str:
+    """Write what follows a method's name: its delta, or that it has none."""
+    delta = frame["delta"].iloc[0]
+    return ", pure" if pd.isna(delta) or not delta else f", δ = {typeset_power(delta)}"
 
 
-def _line(name: str, rows: Sequence[Row], key: str, columns: Sequence[float], *, competes: bool = True) -> Line:
-    cells = [[row for row in rows if row[key] == at] for at in columns]
-    return Line(name, [_text(cell) for cell in cells], cells if competes else None)
+def _list_references(frame: pd.DataFrame, columns: Sequence[float]) -> list[TableLine]:
+    """List the values without privacy, which are the same in every column."""
+    parts = ((method, select_rows(frame, setting="clean", method=method)) for method in _REFERENCES)
+    return [TableLine(method, [_format_cell(part)] * len(columns)) for method, part in parts if not part.empty]
 
 
-def _text(rows: Sequence[Row]) -> str:
-    """Mean and standard deviation; a dash where it is out of reach, a dot where it was not run."""
-    return (spread_text(rows) or _OUT_OF_REACH) if rows else _NOT_RUN
+def _measure_line(
+    name: str, frame: pd.DataFrame, key: str, columns: Sequence[float], *, competes: bool = True
+) -> TableLine:
+    groups = dict(list(frame.groupby(key)))
+    cells = [groups.get(at, frame[:0]) for at in columns]
+    return TableLine(name, [_format_cell(cell) for cell in cells], cells if competes else None)
 
 
-def _fact(name: str, rows: Sequence[Row], column: str, columns: Sequence[float], key: str = "epsilon") -> Line:
-    """A fact of the promise rather than a measurement; where samples differ in size, the worst of them."""
-    found = [[row[column] for row in rows if row[key] == at and row[column] is not None] for at in columns]
-    return Line(name, [format_compact(max(values)) if values else _NOT_RUN for values in found])
+def _format_cell(frame: pd.DataFrame) -> str:
+    """Write mean and standard deviation; a dash where it is out of reach, a dot where it was not run."""
+    return _NOT_RUN if frame.empty else format_spread(frame) or _OUT_OF_REACH
 
 
-def _facts(
-    name: str, rows: Sequence[Row], methods: Sequence[str], column: str, columns: Sequence[float], key: str = "epsilon"
-) -> list[Line]:
-    """One line for all methods of which the fact is the same."""
-    same: dict[tuple[str, ...], list[str]] = {}
+def _state_line(name: str, frame: pd.DataFrame, fact: str, columns: Sequence[float]) -> TableLine:
+    """State a fact of the promise, which is not measured; where samples differ in size, the worst of them."""
+    worst: dict[Any, float] = frame.dropna(subset=fact).groupby("epsilon")[fact].max().to_dict()
+    return TableLine(name, [format_compact(worst[at]) if at in worst else _NOT_RUN for at in columns])
+
+
+def _state_lines(
+    name: str, frame: pd.DataFrame, methods: Sequence[str], fact: str, columns: Sequence[float], key: str = "epsilon"
+) -> list[TableLine]:
+    """State a fact in one line for all methods of which it is the same."""
+    worst: dict[Any, float] = frame.dropna(subset=fact).groupby(["method", key])[fact].max().to_dict()
+    lines: dict[tuple[str, ...], list[str]] = {}
     for method in methods:
-        part = [row for row in rows if row["method"] == method]
-        texts = tuple(_fact(method, part, column, columns, key).texts)
+        texts = tuple(format_compact(worst[method, at]) if (method, at) in worst else _NOT_RUN for at in columns)
         if any(text != _NOT_RUN for text in texts):
-            same.setdefault(texts, []).append(method)
-    return [Line(f"{name} {' / '.join(named)}", list(texts)) for texts, named in same.items()]
+            lines.setdefault(texts, []).append(method)
+    return [TableLine(f"{name} {' / '.join(methods)}", list(texts)) for texts, methods in lines.items()]
 
 
-def _table(
-    caption: str, header: list[str], lines: list[Line], rows: Sequence[Row], command: str, folded: bool
+def _build_table(
+    caption: str, header: list[str], lines: list[TableLine], frame: pd.DataFrame, command: str, folded: bool
 ) -> list[ResultTable]:
-    """One table, or none where nothing private was run."""
     if not header:
         return []
-    side: Best = "max" if rows[0]["better"] == "higher" else "min"
-    reference = without_similarities(rows)
+    side: Best = "max" if frame["better"].iloc[0] == "higher" else "min"
+    references = find_references(frame)
     unclear = [
         (place, column)
         for place, line in enumerate(lines)
         for column, cell in enumerate(line.cells or (), 1)
-        if not clears(cell, reference)
+        if not beats_reference(cell, references)
     ]
     return [
         ResultTable(

@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import scoreshield as ss
-from scoreshield.report import bands, sheet
+from scoreshield.bench.report import bands
+from scoreshield.bench.report.frames import summarise_groups
+from scoreshield.report import sheet
 
 EPSILONS = (0.1, 1.0, 10.0, 100.0)
 WORDS = {"metric": "Spearman", "title": "A title", "caption": "A caption that says what is to be seen."}
@@ -78,23 +80,23 @@ def legend(figure: Figure) -> list[str]:
 class TestMeanAndSd:
     def test_by_hand(self) -> None:
         rows = [row(value=value, epsilon=e) for e, value in ((2.0, 1.0), (2.0, 2.0), (1.0, 7.0), (2.0, 6.0))]
-        assert bands.mean_and_sd(rows, by=("method", "epsilon")) == [
+        assert summarise_groups(rows, by=("method", "epsilon")) == [
             {"method": "exact", "epsilon": 2.0, "mean": 3.0, "sd": math.sqrt(7.0), "count": 3, "unreachable": 0},
             {"method": "exact", "epsilon": 1.0, "mean": 7.0, "sd": 0.0, "count": 1, "unreachable": 0},
         ]
 
     def test_what_is_out_of_reach_is_counted_and_not_averaged(self) -> None:
         rows = [row(value=value) for value in (1.0, math.nan, 3.0)]
-        (found,) = bands.mean_and_sd(rows)
+        (found,) = summarise_groups(rows)
         assert (found["mean"], found["sd"], found["count"], found["unreachable"]) == (2.0, math.sqrt(2.0), 2, 1)
-        (found,) = bands.mean_and_sd([row(value=math.nan), row(value=np.float32("nan"))])
+        (found,) = summarise_groups([row(value=math.nan), row(value=np.float32("nan"))])
         assert math.isnan(found["mean"])
         assert math.isnan(found["sd"])
         assert (found["count"], found["unreachable"]) == (0, 2)
 
     def test_another_column_and_keys_that_are_nan(self) -> None:
         rows = [row(seconds=2.0, epsilon=float("nan")), row(seconds=4.0, epsilon=np.float64("nan"))]
-        (found,) = bands.mean_and_sd(rows, by=["epsilon"], value="seconds")
+        (found,) = summarise_groups(rows, by=["epsilon"], value="seconds")
         assert (found["epsilon"], found["mean"]) == (None, 3.0)
 
     @pytest.mark.parametrize(
@@ -114,13 +116,13 @@ class TestMeanAndSd:
     )
     def test_bad_input(self, rows: Any, by: Any, said: str) -> None:
         with pytest.raises(ss.InvalidInput, match=said):
-            bands.mean_and_sd(rows, by=by)
+            summarise_groups(rows, by=by)
 
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[list[Any], Figure]:
     rows = [*grid_rows(), *(clean(value, repeat=k) for k, value in enumerate((0.8, 0.9)))]
-    return rows, bands.band_grid(rows, **WORDS)
+    return rows, bands.draw_bands(rows, **WORDS)
 
 
 class TestGrid:
@@ -181,10 +183,10 @@ class TestGrid:
 
 def test_clean_values_that_stand_once_for_each_budget_count_once() -> None:
     copies = [clean(value, repeat=k, delta=d) for k, value in enumerate((0.7, 0.9)) for d in (1e-8, 1e-2, 1e-5)]
-    (axes,) = bands.band_grid([row(), *copies], **WORDS).axes
+    (axes,) = bands.draw_bands([row(), *copies], **WORDS).axes
     (band,) = axes.patches
     assert band.get_height() == pytest.approx(2 * stdev((0.7, 0.9)))
-    figure = bands.band_grid([row(), *copies], **WORDS, clean=False)
+    figure = bands.draw_bands([row(), *copies], **WORDS, clean=False)
     assert legend(figure) == ["exact"]
     assert not any(each.get_label() == "non-private" for each in figure.axes[0].lines)
 
@@ -192,11 +194,11 @@ def test_clean_values_that_stand_once_for_each_budget_count_once() -> None:
 def test_clean_values_of_another_data_set_stay_in_their_panel() -> None:
     sets = (("a", 0.8), ("b", 0.6))
     rows = [part for name, value in sets for part in (row(dataset=name), clean(value, dataset=name))]
-    figure = bands.band_grid(rows, **WORDS, rows_by="dataset")
+    figure = bands.draw_bands(rows, **WORDS, rows_by="dataset")
     assert [axes.get_title().split(",")[0] for axes in figure.axes] == ["a", "b"]
     assert [line(axes, "non-private").get_ydata()[0] for axes in figure.axes] == [0.8, 0.6]
     with pytest.raises(ss.InvalidInput, match="several of 'dataset'"):
-        bands.band_grid([row(dataset="a"), *rows[1::2]], **WORDS)
+        bands.draw_bands([row(dataset="a"), *rows[1::2]], **WORDS)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_clean_values_of_another_data_set_stay_in_their_panel() -> None:
 )
 def test_a_false_promise_is_hollow(true_epsilon: float, private: bool) -> None:
     rows = [row(epsilon=1.0, value=0.2), row(epsilon=10.0, true_epsilon=true_epsilon, value=0.6)]
-    figure = bands.band_grid(rows, **WORDS)
+    figure = bands.draw_bands(rows, **WORDS)
     (axes,) = figure.axes
     kept, broken = line(axes, "exact, private"), line(axes, "exact, not private")
     assert xy(kept) == [(1.0, 0.2), *([(10.0, 0.6)] if private else [])]
@@ -225,13 +227,13 @@ def test_a_false_promise_is_hollow(true_epsilon: float, private: bool) -> None:
 
 def test_one_false_repeat_makes_the_point_hollow() -> None:
     rows = [row(repeat=k, true_epsilon=1.0 + (k == 3)) for k in range(5)]
-    (axes,) = bands.band_grid(rows, **WORDS).axes
+    (axes,) = bands.draw_bands(rows, **WORDS).axes
     assert len(xy(line(axes, "exact, not private"))) == 1
 
 
 def test_what_is_out_of_reach_is_a_cross_below_every_curve() -> None:
     rows = [row(epsilon=e, value=v) for e, v in ((1.0, 0.4), (1.0, math.nan), (10.0, math.nan), (100.0, 0.8))]
-    figure = bands.band_grid(rows, **WORDS)
+    figure = bands.draw_bands(rows, **WORDS)
     (axes,) = figure.axes
     assert [x for x, _ in xy(line(axes, "exact, out of reach"))] == [1.0, 10.0]
     assert np.isnan(line(axes, "exact").get_ydata()[1]), "the curve breaks there"
@@ -246,28 +248,28 @@ def test_what_is_out_of_reach_is_a_cross_below_every_curve() -> None:
 @pytest.mark.parametrize("columns", range(1, 5))
 def test_grids_of_any_size_render(rows: int, columns: int) -> None:
     many = [row(radius=float(r), delta=10.0**-d) for r in range(1, rows + 1) for d in range(1, columns + 1)]
-    figure = bands.band_grid(many, **WORDS)
+    figure = bands.draw_bands(many, **WORDS)
     figure.draw_without_rendering()
     assert len(figure.axes) == rows * columns
 
 
 def test_holes_and_nothing_at_all() -> None:
     rows = [row(radius=1.0, delta=1e-8), row(radius=2.0, delta=1e-2), row(radius=2.0, delta=1e-8, value=math.nan)]
-    figure = bands.band_grid(rows, **WORDS)
+    figure = bands.draw_bands(rows, **WORDS)
     said = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert said == [[], ["no data"], ["every point is out of reach"], []]
-    figure = bands.band_grid([row(value=math.nan)], **WORDS)
+    figure = bands.draw_bands([row(value=math.nan)], **WORDS)
     figure.draw_without_rendering()
     assert figure.axes[0].get_ylim()[1] == 1.0
 
 
 def test_methods_are_those_asked_for_in_their_order() -> None:
     rows = [row(method=name) for name in ("exact", "rank", "sure")]
-    assert legend(bands.band_grid(rows, **WORDS, methods=["sure", "exact"])) == ["sure", "exact"]
+    assert legend(bands.draw_bands(rows, **WORDS, methods=["sure", "exact"])) == ["sure", "exact"]
     with pytest.raises(ss.InvalidInput, match="one of 'exact', 'rank', 'sure'"):
-        bands.band_grid(rows, **WORDS, methods=["AAP"])
+        bands.draw_bands(rows, **WORDS, methods=["AAP"])
     with pytest.raises(ss.InvalidInput, match="list of names"):
-        bands.band_grid(rows, **WORDS, methods="sure")
+        bands.draw_bands(rows, **WORDS, methods="sure")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_methods_are_those_asked_for_in_their_order() -> None:
 )
 def test_bad_input(rows: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ss.InvalidInput, match=said):
-        bands.band_grid(rows, **{**WORDS, **options})
+        bands.draw_bands(rows, **{**WORDS, **options})
 
 
 class TestAdvantage:
@@ -303,7 +305,7 @@ class TestAdvantage:
                 ("gaussian", 9.0, 1e-6, 0.9, 0.6),
             )
         ]
-        (axes,) = bands.advantage_chart(rows, **WORDS).axes
+        (axes,) = bands.draw_bands_by_advantage(rows, **WORDS).axes
         assert xy(line(axes, "laplace")) == [(0.4, 0.2), (0.9, 0.5)]
         assert xy(line(axes, "gaussian")) == [(0.4, 0.3), (0.9, 0.6)]
         assert axes.get_title() == "one whole record"
@@ -314,28 +316,28 @@ class TestAdvantage:
     def test_the_last_percent_has_room(self) -> None:
         rows = [row(attack_advantage=a, target_advantage=a, epsilon=e) for a, e in ((0.5, 1.0), (0.999, 8.0))]
         rows.append(row(setting="clean", method="non-private"))
-        figure = bands.advantage_chart(rows, **WORDS)
+        figure = bands.draw_bands_by_advantage(rows, **WORDS)
         figure.draw_without_rendering()  # and without a warning
         (axes,) = figure.axes
         assert axes.get_xscale() == "logit"
         assert axes.get_xlim()[0] < 0.5
         assert 0.999 < axes.get_xlim()[1] < 1
         rows.append(row(attack_advantage=1.0, epsilon=50.0))
-        assert bands.advantage_chart(rows, **WORDS).axes[0].get_xscale() == "linear"
+        assert bands.draw_bands_by_advantage(rows, **WORDS).axes[0].get_xscale() == "linear"
 
     def test_adjacencies_are_kept_apart(self) -> None:
         rows = [row(radius=None), row(radius=2.0)]
-        assert len(bands.advantage_chart(rows, **WORDS).axes) == 2
+        assert len(bands.draw_bands_by_advantage(rows, **WORDS).axes) == 2
         with pytest.raises(ss.InvalidInput, match="put 'radius' into"):
-            bands.advantage_chart(rows, **WORDS, columns_by=None)
+            bands.draw_bands_by_advantage(rows, **WORDS, columns_by=None)
 
     def test_budgets_that_give_an_attacker_everything_may_coincide(self) -> None:
         rows = [row(epsilon=e, attack_advantage=1.0) for e in (50.0, 100.0)]
-        assert len(xy(line(bands.advantage_chart(rows, **WORDS).axes[0], "exact"))) == 2
+        assert len(xy(line(bands.draw_bands_by_advantage(rows, **WORDS).axes[0], "exact"))) == 2
 
     def test_out_of_reach_stands_at_its_target(self) -> None:
         rows = [row(), row(epsilon=5.0, value=math.nan, attack_advantage=math.nan, target_advantage=0.05)]
-        (axes,) = bands.advantage_chart(rows, **WORDS).axes
+        (axes,) = bands.draw_bands_by_advantage(rows, **WORDS).axes
         assert xy(line(axes, "exact, out of reach"))[0][0] == 0.05
 
 
@@ -352,7 +354,7 @@ class TestBars:
 
     def test_lengths_and_words(self) -> None:
         rows = [*self.timings(), row(method="aap", n=100, seconds=5.0)]
-        figure = bands.bars(rows, title="Time", caption="A caption.", limit=600)
+        figure = bands.draw_bars(rows, title="Time", caption="A caption.", limit=600)
         (axes,) = figure.axes
         widths = [round(patch.get_x() + patch.get_width(), 9) for patch in axes.patches]
         assert widths == [2.0, 9.0, 5.0, 20.0]
@@ -364,23 +366,23 @@ class TestBars:
         assert legend(figure) == ["newton", "sdp", "aap", "the limit, 600"]
 
     def test_whiskers(self) -> None:
-        (axes,) = bands.bars(self.timings(), title="Time", caption="A caption.").axes
+        (axes,) = bands.draw_bars(self.timings(), title="Time", caption="A caption.").axes
         (whisker,) = [part.get_segments()[0] for part in axes.collections]
         assert whisker[:, 0] == pytest.approx([2 - math.sqrt(2), 2 + math.sqrt(2)])
 
     def test_all_over_the_limit(self) -> None:
-        figure = bands.bars([row(seconds=math.nan)], title="Time", caption="A caption.")
+        figure = bands.draw_bars([row(seconds=math.nan)], title="Time", caption="A caption.")
         figure.draw_without_rendering()
         assert [text.get_text() for text in figure.axes[0].texts] == ["over the limit"]
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, None])
     def test_bad_times(self, seconds: Any) -> None:
         with pytest.raises(ss.InvalidInput, match="'seconds'"):
-            bands.bars([row(seconds=seconds), row(seconds=5.0)], title="Time", caption="A caption.")
+            bands.draw_bars([row(seconds=seconds), row(seconds=5.0)], title="Time", caption="A caption.")
 
     def test_bad_limit(self) -> None:
         with pytest.raises(ss.InvalidInput, match="'limit'"):
-            bands.bars([row()], title="Time", caption="A caption.", limit=0)
+            bands.draw_bars([row()], title="Time", caption="A caption.", limit=0)
 
 
 class TestStyle:
@@ -389,10 +391,10 @@ class TestStyle:
         assert len(set(looks)) == len(looks)
 
     def test_an_unknown_method_looks_the_same_every_time(self) -> None:
-        style = bands.method_style("a method of tomorrow")
-        assert style == bands.method_style("a method of tomorrow")
-        assert style != bands.method_style("another one")
-        bands.band_grid([row(method="a method of tomorrow")], **WORDS).draw_without_rendering()
+        style = bands.choose_style("a method of tomorrow")
+        assert style == bands.choose_style("a method of tomorrow")
+        assert style != bands.choose_style("another one")
+        bands.draw_bands([row(method="a method of tomorrow")], **WORDS).draw_without_rendering()
 
     @pytest.mark.parametrize(
         "together",
@@ -432,7 +434,7 @@ class TestStyle:
     def test_without_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
         with pytest.raises(ss.InvalidInput, match=r"scoreshield\[plots\]"):
-            bands.band_grid([row()], **WORDS)
+            bands.draw_bands([row()], **WORDS)
 
 
 def seen(colour: str, matrix: np.ndarray) -> np.ndarray:
@@ -447,6 +449,6 @@ def seen(colour: str, matrix: np.ndarray) -> np.ndarray:
 def test_samples_of_different_sizes_are_repeats_of_one_point() -> None:
     rows = [row(n=n, repeat=k, value=v) for k, (n, v) in enumerate(((297, 0.2), (299, 0.4)))]
     rows += [clean(v, n=n, repeat=k) for k, (n, v) in enumerate(((297, 0.8), (299, 0.9)))]
-    (axes,) = bands.band_grid(rows, **WORDS).axes
+    (axes,) = bands.draw_bands(rows, **WORDS).axes
     assert xy(line(axes, "exact")) == [(1.0, pytest.approx(0.3))]
     assert line(axes, "non-private").get_ydata()[0] == pytest.approx(0.85)
