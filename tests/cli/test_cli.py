@@ -64,13 +64,14 @@ def outputs(folder: Path) -> list[str]:
         (["gram", "emb.npy", "--gram-radius", "0.5", "--denoise", "sure"], ss.GramRelease),
     ],
 )
-def test_release_writes_three_files_that_agree(
+def test_three_files_agree(
     folder: Path,
     command: list[str],
     kind: type,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A release writes three files that agree."""
     pure = command[0] in ("matches", "top-k", "histogram", "index") or command[-1] in ("staircase", "optimal", "auto")
     pure &= command[-1] != "gaussian"
     contract = CONTRACT[:2] if pure else CONTRACT
@@ -95,6 +96,7 @@ def test_release_writes_three_files_that_agree(
 def test_json_is_one_object_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The option --json prints one object and nothing else."""
     base = ["--output", "out.npz", "--json"]
     slow = ["--projection", "aap", "--max-iterations", "3"]
     run("release", "gram", "emb.npy", *CONTRACT, *slow, *base, monkeypatch=monkeypatch)
@@ -124,6 +126,7 @@ def test_json_is_one_object_and_nothing_else(
 
 
 def test_calibrate_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The calibrate command prints lines for people."""
     arguments = ["calibrate", "--epsilon", "1", "--delta", "1e-6", "--sensitivity", "2"]
     assert run(*arguments, monkeypatch=monkeypatch) == 0
     assert "8.4493577" in capsys.readouterr().out
@@ -135,6 +138,7 @@ def test_calibrate_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.mark.usefixtures("folder")
 def test_research_mode_repeats_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Research mode repeats, and the certificate states it."""
     for name in ("a.npz", "b.npz"):
         run(
             *("release", "scores", "emb.npy", "--query", "q.npy", *CONTRACT, "--seed", "3", "--output", name),
@@ -178,13 +182,14 @@ def test_research_mode_repeats_and_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         (["calibrate", "--epsilon", "1", "--delta", "1e-6", "--sensitivity", "-2"], "sensitivity"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_two(
+def test_bad_input(
     folder: Path,
     arguments: list[str],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Bad input prints one line and exits with code 2."""
     if arguments[0] == "release" and len(arguments) > 1:
         arguments = [*arguments, "--output", "out.npz"]
     assert run(*arguments, monkeypatch=monkeypatch) == 2
@@ -200,9 +205,10 @@ def test_bad_input_is_one_line_and_exit_code_two(
     ("output", "message"),
     [("out.csv", "must end in .npz"), ("no/such/out.npz", "There is no folder no/such"), ("emb.npz", "exists already")],
 )
-def test_output_is_checked_before_any_noise_is_drawn(
+def test_output_checked_before_any_noise(
     folder: Path, output: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The output is checked before any noise is drawn."""
     (folder / "emb.txt").write_text("an earlier certificate")
 
     def never(*_: object, **__: object) -> None:
@@ -215,6 +221,7 @@ def test_output_is_checked_before_any_noise_is_drawn(
 
 
 def test_corrupt_embeddings(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A corrupt file of embeddings prints one line."""
     content = (folder / "emb.npy").read_bytes()
     for damaged in (b"", content[:50], content[:-7], b"\0" * 500):
         (folder / "emb.npy").write_bytes(damaged)
@@ -238,6 +245,7 @@ def test_corrupt_embeddings(folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_bad_rows_through_the_command_line(
     folder: Path, rows: object, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Bad rows print one line."""
     np.save(folder / "emb.npy", np.array(rows))
     assert run("release", "gram", "emb.npy", *CONTRACT, "--output", "out.npz", monkeypatch=monkeypatch) == 2
     error = capsys.readouterr().err
@@ -246,9 +254,8 @@ def test_bad_rows_through_the_command_line(
     assert outputs(folder) == []
 
 
-def test_other_formats_and_odd_sizes_through_the_command_line(
-    folder: Path, collection: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_formats(folder: Path, collection: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other formats and odd sizes are accepted."""
     np.savez(folder / "all.npz", a=collection * 1e30, b=collection)
     parquet.write_table(pa.table({"vector": pa.array(collection.tolist())}), folder / "emb.parquet")
     np.save(folder / "line.npy", np.arange(1.0, 6.0)[:, None])  # d = 1
@@ -265,7 +272,8 @@ def test_other_formats_and_odd_sizes_through_the_command_line(
         assert ss.load(output).noisy.shape[-1] == (5 if place == 2 else 40)
 
 
-def test_an_answer_that_cannot_be_printed_is_one_line(folder: Path) -> None:
+def test_unprintable_answer(folder: Path) -> None:
+    """An answer that cannot be printed gives one line."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*SCORESHIELD, "calibrate", *CONTRACT, "--sensitivity", "2"],
@@ -283,13 +291,15 @@ def test_an_answer_that_cannot_be_printed_is_one_line(folder: Path) -> None:
 def test_a_folder_without_permission(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A folder without permission gives one line."""
     (folder / "locked").mkdir(mode=0o500)
     output = "locked/out.npz"
     assert run("release", "gram", "emb.npy", *CONTRACT, "--output", output, monkeypatch=monkeypatch) == 2
     assert "Permission denied" in capsys.readouterr().err
 
 
-def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help has an example for every command."""
     assert run("--help", monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out
     assert "--install-completion" in text
@@ -310,6 +320,7 @@ SCORESHIELD = [sys.executable, "-m", "scoreshield.cli"]
 
 
 def test_shell_completion_answers(folder: Path) -> None:
+    """Shell completion works."""
     environment = {
         "_SCORESHIELD_COMPLETE": "complete_bash",
         "COMP_WORDS": "scoreshield release ",
@@ -321,7 +332,7 @@ def test_shell_completion_answers(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file-size limits are a POSIX facility")
-def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
+def test_full_disk(folder: Path) -> None:
     """A limit of 4 kB on any file stands in for a full disk: the write fails half-way, in a real process."""
     np.save(folder / "emb.npy", np.random.default_rng(0).standard_normal((2000, 4)))
     done = subprocess.run(
@@ -340,7 +351,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
 @pytest.mark.parametrize("moment", ["scoreshield.releases.gram.project_elliptope", "os.fsync"])
-def test_ctrl_c_is_one_line_and_leaves_nothing(folder: Path, moment: str) -> None:
+def test_interrupt(folder: Path, moment: str) -> None:
     """A real interrupt in a real process: while projecting, and with the file half-written."""
     module, name = moment.rsplit(".", 1)
     driver = (

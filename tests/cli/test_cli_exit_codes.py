@@ -106,7 +106,8 @@ def audit(folder: Path, target: str, *more: str) -> tuple[int, str, str]:
     return run(folder, "audit", target, *CLAIM, *more)
 
 
-def failed(outcome: tuple[int, str, str]) -> str:
+def read_failure(outcome: tuple[int, str, str]) -> str:
+    """Return the one line of a command that ended with code 2 or 70."""
     code, out, err = outcome
     assert code in (2, 70), (code, err)
     assert out == ""
@@ -117,6 +118,7 @@ def failed(outcome: tuple[int, str, str]) -> str:
 
 
 def test_a_broken_claim_is_1(folder: Path) -> None:
+    """A broken claim exits with code 1."""
     code, out, _ = audit(folder, "targets:clean")
     assert code == 1
     assert "BROKEN" in out.upper()
@@ -129,25 +131,29 @@ def test_a_broken_claim_is_1(folder: Path) -> None:
         "abort", "recursion", "memory", "end_of_file", "broken_pipe", "output", "quiet",
     ],
 )  # fmt: skip
-def test_a_function_that_raises_anything_is_never_0_or_1(target: str, folder: Path) -> None:
-    failed(audit(folder, f"targets:{target}"))
+def test_function_that_raises(target: str, folder: Path) -> None:
+    """A function that raises anything never exits with code 0 or 1."""
+    assert read_failure(audit(folder, f"targets:{target}"))
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(1)", "SystemExit(0)", "GeneratorExit()", "BaseException('x')"])
 def test_a_module_that_raises_anything_is_2(raised: str, folder: Path) -> None:
+    """A module that raises anything exits with code 2."""
     (folder / "bad.py").write_text(f"raise {raised}")
-    assert "cannot be imported" in failed(audit(folder, "bad:release"))
+    assert "cannot be imported" in read_failure(audit(folder, "bad:release"))
 
 
-def test_what_a_folder_keeps_of_a_function_that_raises(folder: Path) -> None:
-    failed(audit(folder, "targets:exit_one", "--out", "kept"))
+def test_folder_after_an_error(folder: Path) -> None:
+    """A function that raises leaves no report."""
+    assert read_failure(audit(folder, "targets:exit_one", "--out", "kept"))
     assert not (folder / "kept" / "report.json").exists()
 
 
 def test_files_that_cannot_be_read_are_2(folder: Path) -> None:
+    """A file that cannot be read exits with code 2."""
     np.savez(folder / "objects.npz", **{"with": np.array([{}]), "without": np.zeros(3)})
-    failed(audit(folder, "objects.npz"))
-    failed(audit(folder, "missing.npz"))
+    assert read_failure(audit(folder, "objects.npz"))
+    assert read_failure(audit(folder, "missing.npz"))
 
 
 @pytest.fixture
@@ -169,13 +175,15 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-def test_an_endpoint_that_answers_with_nonsense_is_2(address: str, folder: Path) -> None:
-    assert "no JSON" in failed(audit(folder, address, "--retries", "0"))
-    failed(audit(folder, "http://127.0.0.1:9/release", "--retries", "0"))
+def test_bad_endpoint(address: str, folder: Path) -> None:
+    """An endpoint that answers with nonsense exits with code 2."""
+    assert "no JSON" in read_failure(audit(folder, address, "--retries", "0"))
+    assert read_failure(audit(folder, "http://127.0.0.1:9/release", "--retries", "0"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-def test_a_person_who_interrupts_ends_with_130(folder: Path) -> None:
+def test_interrupt(folder: Path) -> None:
+    """An interrupted command exits with code 130."""
     command = [sys.executable, "-m", "scoreshield.cli", "audit", "targets:hanging", *CLAIM]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
@@ -189,13 +197,15 @@ def test_a_person_who_interrupts_ends_with_130(folder: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 def test_a_full_standard_error_is_not_1(folder: Path) -> None:
+    """A full standard error does not exit with code 1."""
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "scoreshield.cli", "audit", "targets:exit_one", *CLAIM]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=full, timeout=120)
     assert done.returncode not in (0, 1)
 
 
-def test_the_audit_of_our_own_ends_with_70_where_it_fails(folder: Path) -> None:
+def test_failing_audit_of_the_package(folder: Path) -> None:
+    """The audit of the package exits with code 70 where it fails."""
     (folder / "failing.py").write_text(
         "import sys\nfrom scoreshield import cli\nfrom scoreshield.audit import self_audit\n"
         "self_audit.audit_shipped_releases = lambda **_: 1 / 0\n"
@@ -207,6 +217,7 @@ def test_the_audit_of_our_own_ends_with_70_where_it_fails(folder: Path) -> None:
 
 
 def test_completion_of_a_shell_still_works(folder: Path) -> None:
+    """Completion of a shell still works."""
     environment = {
         **os.environ,
         "_SCORESHIELD_COMPLETE": "complete_bash",

@@ -60,49 +60,61 @@ RELEASES = {
 
 
 class TestOutputsOverInputs:
-    def rejected(self, outcome: tuple[int, str, str]) -> None:
+    MESSAGE = "is the same file as the input"
+
+    def read_error(self, outcome: tuple[int, str, str]) -> str:
+        """Return the one line of a command that ended with code 2."""
         code, out, err = outcome
         assert (code, out) == (2, "")
-        assert "is the same file as the input" in err
         assert err.count("\n") == 1
+        return err
 
     @pytest.mark.parametrize("kind", sorted(RELEASES))
     def test_the_collection_itself(self, kind: str, folder: Path, run: Any) -> None:
+        """No release overwrites its collection."""
         before = (folder / "rows.npz").read_bytes()
-        self.rejected(run("release", kind, "rows.npz", *RELEASES[kind], "--output", "rows.npz", "--force"))
+        assert self.MESSAGE in self.read_error(
+            run("release", kind, "rows.npz", *RELEASES[kind], "--output", "rows.npz", "--force")
+        )
         assert (folder / "rows.npz").read_bytes() == before
         assert sorted(path.suffix for path in folder.iterdir()) == [*[".npy"] * 5, ".npz"]
 
     @pytest.mark.parametrize("name", ["query.npy", "labels.npy"])
     @pytest.mark.parametrize("ending", [".npz", ".json", ".txt"])
     @pytest.mark.parametrize("link", [os.link, os.symlink])
-    def test_other_inputs_by_links_and_the_certificates_beside(
-        self, name: str, ending: str, link: Any, folder: Path, run: Any
-    ) -> None:
+    def test_other_inputs(self, name: str, ending: str, link: Any, folder: Path, run: Any) -> None:
+        """No release overwrites another input, not even by a link or with its certificate."""
         link(folder / name, folder / f"out{ending}")
         before = (folder / name).read_bytes()
         command = ("release", "scores", "rows.npy", *RELEASES["scores"], "--labels", "labels.npy")
-        self.rejected(run(*command, "--output", "out.npz", "--force"))
+        assert self.MESSAGE in self.read_error(run(*command, "--output", "out.npz", "--force"))
         assert (folder / name).read_bytes() == before
 
     def test_by_another_path(self, folder: Path, run: Any) -> None:
+        """An input is recognised under another path."""
         (folder / "sub").mkdir()
         (folder / "elsewhere").symlink_to(folder, target_is_directory=True)
         for output in ("sub/../rows.npz", folder / "rows.npz", "elsewhere/rows.npz"):
-            self.rejected(run("release", "index", "rows.npz", "--epsilon", 5, "--output", output, "--force"))
+            assert self.MESSAGE in self.read_error(
+                run("release", "index", "rows.npz", "--epsilon", 5, "--output", output, "--force")
+            )
 
     def test_the_ledger(self, folder: Path, run: Any) -> None:
+        """No release overwrites its ledger."""
         ss.Ledger.create(f"sqlite:///{folder / 'ledger.npz'}", epsilon=10, delta=1e-6)
         before = (folder / "ledger.npz").read_bytes()
         command = ("release", "index", "rows.npz", "--epsilon", 5, "--ledger", "sqlite:///ledger.npz")
-        self.rejected(run(*command, "--dataset", "rows", "--output", "ledger.npz", "--force"))
+        assert self.MESSAGE in self.read_error(run(*command, "--dataset", "rows", "--output", "ledger.npz", "--force"))
         assert (folder / "ledger.npz").read_bytes() == before
 
     def test_the_export_of_a_ledger(self, folder: Path, run: Any) -> None:
+        """No export overwrites its ledger."""
         ss.Ledger.create(f"sqlite:///{folder / 'ledger.json'}", epsilon=10, delta=1e-6)
         (folder / "export.csv").symlink_to("ledger.json")
         for output in ("ledger.json", "export.csv"):
-            self.rejected(run("ledger", "export", "sqlite:///ledger.json", "--output", output, "--force"))
+            assert self.MESSAGE in self.read_error(
+                run("ledger", "export", "sqlite:///ledger.json", "--output", output, "--force")
+            )
         os.link(folder / "ledger.json", folder / "other.csv")
         code, out, _ = run("ledger", "export", "sqlite:///ledger.json", "--output", "other.csv", "--force")
         assert (code, out) == (2, "")
@@ -110,23 +122,27 @@ class TestOutputsOverInputs:
         assert ss.Ledger.open("sqlite:///ledger.json").verify()
 
     def test_the_page_of_a_plan(self, folder: Path, run: Any) -> None:
+        """No page of a plan overwrites its scores."""
         os.link(folder / "far.npy", folder / "page.html")
         command = ("plan", "--impostor", "far.npy", "--genuine", "near.npy", "--target-fmr", 0.01, "--delta", 1e-6)
-        self.rejected(run(*command, "--epsilon", 10, "--html", "page.html", "--force"))
+        assert self.MESSAGE in self.read_error(run(*command, "--epsilon", 10, "--html", "page.html", "--force"))
 
     def test_a_results_page_over_a_run(self, folder: Path, run: Any) -> None:
+        """No results page overwrites a run."""
         (folder / "runs" / "noise").mkdir(parents=True)
         (folder / "runs" / "noise" / "results.csv").write_text("kept")
-        self.rejected(run("report", "results", "--markdown", "runs/noise/results.csv"))
+        assert self.MESSAGE in self.read_error(run("report", "results", "--markdown", "runs/noise/results.csv"))
         assert (folder / "runs" / "noise" / "results.csv").read_text() == "kept"
 
     def test_a_run_over_its_grid(self, folder: Path, run: Any) -> None:
+        """No run overwrites its grid."""
         (folder / "run").mkdir()
         (folder / "run" / "environment.json").write_text("repeats: 1")
-        self.rejected(run("bench", "noise", "--grid", "run/environment.json", "--out", "run"))
+        assert self.MESSAGE in self.read_error(run("bench", "noise", "--grid", "run/environment.json", "--out", "run"))
 
     @pytest.mark.usefixtures("folder")
-    def test_another_name_is_still_replaced_with_force(self, run: Any) -> None:
+    def test_force(self, run: Any) -> None:
+        """An earlier release is replaced with --force."""
         command = ("release", "index", "rows.npz", "--epsilon", 5, "--output", "out.npz")
         assert run(*command)[0] == 0
         assert run(*command)[0] == 2
@@ -144,7 +160,8 @@ class TestPermissions:
         yield
         os.umask(before)
 
-    def test_a_plan_of_private_scores_is_for_its_owner(self, folder: Path, run: Any) -> None:
+    def test_plan_permissions(self, folder: Path, run: Any) -> None:
+        """Only the owner may read a plan of private scores."""
         command = ("plan", "--impostor", "far.npy", "--genuine", "near.npy", "--target-fmr", 0.01, "--delta", 1e-6)
         assert run(*command, "--epsilon", 10, "--html", "page.html")[0] == 0
         assert self.mode(folder / "page.html") == 0o600
@@ -153,6 +170,7 @@ class TestPermissions:
         assert self.mode(folder / "page.html") == 0o600
 
     def test_an_audit_is_for_its_owner(self, folder: Path, run: Any) -> None:
+        """Only the owner may read an audit."""
         (folder / "target.py").write_text(
             "import numpy as np\n\ndef noisy(embeddings):\n    return np.random.normal(0, 9, len(embeddings))\n"
         )
@@ -163,6 +181,7 @@ class TestPermissions:
         assert {name: self.mode(folder / "kept" / name) for name in names} == dict.fromkeys(names, 0o600)
 
     def test_a_release_is_public(self, folder: Path, run: Any) -> None:
+        """Everyone may read a release."""
         assert run("release", "index", "rows.npz", "--epsilon", 5, "--output", "out.npz")[0] == 0
         assert {self.mode(folder / f"out.{ending}") for ending in ("npz", "json", "txt")} == {0o644}
 
@@ -170,6 +189,7 @@ class TestPermissions:
 class TestTerminal:
     @pytest.mark.usefixtures("folder")
     def test_names_of_files_in_errors(self, run: Any) -> None:
+        """Errors print names of files without control characters."""
         for arguments in (
             ("release", "index", f"{ESCAPE}.npy", "--epsilon", 5, "--output", "out.npz"),
             ("release", "index", "rows.npy", "--epsilon", 5, "--output", f"{ESCAPE}.txt"),
@@ -185,6 +205,7 @@ class TestTerminal:
 
     @pytest.mark.usefixtures("folder")
     def test_names_of_files_in_answers(self, run: Any) -> None:
+        """Answers print names of files without control characters."""
         code, out, err = run("release", "index", "rows.npy", "--epsilon", 5, "--output", f"{ESCAPE}.npz")
         assert code == 0
         assert "\x1b" not in out + err
@@ -194,6 +215,7 @@ class TestTerminal:
         assert "\x1b[2J" not in out + err
 
     def test_names_of_arrays_in_a_file(self, folder: Path, run: Any) -> None:
+        """Names of arrays are printed without control characters."""
         np.savez(folder / "two.npz", **{f"a{ESCAPE}": np.zeros(3), "b": np.zeros(3)})
         code, _, err = run("release", "index", "two.npz", "--epsilon", 5, "--output", "out.npz")
         assert code == 2
@@ -204,7 +226,8 @@ class TestTerminal:
 
 
 class TestTables:
-    def test_a_cell_that_a_spreadsheet_would_run_is_text(self, tmp_path: Path) -> None:
+    def test_spreadsheet_cells(self, tmp_path: Path) -> None:
+        """A cell that a spreadsheet would run is written as text."""
         texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\nx\ny", "'quoted", "plain", "a=b", ""]
         rows = [
             dict.fromkeys(COLUMNS) | {"experiment": "noise", "method": text, "value": -0.5, "n": 3} for text in texts
@@ -219,7 +242,8 @@ class TestTables:
 
 
 @pytest.mark.usefixtures("folder")
-def test_json_output_has_no_control_characters() -> None:
+def test_json_output_no_control_characters() -> None:
+    """JSON output has no control characters."""
     command = [sys.executable, "-m", "scoreshield.cli", "release", "index", "rows.npy", "--epsilon", "5", "--json"]
     done = subprocess.run([*command, "--output", f"{ESCAPE}.npz"], capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout
@@ -243,7 +267,8 @@ def _make_folder(name: str) -> None:
     ids=["folder", "certificate", "temporary", "long", "long-folder", "no-text"],
 )
 @pytest.mark.usefixtures("folder")
-def test_an_output_that_cannot_be_written_costs_nothing(run: Any, output: str, prepare: Any) -> None:
+def test_unwritable_output(run: Any, output: str, prepare: Any) -> None:
+    """An output that cannot be written charges nothing."""
     prepare()
     account = ss.Ledger.create("sqlite:///ledger.db", epsilon=10, delta=0).account("people")
     before = set(Path().iterdir())
@@ -268,7 +293,8 @@ def test_an_output_that_cannot_be_written_costs_nothing(run: Any, output: str, p
     assert set(Path().iterdir()) == before
 
 
-def test_the_option_that_shows_completions_is_no_failure(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_completion(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option that shows completions exits without failure."""
     monkeypatch.setattr("typer._completion_shared.shellingham", None, raising=False)
     monkeypatch.setattr("typer.completion.shellingham", None, raising=False)
     monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash", raising=False)

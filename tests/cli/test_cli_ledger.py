@@ -42,6 +42,7 @@ def ledger() -> Ledger:
 
 
 def test_init_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The init command makes a ledger, and status reads it."""
     assert run("init", URL, *LIMIT, monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out
     assert "limit      epsilon 10 at delta 1e-06" in text
@@ -58,6 +59,7 @@ def test_init_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_status_for_machines(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The status as JSON holds all facts."""
     assert run("status", URL, "--json", monkeypatch=monkeypatch) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["spent"] == ledger.spent
@@ -71,6 +73,7 @@ def test_status_for_machines(
 
 @pytest.mark.usefixtures("ledger")
 def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list command prints every charge."""
     assert run("list", URL, monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out
     for word in ("faces", "ada", "a [bold] reason", "all", "time (UTC)"):
@@ -81,7 +84,7 @@ def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert entries[0]["profile"] == {"kind": "pure", "epsilon": 1.0}
 
 
-def test_a_list_prints_nothing_that_a_terminal_acts_on(
+def test_list_control_characters(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No charge can hold such text; an edited database can."""
@@ -96,6 +99,7 @@ def test_a_list_prints_nothing_that_a_terminal_acts_on(
 
 
 def test_verify(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The verify command checks the chain and the head."""
     head = ledger.head()
     assert run("verify", URL, monkeypatch=monkeypatch) == 0
     assert capsys.readouterr().out.startswith("All 3 entries are as they were written")
@@ -112,6 +116,7 @@ def test_verify(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_export(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The export command writes a table and a JSON file."""
     assert run("export", URL, "--output", "out.csv", monkeypatch=monkeypatch) == 0
     assert capsys.readouterr().out == f"Wrote out.csv; head {ledger.head()}.\n"
     with Path("out.csv").open(newline="") as file:
@@ -143,6 +148,7 @@ def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Bad input prints one line."""
     assert run(*arguments, monkeypatch=monkeypatch) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -153,13 +159,14 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.parametrize("guarantee", ["{}", "[]", "null", '{"mechanism":"m","epsilon":"x","delta":0}'])
-def test_a_guarantee_that_cannot_be_listed_is_one_line(
+def test_unlistable_guarantee(
     ledger: Ledger,
     folder: Path,
     guarantee: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A guarantee that cannot be listed prints one line."""
     assert ledger.verify()
     connection = sqlite3.connect(folder / "ledger.db", isolation_level=None)
     connection.execute("UPDATE scoreshield_entries SET guarantee = ? WHERE id = 2", (guarantee,))
@@ -171,6 +178,7 @@ def test_a_guarantee_that_cannot_be_listed_is_one_line(
 def test_as_a_process_and_help(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The ledger commands run as a process and have help."""
     command = [sys.executable, "-m", "scoreshield.cli", "ledger"]
     done = subprocess.run(
         [*command, "init", URL, *LIMIT, "--json"], capture_output=True, text=True, cwd=folder, check=True

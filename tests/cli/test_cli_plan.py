@@ -44,7 +44,8 @@ def plan_arguments(files: tuple[Path, Path], *more: str) -> list[str]:
     return ["plan", "--impostor", str(files[0]), "--genuine", str(files[1]), "--delta", "1e-6", *more]
 
 
-def test_a_plan_answers_in_a_sentence_and_a_table(run: Run, score_files: tuple[Path, Path]) -> None:
+def test_plan_answers_sentence_table(run: Run, score_files: tuple[Path, Path]) -> None:
+    """A plan answers in a sentence and a table."""
     code, out, error = run(*plan_arguments(score_files, "--target-fmr", "0.01", "--epsilon", "20"))
     assert code == 0, error
     text = " ".join(out.split())
@@ -55,6 +56,7 @@ def test_a_plan_answers_in_a_sentence_and_a_table(run: Run, score_files: tuple[P
 
 
 def test_a_plan_in_json_is_the_librarys(run: Run, score_files: tuple[Path, Path]) -> None:
+    """A plan as JSON is that of the library."""
     code, out, _ = run(
         *plan_arguments(score_files, "--target-fmr", "0.01", "--target-tar", "0.9", "--source", "public", "--json")
     )
@@ -68,6 +70,7 @@ def test_a_plan_in_json_is_the_librarys(run: Run, score_files: tuple[Path, Path]
 
 
 def test_a_plan_from_parameters(run: Run) -> None:
+    """A plan is made from parameters alone."""
     code, out, _ = run(
         "plan", "--impostor", "normal:0,0.1", "--genuine", "beta:9,2", "--delta", "1e-6", "--target-fmr", "1e-6",
         "--max-advantage", "0.5", "--json",
@@ -78,12 +81,14 @@ def test_a_plan_from_parameters(run: Run) -> None:
 
 
 def test_a_plan_of_a_search(run: Run, score_files: tuple[Path, Path]) -> None:
+    """A plan of a search is printed."""
     code, out, _ = run(*plan_arguments(score_files, "--records", "5000", "--k", "10", "--target-recall", "0.5"))
     assert code == 0
     assert "in 50 % of the queries below epsilon 5.52" in " ".join(out.split())
 
 
-def test_a_plan_of_a_collection_needs_the_flag(run: Run, tmp_path: Path) -> None:
+def test_plan_collection_needs_flag(run: Run, tmp_path: Path) -> None:
+    """A plan of a collection needs the flag."""
     rng = np.random.default_rng(2)
     labels = np.repeat(np.arange(50), 4)
     np.save(tmp_path / "rows.npy", rng.standard_normal((50, 8))[labels] + 0.3 * rng.standard_normal((200, 8)))
@@ -99,6 +104,7 @@ def test_a_plan_of_a_collection_needs_the_flag(run: Run, tmp_path: Path) -> None
 
 
 def test_a_plan_writes_its_page(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A plan writes its page."""
     page = tmp_path / "plan.html"
     arguments = plan_arguments(score_files, "--target-fmr", "0.01", "--epsilon", "20", "--html", str(page))
     code, out, _ = run(*arguments)
@@ -112,7 +118,8 @@ def test_a_plan_writes_its_page(run: Run, score_files: tuple[Path, Path], tmp_pa
     assert run(*arguments, "--force")[0] == 0
 
 
-def test_one_array_of_an_npz_is_named_after_a_colon(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_array_after_a_colon(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """One array of an .npz is named after a colon."""
     both = tmp_path / "scores.npz"
     np.savez(both, imp=np.load(score_files[0]), gen=np.load(score_files[1]))
     code, out, _ = run(
@@ -145,9 +152,8 @@ def test_one_array_of_an_npz_is_named_after_a_colon(run: Run, score_files: tuple
         (["--target-fmr", "0.01", "--target-tar", "0.999999", "--epsilon", "1", "--source", "mine"], "mine"),
     ],
 )
-def test_a_plan_refuses_in_one_line(
-    change: list[str], says: str, run: Run, score_files: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_bad_plan(change: list[str], says: str, run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A bad plan prints one line."""
     before = sorted(tmp_path.iterdir())
     code, out, error = run(*plan_arguments(score_files, *change))
     assert (code, out) == (2, "")
@@ -157,6 +163,7 @@ def test_a_plan_refuses_in_one_line(
 
 
 def test_a_column_of_a_parquet_file(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A column of a .parquet file holds scores."""
     one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
     impostor, genuine = (np.load(path) for path in score_files)
     parquet.write_table(pa.table({"score": impostor}), one)
@@ -180,6 +187,7 @@ def test_a_column_of_a_parquet_file(run: Run, score_files: tuple[Path, Path], tm
     ],
 )
 def test_bad_score_files_are_one_line(values: list[float], says: str, run: Run, tmp_path: Path) -> None:
+    """A bad score file prints one line."""
     np.save(tmp_path / "bad.npy", np.array(values))
     code, out, error = run(
         "plan", "--impostor", str(tmp_path / "bad.npy"), "--target-fmr", "0.5", "--epsilon", "1", "--delta", "1e-6"
@@ -190,6 +198,7 @@ def test_bad_score_files_are_one_line(values: list[float], says: str, run: Run, 
 
 
 def test_a_truncated_score_file_is_one_line(run: Run, score_files: tuple[Path, Path]) -> None:
+    """A truncated score file prints one line."""
     score_files[0].write_bytes(score_files[0].read_bytes()[:200])
     code, _, error = run(*plan_arguments(score_files, "--target-fmr", "0.01", "--epsilon", "1"))
     assert code == 2
@@ -200,6 +209,7 @@ def test_a_truncated_score_file_is_one_line(run: Run, score_files: tuple[Path, P
 
 
 def test_mechanisms_are_ranked(run: Run) -> None:
+    """Mechanisms are ranked."""
     code, out, error = run("plan", "--need", "scores", "--epsilon", "5", "--delta", "1e-6")
     assert code == 0, error
     text = " ".join(out.split())
@@ -213,6 +223,7 @@ def test_mechanisms_are_ranked(run: Run) -> None:
 
 
 def test_a_ranking_for_a_matcher_from_files(run: Run, score_files: tuple[Path, Path]) -> None:
+    """A ranking for a matcher is made from files."""
     code, out, _ = run(
         *plan_arguments(score_files, "--need", "verification", "--target-fmr", "0.01", "--epsilon", "8", "--json")
     )
@@ -232,6 +243,7 @@ def test_a_ranking_for_a_matcher_from_files(run: Run, score_files: tuple[Path, P
 
 
 def test_figures_of_the_paper(run: Run, tmp_path: Path) -> None:
+    """The figures of the paper are drawn."""
     code, out, error = run("report", "figures", "--out", str(tmp_path / "figures"), "--scores", "2000", "--json")
     assert code == 0, error
     files = [Path(name) for name in json.loads(out)["files"]]
@@ -240,6 +252,7 @@ def test_figures_of_the_paper(run: Run, tmp_path: Path) -> None:
 
 
 def test_too_few_scores_for_figures(run: Run, tmp_path: Path) -> None:
+    """Too few scores for the figures print one line."""
     code, _, error = run("report", "figures", "--out", str(tmp_path / "figures"), "--scores", "10")
     assert code == 2
     assert "--scores must be at least 1000" in error

@@ -1,10 +1,10 @@
 """The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `ledger`.
 
-A bad input is one line on standard error and exit code 2, never a traceback; an interrupted command exits with 130
-(while Python is still loading the package, Python itself answers an interrupt). Neither leaves a half-written file. A
-failure that nobody foresaw is one line too and exit code 70, never 1, which says that an audit broke a claim; with
-SCORESHIELD_DEBUG=1 in the environment its traceback comes first. Progress bars go to standard error, and only to a
-person's terminal.
+A bad input prints one line on standard error and exits with code 2, without a traceback. An interrupted command exits
+with 130; while Python is still loading the package, Python itself handles the interrupt. Neither leaves a half-written
+file. An unforeseen failure also prints one line and exits with code 70. Code 1 only means that an audit broke a
+claim. With SCORESHIELD_DEBUG=1 in the environment the traceback comes first. Progress bars go to standard error, and
+only to a terminal.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from rich.console import Console
 
 import scoreshield as ss
 from scoreshield._loading import describe_error
-from scoreshield.cli import audit, bench, ledger, plan, rag, report, select
+from scoreshield._types import Calibration
+from scoreshield.cli import audit, bench, ledger, plan, rag, release, report
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
-from scoreshield.cli.text import make_printable
+from scoreshield.cli.output import make_printable
 from scoreshield.privacy import calibration as gaussian
 
-_UNFORESEEN = 70  # as EX_SOFTWARE in sysexits.h
-_INTERRUPTED = 130  # as Typer reports it
-_COMPLETION = "_SCORESHIELD_COMPLETE"  # set by a shell that asks for completions, which Typer ends with sys.exit()
-_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")  # and so it ends these
+_UNFORESEEN = 70  # EX_SOFTWARE in sysexits.h
+_INTERRUPTED = 130  # the code of Typer
+_COMPLETION = "_SCORESHIELD_COMPLETE"  # a shell that asks for completions sets it, and Typer then calls sys.exit()
+_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")  # Typer calls sys.exit() for these too
 
 app = typer.Typer(
     help="Release cosine similarities under differential privacy, with a certificate.",
@@ -38,8 +39,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(select.app, name="release")  # all release commands: select adds to release
-app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan)
+app.add_typer(release.app, name="release")
+app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan_command)
 app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag)
 app.command(name="audit", epilog=audit.EXAMPLE)(audit.run_audit_command)
@@ -56,15 +57,15 @@ def _root(
         raise typer.Exit
 
 
-@app.command(epilog="scoreshield calibrate --epsilon 1 --delta 1e-6 --sensitivity 2")
-def calibrate(
+@app.command("calibrate", epilog="scoreshield calibrate --epsilon 1 --delta 1e-6 --sensitivity 2")
+def calibrate_command(
     epsilon: Epsilon,
     delta: Delta,
     sensitivity: Annotated[float, typer.Option(help="How far one neighbour moves the output, in l2; 2 for one query.")],
-    method: Annotated[gaussian.Method, typer.Option(help="The rule.")] = "analytic",
+    method: Annotated[Calibration, typer.Option(help="The rule.")] = "analytic",
     as_json: Json = False,
 ) -> None:
-    """The least Gaussian noise for a contract, and what an attacker can still do."""
+    """Compute the least Gaussian noise for a contract, and the best attack against it."""
     scale = ss.calibrate(epsilon, delta, sensitivity, method)
     mu = sensitivity / scale
     facts = {
@@ -86,14 +87,14 @@ def calibrate(
     typer.echo(f"best attack: advantage       {facts['attack_advantage']:.6f} (0 is a coin toss)")
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     output: Annotated[Path, typer.Option(help="Folder for the picture, the releases and the certificates.")] = Path(
         "scoreshield-demo"
     ),
     as_json: Json = False,
 ) -> None:
-    """One release of each kind on public data, a picture and a certificate: no file and no network needed."""
+    """Make one release of each kind on public data, a picture and a certificate, without a file or the network."""
     from scoreshield import demo as demo_module
 
     with progress_bar(as_json) as progress:
@@ -105,7 +106,7 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line and turn every foreseen failure into one line."""
+    """Run the command line. Every expected failure prints one line."""
     arguments = sys.argv[1:] or ["--help"]
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="scoreshield", standalone_mode=False)
@@ -114,16 +115,16 @@ def main() -> None:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         _stop(f"{message.rstrip('.')}. See 'scoreshield --help'.")
     except ss.ScoreShieldError as error:
-        _stop(_said(error))
+        _stop(_read_message(error))
     except OSError as error:
-        with contextlib.suppress(OSError):  # so that the interpreter does not try once more at its end
+        with contextlib.suppress(OSError):  # so that the interpreter does not write again when it ends
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
         _stop(f"Cannot print the answer: {error.strerror}.")
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    except BaseException as error:  # a fault of ours, or a stranger's sys.exit(): 1 would read as a broken claim
+    except BaseException as error:  # a fault of ours, or a foreign sys.exit(): code 1 would mean a broken claim
         if isinstance(error, SystemExit) and (_COMPLETION in os.environ or arguments[0] in _COMPLETION_OPTIONS):
             raise
         if os.environ.get("SCORESHIELD_DEBUG") == "1":
@@ -143,8 +144,8 @@ def _stop(message: str, code: int = 2) -> None:
     sys.exit(code)
 
 
-def _said(error: BaseException) -> str:
-    """The whole text of one of our errors; a stranger's subclass may fail to give any."""
+def _read_message(error: BaseException) -> str:
+    """Read the message of one of our errors. A foreign subclass may fail to give one."""
     try:
         return str(error)
     except BaseException:

@@ -32,8 +32,7 @@ from scoreshield.audit.claims import REPLACE, Claim
 from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.statistics import StatisticName
-from scoreshield.cli.output import one_or_many
-from scoreshield.cli.text import say
+from scoreshield.cli.output import say, select_query
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
 from scoreshield.privacy.profiles import GaussianProfile
@@ -84,7 +83,7 @@ class AuditInputs:
     @classmethod
     def read(cls, records: int, dimensions: int, query: Path | None, canaries: Path | None) -> AuditInputs:
         """Read the files of the query and the canaries."""
-        vector = None if query is None else one_or_many(_files.read_array(query))
+        vector = None if query is None else select_query(_files.read_array(query))
         if vector is not None and (vector.ndim != 1 or vector.dtype.kind not in "fiu"):
             raise InvalidInput(f"{query} must hold one query, a vector. Got shape {vector.shape}, type {vector.dtype}.")
         planted = None if canaries is None else np.atleast_2d(_files.read_array(canaries))

@@ -10,8 +10,7 @@ import typer
 
 import scoreshield as ss
 from scoreshield.cli.options import Json, progress_bar
-from scoreshield.cli.output import check_not_input
-from scoreshield.cli.text import say
+from scoreshield.cli.output import check_not_input, say
 
 EXAMPLE = "scoreshield bench gram-vision --quick --data-dir DIR --out runs/gram-vision"
 

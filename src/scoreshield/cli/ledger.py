@@ -1,4 +1,4 @@
-"""`scoreshield ledger init | status | list | verify | export`: what was spent on a collection, and what is left."""
+"""`scoreshield ledger`: make, read, check and export a ledger of privacy charges."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import scoreshield as ss
-from scoreshield.cli.options import Force, Json
-from scoreshield.cli.output import check_not_input, ledger_file
-from scoreshield.cli.text import say
+from scoreshield.cli.options import Force, Json, LedgerArgument, ListedDataset
+from scoreshield.cli.output import check_file_is_new, check_folder, check_not_input, find_ledger_file, say
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.entries import shorten
@@ -22,33 +20,27 @@ app = typer.Typer(
     help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
 )
 
-Url = Annotated[
-    str,
-    typer.Argument(help="Where the ledger is: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.", metavar="LEDGER"),
-]
-Dataset = Annotated[str | None, typer.Option(help="One dataset, by its name; all of them without this.")]
 
-
-@app.command(epilog="scoreshield ledger init sqlite:///ledger.db --epsilon 10 --delta 1e-6")
-def init(
-    url: Url,
+@app.command("init", epilog="scoreshield ledger init sqlite:///ledger.db --epsilon 10 --delta 1e-6")
+def init_command(
+    url: LedgerArgument,
     epsilon: Annotated[float, typer.Option(help="The most epsilon that may ever be spent on one dataset. No default.")],
     delta: Annotated[float, typer.Option(help="The delta it is counted at; 0 takes pure mechanisms only. No default.")],
     as_json: Json = False,
 ) -> None:
-    """Make a ledger with its limit, which cannot be changed later; there must be none yet."""
-    _status(Ledger.create(url, epsilon=epsilon, delta=delta), None, as_json)
+    """Make a new ledger with its limit, which cannot be changed later."""
+    _print_status(Ledger.create(url, epsilon=epsilon, delta=delta), None, as_json)
 
 
-@app.command(epilog="scoreshield ledger status sqlite:///ledger.db")
-def status(url: Url, dataset: Dataset = None, as_json: Json = False) -> None:
-    """What was spent, what is left, and what one more release may cost."""
-    _status(Ledger.open(url), dataset, as_json)
+@app.command("status", epilog="scoreshield ledger status sqlite:///ledger.db")
+def status_command(url: LedgerArgument, dataset: ListedDataset = None, as_json: Json = False) -> None:
+    """Print what was spent, what is left, and what one more release may cost."""
+    _print_status(Ledger.open(url), dataset, as_json)
 
 
 @app.command("list", epilog="scoreshield ledger list sqlite:///ledger.db")
-def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> None:
-    """Every charge: when, who, why and how much."""
+def list_command(url: LedgerArgument, dataset: ListedDataset = None, as_json: Json = False) -> None:
+    """List every charge: when, who, why and how much."""
     entries = [entry for entry in Ledger.open(url).entries() if dataset is None or entry.dataset in (dataset, None)]
     if as_json:
         typer.echo(json.dumps([entry.to_dict() for entry in entries]))
@@ -64,7 +56,7 @@ def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> No
         time = entry.time[:19].replace("T", " ")
         table.add_row(
             *map(
-                _printable,
+                _escape_controls,
                 (entry.id, time, where, entry.who, entry.why, mechanism, epsilon, delta, entry.note),
             )
         )
@@ -74,47 +66,45 @@ def list_entries(url: Url, dataset: Dataset = None, as_json: Json = False) -> No
     console.print(table, markup=False)
 
 
-@app.command(epilog="scoreshield ledger verify sqlite:///ledger.db --head 12:9f86d081...")
-def verify(
-    url: Url,
+@app.command("verify", epilog="scoreshield ledger verify sqlite:///ledger.db --head 12:9f86d081...")
+def verify_command(
+    url: LedgerArgument,
     head: Annotated[
         str | None, typer.Option(help="A head that was noted earlier: shows entries cut off at the end since then.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check every entry and the chain; the head it prints is worth keeping somewhere else."""
-    found = Ledger.open(url).verify(head=head)
-    if not found:
-        raise LedgerError(found.reason)
-    facts = {"ok": True, "entries": found.entries, "head": found.head}
-    typer.echo(json.dumps(facts) if as_json else str(found))
+    """Check every entry and the chain. Keep the printed head somewhere else."""
+    verification = Ledger.open(url).verify(head=head)
+    if not verification:
+        raise LedgerError(verification.reason)
+    facts = {"ok": True, "entries": verification.entries, "head": verification.head}
+    typer.echo(json.dumps(facts) if as_json else str(verification))
 
 
-@app.command(epilog="scoreshield ledger export sqlite:///ledger.db --output ledger.csv")
-def export(
-    url: Url,
+@app.command("export", epilog="scoreshield ledger export sqlite:///ledger.db --output ledger.csv")
+def export_command(
+    url: LedgerArgument,
     output: Annotated[Path, typer.Option(help="Where to write; ends in .csv or .json.")],
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write every entry to a table or a JSON file."""
-    check_not_input([output], [ledger_file(url)])
-    if output.exists() and not force:
-        raise ss.InvalidInput(f"{output} exists already; choose another name or pass --force to overwrite it.")
-    if not output.parent.is_dir():
-        raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
+    check_not_input([output], [find_ledger_file(url)])
+    check_file_is_new(output, force)
+    check_folder(output)
     ledger = Ledger.open(url)
     ledger.export(output)
     facts = {"file": str(output), "head": ledger.head()}
     say(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
 
 
-def _printable(value: object) -> str:
-    """Without control characters, which a terminal would act on; a ledger that was tampered with may hold some."""
+def _escape_controls(value: object) -> str:
+    """Escape control characters, which a terminal would act on. An edited ledger may hold some."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(value))
 
 
-def _status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:
+def _print_status(ledger: Ledger, dataset: str | None, as_json: bool) -> None:
     spent, headroom = ledger.spent_on(dataset), ledger.headroom_on(dataset)
     facts = {
         "ledger": ledger.name,

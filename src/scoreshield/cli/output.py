@@ -1,39 +1,46 @@
-"""What all `scoreshield release` commands share: their common options, and the three files they write."""
+"""What commands read and write: checks of file names, the three files of a release, and printed text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from numpy.typing import NDArray
 
 import scoreshield as ss
 from scoreshield import _files
-from scoreshield.cli.text import make_printable, say
+from scoreshield._loading import make_printable
+from scoreshield._types import AccountLike
 from scoreshield.report.certificate import beside, write_with_certificate
 
-Embeddings = Annotated[
-    Path,
-    typer.Argument(help="The private collection, one record a row: .npy, .npz or .parquet.", metavar="EMBEDDINGS"),
+__all__ = [
+    "check_file_is_new",
+    "check_folder",
+    "check_not_input",
+    "check_output",
+    "check_ranking",
+    "choose_adjacency",
+    "find_ledger_file",
+    "make_printable",
+    "open_account",
+    "rank_records",
+    "read_query",
+    "say",
+    "select_query",
+    "write_release",
 ]
-Array = Annotated[str | None, typer.Option(help="Which array of the .npz, or column of the .parquet, to read.")]
-Labels = Annotated[
-    Path | None,
-    typer.Option(help="Public labels, one a record (.npy): protect whole identities, not single records."),
-]
-Centroids = Annotated[bool, typer.Option("--centroids", help="With --labels: release one centroid per identity.")]
-Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
-LedgerUrl = Annotated[
-    str | None,
-    typer.Option("--ledger", help="Charge this ledger before the noise: sqlite:///FILE or postgresql://..."),
-]
-Dataset = Annotated[str | None, typer.Option(help="With --ledger: the name of the collection that is charged.")]
-Seed = Annotated[int | None, typer.Option(help="Research mode: repeatable noise, NOT PRIVATE, for public data only.")]
 
 
-def adjacency_of(labels: Path | None, centroids: bool) -> ss.Adjacency:
+def say(text: str) -> None:
+    """Print lines to standard output without control characters, which names of files and records may hold."""
+    typer.echo("\n".join(map(make_printable, text.split("\n"))))
+
+
+def choose_adjacency(labels: Path | None, centroids: bool) -> ss.Adjacency:
+    """Choose the adjacency: single records, or whole identities where there are labels."""
     if labels is None:
         if centroids:
             raise ss.InvalidInput("--centroids needs --labels, which say who belongs to whom.")
@@ -41,8 +48,8 @@ def adjacency_of(labels: Path | None, centroids: bool) -> ss.Adjacency:
     return ss.Identity(_files.read_array(labels), centroids=centroids)
 
 
-def ledger_of(url: str | None, dataset: str | None) -> Any:
-    """The account of the named dataset in a ledger, or None where nothing is charged."""
+def open_account(url: str | None, dataset: str | None) -> AccountLike | None:
+    """Open the account of the named dataset in a ledger; None where nothing is charged."""
     if url is None:
         if dataset is not None:
             raise ss.InvalidInput("--dataset needs --ledger, which says where its budget is kept.")
@@ -52,19 +59,23 @@ def ledger_of(url: str | None, dataset: str | None) -> Any:
     return ss.Ledger.open(url).account(dataset)
 
 
-def one_or_many(query: Any) -> Any:
-    """A query file may hold a vector or a matrix; a matrix of one row (all that .parquet can hold) is one query."""
+def read_query(path: Path, name: str | None = None) -> NDArray[Any]:
+    """Read a query file: a vector, or a matrix of several queries."""
+    return select_query(_files.read_array(path, name=name))
+
+
+def select_query(query: NDArray[Any]) -> NDArray[Any]:
+    """Take a matrix of one row as one query, since a .parquet file holds no vector."""
     return query[0] if query.ndim == 2 and len(query) == 1 else query
 
 
 def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | None = None) -> None:
-    """Reject a name that cannot be written, is taken, or is that of an input, before anything is paid or drawn."""
+    """Check the name of a release before anything is charged or drawn: it is writable, new and no input."""
     if output.suffix != ".npz":
         raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
     try:
-        if not output.parent.is_dir():
-            raise ss.InvalidInput(f"There is no folder {output.parent} to write to.")
-        check_not_input(beside(output), (*inputs, ledger_file(ledger)))
+        check_folder(output)
+        check_not_input(beside(output), (*inputs, find_ledger_file(ledger)))
         str(output).encode()  # the certificate names the file
         for path in beside(output):
             _files.check_writable(path)
@@ -73,48 +84,61 @@ def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | 
         raise ss.InvalidInput("The output's name is no valid text, and its certificate could not name it.") from None
     except OSError as error:
         raise ss.FileError(f"Cannot write {output}: {error.strerror or error}; nothing was released.") from None
-    if taken and not force:
-        raise ss.InvalidInput(f"{taken[0]} exists already; choose another name or pass --force to overwrite it.")
+    for path in taken:
+        check_file_is_new(path, force)
+
+
+def check_file_is_new(path: Path, force: bool) -> None:
+    """Raise an error where a file exists and may not be overwritten."""
+    if not force and path.exists():
+        raise ss.InvalidInput(f"{path} exists already; choose another name or pass --force to overwrite it.")
+
+
+def check_folder(path: Path) -> None:
+    """Raise an error where the folder of a file is missing."""
+    if not path.parent.is_dir():
+        raise ss.InvalidInput(f"There is no folder {path.parent} to write to.")
 
 
 def check_not_input(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
-    """Reject an output that is the same file as an input, by whatever path or link; --force is no reason to lose it."""
-    given = [path for path in inputs if path is not None]
-    for written in outputs:
-        for read in given:
-            if _is_same(written, read):
-                raise ss.InvalidInput(f"{written} is the same file as the input {read}; choose another output.")
+    """Raise an error where an output is the same file as an input, under any path or link, even with --force."""
+    present = [path for path in inputs if path is not None]
+    for output in outputs:
+        for path in present:
+            if _is_same(output, path):
+                raise ss.InvalidInput(f"{output} is the same file as the input {path}; choose another output.")
 
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
-    except (OSError, ValueError):  # one of them is not there: reading it will say so
+    except (OSError, ValueError):  # one of them is missing, which reading it reports
         return False
 
 
-def ledger_file(url: str | None) -> Path | None:
-    """The file of an SQLite ledger."""
+def find_ledger_file(url: str | None) -> Path | None:
+    """Find the file of an SQLite ledger; None for other ledgers."""
     scheme = "sqlite:///"
     return Path(url.removeprefix(scheme)) if url is not None and url.startswith(scheme) else None
 
 
 def check_ranking(top_k: int | None, threshold: float | None) -> None:
-    """Refuse a ranking that makes no sense before anything is charged or drawn."""
+    """Check the options of a ranking before anything is charged or drawn."""
     if top_k is None and threshold is not None:
         raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
     if top_k is not None and top_k < 1:
         raise ss.InvalidInput(f"--top-k must be at least 1. Got {top_k}.")
 
 
-def ranking(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
+def rank_records(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
+    """Rank the best records for the printed facts; empty without --top-k."""
     if top_k is None:
         return {}
     return {"top_k": release.top_k(top_k, threshold).tolist()}
 
 
-def finish(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:
-    """Write the release and its certificate, all three files or none, and say so."""
+def write_release(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:
+    """Write the release and its certificate, all three files or none, and print the facts."""
     write_with_certificate(release, output)
     if as_json:
         files = [str(path) for path in beside(output)]

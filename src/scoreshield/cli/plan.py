@@ -15,12 +15,13 @@ from rich.table import Table
 import scoreshield as ss
 from scoreshield import _files
 from scoreshield._formatting import format_rate
+from scoreshield._types import Calibration
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
-from scoreshield.cli.output import check_not_input
-from scoreshield.cli.text import make_printable
+from scoreshield.cli.output import check_file_is_new, check_folder, check_not_input, make_printable
 from scoreshield.decisions import Endpoint
 from scoreshield.decisions.models import parse_score_model
 from scoreshield.plan import (
+    Plan,
     RetrievalPlan,
     VerificationPlan,
     retrieval,
@@ -29,7 +30,6 @@ from scoreshield.plan import (
 )
 from scoreshield.plan.base import Source
 from scoreshield.plan.choice import Choice, Need, choose
-from scoreshield.privacy import calibration as gaussian
 
 EXAMPLE = (
     "scoreshield plan --impostor imp.npy --genuine gen.npy --target-fmr 0.01 --epsilon 10 --delta 1e-6 --html p.html"
@@ -51,7 +51,7 @@ GenuineFile = Annotated[
 ]
 
 
-def plan(
+def plan_command(
     delta: Delta,
     need: Annotated[
         Need | None,
@@ -77,7 +77,7 @@ def plan(
         typer.Option(help="Instead of scores: a labelled collection, with --labels.", rich_help_panel=_SCORES),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="With --embeddings: one label a record.", rich_help_panel=_SCORES)
+        Path | None, typer.Option(help="With --embeddings: one label per record.", rich_help_panel=_SCORES)
     ] = None,
     research: Annotated[
         bool,
@@ -121,7 +121,7 @@ def plan(
         float | None, typer.Option(help="... at this false-positive rate.", rich_help_panel=_CONTRACT)
     ] = None,
     calibration: Annotated[
-        gaussian.Method,
+        Calibration,
         typer.Option(help="The rule that sets the noise.", rich_help_panel=_CHOICES),
     ] = "analytic",
     score_range: ScoreRange = (-1.0, 1.0),
@@ -139,11 +139,11 @@ def plan(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """What to set and what it costs: noise, threshold, error rates, the least epsilon, and the alternatives."""
+    """Plan a release: noise, threshold, error rates, the least epsilon, and the alternatives."""
     if need is not None:
-        _refuse("--need", {"--html": html, "--target-tar": target_tar, "--target-recall": target_recall})
-        far, near = (None if text is None else _read(text) for text in (impostor, genuine))
-        made_choice = choose(
+        _reject_options("--need", {"--html": html, "--target-tar": target_tar, "--target-recall": target_recall})
+        far, near = (None if text is None else _read_scores(text) for text in (impostor, genuine))
+        choice = choose(
             need,
             far,
             near,
@@ -159,68 +159,66 @@ def plan(
             dimension=dimension,
             source=source,
         )
-        _show_choice(made_choice, as_json)
+        _show_choice(choice, as_json)
         return
     if html is not None:
-        read = [path for text in (impostor, genuine) if text is not None for path in (Path(text), _split(text)[0])]
-        _check_page(html, force, [*read, embeddings, labels])
+        texts = [text for text in (impostor, genuine) if text is not None]
+        inputs = [path for text in texts for path in (Path(text), _split_array_name(text)[0])]
+        _check_page(html, force, [*inputs, embeddings, labels])
     contract = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
     shared: dict[str, Any] = {"delta": delta, "calibration": calibration, "score_range": score_range, **contract}
-    scores, origin = _scores(impostor, genuine, embeddings, labels, research)
+    scores, origin = _collect_scores(impostor, genuine, embeddings, labels, research)
     shared["source"] = source or origin
     if records is not None or k is not None:
-        _refuse("a search (--records, --k)", {"--target-fmr": target_fmr, "--target-tar": target_tar})
+        _reject_options("a search (--records, --k)", {"--target-fmr": target_fmr, "--target-tar": target_tar})
         if clipped or endpoint != "strict":
             raise ss.InvalidInput(
                 "--clipped and --endpoint are about a matcher's threshold: leave them out for a search."
             )
         if records is None or k is None or scores[1] is None:
             raise ss.InvalidInput("A search needs --records, --k and both --impostor and --genuine scores.")
-        made: VerificationPlan | RetrievalPlan = retrieval(
+        plan: VerificationPlan | RetrievalPlan = retrieval(
             *scores, records=records, k=k, target_recall=target_recall, **shared
         )
     else:
-        _refuse("a matcher (--target-fmr)", {"--target-recall": target_recall})
+        _reject_options("a matcher (--target-fmr)", {"--target-recall": target_recall})
         if target_fmr is None:
             raise ss.InvalidInput("Say what you need: --target-fmr for a matcher, or --records and --k for a search.")
-        made = verification(
+        plan = verification(
             *scores, target_fmr=target_fmr, target_tar=target_tar, endpoint=endpoint, clipped=clipped, **shared
         )
     if html is not None:
         from scoreshield.report.plan_page import save_plan_page
 
-        save_plan_page(made, html)
+        save_plan_page(plan, html)
     if as_json:
-        typer.echo(json.dumps(made.to_dict()))
+        typer.echo(json.dumps(plan.to_dict()))
     else:
-        _show(made, html)
+        _show_plan(plan, html)
 
 
-def _show_choice(made: Choice, as_json: bool) -> None:
+def _show_choice(choice: Choice, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(made.to_dict()))
+        typer.echo(json.dumps(choice.to_dict()))
         return
-    console = Console(highlight=False)
-    console.print(make_printable(made.answer), style="bold", markup=False)
-    for warning in made.warnings:
-        console.print(make_printable(f"Warning: {warning}"), style="yellow", markup=False)
-    table = Table(title=f"Predicted {made.metric}")
+    console = _open_console(choice)
+    table = Table(title=f"Predicted {choice.metric}")
     for name in ("mechanism", "range", "predicted", "eps", "attack advantage"):
         table.add_column(name, justify="left" if name == "mechanism" else "right")
-    for row in made.candidates:
+    for row in choice.candidates:
         window = f"[{row.score_range[0]:g}, {row.score_range[1]:g}]"
         cells = (f"{row.utility:.4g}", f"{row.epsilon:.4g}", f"{row.advantage:.4f}")
         table.add_row(row.mechanism, escape(window), *cells)
     console.print(table)
-    console.print(f"Ask for it with {made.chosen.call}", markup=False)
+    console.print(f"Ask for it with {choice.chosen.call}", markup=False)
 
 
-def _scores(
+def _collect_scores(
     impostor: str | None, genuine: str | None, embeddings: Path | None, labels: Path | None, research: bool
 ) -> tuple[tuple[Any, Any], str]:
-    """The two sets of scores, and where they come from if the user does not say."""
+    """Collect the two sets of scores, and where they come from if the user does not state it."""
     if embeddings is not None:
-        _refuse("--embeddings", {"--impostor": impostor, "--genuine": genuine})
+        _reject_options("--embeddings", {"--impostor": impostor, "--genuine": genuine})
         if labels is None:
             raise ss.InvalidInput("--embeddings needs --labels, which say which records match.")
         records, groups = _files.read_array(embeddings), _files.read_array(labels)
@@ -229,29 +227,30 @@ def _scores(
         raise ss.InvalidInput("--labels and --research go with --embeddings.")
     if impostor is None:
         raise ss.InvalidInput("Give scores: --impostor (and --genuine), or a collection: --embeddings and --labels.")
-    read = _read(impostor), None if genuine is None else _read(genuine)
-    modelled = all(part is None or isinstance(part, ss.decisions.Distribution) for part in read)
-    return read, "parameters" if modelled else "private"
+    scores = _read_scores(impostor), None if genuine is None else _read_scores(genuine)
+    is_model = all(part is None or isinstance(part, ss.decisions.Distribution) for part in scores)
+    return scores, "parameters" if is_model else "private"
 
 
-def _read(text: str) -> Any:
-    """A model such as normal:0,0.2, or a file, or FILE.npz:ARRAY."""
+def _read_scores(text: str) -> Any:
+    """Read a model such as normal:0,0.2, or a file, or FILE.npz:ARRAY."""
     model = parse_score_model(text)
     if model is not None:
         return model
-    path, name = _split(text)
+    path, name = _split_array_name(text)
     array = _files.read_array(path, name=name)
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # all that a column can be
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # a column of a table has two dimensions
 
 
-def _split(text: str) -> tuple[Path, str | None]:
-    """The file and the array that FILE or FILE.npz:ARRAY names."""
-    named = ".npz:" in text or ".parquet:" in text
-    path, _, name = text.rpartition(":") if named else (text, "", "")
+def _split_array_name(text: str) -> tuple[Path, str | None]:
+    """Split FILE or FILE.npz:ARRAY into the file and the array."""
+    has_name = ".npz:" in text or ".parquet:" in text
+    path, _, name = text.rpartition(":") if has_name else (text, "", "")
     return Path(path), name or None
 
 
-def _refuse(purpose: str, given: dict[str, Any]) -> None:
+def _reject_options(purpose: str, given: dict[str, Any]) -> None:
+    """Raise an error where options are given that do not go with a purpose."""
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise ss.InvalidInput(f"{' and '.join(wrong)} cannot go with {purpose}: leave one of them out.")
@@ -260,24 +259,28 @@ def _refuse(purpose: str, given: dict[str, Any]) -> None:
 def _check_page(html: Path, force: bool, inputs: list[Path | None]) -> None:
     if html.suffix not in (".html", ".htm"):
         raise ss.InvalidInput(f"The page must end in .html; got {html}.")
-    if not html.parent.is_dir():
-        raise ss.InvalidInput(f"There is no folder {html.parent} to write to.")
+    check_folder(html)
     check_not_input([html], inputs)
-    if html.exists() and not force:
-        raise ss.InvalidInput(f"{html} exists already; choose another name or pass --force to overwrite it.")
+    check_file_is_new(html, force)
 
 
-def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
+def _open_console(result: Plan | Choice) -> Console:
+    """Open the console and print the answer and the warnings."""
     console = Console(highlight=False)
-    console.print(make_printable(made.answer), style="bold", markup=False)
-    for warning in made.warnings:
+    console.print(make_printable(result.answer), style="bold", markup=False)
+    for warning in result.warnings:
         console.print(make_printable(f"Warning: {warning}"), style="yellow", markup=False)
+    return console
+
+
+def _show_plan(plan: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
+    console = _open_console(plan)
     console.print(
-        f"The best membership test has an advantage of {made.contract.attack_advantage:.4f} (AUC "
-        f"{made.contract.attack_auc:.4f}); at 1 % false alarms it finds "
-        f"{format_rate(float(made.contract.tpr_at(0.01)))}."
+        f"The best membership test has an advantage of {plan.contract.attack_advantage:.4f} (AUC "
+        f"{plan.contract.attack_auc:.4f}); at 1 % false alarms it finds "
+        f"{format_rate(float(plan.contract.tpr_at(0.01)))}."
     )
-    table, notes = _verification_table(made) if isinstance(made, VerificationPlan) else _retrieval_table(made)
+    table, notes = _make_verification_table(plan) if isinstance(plan, VerificationPlan) else _make_retrieval_table(plan)
     console.print(table)
     for note in notes:
         console.print(f"* {note}", markup=False)
@@ -285,34 +288,35 @@ def _show(made: VerificationPlan | RetrievalPlan, html: Path | None) -> None:
         console.print(make_printable(f"Written {html}"), soft_wrap=True, markup=False)
 
 
-def _verification_table(made: VerificationPlan) -> tuple[Table, list[str]]:
-    table = _table("The plan, and one choice changed at a time", "noise sd", "threshold", "FMR if kept", "TAR")
+def _make_verification_table(plan: VerificationPlan) -> tuple[Table, list[str]]:
+    table = _make_table("The plan, and one choice changed at a time", "noise sd", "threshold", "FMR if kept", "TAR")
     notes: list[str] = []
-    for place, row in enumerate(made.alternatives):
+    for place, row in enumerate(plan.alternatives):
         if row.note:
             notes.append(f"{row.change}: {row.note}")
         table.add_row(
             escape(row.change) + " *" * bool(row.note),
             f"{row.scale:.4g}",
-            _number(row.threshold),
+            "-" if math.isnan(row.threshold) else f"{row.threshold:.4g}",
             format_rate(row.rate_kept),
             "" if math.isnan(row.tar) else format_rate(row.tar),
-            _epsilon(row.least_epsilon),
+            _format_least_epsilon(row.least_epsilon),
             style=None if row.private else "dim",
             end_section=place == 0,
         )
     return table, notes
 
 
-def _retrieval_table(made: RetrievalPlan) -> tuple[Table, list[str]]:
-    table = _table("The plan, and other public score ranges", "noise sd", "recall")
-    for place, (chosen, scale, recall, least) in enumerate(made.alternatives):
-        label = "this plan" if place == 0 else f"range [{chosen[0]:g}, {chosen[1]:g}]"
-        table.add_row(escape(label), f"{scale:.4g}", format_rate(recall), _epsilon(least), end_section=place == 0)
+def _make_retrieval_table(plan: RetrievalPlan) -> tuple[Table, list[str]]:
+    table = _make_table("The plan, and other public score ranges", "noise sd", "recall")
+    for place, row in enumerate(plan.alternatives):
+        label = "this plan" if place == 0 else f"range [{row.score_range[0]:g}, {row.score_range[1]:g}]"
+        cells = (f"{row.scale:.4g}", format_rate(row.recall), _format_least_epsilon(row.least_epsilon))
+        table.add_row(escape(label), *cells, end_section=place == 0)
     return table, []
 
 
-def _table(title: str, *columns: str) -> Table:
+def _make_table(title: str, *columns: str) -> Table:
     table = Table(title=title)
     table.add_column("choice")
     for name in (*columns, "least eps"):
@@ -320,11 +324,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4g}"
-
-
-def _epsilon(value: float) -> str:
+def _format_least_epsilon(value: float) -> str:
     if math.isnan(value):
         return "-"
     return "none" if math.isinf(value) else "any" if value == 0 else f"{value:.4g}"

@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from scoreshield.cli.options import Json, progress_bar
-from scoreshield.cli.output import Dataset, LedgerUrl, check_not_input, ledger_file, ledger_of
-from scoreshield.cli.text import make_printable, say
+from scoreshield.cli.options import Dataset, Json, LedgerUrl, progress_bar
+from scoreshield.cli.output import check_not_input, find_ledger_file, make_printable, open_account, say
 from scoreshield.errors import InvalidInput, ScoreShieldError
 
 EXAMPLE = (
@@ -100,7 +99,7 @@ def rag(
     from scoreshield.bench.experiments.rag_run import LEAVABLE, AnswerSettings, ReleaseSettings, run_rag
     from scoreshield.bench.rag.evaluation import CONDITIONS
 
-    check_not_input((out / name for name in FILES), (corpus, questions, ledger_file(ledger)))
+    check_not_input((out / name for name in FILES), (corpus, questions, find_ledger_file(ledger)))
     answering = None
     if (models := _choose_models(generator, generator_url, judge, judge_url, conditions)) is not None:
         chosen = CONDITIONS if conditions is None else _parse_names(CONDITIONS, conditions, "conditions")
@@ -117,7 +116,7 @@ def rag(
             size=size,
             overlap=overlap,
             limit=limit,
-            ledger=ledger_of(ledger, dataset),
+            ledger=open_account(ledger, dataset),
             bar=partial(progress_bar, as_json),
         )
     except MemoryError:

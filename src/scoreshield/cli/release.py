@@ -1,4 +1,4 @@
-"""`scoreshield release scores | row | gram`: a private object from a file, with its certificate beside it."""
+"""`scoreshield release`: a private object from a file of embeddings, with its certificate beside it."""
 
 from __future__ import annotations
 
@@ -10,57 +10,58 @@ import typer
 import scoreshield as ss
 from scoreshield import _files
 from scoreshield._types import Norm
-from scoreshield.cli.options import CalibrationOption, Delta, Epsilon, Force, Json, ScoreRange, progress_bar
-from scoreshield.cli.output import (
+from scoreshield.cli.options import (
     Array,
+    CalibrationOption,
     Centroids,
     Dataset,
+    Delta,
     Embeddings,
+    Epsilon,
+    Force,
+    IndexMechanism,
+    Json,
     Labels,
     LedgerUrl,
+    MechanismOption,
     Output,
+    PureDelta,
+    Query,
+    Reduction,
+    ScoreRange,
     Seed,
-    adjacency_of,
+    Threshold,
+    TopK,
+    Unsafe,
+    progress_bar,
+)
+from scoreshield.cli.output import (
     check_output,
     check_ranking,
-    finish,
-    ledger_of,
-    one_or_many,
-    ranking,
+    choose_adjacency,
+    open_account,
+    rank_records,
+    read_query,
+    write_release,
 )
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
-from scoreshield.releases.scores import Mechanism
+from scoreshield.releases.histogram import HistogramMechanism
+from scoreshield.releases.matches import Selection
 
 app = typer.Typer(
     help="Release scores, matches, the best records, a histogram, a row or a Gram matrix: FILE.npz with the guarantee "
     "inside, FILE.json and FILE.txt beside it."
 )
 
-MechanismOption = Annotated[
-    Mechanism, typer.Option(help="The noise; laplace and staircase are for one query and need no delta.")
-]
-PureDelta = Annotated[
-    float, typer.Option(help="Slack added to every probability; Gaussian noise needs it, pure noise takes none.")
-]
-Unsafe = Annotated[
-    bool,
-    typer.Option(
-        "--unsafe-reproduce-paper",
-        help="Use a textbook rule where it is false; the certificate says what it is worth.",
-    ),
-]
-TopK = Annotated[int | None, typer.Option(help="Also print the indices of the best K noisy scores.")]
-Threshold = Annotated[float | None, typer.Option(help="With --top-k: only scores at or above this.")]
-
 
 @app.command(
     "scores",
     epilog="scoreshield release scores docs.npy --query q.npy --epsilon 5 --delta 1e-6 --output r.npz",
 )
-def release_scores(
+def release_scores_command(
     embeddings: Embeddings,
-    query: Annotated[Path, typer.Option(help="The public query, a vector, or a matrix of several, one a row.")],
+    query: Annotated[Path, typer.Option(help="The public query, a vector, or a matrix of several, one per row.")],
     epsilon: Epsilon,
     output: Output,
     delta: PureDelta = 0.0,
@@ -86,23 +87,23 @@ def release_scores(
     check_ranking(top_k, threshold)
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
-        one_or_many(_files.read_array(query, name=query_array)),
+        read_query(query, query_array),
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
         calibration=calibration,
-        adjacency=adjacency_of(labels, centroids),
+        adjacency=choose_adjacency(labels, centroids),
         score_range=score_range,
         norm=norm,
         rng=seed,
-        ledger=ledger_of(ledger, dataset),
+        ledger=open_account(ledger, dataset),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    finish(release, output, as_json, ranking(release, top_k, threshold))
+    write_release(release, output, as_json, rank_records(release, top_k, threshold))
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
-def release_row(
+def release_row_command(
     embeddings: Embeddings,
     index: Annotated[int, typer.Option(help="Which record, counted from 0; public.")],
     epsilon: Epsilon,
@@ -133,17 +134,17 @@ def release_row(
         delta=delta,
         mechanism=mechanism,
         calibration=calibration,
-        adjacency=adjacency_of(labels, centroids),
+        adjacency=choose_adjacency(labels, centroids),
         score_range=score_range,
         rng=seed,
-        ledger=ledger_of(ledger, dataset),
+        ledger=open_account(ledger, dataset),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    finish(release, output, as_json, ranking(release, top_k, threshold))
+    write_release(release, output, as_json, rank_records(release, top_k, threshold))
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
-def release_gram(
+def release_gram_command(
     embeddings: Embeddings,
     epsilon: Epsilon,
     delta: Delta,
@@ -175,7 +176,7 @@ def release_gram(
 ) -> None:
     """Release all pairwise similarities."""
     check_output(output, force, embeddings, labels, ledger=ledger)
-    adjacency = adjacency_of(labels, centroids)
+    adjacency = choose_adjacency(labels, centroids)
     if gram_radius is not None:
         if labels is not None:
             raise ss.InvalidInput("Give --labels or --gram-radius, not both: each names who is protected.")
@@ -194,11 +195,11 @@ def release_gram(
             device=device,
             max_iterations=max_iterations,
             rng=seed,
-            ledger=ledger_of(ledger, dataset),
+            ledger=open_account(ledger, dataset),
             unsafe_reproduce_paper=unsafe_reproduce_paper,
             progress=progress,
         )
-    finish(
+    write_release(
         release,
         output,
         as_json,
@@ -210,3 +211,162 @@ def release_gram(
             "converged": release.converged,
         },
     )
+
+
+@app.command(
+    "matches", epilog="scoreshield release matches docs.npy --query q.npy --threshold 0.45 --epsilon 5 --output m.npz"
+)
+def release_matches_command(
+    embeddings: Embeddings,
+    query: Query,
+    threshold: Annotated[float, typer.Option(help="Public; records that score above it are matches.")],
+    epsilon: Epsilon,
+    output: Output,
+    refine: Annotated[
+        float, typer.Option(help="Share of the budget that scores the records named; 0 names them.")
+    ] = 0.0,
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    score_range: ScoreRange = (-1.0, 1.0),
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release which records pass a public threshold, by randomised response."""
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
+    release = ss.release_matches(
+        _files.read_array(embeddings, name=array, mapped=True),
+        read_query(query),
+        threshold,
+        epsilon=epsilon,
+        refine=refine,
+        adjacency=choose_adjacency(labels, centroids),
+        score_range=score_range,
+        rng=seed,
+        ledger=open_account(ledger, dataset),
+    )
+    low, high = release.count_interval()
+    facts = {
+        "released": len(release.indices),
+        "expected_false": release.expected_false,
+        "count": release.count,
+        "count_95_percent": [low, high],
+    }
+    write_release(release, output, as_json, facts)
+
+
+@app.command("top-k", epilog="scoreshield release top-k docs.npy --query q.npy --k 5 --epsilon 20 --output t.npz")
+def release_top_k_command(
+    embeddings: Embeddings,
+    query: Query,
+    k: Annotated[int, typer.Option("--k", help="How many; the budget is split over them.")],
+    epsilon: Epsilon,
+    output: Output,
+    mechanism: Annotated[Selection, typer.Option(help="How the best are chosen.")] = "permute-and-flip",
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    score_range: ScoreRange = (-1.0, 1.0),
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release the indices of the k best records, without their scores."""
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
+    release = ss.release_top_k(
+        _files.read_array(embeddings, name=array, mapped=True),
+        read_query(query),
+        k,
+        epsilon=epsilon,
+        mechanism=mechanism,
+        adjacency=choose_adjacency(labels, centroids),
+        score_range=score_range,
+        rng=seed,
+        ledger=open_account(ledger, dataset),
+    )
+    write_release(release, output, as_json, {"top_k": release.indices.tolist()})
+
+
+@app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")
+def release_histogram_command(
+    embeddings: Embeddings,
+    epsilon: Epsilon,
+    output: Output,
+    query: Annotated[Path | None, typer.Option(help="The public query; without one, all pairs are counted.")] = None,
+    bins: Annotated[int, typer.Option(help="How many equal bins over the score range.")] = 64,
+    delta: Annotated[float, typer.Option(help="For Gaussian noise; the geometric one takes none.")] = 0.0,
+    mechanism: Annotated[HistogramMechanism, typer.Option(help="The noise on counts.")] = "geometric",
+    target_fmr: Annotated[float | None, typer.Option(help="Also print the threshold with this share above.")] = None,
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    score_range: ScoreRange = (-1.0, 1.0),
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release how many scores lie in each bin, and the operating point they give."""
+    check_output(output, force, embeddings, query, labels, ledger=ledger)
+    if target_fmr is not None and not 0 < target_fmr < 1:
+        raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
+    release = ss.release_histogram(
+        _files.read_array(embeddings, name=array, mapped=True),
+        None if query is None else read_query(query),
+        bins=bins,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        adjacency=choose_adjacency(labels, centroids),
+        score_range=score_range,
+        rng=seed,
+        ledger=open_account(ledger, dataset),
+    )
+    facts = {"rate_error_95_percent": release.error(0.95)}
+    if target_fmr is not None:
+        facts["threshold"] = release.threshold(target_fmr)
+    write_release(release, output, as_json, facts)
+
+
+@app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
+def release_index_command(
+    embeddings: Embeddings,
+    epsilon: Epsilon,
+    output: Output,
+    delta: Annotated[float, typer.Option(help="For Gaussian noise or a private PCA; PrivUnit takes none.")] = 0.0,
+    mechanism: Annotated[IndexMechanism, typer.Option(help="How each vector is made private.")] = "privunit",
+    components: Annotated[int | None, typer.Option(help="Reduce to so many dimensions first.")] = None,
+    reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
+    pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
+    array: Array = None,
+    labels: Labels = None,
+    centroids: Centroids = False,
+    ledger: LedgerUrl = None,
+    dataset: Dataset = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Release vectors that answer every later query."""
+    check_output(output, force, embeddings, labels, ledger=ledger)
+    with progress_bar(as_json) as progress:
+        release = ss.release_index(
+            _files.read_array(embeddings, name=array, mapped=True),
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            components=components,
+            reduction=reduction,
+            pca_share=pca_share,
+            adjacency=choose_adjacency(labels, centroids),
+            rng=seed,
+            ledger=open_account(ledger, dataset),
+            progress=progress,
+        )
+    write_release(release, output, as_json, {"score_std": release.score_std})

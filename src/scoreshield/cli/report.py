@@ -1,4 +1,4 @@
-"""`scoreshield report figures` and `results`: pictures and a page that a reader can make again."""
+"""`scoreshield report`: the figures of the paper and the results page."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import typer
 
 import scoreshield as ss
 from scoreshield.cli.options import Json, progress_bar
-from scoreshield.cli.output import check_not_input
-from scoreshield.cli.text import say
+from scoreshield.cli.output import check_not_input, say
 
 app = typer.Typer(help="Figures and pages.", no_args_is_help=True)
 
@@ -21,8 +20,8 @@ def _report() -> None:
     """Figures and pages."""
 
 
-@app.command(epilog="scoreshield report results --runs runs --markdown docs/results.md --html results.html")
-def results(
+@app.command("results", epilog="scoreshield report results --runs runs --markdown docs/results.md --html results.html")
+def results_command(
     runs: Annotated[Path, typer.Option(help="Folder that holds the run folders of `scoreshield bench`.")] = Path(
         "runs"
     ),
@@ -36,7 +35,7 @@ def results(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The results page: what all finished runs show, pictures first, with the command that made each."""
+    """Make the results page from all finished runs, with the command of each."""
     from scoreshield.bench.report.results import make_results_page
 
     check_not_input((markdown, html), runs.rglob("*"))
@@ -48,14 +47,14 @@ def results(
     say(f"{markdown} and {html}, {len(page.sections)} sections.")
 
 
-@app.command(epilog="scoreshield report figures --out figures")
-def figures(
+@app.command("figures", epilog="scoreshield report figures --out figures")
+def figures_command(
     out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")],
     scores: Annotated[int, typer.Option(help="Synthetic scores on each side, impostor and genuine.")] = 200_000,
     seed: Annotated[int, typer.Option(help="Of the synthetic scores.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """The paper's figures for face recognition on synthetic scores, with calibrations that are not private marked."""
+    """Draw the paper's face-recognition figures on synthetic scores, and mark calibrations that are not private."""
     from scoreshield.report.figures import make_figures
 
     if scores < 1000:
