@@ -66,17 +66,20 @@ def quadrature(score: float, sigma: float, low: float = -1, high: float = 1) -> 
 @pytest.mark.parametrize("sigma", [1e-8, 1e-3, 0.1, 1.0, 10.0, 1e4, 1e8])
 @pytest.mark.parametrize("score", [-1.0, -0.999999, -0.3, 0.0, 1 - 1e-9, 1.0])
 def test_exact_risk_is_the_integral(score: float, sigma: float) -> None:
+    """Exact risk is the integral."""
     assert risk.exact_risk([score], sigma) == pytest.approx(quadrature(score, sigma), rel=3e-15, abs=0)
 
 
 @pytest.mark.parametrize(("score", "sigma"), [(0.2, 0.3), (0.6, 0.3), (0.0, 1e6)])
 def test_exact_risk_on_another_range(score: float, sigma: float) -> None:
+    """The exact risk on another range is the integral."""
     value = risk.exact_risk([score, 0.1], sigma, (0, 0.6))
     assert value == pytest.approx(quadrature(score, sigma, 0, 0.6) + quadrature(0.1, sigma, 0, 0.6), rel=3e-15)
 
 
 @pytest.mark.parametrize("sigma", [1e-100, 1e100])
 def test_exact_risk_at_the_ends_of_sigma(sigma: float) -> None:
+    """The exact risk is right for tiny and huge sigma."""
     small = sigma < 1
     assert risk.exact_risk([0.0], sigma) == pytest.approx(sigma**2 if small else 1, rel=1e-15, abs=0)
     assert risk.exact_risk([1.0], sigma) == pytest.approx(sigma**2 / 2 if small else 2, rel=1e-15, abs=0)
@@ -84,13 +87,15 @@ def test_exact_risk_at_the_ends_of_sigma(sigma: float) -> None:
 
 
 def test_the_own_entry_of_a_row_has_no_risk() -> None:
+    """The own entry of a row has no risk."""
     assert risk.exact_risk([0.1, 1.0, -0.4], 0.5, index=1) == risk.exact_risk([0.1, -0.4], 0.5)
     assert risk.exact_risk([0.1, 1.0, 0.4], 0.5, (0, 0.6), index=1) == risk.exact_risk([0.1, 0.4], 0.5, (0, 0.6))
 
 
 @pytest.mark.parametrize("regime", ["scores", "row"])
 @pytest.mark.parametrize("sigma", [0.05, 0.7, 5.0])
-def test_simulation_agrees_with_the_closed_form(regime: str, sigma: float, rng: np.random.Generator) -> None:
+def test_simulation_agrees_closed_form(regime: str, sigma: float, rng: np.random.Generator) -> None:
+    """The simulation agrees with the closed form."""
     clean = with_active(30, 10, rng)
     index = None
     if regime == "row":
@@ -137,7 +142,8 @@ def test_every_bound_on_clipped_scores_holds(
 
 
 @pytest.mark.parametrize("sigma", np.geomspace(1e-3, 1e3, 61))
-def test_the_worst_score_is_the_middle_or_an_end(sigma: float) -> None:
+def test_worst_score_middle_or_end(sigma: float) -> None:
+    """The worst score is the middle or an end."""
     places = np.concatenate([np.linspace(-1, 1, 2001), 1 - np.geomspace(1e-12, 1, 200)])
     risks = np.array([risk.exact_risk([place], sigma) for place in places[::7]])
     worst = risk.bounds("scores", 1, sigma)["worst case"].value
@@ -145,7 +151,7 @@ def test_the_worst_score_is_the_middle_or_an_end(sigma: float) -> None:
     assert worst == max(risk.exact_risk([0.0], sigma), risk.exact_risk([1.0], sigma))
 
 
-def test_near_misses_of_the_bounds_on_scores_are_seen() -> None:
+def test_near_misses_of_score_bounds() -> None:
     """Each bound is nearly reached somewhere, so a smaller constant would be false."""
 
     def exact(score: float, sigma: float) -> float:
@@ -160,6 +166,7 @@ def test_near_misses_of_the_bounds_on_scores_are_seen() -> None:
 
 
 def test_values_of_the_bounds_on_scores() -> None:
+    """The bounds on scores have their stated values."""
     table = risk.bounds("scores", 10, 0.5, active=4)
     assert [bound.name for bound in table] == ["naive", "local", "global (paper)", "global", "size", "worst case"]
     assert table["naive"].value == pytest.approx(2.5)
@@ -189,7 +196,8 @@ CASES = [(n, r) for n in (2, 3, 12, 40) for r in sorted({1, 2, n // 3 or 1, n})]
 
 @pytest.mark.parametrize("sigma", [1e-3, 0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize(("n", "r"), CASES)
-def test_no_unconditional_bound_on_gram_matrices_fails(n: int, r: int, sigma: float) -> None:
+def test_no_unconditional_bound_gram(n: int, r: int, sigma: float) -> None:
+    """No unconditional bound on Gram matrices fails."""
     found = measured(n, r, sigma)
     assert found.estimate.unconverged == 0
     for bound in found.bounds.valid:
@@ -198,23 +206,24 @@ def test_no_unconditional_bound_on_gram_matrices_fails(n: int, r: int, sigma: fl
 
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("r", [1, 5, 60])
-def test_the_best_bound_on_gram_matrices_is_seen_to_hold(r: int, sigma: float) -> None:
+def test_best_gram_bound_holds(r: int, sigma: float) -> None:
+    """The best bound on Gram matrices is seen to hold."""
     found = measured(60, r, sigma, 30)
     best = found.bounds.best
     assert found.verdicts[best.name] == "holds"
     assert best.value < 10 * found.estimate.mean  # and says something
 
 
-def test_a_bound_ten_percent_too_low_is_rejected() -> None:
+def test_bound_ten_percent_too_low_rejected() -> None:
     """Inside the elliptope and with little noise, the projection does nothing: the naive bound is the risk."""
     found = measured(60, 60, 1e-5, 60)
     bound = found.bounds["naive"]
     assert found.verdicts["naive"] == "not decided"
-    assert simulation._verdict(0.9 * bound.value, found.estimate) == "fails"
-    assert simulation._verdict(1.1 * bound.value, found.estimate) == "holds"
+    assert simulation._judge(0.9 * bound.value, found.estimate) == "fails"
+    assert simulation._judge(1.1 * bound.value, found.estimate) == "holds"
 
 
-def test_the_paper_rank_aware_bound_fails_and_ours_holds() -> None:
+def test_paper_rank_bound_fails() -> None:
     """About 2.0e-3 against a bound of 1.0e-3."""
     found = measured(200, 5, 1e-3, 40)
     assert found.estimate.mean == pytest.approx(2.0e-3, rel=0.04)
@@ -224,10 +233,11 @@ def test_the_paper_rank_aware_bound_fails_and_ours_holds() -> None:
     assert found.verdicts["rank-aware"] == found.verdicts["rank-aware (loose)"] == "fails"
     assert found.verdicts["rank"] == "holds"
     assert found.bounds.best.name == "rank"
-    assert simulation._verdict(0.9 * found.estimate.mean, found.estimate) == "fails"
+    assert simulation._judge(0.9 * found.estimate.mean, found.estimate) == "fails"
 
 
 def test_rank_truncation_gets_below_it() -> None:
+    """Rank truncation has a risk below the bound."""
     found = risk.simulate("gram", gram(200, 5), 1e-3, estimator="rank", rank=5, trials=40, rng=3, confidence=SURE)
     assert found.low < 7.9e-4 < found.high
     assert found.high < risk.bounds("gram", 200, 1e-3, rank=5)["rank-aware (loose)"].value
@@ -236,18 +246,21 @@ def test_rank_truncation_gets_below_it() -> None:
 
 
 @pytest.mark.parametrize(("n", "r"), [(40, 2), (40, 13), (60, 30)])
-def test_the_rank_aware_bound_fails_below_full_rank(n: int, r: int) -> None:
+def test_rank_bound_below_full_rank(n: int, r: int) -> None:
+    """The rank aware bound fails below full rank."""
     found = measured(n, r, 1e-3, 60)
     assert found.verdicts["rank-aware"] == "fails"
     assert found.verdicts["rank"] == "holds"
 
 
-def test_at_full_rank_the_rank_aware_bound_is_the_naive_one() -> None:
+def test_rank_bound_at_full_rank() -> None:
+    """At full rank the rank aware bound is the naive one."""
     table = risk.bounds("gram", 30, 0.3, rank=30)
     assert table["rank-aware"].value == table["naive"].value == table["dimension"].value
 
 
-def test_values_of_the_bounds_on_gram_matrices() -> None:
+def test_values_bounds_gram_matrices() -> None:
+    """The bounds on Gram matrices have their stated values."""
     table = risk.bounds("gram", 50, 0.5, rank=4)
     assert table["naive"].value == pytest.approx(0.25 * 1225)
     assert risk.bounds("gram", 50, 0.5, diagonal_noise=True)["naive"].value == pytest.approx(0.25 * 1275)
@@ -262,6 +275,7 @@ def test_values_of_the_bounds_on_gram_matrices() -> None:
 
 @given(st.integers(2, 400), st.floats(1e-4, 1e3), st.data())
 def test_a_conditional_bound_never_wins(n: int, sigma: float, data: st.DataObject) -> None:
+    """A conditional bound never wins."""
     table = risk.bounds("gram", n, sigma, rank=data.draw(st.integers(1, n)))
     assert [bound.name for bound in table.conditional] == ["rank-aware", "rank-aware (loose)"]
     assert set(table.valid).isdisjoint(table.conditional)
@@ -281,13 +295,15 @@ def test_a_loose_rank_does_no_harm(n: int, sigma: float, data: st.DataObject) ->
 
 @given(st.integers(2, 120), st.floats(1e-3, 1e3), st.sampled_from(risk.RANK_BOUNDS))
 def test_crossover_is_where_the_curves_cross(n: int, sigma: float, name: str) -> None:
+    """Crossover is where the curves cross."""
     best = risk.bounds("gram", n, sigma).best.value
     below = [r for r in range(1, n + 1) if risk.bounds("gram", n, sigma, rank=r)[name].value <= best]
     assert risk.crossover_rank(n, sigma, name=name) == len(below)
     assert below == list(range(1, len(below) + 1))
 
 
-def test_crossover_goes_like_the_root_of_n_over_sigma() -> None:
+def test_crossover_rate() -> None:
+    """Crossover goes like the root of n over sigma."""
     ranks = [risk.crossover_rank(n, 1.0, name="rank-aware (loose)") for n in (10_000, 40_000)]
     assert ranks == [int(math.sqrt(2 * n)) for n in (10_000, 40_000)]
 
@@ -296,7 +312,7 @@ def test_crossover_goes_like_the_root_of_n_over_sigma() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.01, 1.0, 100.0])
-def test_the_projection_is_firmly_non_expansive(noise: float, rng: np.random.Generator) -> None:
+def test_projection_firmly_non_expansive(noise: float, rng: np.random.Generator) -> None:
     """|D|^2 <= <W, D>: twice as sharp as the paper's |D|^2 <= 2 <W, D>; three quarters of it would be false."""
     ratios = []
     for trial in range(20):
@@ -325,6 +341,7 @@ def test_largest_eigenvalue(n: int) -> None:
 
 
 def test_complexity_of_the_box_and_the_row(rng: np.random.Generator) -> None:
+    """The complexity of the box and the row is exact."""
     samples = np.abs(rng.standard_normal((100_000, 6)))
     for regime, entries in (("scores", 6), ("row", 5)):
         reached = samples[:, :entries].sum(axis=1)
@@ -348,7 +365,8 @@ def test_complexity_of_the_elliptope(n: int, share: float) -> None:
     assert deviation(reached, (0.85 if n == 2 else 0.9 * share) * bound) > STRICT
 
 
-def test_which_bound_on_the_elliptope_is_taken() -> None:
+def test_bound_elliptope_taken() -> None:
+    """The smaller bound on the elliptope is used."""
     assert risk.gaussian_complexity("gram", 2) == pytest.approx(2 / math.sqrt(math.pi))
     assert risk.gaussian_complexity("gram", 8) == pytest.approx(56 / math.sqrt(math.pi))
     assert risk.gaussian_complexity("gram", 9) == pytest.approx(9 * math.sqrt(18))
@@ -363,7 +381,8 @@ def cone_projection(z: Array, x: Array, strict: Array, fixed: int | None) -> Arr
 
 
 @pytest.mark.parametrize("fixed", [None, 3])
-def test_statistical_dimension_is_the_expected_length(fixed: int | None, rng: np.random.Generator) -> None:
+def test_statistical_dimension_expected(fixed: int | None, rng: np.random.Generator) -> None:
+    """Statistical dimension is the expected length."""
     x = np.array([0.2, -1.0, 1.0, 1.0, -0.9, -1.0, 1.0])
     multipliers = np.array([0, -0.4, 0, 0.3, 0, 0, 0.1])
     z = rng.standard_normal((200_000, 7))
@@ -381,7 +400,8 @@ def test_statistical_dimension_is_the_expected_length(fixed: int | None, rng: np
         assert abs(deviation(lengths, expected + 0.1)) > STRICT
 
 
-def test_statistical_dimension_with_tolerance() -> None:
+def test_statistical_dimension_tolerance() -> None:
+    """Entries within the tolerance are active."""
     x = [0.6, 0.6 - 1e-9, 0.3, 0.0]
     assert risk.statistical_dimension_box(x, (0, 0.6)) == 3
     assert risk.statistical_dimension_box(x, (0, 0.6), tol=1e-8) == 2.5
@@ -392,7 +412,7 @@ def test_statistical_dimension_with_tolerance() -> None:
 
 
 @pytest.mark.parametrize("r", [1, 4])
-def test_the_small_noise_risk_is_below_the_dimension_we_prove(r: int) -> None:
+def test_small_noise_risk(r: int) -> None:
     """risk / sigma^2 tends to the statistical dimension of the elliptope's tangent cone from below."""
     found = risk.simulate("gram", gram(50, r), 1e-4, trials=40, rng=r, confidence=SURE)
     assert found.high / 1e-8 < 3 * r * (50 - r) + r * (r + 3) / 2
@@ -402,7 +422,8 @@ def test_the_small_noise_risk_is_below_the_dimension_we_prove(r: int) -> None:
 # ---- estimates and tables
 
 
-def test_simulation_repeats_and_leaves_its_input_alone(rng: np.random.Generator) -> None:
+def test_simulation_repeats_leaves_input(rng: np.random.Generator) -> None:
+    """Simulation repeats and leaves its input alone."""
     clean = gram(10, 3)
     clean.flags.writeable = False
     first, second = (risk.simulate("gram", clean, 0.3, trials=5, rng=7) for _ in range(2))
@@ -414,7 +435,8 @@ def test_simulation_repeats_and_leaves_its_input_alone(rng: np.random.Generator)
     assert risk.simulate("scores", scores, 1, trials=9, rng=0).mean > 0
 
 
-def test_the_interval_covers_as_often_as_it_says() -> None:
+def test_interval_coverage() -> None:
+    """The interval covers as often as it says."""
     truth = risk.exact_risk([0.0, 1.0, 0.5], 0.4)
     found = [risk.simulate("scores", [0.0, 1.0, 0.5], 0.4, trials=400, rng=s, confidence=0.8) for s in range(2000)]
     covered = np.array([estimate.low <= truth <= estimate.high for estimate in found], dtype=float)
@@ -427,6 +449,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 
 
 def test_chunks_are_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks use one stream of noise."""
     whole = risk.simulate("scores", [0.1, 0.9, -1.0], 0.5, trials=100, rng=4)
     monkeypatch.setattr(simulation, "_CHUNK", 21)
     assert risk.simulate("scores", [0.1, 0.9, -1.0], 0.5, trials=100, rng=4) == whole
@@ -434,6 +457,7 @@ def test_chunks_are_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("estimator", ["none", "projection", "rank", "shrinkage", "identity", "sure"])
 def test_every_denoiser_can_be_simulated(estimator: str) -> None:
+    """Every denoiser can be simulated."""
     trials = 12 if estimator == "sure" else 200
     found = risk.simulate("gram", gram(12, 2), 0.5, estimator=estimator, rank=2, trials=trials, rng=0, confidence=SURE)
     naive = risk.bounds("gram", 12, 0.5)["naive"].value
@@ -444,7 +468,8 @@ def test_every_denoiser_can_be_simulated(estimator: str) -> None:
         assert found.high < naive
 
 
-def test_a_projection_that_stops_short_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_projection_stops_short_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection that stops short is counted."""
     ends = [True, False, True, False, False, True]
 
     def stopped(matrix: Array, tol: float) -> object:
@@ -456,6 +481,7 @@ def test_a_projection_that_stops_short_is_counted(monkeypatch: pytest.MonkeyPatc
 
 
 def test_compare_counts_what_is_active() -> None:
+    """Compare counts what is active."""
     clean = [0.0, 0.6, 0.3, 1.0, 0.6]
     found = risk.compare("row", clean, 0.2, trials=50, rng=0, index=3, score_range=(0, 0.6))
     assert found.bounds == risk.bounds("row", 5, 0.2, active=3, score_range=(0, 0.6))
@@ -466,6 +492,7 @@ def test_compare_counts_what_is_active() -> None:
 
 
 def test_tables_can_be_read() -> None:
+    """Tables can be read."""
     table = risk.bounds("gram", 200, 1e-3, rank=5)
     assert repr(table) == "<Bounds gram, n = 200, sigma = 0.001: 0.002945 (rank)>"
     lines = str(table).splitlines()
@@ -524,12 +551,14 @@ def complaint(name: str, function: str) -> str:
     ],
 )
 def test_bad_arguments_of_bounds(name: str, arguments: dict[str, object]) -> None:
+    """A bad argument of bounds raises an error."""
     options: dict[str, object] = {"regime": "scores", "n": 10, "sigma": 1.0, **arguments}
     with pytest.raises(ss.InvalidInput, match=complaint(name, "bounds")):
         risk.bounds(**options)  # type: ignore[arg-type]
 
 
-def test_an_unknown_bound_is_refused_with_the_known_names() -> None:
+def test_unknown_bound() -> None:
+    """An unknown bound raises an error with the known names."""
     with pytest.raises(ss.InvalidInput, match="'worst case'"):
         risk.bounds("scores", 3, 1.0)["rank"]
 
@@ -538,6 +567,7 @@ def test_an_unknown_bound_is_refused_with_the_known_names() -> None:
     "clean", [[], [math.nan], [1.0000001], [-1.1, 0], [[0.1]], ["a"], 0.5, [[0.1], [0.2, 0.3]], [1j], [True]]
 )
 def test_bad_scores(clean: object) -> None:
+    """Bad scores raise an error."""
     with pytest.raises(ss.InvalidInput, match=complaint("clean_scores", "exact_risk")):
         risk.exact_risk(clean, 1.0)  # type: ignore[arg-type]
     with pytest.raises(ss.InvalidInput, match=complaint("clean", "simulate")):
@@ -562,6 +592,7 @@ def test_bad_scores(clean: object) -> None:
     ],
 )
 def test_bad_gram_matrices(clean: object) -> None:
+    """A bad Gram matrix raises an error."""
     with pytest.raises(ss.InvalidInput, match=complaint("clean", "compare")):
         risk.compare("gram", clean, 1.0, trials=2, rng=0)  # type: ignore[arg-type]
 
@@ -593,6 +624,7 @@ def test_bad_gram_matrices(clean: object) -> None:
     ],
 )
 def test_bad_arguments_of_simulate(name: str, arguments: dict[str, object]) -> None:
+    """A bad argument of simulate raises an error."""
     options: dict[str, object] = {
         "regime": "gram",
         "clean": np.eye(3),
@@ -605,7 +637,8 @@ def test_bad_arguments_of_simulate(name: str, arguments: dict[str, object]) -> N
         risk.simulate(**options)  # type: ignore[arg-type]
 
 
-def test_a_rank_below_the_truth_is_refused() -> None:
+def test_rank_below_truth() -> None:
+    """A rank below the true rank raises an error."""
     with pytest.raises(ss.InvalidInput, match="at least 3, the rank of 'clean'"):
         risk.compare("gram", gram(8, 3), 1.0, rank=2, trials=2, rng=0)
 
@@ -622,6 +655,7 @@ def test_a_rank_below_the_truth_is_refused() -> None:
     ],
 )
 def test_bad_arguments_of_the_dimensions(name: str, arguments: dict[str, object]) -> None:
+    """A bad argument of the dimensions raises an error."""
     with pytest.raises(ss.InvalidInput, match=complaint(name, "statistical_dimension_box")):
         risk.statistical_dimension_box([0.5, 1.0], **arguments)  # type: ignore[arg-type]
     with pytest.raises(ss.InvalidInput, match=complaint("index", "statistical_dimension_row")):
@@ -629,6 +663,7 @@ def test_bad_arguments_of_the_dimensions(name: str, arguments: dict[str, object]
 
 
 def test_bad_arguments_of_the_rest() -> None:
+    """A bad argument of the other functions raises an error."""
     with pytest.raises(ss.InvalidInput, match=complaint("n", "gaussian_complexity")):
         risk.gaussian_complexity("gram", 1)
     with pytest.raises(ss.InvalidInput, match=complaint("name", "crossover_rank")):

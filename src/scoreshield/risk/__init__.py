@@ -1,4 +1,4 @@
-"""How far a release is from the truth: bounds with their conditions, closed forms, and simulation beside them."""
+"""The distance of a release from the truth: bounds with their conditions, closed forms, and simulation."""
 
 from scoreshield.risk.closed_forms import (
     RANK_BOUNDS,
