@@ -33,19 +33,21 @@ def test_against_a_loop(k: int, rng: np.random.Generator) -> None:
     assert tasks.knn_accuracy(matrix, labels, k) == pytest.approx(by_loop(matrix, labels, k))
 
 
-def test_equal_votes_go_to_the_larger_class_then_to_the_first() -> None:
+def test_equal_votes() -> None:
+    """Equal votes go to the larger class, then to the first."""
     scores = np.array([[0.9, 0.8, 0.1, 0.0, -0.1]])
     assert tasks.knn_accuracy(scores, ["z", "a", "z", "b", "b"], 2, query_labels=["z"]) == 1.0  # 2 z, 1 a
     assert tasks.knn_accuracy(scores, ["z", "a", "z", "a", "b"], 2, query_labels=["a"]) == 1.0  # 2 of each
 
 
 def test_a_record_is_not_its_own_neighbour() -> None:
+    """A record is not its own neighbour."""
     matrix = np.array([[1, 0.9, 0.1], [0.9, 1, 0.2], [0.1, 0.2, 1]])
     assert tasks.knn_accuracy(matrix, [0, 1, 0], 1) == 0.0
     assert tasks.knn_accuracy(matrix, [0, 0, 1], 1) == pytest.approx(2 / 3)
 
 
-def test_equal_similarities_are_broken_at_random() -> None:
+def test_equal_similarities_broken_random() -> None:
     """600 queries see ten equal records, one of them of class 1: it votes in a tenth of them, wherever it stands."""
     scores = np.zeros((600, 11))
     scores[:, 10] = -1
@@ -59,7 +61,8 @@ def test_equal_similarities_are_broken_at_random() -> None:
         assert tasks.knn_accuracy(scores, labels, 1, query_labels=np.full(600, 2)) == 0.0
 
 
-def test_queries_against_a_gallery_by_noisy_scores(collection: Array, rng: np.random.Generator) -> None:
+def test_queries_against_gallery_noisy(collection: Array, rng: np.random.Generator) -> None:
+    """Queries are classified by their noisy scores."""
     queries = rng.standard_normal((12, 8))
     release = ss.release_scores(collection, queries, epsilon=5, delta=1e-6, rng=2)
     labels, wanted = np.arange(40) % 2, np.arange(12) % 2
@@ -70,6 +73,7 @@ def test_queries_against_a_gallery_by_noisy_scores(collection: Array, rng: np.ra
 
 
 def test_a_row_does_not_vote_for_itself(collection: Array) -> None:
+    """A row does not vote for itself."""
     release = ss.release_row(collection, 7, epsilon=1e6, delta=1e-6, rng=2)
     labels = np.arange(40)
     assert tasks.knn_accuracy(release, labels, 1, query_labels=[7]) == 0.0
@@ -95,12 +99,14 @@ def test_a_row_does_not_vote_for_itself(collection: Array) -> None:
     ],
 )
 def test_bad_input(given: dict[str, object], says: str) -> None:
+    """A bad argument raises an error."""
     with pytest.raises(ss.InvalidInput, match="knn_accuracy") as caught:
         tasks.knn_accuracy(**{"release": np.eye(4), "labels": [0, 1, 0, 1], "k": 1, **given})
     assert says in str(caught.value)
 
 
 def test_scores_need_labels_of_their_queries(collection: Array, query: Array) -> None:
+    """Scores need labels of their queries."""
     release = ss.release_scores(collection, query, epsilon=5, delta=1e-6)
     with pytest.raises(ss.InvalidInput, match="query_labels"):
         tasks.knn_accuracy(release, np.arange(40))

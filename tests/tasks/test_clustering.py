@@ -33,6 +33,7 @@ def blocks(sizes: list[int]) -> Array:
 
 @pytest.mark.parametrize("neighbours", [None, 6])
 def test_separate_groups_are_found(neighbours: int | None) -> None:
+    """Separate groups are found."""
     matrix, labels = groups(90, 5, 0.3, 1)
     found = tasks.spectral_clustering(matrix, 5, neighbours=neighbours)
     assert adjusted_rand_score(labels, found) == 1.0
@@ -40,7 +41,8 @@ def test_separate_groups_are_found(neighbours: int | None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_agrees_with_scikit_learn_where_its_answer_is_unique(seed: int) -> None:
+def test_agrees_scikit_learn_answer_unique(seed: int) -> None:
+    """The clusters agree with scikit-learn where they are unique."""
     matrix, _ = groups(120, 4, 0.6, seed)
     affinity = (matrix + 1) / 2
     np.fill_diagonal(affinity, 0)
@@ -48,7 +50,8 @@ def test_agrees_with_scikit_learn_where_its_answer_is_unique(seed: int) -> None:
     assert adjusted_rand_score(peer, tasks.spectral_clustering(matrix, 4)) == 1.0
 
 
-def test_the_nearest_neighbour_graph_is_that_of_its_definition() -> None:
+def test_nearest_neighbour_graph_definition() -> None:
+    """The nearest neighbour graph is that of its definition."""
     matrix, _ = groups(40, 4, 1.5, 5)
     near = [sorted((j for j in range(40) if j != i), key=lambda j: -matrix[i, j])[:3] for i in range(40)]
     kept = np.array([[i in near[j] or j in near[i] for j in range(40)] for i in range(40)])
@@ -57,7 +60,7 @@ def test_the_nearest_neighbour_graph_is_that_of_its_definition() -> None:
     assert adjusted_rand_score(found, tasks.spectral_clustering(matrix, 4)) < 0.9
 
 
-def test_an_edge_is_kept_if_either_end_wants_it() -> None:
+def test_edge_of_either_end() -> None:
     """Record 2 is nearest to 1, which is nearest to 0: kept all the same, so 0, 1, 2 hang together."""
     matrix = blocks([3, 3])
     matrix[0, 1] = matrix[1, 0] = 0.9
@@ -67,14 +70,16 @@ def test_an_edge_is_kept_if_either_end_wants_it() -> None:
     assert found[0] == found[1] == found[2] != found[3]
 
 
-def test_affinities_beyond_the_range_are_clipped() -> None:
+def test_affinities_beyond_range_clipped() -> None:
+    """Affinities beyond the range are clipped."""
     labels = np.arange(60) % 3
     loud = np.where(labels[:, None] == labels, 40.0, -70.0)
     assert tasks.clustering_nmi(loud, labels) == pytest.approx(1.0)
     assert np.array_equal(tasks.spectral_clustering(loud, 3), tasks.spectral_clustering(np.clip(loud, -1, 1), 3))
 
 
-def test_the_mutual_information_by_its_formula(rng: np.random.Generator) -> None:
+def test_mutual_information_formula(rng: np.random.Generator) -> None:
+    """The mutual information agrees with its formula."""
     matrix, labels = groups(80, 4, 1.5, 3)
     found = tasks.spectral_clustering(matrix, 3, seed=2)
     table = np.zeros((4, 3))
@@ -91,7 +96,8 @@ def test_the_mutual_information_by_its_formula(rng: np.random.Generator) -> None
 
 @pytest.mark.parametrize("noise", [0.5, 5.0, 500.0])
 @pytest.mark.parametrize("neighbours", [None, 1, 4])
-def test_noise_breaks_nothing_and_a_seed_fixes_the_answer(noise: float, neighbours: int | None) -> None:
+def test_noisy_matrix_and_seed(noise: float, neighbours: int | None) -> None:
+    """Noise breaks nothing and a seed fixes the answer."""
     for seed in range(6):
         matrix = noisy_gram(30, noise, seed)
         matrix[3, :] = matrix[:, 3] = -2.0  # a record that is like no other
@@ -103,7 +109,8 @@ def test_noise_breaks_nothing_and_a_seed_fixes_the_answer(noise: float, neighbou
 
 @pytest.mark.parametrize("matrix", [-np.ones((10, 10)), np.ones((10, 10)), np.eye(10), blocks([2] * 5)])
 @pytest.mark.parametrize("clusters", [1, 2, 3, 9, 10])
-def test_degenerate_graphs_have_a_fixed_answer(matrix: Array, clusters: int) -> None:
+def test_degenerate_graphs_fixed_answer(matrix: Array, clusters: int) -> None:
+    """Degenerate graphs have a fixed answer."""
     found = {tasks.spectral_clustering(matrix, clusters, seed=1).tobytes() for _ in range(4)}
     assert len(found) == 1
     labels = np.frombuffer(found.pop(), dtype=np.intp)
@@ -113,11 +120,13 @@ def test_degenerate_graphs_have_a_fixed_answer(matrix: Array, clusters: int) -> 
 
 
 def test_pieces_of_a_graph_are_clusters() -> None:
+    """Pieces of a graph are clusters."""
     found = tasks.spectral_clustering(blocks([4, 6, 5]), 3)
     assert adjusted_rand_score(np.repeat([0, 1, 2], [4, 6, 5]), found) == 1.0
 
 
 def test_other_warnings_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other warnings are shown."""
     from sklearn import cluster
 
     class Loud(cluster.KMeans):  # type: ignore[misc]
@@ -131,6 +140,7 @@ def test_other_warnings_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_releases(collection: Array) -> None:
+    """Releases are clustered as their matrices."""
     gram = ss.release_gram(collection, epsilon=20, delta=1e-6, adjacency=ss.GramRadius(2.0), rng=1)
     for view, matrix in (("feasible", gram.gram), ("noisy", gram.noisy)):
         expected = tasks.spectral_clustering(matrix, 4)
@@ -154,12 +164,14 @@ def test_releases(collection: Array) -> None:
     ],
 )
 def test_bad_input(given: dict[str, Any], says: str) -> None:
+    """A bad argument raises an error."""
     with pytest.raises(ss.InvalidInput, match="clustering_nmi") as caught:
         tasks.clustering_nmi(**{"release": blocks([3, 3]), "labels": np.arange(6) % 2, **given})
     assert says in str(caught.value)
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing extra is named in the error."""
     for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
     for call in (
@@ -171,7 +183,7 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("n", range(11, 70))
-def test_a_matrix_that_says_nothing_still_gets_clusters(n: int) -> None:
+def test_identity_matrix(n: int) -> None:
     """The identity, which a denoiser may return: all eigenvalues but one coincide, and LAPACK may give up on a few."""
     found = tasks.spectral_clustering(np.eye(n), 10)
     assert found.shape == (n,)

@@ -16,6 +16,7 @@ PAIRS = [[0, 1], [0, 2], [3, 1], [2, 3]]
 
 
 def test_against_the_correlation_of_ranks() -> None:
+    """The result is the correlation of ranks."""
     human = [4.0, 1.0, 5.0, 2.0]
     ranks = rankdata([0.5, 0.1, 0.5, 0.0]), rankdata(human)
     assert tasks.sts_spearman(MATRIX, PAIRS, human) == pytest.approx(np.corrcoef(*ranks)[0, 1])
@@ -23,11 +24,13 @@ def test_against_the_correlation_of_ranks() -> None:
     assert tasks.sts_spearman(MATRIX, PAIRS[1:], [2.0, 1.0, 9.0]) == pytest.approx(-1.0)
 
 
-def test_equal_similarities_correlate_with_nothing() -> None:
+def test_equal_similarities_correlate() -> None:
+    """Equal similarities correlate with nothing."""
     assert tasks.sts_spearman(np.ones((4, 4)), PAIRS, [1, 2, 3, 4]) == 0.0
 
 
 def test_reads_the_view_that_is_asked_for(collection: np.ndarray) -> None:
+    """The view argument chooses the matrix."""
     release = ss.release_gram(collection, epsilon=5, delta=1e-6, adjacency=ss.GramRadius(2.0), rng=1)
     pairs = np.stack([np.arange(20), np.arange(20, 40)], axis=1)
     human = release.noisy[pairs[:, 0], pairs[:, 1]]
@@ -52,6 +55,7 @@ def test_reads_the_view_that_is_asked_for(collection: np.ndarray) -> None:
     ],
 )
 def test_bad_input(given: dict[str, object], says: str) -> None:
+    """A bad argument raises an error."""
     with pytest.raises(ss.InvalidInput, match="sts_spearman") as caught:
         tasks.sts_spearman(**{"release": MATRIX, "pairs": PAIRS, "human": [1, 2, 3, 4], **given})
     assert says in str(caught.value)

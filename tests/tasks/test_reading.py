@@ -20,11 +20,13 @@ def gram(collection: Array) -> ss.GramRelease:
 
 
 def test_a_gram_release_in_both_views(gram: ss.GramRelease) -> None:
+    """A Gram release is read in both views."""
     assert _reading.read_similarities(gram, "feasible") is gram.gram
     assert _reading.read_similarities(gram, "noisy") is gram.noisy
 
 
 def test_a_factored_release_has_one_view(gram: ss.GramRelease) -> None:
+    """A factored release has one view."""
     factored = gram.factored()
     assert np.array_equal(_reading.read_similarities(factored, "feasible"), factored.gram)
     with pytest.raises(ss.InvalidInput, match="use view='feasible'"):
@@ -33,6 +35,7 @@ def test_a_factored_release_has_one_view(gram: ss.GramRelease) -> None:
 
 @pytest.mark.parametrize("view", ["feasible", "noisy"])
 def test_an_index_is_read_unbiased(collection: Array, view: str) -> None:
+    """An index is read unbiased."""
     index = ss.release_index(collection, epsilon=3, rng=1)
     matrix = _reading.read_similarities(index, view)
     assert np.array_equal(matrix, index.gram())
@@ -40,7 +43,8 @@ def test_an_index_is_read_unbiased(collection: Array, view: str) -> None:
     assert 0 <= tasks.knn_accuracy(index, np.arange(40) % 2, view=view) <= 1
 
 
-def test_products_in_single_precision_are_symmetric_enough(rng: np.random.Generator) -> None:
+def test_single_precision_products(rng: np.random.Generator) -> None:
+    """Products in single precision are symmetric enough."""
     rows = rng.standard_normal((50, 300)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     matrix = rows @ rows.T
@@ -72,6 +76,7 @@ def test_products_in_single_precision_are_symmetric_enough(rng: np.random.Genera
     ],
 )
 def test_what_is_no_matrix(release: Any) -> None:
+    """A value that is no matrix raises an error."""
     calls = (
         lambda: tasks.knn_accuracy(release, [0, 1], 1),
         lambda: tasks.instance_retrieval(release, [0, 0]),
@@ -87,7 +92,8 @@ def test_what_is_no_matrix(release: Any) -> None:
         assert str(caught.value).endswith(" instead.")
 
 
-def test_releases_without_similarities_are_refused(collection: Array, query: Array) -> None:
+def test_releases_without_similarities(collection: Array, query: Array) -> None:
+    """A release without similarities raises an error."""
     releases = (
         ss.release_scores(collection, query, epsilon=5, delta=1e-6, rng=1),
         ss.release_top_k(collection, query, 3, epsilon=5, rng=1),
@@ -127,6 +133,7 @@ def test_releases_without_similarities_are_refused(collection: Array, query: Arr
     ],
 )
 def test_bad_verification(given: dict[str, Any], says: str) -> None:
+    """A bad argument of verification raises an error."""
     with pytest.raises(ss.InvalidInput, match="verification") as caught:
         tasks.verification(**{"release": [0.1, 0.5, 0.4], "labels": [False, True, True], **given})
     assert says in str(caught.value)
@@ -134,6 +141,7 @@ def test_bad_verification(given: dict[str, Any], says: str) -> None:
 
 
 def test_pairs_belong_to_a_matrix(collection: Array, query: Array) -> None:
+    """Pairs belong to a matrix."""
     release = ss.release_scores(collection, query, epsilon=5, delta=1e-6, rng=1)
     with pytest.raises(ss.InvalidInput, match="'pairs'"):
         tasks.verification(release, np.arange(40) % 2, pairs=[[0, 1]])
@@ -141,11 +149,13 @@ def test_pairs_belong_to_a_matrix(collection: Array, query: Array) -> None:
 
 @pytest.mark.parametrize("fpr", [0, -0.1, 1.1, np.nan, "0.1", None])
 def test_bad_rates(fpr: Any) -> None:
+    """A bad rate raises an error."""
     with pytest.raises(ss.InvalidInput, match=r"'fpr' parameter of Verification\.tar_at"):
         tasks.verification([0.1, 0.5], [False, True]).tar_at(fpr)
 
 
 def test_a_release_is_not_changed(gram: ss.GramRelease) -> None:
+    """A release is not changed."""
     before = gram.gram.copy()
     labels = np.arange(40) % 3
     tasks.knn_accuracy(gram, labels)
@@ -157,6 +167,7 @@ def test_a_release_is_not_changed(gram: ss.GramRelease) -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_the_largest_of_each_row(k: int, rng: np.random.Generator) -> None:
+    """The k largest of each row are found."""
     values = rng.integers(0, 4, (50, 8)).astype(float)
     chosen = _reading.find_largest(values, k, 0)
     for row, places in zip(values, chosen, strict=True):

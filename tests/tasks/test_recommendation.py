@@ -50,6 +50,7 @@ def ratings(rng: np.random.Generator) -> tuple[Array, RatingTable, RatingTable]:
 
 @pytest.mark.parametrize("neighbours", [None, 1, 3, 100])
 def test_against_the_formula(ratings: tuple[Array, RatingTable, RatingTable], neighbours: int | None) -> None:
+    """The predictions agree with the formula."""
     matrix, train, test = ratings
     expected, fallbacks = by_loop(matrix, train, test, neighbours)
     found = tasks.collaborative_filtering(matrix, train, test, neighbours=neighbours)
@@ -84,7 +85,8 @@ def test_no_one_is_his_own_neighbour() -> None:
         assert tasks.collaborative_filtering(matrix, train, test, neighbours=neighbours).predicted == [2.0]
 
 
-def test_weights_of_zero_fall_back_to_the_mean() -> None:
+def test_weights_zero_fall_back_mean() -> None:
+    """Weights of zero fall back to the mean."""
     train = RatingTable([0, 0, 1, 1], [0, 1, 2, 1], [5, 1, 2, 4])
     test = RatingTable([0], [2], [5.0])
     for neighbours in (None, 1):
@@ -93,6 +95,7 @@ def test_weights_of_zero_fall_back_to_the_mean() -> None:
 
 
 def test_a_release_is_read_in_its_view(ratings: tuple[Array, RatingTable, RatingTable]) -> None:
+    """A release is read in its view."""
     _, train, test = ratings
     vectors = tasks.user_vectors(train, 20, 15)
     release = ss.release_gram(vectors, epsilon=10, delta=1e-6, adjacency=ss.GramRadius(2.0), rng=1)
@@ -111,6 +114,7 @@ def test_vectors_of_users() -> None:
 
 
 def test_a_users_vector_is_his_own(ratings: tuple[Array, RatingTable, RatingTable]) -> None:
+    """The vector of a user depends only on the ratings of this user."""
     _, train, _ = ratings
     moved = train.ratings.copy()
     moved[train.users == 4] = 6 - moved[train.users == 4]
@@ -120,6 +124,7 @@ def test_a_users_vector_is_his_own(ratings: tuple[Array, RatingTable, RatingTabl
 
 
 def test_a_table_keeps_its_own_copy() -> None:
+    """A table keeps its own copy."""
     users = np.array([0, 1])
     table = RatingTable(users, [0, 0], [1.0, 2.0])
     users[0] = 7
@@ -145,6 +150,7 @@ def test_a_table_keeps_its_own_copy() -> None:
     ],
 )
 def test_bad_tables(columns: tuple[Any, Any, Any], says: str) -> None:
+    """A bad table raises an error."""
     with pytest.raises(ss.InvalidInput, match="RatingTable") as caught:
         RatingTable(*columns)
     assert says in str(caught.value)
@@ -169,6 +175,7 @@ TABLE = RatingTable([0, 1], [0, 1], [1.0, 2.0])
     ],
 )
 def test_bad_input(given: dict[str, Any], says: str) -> None:
+    """A bad argument raises an error."""
     with pytest.raises(ss.InvalidInput, match="collaborative_filtering") as caught:
         tasks.collaborative_filtering(**{"release": np.eye(2), "train": TABLE, "test": TABLE, **given})
     assert says in str(caught.value)
@@ -176,6 +183,7 @@ def test_bad_input(given: dict[str, Any], says: str) -> None:
 
 @pytest.mark.parametrize(("users", "items"), [(1, 2), (2, 1), (0, 2), (2, "2")])
 def test_bad_sizes_of_vectors(users: Any, items: Any) -> None:
+    """Bad sizes of vectors raise an error."""
     with pytest.raises(ss.InvalidInput, match="user_vectors"):
         tasks.user_vectors(TABLE, users, items)
 

@@ -26,6 +26,7 @@ class TestInstances:
         assert (found.queries, found.records) == (3, 4)
 
     def test_against_a_second_implementation(self, rng: np.random.Generator) -> None:
+        """The figures agree with a second implementation."""
         rows = rng.standard_normal((60, 5))
         matrix, labels = rows @ rows.T, rng.integers(0, 6, 60)
         found = tasks.instance_retrieval(matrix, labels)
@@ -37,7 +38,7 @@ class TestInstances:
             best = [s[np.argsort(-matrix[i, others[i]])[:k]].any() for i, s in enumerate(same)]
             assert found.recall_at[k] == pytest.approx(np.mean(best))
 
-    def test_equal_similarities_are_in_random_order(self) -> None:
+    def test_equal_similarities_random_order(self) -> None:
         """Nothing but ties: precision at every rank is the share of mates, whatever the order of the records."""
         labels = np.repeat([0, 1], 150)
         found = tasks.instance_retrieval(np.ones((300, 300)), labels, ks=[1])
@@ -60,6 +61,7 @@ class TestInstances:
         ],
     )
     def test_bad_input(self, given: dict[str, object], says: str) -> None:
+        """A bad argument raises an error."""
         with pytest.raises(ss.InvalidInput, match="instance_retrieval") as caught:
             tasks.instance_retrieval(**{"release": np.eye(4), "labels": [0, 0, 1, 1], **given})
         assert says in str(caught.value)
@@ -71,6 +73,7 @@ class TestRanked:
         return ss.release_scores(collection, query, epsilon=2, delta=1e-6, rng=4)
 
     def test_scores_by_their_noisy_values(self, release: ss.ScoreRelease) -> None:
+        """Scores are ranked by their noisy values."""
         order = np.argsort(-release.noisy)
         assert tasks.rank_records(release, 7).tolist() == order[:7].tolist()
         assert tasks.rank_records(release.noisy, 7).tolist() == order[:7].tolist()
@@ -78,6 +81,7 @@ class TestRanked:
 
     @pytest.mark.parametrize("threshold", [-100.0, 0.25, 100.0])
     def test_a_threshold_cuts_before_k(self, release: ss.ScoreRelease, threshold: float) -> None:
+        """A threshold cuts before k."""
         order = np.argsort(-release.noisy)
         expected = order[release.noisy[order] >= threshold]
         for k in (1, 5, 40):
@@ -85,15 +89,18 @@ class TestRanked:
             assert tasks.rank_records(release.noisy, k, threshold=threshold).tolist() == expected[:k].tolist()
 
     def test_a_score_at_the_threshold_passes(self) -> None:
+        """A score at the threshold passes."""
         assert tasks.rank_records([0.1, 0.5, 0.3], 3, threshold=0.3).tolist() == [1, 2]
 
     def test_batches_are_padded(self) -> None:
+        """Batches are padded."""
         scores = np.array([[0.1, 0.9, 0.5], [0.1, 0.2, 0.0], [0.6, 0.1, 0.2]])
         assert tasks.rank_records(scores, 2).tolist() == [[1, 2], [2 - 1, 0], [0, 2]]
         assert tasks.rank_records(scores, 3, threshold=0.4).tolist() == [[1, 2], [-1, -1], [0, -1]]
         assert tasks.rank_records(scores, 3, threshold=9).shape == (3, 0)
 
     def test_equal_scores_are_in_random_order(self) -> None:
+        """Equal scores are in random order."""
         first = [int(tasks.rank_records(np.zeros(10), 1, seed=seed)[0]) for seed in range(400)]
         counts = np.bincount(first, minlength=10)
         assert np.abs(counts - 40).max() < 5.33 * math.sqrt(400 * 0.09)
@@ -102,6 +109,7 @@ class TestRanked:
         )
 
     def test_sets_come_as_they_were_named(self, collection: Array, query: Array) -> None:
+        """Match and top-k releases keep their order."""
         best = ss.release_top_k(collection, query, 6, epsilon=5, rng=1)
         assert tasks.rank_records(best, 4).tolist() == best.indices[:4].tolist()
         matches = ss.release_matches(collection, query, 0.2, epsilon=3, rng=1)
@@ -111,6 +119,7 @@ class TestRanked:
                 tasks.rank_records(release, 3, threshold=0.1)
 
     def test_an_index_answers_its_query(self, collection: Array, query: Array) -> None:
+        """An index answers its query."""
         index = ss.release_index(collection, epsilon=20, rng=1)
         scores = index.scores(query)
         order = np.argsort(-scores)
@@ -122,6 +131,7 @@ class TestRanked:
         assert set(both[1][both[1] >= 0]) == set(np.argsort(scores)[:5][-np.sort(scores)[:5] >= cut])
 
     def test_a_query_belongs_to_an_index(self, release: ss.ScoreRelease, collection: Array, query: Array) -> None:
+        """A query belongs to an index."""
         with pytest.raises(ss.InvalidInput, match="'query' parameter of rank_records"):
             tasks.rank_records(release, 3, query=query)
         with pytest.raises(ss.InvalidInput, match="'query' parameter of rank_records"):
@@ -129,24 +139,28 @@ class TestRanked:
 
     @pytest.mark.parametrize("release", [[], [np.nan, 1.0], ["a"], [[[1.0]]], None, "scores", np.float64(3)])
     def test_bad_scores(self, release: object) -> None:
+        """Bad scores raise an error."""
         for function in (tasks.rank_records, tasks.paper_top_k):
             with pytest.raises(ss.InvalidInput, match="'release' parameter"):
                 function(release, 2)
 
     def test_bad_numbers(self) -> None:
+        """Bad numbers raise an error."""
         for function in (tasks.rank_records, tasks.paper_top_k):
             for given in ({"k": 0}, {"k": 1.5}, {"k": 1, "threshold": np.nan}, {"k": 1, "threshold": "0"}):
                 with pytest.raises(ss.InvalidInput, match=function.__name__):
                     function([0.1, 0.2], **given)
 
     def test_a_matrix_release_is_not_a_ranking(self, collection: Array) -> None:
+        """A matrix release is not a ranking."""
         gram = ss.release_gram(collection, epsilon=5, delta=1e-6, projection="none", rng=1)
         with pytest.raises(ss.InvalidInput, match="score or row release"):
             tasks.rank_records(gram, 2)
 
 
 class TestThePapersRule:
-    def test_clipped_scores_with_ties_by_smaller_index(self) -> None:
+    def test_clipped_scores_ties_smaller_index(self) -> None:
+        """Clipped scores are ranked with ties by smaller index."""
         assert tasks.paper_top_k([0.2, 1.5, 0.9, 1.1, -3.0], 3).tolist() == [1, 3, 2]
         assert tasks.rank_records([0.2, 1.1, 0.9, 1.5, -3.0], 3).tolist() == [3, 1, 2]
         assert tasks.paper_top_k([0.2, 1.1, 0.9, 1.5, -3.0], 3).tolist() == [1, 3, 2]
@@ -154,6 +168,7 @@ class TestThePapersRule:
         assert tasks.paper_top_k([[1.1, 1.5], [0.0, 0.5]], 1).tolist() == [[0], [1]]
 
     def test_a_release_by_its_clipped_scores(self, collection: Array, query: Array) -> None:
+        """A release is ranked by its clipped scores."""
         release = ss.release_scores(collection, query, epsilon=0.5, delta=1e-6, rng=4)
         top = np.flatnonzero(release.noisy >= 1)
         assert len(top) > 8
@@ -181,6 +196,7 @@ class TestSearchMetrics:
         }
 
     def test_only_the_first_k_count(self) -> None:
+        """Only the first k count."""
         found = tasks.search_metrics([[1, 2, 3, 4]], [[4, 3, 2]], k=2, reference=[[2, 9, 1]])
         assert found.recall == pytest.approx(1 / 3)
         assert found.precision == 0.5
@@ -189,6 +205,7 @@ class TestSearchMetrics:
         assert found.returned == 2.0
 
     def test_nothing_returned(self) -> None:
+        """A query without results has figures of 0."""
         found = tasks.search_metrics([[], [1]], [[0], [0]], k=5, reference=[[], [0]])
         for name in ("recall", "precision", "ndcg", "map", "mrr", "hit_rate", "overlap"):
             assert getattr(found, name) == 0.0
@@ -197,12 +214,14 @@ class TestSearchMetrics:
         assert tasks.search_metrics([[1]], [[1]]).overlap is None
 
     def test_padding_is_not_an_answer(self) -> None:
+        """Padding is not an answer."""
         padded = tasks.search_metrics(np.array([[2, 1, -1], [0, -1, -1]]), [[1], [0]], k=3)
         plain = tasks.search_metrics([[2, 1], [0]], [[1], [0]], k=3)
         for name, values in plain.per_query.items():
             assert padded.per_query[name].tolist() == values.tolist()
 
     def test_against_scikit_learn(self, rng: np.random.Generator) -> None:
+        """The figures agree with scikit-learn."""
         scores = rng.standard_normal((25, 40))
         relevance = rng.random((25, 40)) < 0.15
         relevance[:, 0] = True
@@ -238,6 +257,7 @@ class TestSearchMetrics:
         ],
     )
     def test_bad_input(self, given: dict[str, object], says: str) -> None:
+        """A bad argument raises an error."""
         with pytest.raises(ss.InvalidInput, match="search_metrics") as caught:
             tasks.search_metrics(**{"rankings": [[0, 1], [2]], "relevant": [{1}, {2}], **given})
         assert says in str(caught.value)

@@ -40,7 +40,8 @@ def test_a_case_by_hand() -> None:
     assert found.eer == pytest.approx(2 / 7)
 
 
-def test_every_figure_against_a_loop_over_thresholds(scored: tuple[Array, Array]) -> None:
+def test_figures_by_a_loop(scored: tuple[Array, Array]) -> None:
+    """Every figure agrees with a loop over thresholds."""
     scores, same = scored
     found = tasks.verification(scores, same)
     points = operating_points(scores, same)
@@ -55,13 +56,15 @@ def test_every_figure_against_a_loop_over_thresholds(scored: tuple[Array, Array]
     assert found.eer == pytest.approx(ss.decisions.roc(scores[same], scores[~same]).eer, abs=1e-6)
 
 
-def test_the_threshold_is_the_largest_of_the_best() -> None:
+def test_threshold_largest_best() -> None:
+    """The threshold is the largest of the best."""
     found = tasks.verification([0.8, 0.5, 0.3], [True, False, True])  # 2 of 3 right above 0.5 and above 0.3
     assert found.accuracy == pytest.approx(2 / 3)
     assert found.threshold == pytest.approx(0.65)
 
 
-def test_accepting_nothing_or_everything_can_be_best() -> None:
+def test_accepting_nothing_or_everything() -> None:
+    """Accepting nothing or everything can be best."""
     nothing = tasks.verification([0.0, 1.0, 1.0, 1.0], [True, False, False, False])
     assert nothing.accuracy == 0.75
     assert nothing.threshold >= 1.0
@@ -71,6 +74,7 @@ def test_accepting_nothing_or_everything_can_be_best() -> None:
 
 
 def test_neighbouring_floats_are_told_apart() -> None:
+    """Neighbouring floats are distinguished."""
     low = 1.0
     for _ in range(4):
         high = float(np.nextafter(low, 2.0))
@@ -79,7 +83,8 @@ def test_neighbouring_floats_are_told_apart() -> None:
         low = high
 
 
-def test_a_rate_that_the_impostors_cannot_show_is_not_a_number(scored: tuple[Array, Array]) -> None:
+def test_rate_below_one_impostor(scored: tuple[Array, Array]) -> None:
+    """A rate that the impostors cannot show is not a number."""
     scores, same = scored
     found = tasks.verification(scores, same)
     rate = 1 / found.impostors
@@ -87,7 +92,8 @@ def test_a_rate_that_the_impostors_cannot_show_is_not_a_number(scored: tuple[Arr
     assert not math.isnan(found.tar_at(rate))
 
 
-def test_folds_choose_their_threshold_on_the_others(scored: tuple[Array, Array]) -> None:
+def test_folds_choose_threshold_others(scored: tuple[Array, Array]) -> None:
+    """Folds choose their threshold on the others."""
     scores, same = scored
     folds = np.arange(400) % 7 + 3
     expected = []
@@ -102,7 +108,7 @@ def test_folds_choose_their_threshold_on_the_others(scored: tuple[Array, Array])
     assert found.accuracy < tasks.verification(scores, same).accuracy
 
 
-def test_a_held_out_score_at_the_threshold_is_rejected() -> None:
+def test_held_out_score_at_threshold() -> None:
     """On each fold it is best to accept nothing: the threshold is 1, and the impostors of the other lie on it."""
     scores, same = [0.0, 1.0, 1.0, 1.0] * 2, [True, False, False, False] * 2
     found = tasks.verification(scores, same, folds=[0] * 4 + [1] * 4)
@@ -116,6 +122,7 @@ class TestMatrices:
 
     @pytest.mark.parametrize("view", ["feasible", "noisy"])
     def test_all_pairs_of_a_release(self, gram: ss.GramRelease, view: str) -> None:
+        """All pairs of a release are compared."""
         labels = [str(i % 3) for i in range(40)]
         matrix = gram.gram if view == "feasible" else gram.noisy
         scores = [matrix[i, j] for i in range(40) for j in range(i + 1, 40)]
@@ -126,13 +133,15 @@ class TestMatrices:
         assert tasks.verification(matrix, labels).auc == found.auc
 
     def test_chosen_pairs(self, gram: ss.GramRelease) -> None:
+        """Chosen pairs are compared."""
         pairs = np.array([[0, 1], [2, 3], [5, 4], [7, 6]])
         same = [True, False, True, False]
         found = tasks.verification(gram, same, pairs=pairs)
         assert found.auc == tasks.verification([gram.gram[i, j] for i, j in pairs], same).auc
         assert (found.genuine, found.impostors) == (2, 2)
 
-    def test_all_pairs_are_those_of_the_upper_triangle(self, rng: np.random.Generator) -> None:
+    def test_all_pairs_upper_triangle(self, rng: np.random.Generator) -> None:
+        """All pairs are those of the upper triangle."""
         rows = rng.standard_normal((100, 4))
         matrix, labels = rows @ rows.T, rng.integers(0, 9, 100)
         upper = np.triu_indices(100, 1)
@@ -145,6 +154,7 @@ class TestMatrices:
 
 
 def test_scores_are_read_before_clipping(collection: Array, query: Array) -> None:
+    """Scores are read before clipping."""
     release = ss.release_scores(collection, query, epsilon=1, delta=1e-6, rng=3)
     same = np.arange(40) < 10
     assert tasks.verification(release, same).auc == pytest.approx(roc_auc_score(same, release.noisy), abs=1e-12)
@@ -152,6 +162,7 @@ def test_scores_are_read_before_clipping(collection: Array, query: Array) -> Non
 
 
 def test_a_batch_is_judged_entry_by_entry(collection: Array, query: Array) -> None:
+    """A batch is judged entry by entry."""
     release = ss.release_scores(collection, np.stack([query, -query]), epsilon=50, delta=1e-6, rng=3)
     same = np.arange(80).reshape(2, 40) % 5 == 0
     expected = roc_auc_score(same.ravel(), release.noisy.ravel())
@@ -160,6 +171,7 @@ def test_a_batch_is_judged_entry_by_entry(collection: Array, query: Array) -> No
 
 
 def test_a_row_leaves_its_own_record_out(collection: Array) -> None:
+    """A row leaves its own record out."""
     release = ss.release_row(collection, 4, epsilon=50, delta=1e-6, rng=3)
     same, folds = np.arange(40) % 4 == 0, np.arange(40) % 3
     others = np.arange(40) != 4
@@ -194,7 +206,8 @@ def test_real_faces(shared_data: Path, name: str, accuracy: float, eer: float, a
     assert len(found.fold_accuracy) == 10
 
 
-def test_pairs_of_real_faces_are_those_scores(shared_data: Path) -> None:
+def test_pairs_of_real_faces(shared_data: Path) -> None:
+    """Pairs of real faces are those scores."""
     with np.load(shared_data / "lfw_dlib.npz") as file:
         rows, pairs = file["emb"].astype(float), file["pairs"]
     chosen = pairs[pairs[:, 3] <= pairs[:, 3].min() + 1]  # two folds, 1200 pairs

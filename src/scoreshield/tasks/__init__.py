@@ -4,9 +4,7 @@ Every function reads a release and public labels, never the collection. So its r
 no privacy. A plain array is read as it is and carries no promise; use it for a non-private baseline.
 """
 
-from scoreshield.tasks.classification import knn_accuracy
-from scoreshield.tasks.clustering import clustering_nmi, spectral_clustering
-from scoreshield.tasks.correlation import sts_spearman
+from scoreshield.tasks.agreement import clustering_nmi, knn_accuracy, spectral_clustering, sts_spearman
 from scoreshield.tasks.recommendation import RatingTable, Recommendation, collaborative_filtering, user_vectors
 from scoreshield.tasks.retrieval import (
     InstanceRetrieval,

@@ -7,7 +7,7 @@ that it loses. Matrices are read in one of two views: the valid cosine matrix, o
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,14 @@ from scoreshield.releases.results import FactoredGramRelease, GramRelease, Relea
 Float = NDArray[np.float64]
 Whole = NDArray[np.intp]
 
-VIEWS = ("feasible", "noisy")
+View = Literal["feasible", "noisy"]
+VIEWS: tuple[str, ...] = get_args(View)
 _MATRIX = "a Gram, factored Gram or index release, or a symmetric matrix of finite numbers, of at least two records"
 _SCORES = "a score or row release, or finite scores: a vector, or a matrix with one row per query"
 _SYMMETRY = 1e-5  # single-precision products of a matrix with itself differ by less across the diagonal
 
 
-def read_similarities(release: Any, view: str) -> Float:
+def read_similarities(release: Any, view: View) -> Float:
     """Return the pairwise similarities in a release, (n, n), n at least 2. Do not write to them."""
     _validation.check_option(view, "view", VIEWS)
     if isinstance(release, FactoredGramRelease) and view == "noisy":
@@ -90,7 +91,7 @@ def read_whole_numbers(values: Any, name: str, must: str) -> Whole:
 
 def read_classes(labels: Any, length: int, name: str = "labels") -> NDArray[Any]:
     """Return one public class label per record: whole or real numbers, bools or strings."""
-    must = f"a list of {length} class labels, one a record: numbers, bools or strings, none missing"
+    must = f"a list of {length} class labels, one per record: numbers, bools or strings, none missing"
     array = _validation.check_array(labels, name, must)
     if array.shape != (length,) or array.dtype.kind not in "biufU":
         _validation.reject(name, must, labels)

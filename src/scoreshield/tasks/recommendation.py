@@ -21,7 +21,7 @@ from scoreshield import _validation
 from scoreshield._validation import validate, whole_from
 from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
-from scoreshield.tasks._reading import Float, Whole
+from scoreshield.tasks._reading import Float, View, Whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +84,7 @@ def collaborative_filtering(
     neighbours: int | None = None,
     scale: tuple[float, float] = (1.0, 5.0),
     seed: int = 0,
-    view: str = "feasible",
+    view: View = "feasible",
 ) -> Recommendation:
     """Predict the test ratings from the training ratings of similar users.
 

@@ -19,7 +19,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
 from scoreshield.tasks import _reading
-from scoreshield.tasks._reading import Float, Whole
+from scoreshield.tasks._reading import Float, View, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def instance_retrieval(
     *,
     ks: Iterable[int] = (1, 5, 10),
     seed: int = 0,
-    view: str = "feasible",
+    view: View = "feasible",
 ) -> InstanceRetrieval:
     """Rank all other records by their similarity to each one, and measure the ranks of those of its class.
 
@@ -240,7 +240,7 @@ def _overlap(found: list[Whole], reference: list[Whole]) -> Float:
 
 def _rankings(rankings: Any, name: str, k: int, length: int | None = None) -> list[Whole]:
     """Return the first k of each ranking, without padding."""
-    must = "a list with one list of different record numbers a query, best first, or a matrix padded with -1"
+    must = "a list with one list of different record numbers per query, best first, or a matrix padded with -1"
     if not _is_list(rankings) or not len(rankings):
         _validation.reject(name, must, rankings)
     if length is not None and len(rankings) != length:
@@ -258,7 +258,7 @@ def _rankings(rankings: Any, name: str, k: int, length: int | None = None) -> li
 
 
 def _relevant(relevant: Any, length: int) -> list[Whole]:
-    must = f"a list of {length} collections of record numbers, one a query, none of them empty"
+    must = f"a list of {length} collections of record numbers, one per query, none of them empty"
     if not _is_list(relevant) or len(relevant) != length:
         _validation.reject("relevant", must, relevant)
     found = []

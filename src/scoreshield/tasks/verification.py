@@ -16,7 +16,7 @@ from scoreshield import _validation
 from scoreshield._validation import validate
 from scoreshield.releases.results import Release, RowRelease, ScoreRelease
 from scoreshield.tasks import _reading
-from scoreshield.tasks._reading import Float, Whole
+from scoreshield.tasks._reading import Float, View, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def verification(
     *,
     pairs: ArrayLike | None = None,
     folds: ArrayLike | None = None,
-    view: str = "feasible",
+    view: View = "feasible",
 ) -> Verification:
     """Measure how well released scores distinguish same from different.
 
@@ -104,7 +104,7 @@ def verification(
     )
 
 
-def _comparisons(release: Any, labels: Any, pairs: Any, view: str) -> tuple[Float, NDArray[np.bool_]]:
+def _comparisons(release: Any, labels: Any, pairs: Any, view: View) -> tuple[Float, NDArray[np.bool_]]:
     """Return the scores to evaluate, and whether each is of a genuine pair."""
     if isinstance(release, ScoreRelease):
         if pairs is not None:
