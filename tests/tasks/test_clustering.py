@@ -176,7 +176,7 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
     for call in (
         lambda: tasks.spectral_clustering(blocks([3, 3]), 2),
-        lambda: tasks.verification([0.1, 0.2], [False, True]),
+        lambda: tasks.evaluate_verification([0.1, 0.2], [False, True]),
     ):
         with pytest.raises(ss.InvalidInput, match=r"'tasks' extra: pip install 'scoreshield\[tasks\]'\."):
             call()

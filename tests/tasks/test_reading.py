@@ -83,7 +83,7 @@ def test_what_is_no_matrix(release: Any) -> None:
         lambda: tasks.spectral_clustering(release, 1),
         lambda: tasks.clustering_nmi(release, [0, 1]),
         lambda: tasks.sts_spearman(release, [[0, 1]], [1.0]),
-        lambda: tasks.verification(release, [True, False], pairs=[[0, 1], [1, 0]]),
+        lambda: tasks.evaluate_verification(release, [True, False], pairs=[[0, 1], [1, 0]]),
     )
     for call in calls:
         with pytest.raises(ss.InvalidInput, match="'release' parameter of") as caught:
@@ -103,7 +103,7 @@ def test_releases_without_similarities(collection: Array, query: Array) -> None:
         with pytest.raises(ss.InvalidInput, match="a Gram, factored Gram or index release"):
             tasks.instance_retrieval(release, np.arange(40) % 2)
     with pytest.raises(ss.InvalidInput, match="a Gram, factored Gram or index release"):
-        tasks.verification(releases[1], np.arange(40) % 2)
+        tasks.evaluate_verification(releases[1], np.arange(40) % 2)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_releases_without_similarities(collection: Array, query: Array) -> None:
 def test_bad_verification(given: dict[str, Any], says: str) -> None:
     """A bad argument of verification raises an error."""
     with pytest.raises(ss.InvalidInput, match="verification") as caught:
-        tasks.verification(**{"release": [0.1, 0.5, 0.4], "labels": [False, True, True], **given})
+        tasks.evaluate_verification(**{"release": [0.1, 0.5, 0.4], "labels": [False, True, True], **given})
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -144,14 +144,14 @@ def test_pairs_belong_to_a_matrix(collection: Array, query: Array) -> None:
     """Pairs belong to a matrix."""
     release = ss.release_scores(collection, query, epsilon=5, delta=1e-6, rng=1)
     with pytest.raises(ss.InvalidInput, match="'pairs'"):
-        tasks.verification(release, np.arange(40) % 2, pairs=[[0, 1]])
+        tasks.evaluate_verification(release, np.arange(40) % 2, pairs=[[0, 1]])
 
 
 @pytest.mark.parametrize("fpr", [0, -0.1, 1.1, np.nan, "0.1", None])
 def test_bad_rates(fpr: Any) -> None:
     """A bad rate raises an error."""
     with pytest.raises(ss.InvalidInput, match=r"'fpr' parameter of Verification\.tar_at"):
-        tasks.verification([0.1, 0.5], [False, True]).tar_at(fpr)
+        tasks.evaluate_verification([0.1, 0.5], [False, True]).tar_at(fpr)
 
 
 def test_a_release_is_not_changed(gram: ss.GramRelease) -> None:
@@ -161,7 +161,7 @@ def test_a_release_is_not_changed(gram: ss.GramRelease) -> None:
     tasks.knn_accuracy(gram, labels)
     tasks.instance_retrieval(gram, labels)
     tasks.clustering_nmi(gram, labels, neighbours=3)
-    tasks.verification(gram, labels)
+    tasks.evaluate_verification(gram, labels)
     assert np.array_equal(gram.gram, before)
 
 

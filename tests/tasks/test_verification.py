@@ -30,7 +30,7 @@ def operating_points(scores: Array, same: Array) -> list[tuple[float, float, flo
 
 def test_a_case_by_hand() -> None:
     """Genuine 0.9, 0.6, 0.6; impostors 0.6, 0.2: of 6 pairs 4 are right and 2 tie, so the AUC is 5/6."""
-    found = tasks.verification([0.9, 0.6, 0.6, 0.6, 0.2], [1, 1, 1, 0, 0])
+    found = tasks.evaluate_verification([0.9, 0.6, 0.6, 0.6, 0.2], [1, 1, 1, 0, 0])
     assert found.auc == pytest.approx(5 / 6)
     assert found.accuracy == pytest.approx(4 / 5)  # all but the impostor at 0.6
     assert 0.2 <= found.threshold < 0.6
@@ -43,7 +43,7 @@ def test_a_case_by_hand() -> None:
 def test_figures_by_a_loop(scored: tuple[Array, Array]) -> None:
     """Every figure agrees with a loop over thresholds."""
     scores, same = scored
-    found = tasks.verification(scores, same)
+    found = tasks.evaluate_verification(scores, same)
     points = operating_points(scores, same)
     assert found.auc == pytest.approx(roc_auc_score(same, scores), abs=1e-12)
     wins = np.mean((scores[same][:, None] > scores[~same]) + 0.5 * (scores[same][:, None] == scores[~same]))
@@ -58,17 +58,17 @@ def test_figures_by_a_loop(scored: tuple[Array, Array]) -> None:
 
 def test_threshold_largest_best() -> None:
     """The threshold is the largest of the best."""
-    found = tasks.verification([0.8, 0.5, 0.3], [True, False, True])  # 2 of 3 right above 0.5 and above 0.3
+    found = tasks.evaluate_verification([0.8, 0.5, 0.3], [True, False, True])  # 2 of 3 right above 0.5 and above 0.3
     assert found.accuracy == pytest.approx(2 / 3)
     assert found.threshold == pytest.approx(0.65)
 
 
 def test_accepting_nothing_or_everything() -> None:
     """Accepting nothing or everything can be best."""
-    nothing = tasks.verification([0.0, 1.0, 1.0, 1.0], [True, False, False, False])
+    nothing = tasks.evaluate_verification([0.0, 1.0, 1.0, 1.0], [True, False, False, False])
     assert nothing.accuracy == 0.75
     assert nothing.threshold >= 1.0
-    everything = tasks.verification([0.0, 0.0, 0.0, 1.0], [True, True, True, False])
+    everything = tasks.evaluate_verification([0.0, 0.0, 0.0, 1.0], [True, True, True, False])
     assert everything.accuracy == 0.75
     assert everything.threshold < 0.0
 
@@ -78,7 +78,7 @@ def test_neighbouring_floats_are_told_apart() -> None:
     low = 1.0
     for _ in range(4):
         high = float(np.nextafter(low, 2.0))
-        found = tasks.verification([high, low], [True, False])
+        found = tasks.evaluate_verification([high, low], [True, False])
         assert (high > found.threshold, low > found.threshold) == (True, False)
         low = high
 
@@ -86,7 +86,7 @@ def test_neighbouring_floats_are_told_apart() -> None:
 def test_rate_below_one_impostor(scored: tuple[Array, Array]) -> None:
     """A rate that the impostors cannot show is not a number."""
     scores, same = scored
-    found = tasks.verification(scores, same)
+    found = tasks.evaluate_verification(scores, same)
     rate = 1 / found.impostors
     assert math.isnan(found.tar_at(0.999 * rate))
     assert not math.isnan(found.tar_at(rate))
@@ -102,16 +102,16 @@ def test_folds_choose_threshold_others(scored: tuple[Array, Array]) -> None:
         options = [(np.mean((scores[~held] > t) == same[~held]), t) for t in np.arange(-2.05, 2.0, 0.1)]
         best = max(options)[1]  # the largest of the best, halfway between two of the rounded scores
         expected.append(np.mean((scores[held] > best) == same[held]))
-    found = tasks.verification(scores, same, folds=folds)
+    found = tasks.evaluate_verification(scores, same, folds=folds)
     assert found.fold_accuracy == pytest.approx(expected)
     assert found.accuracy == pytest.approx(np.mean(expected))
-    assert found.accuracy < tasks.verification(scores, same).accuracy
+    assert found.accuracy < tasks.evaluate_verification(scores, same).accuracy
 
 
 def test_held_out_score_at_threshold() -> None:
     """On each fold it is best to accept nothing: the threshold is 1, and the impostors of the other lie on it."""
     scores, same = [0.0, 1.0, 1.0, 1.0] * 2, [True, False, False, False] * 2
-    found = tasks.verification(scores, same, folds=[0] * 4 + [1] * 4)
+    found = tasks.evaluate_verification(scores, same, folds=[0] * 4 + [1] * 4)
     assert found.fold_accuracy.tolist() == [0.75, 0.75]
 
 
@@ -127,17 +127,17 @@ class TestMatrices:
         matrix = gram.gram if view == "feasible" else gram.noisy
         scores = [matrix[i, j] for i in range(40) for j in range(i + 1, 40)]
         same = [labels[i] == labels[j] for i in range(40) for j in range(i + 1, 40)]
-        found = tasks.verification(gram, labels, view=view)
+        found = tasks.evaluate_verification(gram, labels, view=view)
         assert found.auc == pytest.approx(roc_auc_score(same, scores), abs=1e-12)
         assert found.genuine + found.impostors == 780
-        assert tasks.verification(matrix, labels).auc == found.auc
+        assert tasks.evaluate_verification(matrix, labels).auc == found.auc
 
     def test_chosen_pairs(self, gram: ss.GramRelease) -> None:
         """Chosen pairs are compared."""
         pairs = np.array([[0, 1], [2, 3], [5, 4], [7, 6]])
         same = [True, False, True, False]
-        found = tasks.verification(gram, same, pairs=pairs)
-        assert found.auc == tasks.verification([gram.gram[i, j] for i, j in pairs], same).auc
+        found = tasks.evaluate_verification(gram, same, pairs=pairs)
+        assert found.auc == tasks.evaluate_verification([gram.gram[i, j] for i, j in pairs], same).auc
         assert (found.genuine, found.impostors) == (2, 2)
 
     def test_all_pairs_upper_triangle(self, rng: np.random.Generator) -> None:
@@ -147,8 +147,8 @@ class TestMatrices:
         upper = np.triu_indices(100, 1)
         same = labels[upper[0]] == labels[upper[1]]
         folds = rng.integers(0, 3, len(same))
-        one = tasks.verification(matrix, labels, folds=folds)
-        other = tasks.verification(matrix[upper], same, folds=folds)
+        one = tasks.evaluate_verification(matrix, labels, folds=folds)
+        other = tasks.evaluate_verification(matrix[upper], same, folds=folds)
         assert one.fold_accuracy.tolist() == other.fold_accuracy.tolist()
         assert one.auc == other.auc
 
@@ -157,8 +157,12 @@ def test_scores_are_read_before_clipping(collection: Array, query: Array) -> Non
     """Scores are read before clipping."""
     release = ss.release_scores(collection, query, epsilon=1, delta=1e-6, rng=3)
     same = np.arange(40) < 10
-    assert tasks.verification(release, same).auc == pytest.approx(roc_auc_score(same, release.noisy), abs=1e-12)
-    assert tasks.verification(release, same).auc != pytest.approx(roc_auc_score(same, release.scores), abs=1e-3)
+    assert tasks.evaluate_verification(release, same).auc == pytest.approx(
+        roc_auc_score(same, release.noisy), abs=1e-12
+    )
+    assert tasks.evaluate_verification(release, same).auc != pytest.approx(
+        roc_auc_score(same, release.scores), abs=1e-3
+    )
 
 
 def test_a_batch_is_judged_entry_by_entry(collection: Array, query: Array) -> None:
@@ -166,8 +170,8 @@ def test_a_batch_is_judged_entry_by_entry(collection: Array, query: Array) -> No
     release = ss.release_scores(collection, np.stack([query, -query]), epsilon=50, delta=1e-6, rng=3)
     same = np.arange(80).reshape(2, 40) % 5 == 0
     expected = roc_auc_score(same.ravel(), release.noisy.ravel())
-    assert tasks.verification(release, same).auc == pytest.approx(expected, abs=1e-12)
-    assert tasks.verification(release.noisy, same).auc == pytest.approx(expected, abs=1e-12)
+    assert tasks.evaluate_verification(release, same).auc == pytest.approx(expected, abs=1e-12)
+    assert tasks.evaluate_verification(release.noisy, same).auc == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_row_leaves_its_own_record_out(collection: Array) -> None:
@@ -175,11 +179,11 @@ def test_a_row_leaves_its_own_record_out(collection: Array) -> None:
     release = ss.release_row(collection, 4, epsilon=50, delta=1e-6, rng=3)
     same, folds = np.arange(40) % 4 == 0, np.arange(40) % 3
     others = np.arange(40) != 4
-    found = tasks.verification(release, same, folds=folds)
-    alone = tasks.verification(release.noisy[others], same[others], folds=folds[others])
+    found = tasks.evaluate_verification(release, same, folds=folds)
+    alone = tasks.evaluate_verification(release.noisy[others], same[others], folds=folds[others])
     assert (found.auc, found.accuracy, found.genuine) == (alone.auc, alone.accuracy, 9)
     with pytest.raises(ss.InvalidInput, match="at least one of each"):
-        tasks.verification(release, np.arange(40) == 4)
+        tasks.evaluate_verification(release, np.arange(40) == 4)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_real_faces(shared_data: Path, name: str, accuracy: float, eer: float, a
     with np.load(shared_data / "lfw_scores.npz") as file:
         scores = np.concatenate([file[f"{name}_genuine"], file[f"{name}_impostor"]])
         folds = np.concatenate([file["fold_genuine"], file["fold_impostor"]])
-    found = tasks.verification(scores, np.arange(6000) < 3000, folds=folds)
+    found = tasks.evaluate_verification(scores, np.arange(6000) < 3000, folds=folds)
     assert found.accuracy == pytest.approx(accuracy, abs=0.002)
     assert found.eer == pytest.approx(eer, abs=5e-4)
     assert found.auc == pytest.approx(auc, abs=5e-5)
@@ -213,6 +217,8 @@ def test_pairs_of_real_faces(shared_data: Path) -> None:
     chosen = pairs[pairs[:, 3] <= pairs[:, 3].min() + 1]  # two folds, 1200 pairs
     records, places = np.unique(chosen[:, :2], return_inverse=True)
     rows = rows[records] / np.linalg.norm(rows[records], axis=1, keepdims=True)
-    found = tasks.verification(rows @ rows.T, chosen[:, 2] == 1, pairs=places.reshape(-1, 2), folds=chosen[:, 3])
+    found = tasks.evaluate_verification(
+        rows @ rows.T, chosen[:, 2] == 1, pairs=places.reshape(-1, 2), folds=chosen[:, 3]
+    )
     assert found.accuracy == pytest.approx(0.990, abs=0.01)
     assert (found.genuine, found.impostors) == (600, 600)

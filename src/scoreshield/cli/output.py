@@ -24,9 +24,9 @@ __all__ = [
     "check_ranking",
     "choose_adjacency",
     "find_ledger_file",
+    "list_best_records",
     "make_printable",
     "open_account",
-    "rank_records",
     "read_query",
     "say",
     "select_query",
@@ -130,7 +130,7 @@ def check_ranking(top_k: int | None, threshold: float | None) -> None:
         raise ss.InvalidInput(f"--top-k must be at least 1. Got {top_k}.")
 
 
-def rank_records(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
+def list_best_records(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
     """Rank the best records for the printed facts; empty without --top-k."""
     if top_k is None:
         return {}

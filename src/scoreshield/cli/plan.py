@@ -164,7 +164,7 @@ def plan_command(
     if html is not None:
         texts = [text for text in (impostor, genuine) if text is not None]
         inputs = [path for text in texts for path in (Path(text), _split_array_name(text)[0])]
-        _check_page(html, force, [*inputs, embeddings, labels])
+        _check_plan_page(html, force, [*inputs, embeddings, labels])
     contract = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
     shared: dict[str, Any] = {"delta": delta, "calibration": calibration, "score_range": score_range, **contract}
     scores, origin = _collect_scores(impostor, genuine, embeddings, labels, research)
@@ -256,7 +256,7 @@ def _reject_options(purpose: str, given: dict[str, Any]) -> None:
         raise ss.InvalidInput(f"{' and '.join(wrong)} cannot go with {purpose}: leave one of them out.")
 
 
-def _check_page(html: Path, force: bool, inputs: list[Path | None]) -> None:
+def _check_plan_page(html: Path, force: bool, inputs: list[Path | None]) -> None:
     if html.suffix not in (".html", ".htm"):
         raise ss.InvalidInput(f"The page must end in .html; got {html}.")
     check_folder(html)

@@ -39,8 +39,8 @@ from scoreshield.cli.output import (
     check_output,
     check_ranking,
     choose_adjacency,
+    list_best_records,
     open_account,
-    rank_records,
     read_query,
     write_release,
 )
@@ -99,7 +99,7 @@ def release_scores_command(
         ledger=open_account(ledger, dataset),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(release, output, as_json, rank_records(release, top_k, threshold))
+    write_release(release, output, as_json, list_best_records(release, top_k, threshold))
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
@@ -140,7 +140,7 @@ def release_row_command(
         ledger=open_account(ledger, dataset),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(release, output, as_json, rank_records(release, top_k, threshold))
+    write_release(release, output, as_json, list_best_records(release, top_k, threshold))
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")

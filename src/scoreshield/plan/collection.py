@@ -42,8 +42,8 @@ def scores_of_collection(
         _validation.reject("labels", f"one label per record ({len(unit)} of them)", labels)
     rng = np.random.default_rng(seed)
     _, place = np.unique(names, return_inverse=True)
-    different = _compute_cosines(unit, *_choose_pairs(place, pairs, rng, same=False))
-    return different, _compute_cosines(unit, *_choose_pairs(place, pairs, rng, same=True))
+    different = _compute_pair_cosines(unit, *_choose_pairs(place, pairs, rng, same=False))
+    return different, _compute_pair_cosines(unit, *_choose_pairs(place, pairs, rng, same=True))
 
 
 def _choose_pairs(place: Index, pairs: int, rng: np.random.Generator, *, same: bool) -> tuple[Index, Index]:
@@ -110,7 +110,7 @@ def _draw_pairs(place: Index, sizes: Index, pairs: int, rng: np.random.Generator
     return chosen // n, chosen % n
 
 
-def _compute_cosines(unit: NDArray[np.float64], first: Index, second: Index) -> NDArray[np.float64]:
+def _compute_pair_cosines(unit: NDArray[np.float64], first: Index, second: Index) -> NDArray[np.float64]:
     scores = np.empty(len(first))
     for start in range(0, len(first), 65_536):
         part = slice(start, start + 65_536)

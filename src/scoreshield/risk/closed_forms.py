@@ -142,7 +142,7 @@ def bounds(
             projection removes that noise, so the other bounds stay.
         score_range: For scores and row: the public range that scores are clamped to.
     """
-    n = check_size(n, regime)
+    n = check_record_count(n, regime)
     low, high = check_regime_range(score_range, regime)
     if not isinstance(diagonal_noise, bool | np.bool_) or (diagonal_noise and regime == "scores"):
         _validation.reject("diagonal_noise", "False for scores, True or False for row and gram", diagonal_noise)
@@ -232,7 +232,7 @@ def gaussian_complexity(regime: Regime, n: int, *, score_range: Range = FULL_RAN
     tight to first order as n grows, or n (n - 1) / sqrt(pi) from the entries alone, which is less up to n = 8 and exact
     at n = 2.
     """
-    n = check_size(n, regime)
+    n = check_record_count(n, regime)
     low, high = check_regime_range(score_range, regime)
     if regime == "gram":
         return min(n * math.sqrt(2 * n), n * (n - 1) / math.sqrt(math.pi))
@@ -344,7 +344,7 @@ def check_clean_scores(value: ArrayLike, name: str, ends: Range, index: int | No
     return scores
 
 
-def check_size(n: int, regime: Regime) -> int:
+def check_record_count(n: int, regime: Regime) -> int:
     """Check for a number of records."""
     return _validation.check_count(n, "n", least=1 if regime == "scores" else 2)
 

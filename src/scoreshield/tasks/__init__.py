@@ -14,7 +14,7 @@ from scoreshield.tasks.retrieval import (
     rank_records,
     search_metrics,
 )
-from scoreshield.tasks.verification import Verification, verification
+from scoreshield.tasks.verification import Verification, evaluate_verification
 
 __all__ = [
     "InstanceRetrieval",
@@ -24,6 +24,7 @@ __all__ = [
     "Verification",
     "clustering_nmi",
     "collaborative_filtering",
+    "evaluate_verification",
     "instance_retrieval",
     "knn_accuracy",
     "paper_top_k",
@@ -32,5 +33,4 @@ __all__ = [
     "spectral_clustering",
     "sts_spearman",
     "user_vectors",
-    "verification",
 ]

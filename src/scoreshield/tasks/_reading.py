@@ -39,7 +39,7 @@ def read_similarities(release: Any, view: View) -> Float:
     elif isinstance(release, GramRelease | FactoredGramRelease):
         matrix = release.gram
     else:
-        matrix = _plain(release, _MATRIX)
+        matrix = _read_plain_array(release, _MATRIX)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             _validation.reject("release", _MATRIX, release)
         if np.abs(matrix - matrix.T).max() > _SYMMETRY * max(1.0, float(np.abs(matrix).max())):
@@ -60,13 +60,13 @@ def read_scores(release: Any) -> Float:
     """Return the noisy scores in a release, of one query (n,) or of a batch (m, n)."""
     if isinstance(release, ScoreRelease):
         return release.noisy
-    values = _plain(release, _SCORES)
+    values = _read_plain_array(release, _SCORES)
     if values.ndim not in (1, 2):
         _validation.reject("release", _SCORES, release)
     return values
 
 
-def _plain(release: Any, must: str) -> Float:
+def _read_plain_array(release: Any, must: str) -> Float:
     """Return a plain array as it is, without a promise."""
     if isinstance(release, Release):
         _validation.reject("release", must, release)

@@ -102,14 +102,14 @@ def collaborative_filtering(
     for name, table in (("train", train), ("test", test)):
         if not isinstance(table, RatingTable) or table.users.max() >= len(matrix):
             _validation.reject(name, f"a RatingTable of users below {len(matrix)}", table)
-    low, high = _scale(scale)
-    means = _means(train, len(matrix))
+    low, high = _check_rating_scale(scale)
+    means = _compute_user_means(train, len(matrix))
     centred = train.ratings - means[train.users]
     if neighbours is None:
-        total, weight = _all_raters(matrix, train, centred, test)
+        total, weight = _sum_all_raters(matrix, train, centred, test)
     else:
         neighbours = _validation.check_count(neighbours, "neighbours")
-        total, weight = _nearest_raters(matrix, train, centred, test, neighbours, seed)
+        total, weight = _sum_nearest_raters(matrix, train, centred, test, neighbours, seed)
     shift = np.divide(total, weight, out=np.zeros(len(test)), where=weight > 0)
     predicted = np.clip(means[test.users] + shift, low, high)
     error = predicted - test.ratings
@@ -137,13 +137,13 @@ def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float
     np.maximum.at(most, train.users, train.ratings)
     flat = least >= most
     vectors = np.zeros((users, items + 1), dtype=np.float32)
-    vectors[train.users, train.items] = train.ratings - _means(train, users)[train.users]
+    vectors[train.users, train.items] = train.ratings - _compute_user_means(train, users)[train.users]
     vectors[flat] = 0.0  # a mean of equal ratings may have a rounding error
     vectors[flat, items] = 1.0
     return vectors
 
 
-def _scale(scale: Any) -> tuple[float, float]:
+def _check_rating_scale(scale: Any) -> tuple[float, float]:
     must = "a pair of finite numbers, the least and the largest rating"
     if not isinstance(scale, list | tuple) or len(scale) != 2:
         _validation.reject("scale", must, scale)
@@ -153,14 +153,14 @@ def _scale(scale: Any) -> tuple[float, float]:
     return low, high
 
 
-def _means(train: RatingTable, users: int) -> Float:
+def _compute_user_means(train: RatingTable, users: int) -> Float:
     """Compute each user's mean rating; for a user without ratings, the mean of all ratings."""
     count = np.bincount(train.users, minlength=users)
     total = np.bincount(train.users, weights=train.ratings, minlength=users)
     return np.where(count > 0, total / np.maximum(count, 1), train.ratings.mean())
 
 
-def _all_raters(matrix: Float, train: RatingTable, centred: Float, test: RatingTable) -> tuple[Float, Float]:
+def _sum_all_raters(matrix: Float, train: RatingTable, centred: Float, test: RatingTable) -> tuple[Float, Float]:
     """Compute weighted sums over all other users who rated the item, and the sums of absolute weights."""
     shape = (len(matrix), int(max(train.items.max(), test.items.max())) + 1)
     places = (train.users, train.items)
@@ -171,7 +171,7 @@ def _all_raters(matrix: Float, train: RatingTable, centred: Float, test: RatingT
     return total[test.users, test.items], weight[test.users, test.items]
 
 
-def _nearest_raters(
+def _sum_nearest_raters(
     matrix: Float, train: RatingTable, centred: Float, test: RatingTable, neighbours: int, seed: int
 ) -> tuple[Float, Float]:
     """Compute the same over the most similar of them: (test row, rater) pairs, sorted by row, then by similarity."""
@@ -180,7 +180,7 @@ def _nearest_raters(
     closeness = np.empty_like(order)
     np.put_along_axis(closeness, order, np.broadcast_to(np.arange(n), order.shape), axis=1)
 
-    row, entry = _raters(train, test)
+    row, entry = _list_raters(train, test)
     other = train.users[entry] != test.users[row]
     row, entry = row[other], entry[other]
     sequence = np.argsort(row * n + closeness[test.users[row], train.users[entry]])
@@ -194,7 +194,7 @@ def _nearest_raters(
     return total, weight
 
 
-def _raters(train: RatingTable, test: RatingTable) -> tuple[Whole, Whole]:
+def _list_raters(train: RatingTable, test: RatingTable) -> tuple[Whole, Whole]:
     """Return the training entries of each test row's item, in turn: row numbers and entry numbers."""
     by_item = np.argsort(train.items, kind="stable")
     sorted_items = train.items[by_item]

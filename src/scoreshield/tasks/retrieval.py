@@ -141,7 +141,7 @@ def rank_records(
         _validation.reject("query", "given for an index release, and for nothing else", query)
     if isinstance(release, IndexRelease):
         found = release.search(query, k)  # type: ignore[arg-type]
-        return _cut(found.indices, found.scores, k, threshold)
+        return _cut_ranking(found.indices, found.scores, k, threshold)
     if isinstance(release, MatchRelease | TopKRelease):
         if threshold is not None:
             raise InvalidInput("A match or top-k release was cut when it was made: leave 'threshold' out.")
@@ -149,7 +149,7 @@ def rank_records(
     if isinstance(release, ScoreRelease):
         return release.top_k(k, threshold)
     values = _reading.read_scores(release)
-    return _cut(_reading.sort_descending(values, seed), values, k, threshold)
+    return _cut_ranking(_reading.sort_descending(values, seed), values, k, threshold)
 
 
 @validate(k=check_count)
@@ -169,10 +169,10 @@ def paper_top_k(release: Release | ArrayLike, k: int, threshold: float | None = 
         threshold = _validation.check_real(threshold, "threshold")
     scores = release.scores if isinstance(release, ScoreRelease) else _reading.read_scores(release)
     clipped = scores if isinstance(release, ScoreRelease) else np.clip(scores, -1.0, 1.0)
-    return _cut(np.argsort(-clipped, axis=-1, kind="stable"), clipped, k, threshold)
+    return _cut_ranking(np.argsort(-clipped, axis=-1, kind="stable"), clipped, k, threshold)
 
 
-def _cut(order: Whole, scores: Float, k: int, threshold: float | None) -> Whole:
+def _cut_ranking(order: Whole, scores: Float, k: int, threshold: float | None) -> Whole:
     """Return the first k of each row of an order by falling score, of those that pass; rows are padded with -1."""
     first = order[..., :k]
     if threshold is None:
@@ -200,23 +200,23 @@ def search_metrics(
         k: The number of places of each ranking that count.
         reference: Other rankings of the same queries, such as those without noise, for `overlap`.
     """
-    found = _rankings(rankings, "rankings", k)
-    wanted = _relevant(relevant, len(found))
+    found = _check_rankings(rankings, "rankings", k)
+    wanted = _check_relevant(relevant, len(found))
     gains = np.zeros((len(found), k))
     for row, ranking, answers in zip(gains, found, wanted, strict=True):
         row[: len(ranking)] = np.isin(ranking, answers)
-    figures = _figures(gains, np.array([len(answers) for answers in wanted]))
+    figures = _compute_figures(gains, np.array([len(answers) for answers in wanted]))
     figures["returned"] = np.array([len(ranking) for ranking in found], dtype=np.float64)
     means: dict[str, float | None] = {name: float(values.mean()) for name, values in figures.items()}
     means["overlap"] = None
     if reference is not None:
-        figures["overlap"] = _overlap(found, _rankings(reference, "reference", k, len(found)))
+        figures["overlap"] = _compute_overlap(found, _check_rankings(reference, "reference", k, len(found)))
         named = figures["overlap"][~np.isnan(figures["overlap"])]
         means["overlap"] = float(named.mean()) if len(named) else None
     return SearchMetrics(**means, k=k, queries=len(found), per_query=figures)  # type: ignore[arg-type]
 
 
-def _figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
+def _compute_figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
     """Compute the figures of each query from its k places: True if a place holds a relevant record."""
     k = gains.shape[1]
     ranks = np.arange(1, k + 1)
@@ -233,15 +233,15 @@ def _figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
     }
 
 
-def _overlap(found: list[Whole], reference: list[Whole]) -> Float:
+def _compute_overlap(found: list[Whole], reference: list[Whole]) -> Float:
     pairs = zip(found, reference, strict=True)
     return np.array([np.isin(other, own).mean() if len(other) else np.nan for own, other in pairs])
 
 
-def _rankings(rankings: Any, name: str, k: int, length: int | None = None) -> list[Whole]:
+def _check_rankings(rankings: Any, name: str, k: int, length: int | None = None) -> list[Whole]:
     """Return the first k of each ranking, without padding."""
     must = "a list with one list of different record numbers per query, best first, or a matrix padded with -1"
-    if not _is_list(rankings) or not len(rankings):
+    if not _is_sequence(rankings) or not len(rankings):
         _validation.reject(name, must, rankings)
     if length is not None and len(rankings) != length:
         _validation.reject(name, f"as long as 'rankings', which has {length} queries", rankings)
@@ -257,9 +257,9 @@ def _rankings(rankings: Any, name: str, k: int, length: int | None = None) -> li
     return found
 
 
-def _relevant(relevant: Any, length: int) -> list[Whole]:
+def _check_relevant(relevant: Any, length: int) -> list[Whole]:
     must = f"a list of {length} collections of record numbers, one per query, none of them empty"
-    if not _is_list(relevant) or len(relevant) != length:
+    if not _is_sequence(relevant) or len(relevant) != length:
         _validation.reject("relevant", must, relevant)
     found = []
     for answers in relevant:
@@ -272,5 +272,5 @@ def _relevant(relevant: Any, length: int) -> list[Whole]:
     return found
 
 
-def _is_list(values: Any) -> bool:
+def _is_sequence(values: Any) -> bool:
     return isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim > 0)

@@ -61,7 +61,7 @@ class Verification:
 
 
 @validate()
-def verification(
+def evaluate_verification(
     release: Release | ArrayLike,
     labels: ArrayLike,
     *,
@@ -81,19 +81,19 @@ def verification(
         folds: A public fold number for each score or pair (all pairs: in the order of ``numpy.triu_indices``).
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
-    values, same = _comparisons(release, labels, pairs, view)
-    groups = None if folds is None else _groups(folds, values.shape)
+    values, same = _collect_comparisons(release, labels, pairs, view)
+    groups = None if folds is None else _check_folds(folds, values.shape)
     if isinstance(release, RowRelease):
         values, others = np.delete(values, release.index), np.delete(same, release.index)
         same = _reading.read_outcomes(others, values.shape)
         groups = None if groups is None else np.delete(groups, release.index)
     values, same = values.ravel(), same.ravel()
-    fpr, tpr, cuts = _curve(values, same)
-    best, threshold = _best(fpr, tpr, cuts, same)
-    by_fold = None if groups is None else _by_fold(values, same, groups.ravel())
+    fpr, tpr, cuts = _compute_curve(values, same)
+    best, threshold = _find_best_threshold(fpr, tpr, cuts, same)
+    by_fold = None if groups is None else _measure_folds(values, same, groups.ravel())
     return Verification(
         auc=float(_reading.import_sklearn("metrics", "Verification").auc(fpr, tpr)),
-        eer=_equal_error(fpr, tpr),
+        eer=_find_equal_error(fpr, tpr),
         accuracy=best if by_fold is None else float(by_fold.mean()),
         threshold=threshold,
         genuine=int(same.sum()),
@@ -104,7 +104,7 @@ def verification(
     )
 
 
-def _comparisons(release: Any, labels: Any, pairs: Any, view: View) -> tuple[Float, NDArray[np.bool_]]:
+def _collect_comparisons(release: Any, labels: Any, pairs: Any, view: View) -> tuple[Float, NDArray[np.bool_]]:
     """Return the scores to evaluate, and whether each is of a genuine pair."""
     if isinstance(release, ScoreRelease):
         if pairs is not None:
@@ -127,7 +127,7 @@ def _comparisons(release: Any, labels: Any, pairs: Any, view: View) -> tuple[Flo
     return matrix[upper], same
 
 
-def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
+def _check_folds(folds: Any, shape: tuple[int, ...]) -> Whole:
     must = f"one whole number for each score or pair, an array of shape {shape}, with at least two different ones"
     groups = _reading.read_whole_numbers(folds, "folds", must)
     if groups.shape != shape or groups.min() == groups.max():
@@ -135,22 +135,22 @@ def _groups(folds: Any, shape: tuple[int, ...]) -> Whole:
     return groups
 
 
-def _curve(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
+def _compute_curve(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
     """Return rates with a falling threshold, and the thresholds of the rule "at or above"; the first accepts none."""
     metrics = _reading.import_sklearn("metrics", "Verification")
     fpr, tpr, cuts = metrics.roc_curve(same, values, drop_intermediate=False)
     return fpr, tpr, cuts
 
 
-def _best(fpr: Float, tpr: Float, cuts: Float, same: NDArray[np.bool_]) -> tuple[float, float]:
+def _find_best_threshold(fpr: Float, tpr: Float, cuts: Float, same: NDArray[np.bool_]) -> tuple[float, float]:
     """Return the best share of right decisions, and a threshold of the rule "above" that reaches it."""
     genuine, impostors = int(same.sum()), int((~same).sum())
     right = np.rint(tpr * genuine) + impostors - np.rint(fpr * impostors)  # whole numbers, so that ties are exact
     place = int(np.argmax(right))
-    return float(right[place] / len(same)), _below(cuts, place)
+    return float(right[place] / len(same)), _find_threshold_below(cuts, place)
 
 
-def _below(cuts: Float, place: int) -> float:
+def _find_threshold_below(cuts: Float, place: int) -> float:
     """Return a threshold t for which "above t" accepts the same as "at or above cuts[place]"."""
     if place == 0:
         return float(cuts[1])  # the largest score: nothing is above it
@@ -161,7 +161,7 @@ def _below(cuts: Float, place: int) -> float:
     return middle if low <= middle < high else low  # neighbouring floats have nothing between them
 
 
-def _by_fold(values: Float, same: NDArray[np.bool_], groups: Whole) -> Float:
+def _measure_folds(values: Float, same: NDArray[np.bool_], groups: Whole) -> Float:
     found = []
     for fold in np.unique(groups):
         held = groups == fold
@@ -169,12 +169,12 @@ def _by_fold(values: Float, same: NDArray[np.bool_], groups: Whole) -> Float:
         if rest.all() or not rest.any():
             must = "such that each fold leaves genuine and impostor pairs in the others"
             _validation.reject("folds", must, groups)
-        threshold = _best(*_curve(values[~held], rest), rest)[1]
+        threshold = _find_best_threshold(*_compute_curve(values[~held], rest), rest)[1]
         found.append(np.mean((values[held] > threshold) == same[held]))
     return np.array(found)
 
 
-def _equal_error(fpr: Float, tpr: Float) -> float:
+def _find_equal_error(fpr: Float, tpr: Float) -> float:
     gap = fpr + tpr - 1  # rises from -1 to 1
     place = int(np.argmax(gap >= 0))
     share = -gap[place - 1] / (gap[place] - gap[place - 1])

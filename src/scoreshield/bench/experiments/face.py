@@ -69,7 +69,7 @@ class FaceVerification(Experiment):
         return {dataset: _load_scores(dataset, grid, data_dir) for dataset in grid.datasets}
 
     def measure(self, cell: ExperimentCell, grid: Grid, data: dict[str, ScoreCollection]) -> Measurement:
-        from scoreshield.tasks import verification
+        from scoreshield.tasks import evaluate_verification
 
         scores = data[cell.dataset]
         guarantee = None
@@ -80,7 +80,7 @@ class FaceVerification(Experiment):
             guarantee = released.guarantee
             if cell.setting == "paper":  # which decides on clipped scores
                 released = released.scores
-        found = verification(released, scores.same, folds=scores.folds)
+        found = evaluate_verification(released, scores.same, folds=scores.folds)
         values = {"accuracy": found.accuracy, "auc": found.auc, "eer": found.eer}
         values |= {name: found.tar_at(rate) for name, rate in _RATES.items()}
         return Measurement(values, guarantee, len(scores.same))

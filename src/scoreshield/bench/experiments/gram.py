@@ -273,7 +273,7 @@ class ImageSimilarity(GramExperiment):
         return compact.load_compact_cifar10(_folder(data_dir, self))[0]
 
     def make_problem(self, cell: ExperimentCell, grid: Grid, data: LabelledSet) -> Problem:
-        from scoreshield.tasks import clustering_nmi, instance_retrieval, knn_accuracy, verification
+        from scoreshield.tasks import clustering_nmi, evaluate_verification, instance_retrieval, knn_accuracy
 
         rng = np.random.default_rng(cell.sample_seed(grid.seed))
         chosen = np.sort(rng.choice(len(data), int(cell.dataset.split("/")[1]), replace=False))
@@ -283,7 +283,7 @@ class ImageSimilarity(GramExperiment):
         def score(released: Any) -> dict[str, float]:
             values = {}
             if "auc" in metrics:
-                values["auc"] = verification(released, labels).auc
+                values["auc"] = evaluate_verification(released, labels).auc
             if "5-nn accuracy" in metrics:
                 values["5-nn accuracy"] = knn_accuracy(released, labels, 5)
             if "recall@1" in metrics or "map" in metrics:
