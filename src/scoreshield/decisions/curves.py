@@ -117,11 +117,11 @@ class Roc:
         Newton's method refines it. Where it does not converge, bisection finds the threshold.
         """
         table, z, slope = self._quantiles
-        wanted = ndtri(np.clip(fpr, 1e-300, 1 - 1e-16))
-        t: Float = np.interp(-wanted, -z, table)
+        target = ndtri(np.clip(fpr, 1e-300, 1 - 1e-16))
+        t: Float = np.interp(-target, -z, table)
         for _ in range(4):
             with np.errstate(invalid="ignore", divide="ignore"):
-                miss = ndtri(np.clip(np.asarray(self.fpr(t)), 1e-300, 1 - 1e-16)) - wanted
+                miss = ndtri(np.clip(np.asarray(self.fpr(t)), 1e-300, 1 - 1e-16)) - target
                 step = miss / np.interp(t, table, slope)
             t = np.clip(t - np.where(np.isfinite(step), step, 0.0), table[0], table[-1])
         off = np.flatnonzero(np.abs(np.asarray(self.fpr(t)) - fpr) > 1e-11 * (1 + 1e2 * fpr))

@@ -149,9 +149,10 @@ def _project_by_newton(start: Array, tol: float, limit: int, progress: Progress 
 
 
 def _make_projection(
-    start: Array, found: Array, method: str, iterations: int, eigendecompositions: int, residual: float, converged: bool
+    start: Array, end: Array, method: str, iterations: int, eigendecompositions: int, residual: float, converged: bool
 ) -> Projection:
-    end = found if method == "pnp" else newton.scale_to_unit_diagonal(found)
+    if method != "pnp":
+        end = newton.scale_to_unit_diagonal(end)
     distance = norm(end - start)
     return Projection(to_numpy(end), method, iterations, eigendecompositions, residual, math.nan, distance, converged)
 

@@ -26,6 +26,7 @@ from scoreshield.report.sheet import (
     legend_key,
     sheet,
 )
+from scoreshield.risk.closed_forms import Regime
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +76,7 @@ def mse_bounds(
         ("linear", "linear", "linear", np.linspace(rank, 1000, 125)),
         ("small n", "linear", "log", np.arange(rank, 65.0)),
     )
-    cases: tuple[tuple[str, str, Callable[[Float], Float]], ...] = (
+    cases: tuple[tuple[str, Regime, Callable[[Float], Float]], ...] = (
         ("Regime (i), scores: Δ = 2", "scores", lambda n: np.full(len(n), 2.0)),
         ("Regime (ii), Gram, one record: Δ = 2√(2(n−1))", "gram", lambda n: 2 * np.sqrt(2 * (n - 1))),
         (f"Regime (ii), Gram, radius: Δ = {radius:g}", "gram", lambda n: np.full(len(n), radius)),
@@ -110,7 +111,7 @@ def mse_bounds(
     return figure
 
 
-def _bound_curves(regime: str, n: Float, sigma: Float, analytic: Float, rank: int) -> dict[str, Float]:
+def _bound_curves(regime: Regime, n: Float, sigma: Float, analytic: Float, rank: int) -> dict[str, Float]:
     """Each bound of the legend over n, for one scale per n; the last for the analytic scales instead."""
 
     def over_n(scales: Float, pick: Callable[[risk.Bounds], risk.Bound], full: bool = False) -> Float:

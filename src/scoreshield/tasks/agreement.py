@@ -76,18 +76,18 @@ def knn_accuracy(
     if k > most:
         _validation.reject("k", f"a whole number from 1 to {most}, the records that can vote", k)
     classes = _reading.read_classes(labels, values.shape[1])
-    wanted = classes if query_labels is None else _read_query_classes(query_labels, len(values), classes)
-    return float(np.mean(_vote(values, classes, k, seed) == wanted))
+    truth = classes if query_labels is None else _read_query_classes(query_labels, len(values), classes)
+    return float(np.mean(_count_votes(values, classes, k, seed) == truth))
 
 
 def _read_query_classes(labels: Any, length: int, classes: NDArray[Any]) -> NDArray[Any]:
-    found = _reading.read_classes(labels, length, "query_labels")
-    if (found.dtype.kind == "U") != (classes.dtype.kind == "U"):
+    query_classes = _reading.read_classes(labels, length, "query_labels")
+    if (query_classes.dtype.kind == "U") != (classes.dtype.kind == "U"):
         _validation.reject("query_labels", "of the kind of 'labels': both strings or both numbers", labels)
-    return found
+    return query_classes
 
 
-def _vote(values: Float, labels: NDArray[Any], k: int, seed: int) -> NDArray[Any]:
+def _count_votes(values: Float, labels: NDArray[Any], k: int, seed: int) -> NDArray[Any]:
     """Return the winning label of each row."""
     names, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     preferred = np.argsort(-sizes, kind="stable")  # of classes with equal votes the first here wins
@@ -143,9 +143,9 @@ def clustering_nmi(
     distinct = len(np.unique(classes))
     if distinct < 2:
         _validation.reject("labels", "class labels of which at least two are different", labels)
-    found = _find_clusters(matrix, distinct if clusters is None else clusters, neighbours, seed)
+    assignment = _find_clusters(matrix, distinct if clusters is None else clusters, neighbours, seed)
     metrics = _reading.import_sklearn("metrics", _CLUSTERING)
-    return float(metrics.normalized_mutual_info_score(classes, found, average_method="arithmetic"))
+    return float(metrics.normalized_mutual_info_score(classes, assignment, average_method="arithmetic"))
 
 
 def _find_clusters(matrix: Float, clusters: int, neighbours: int | None, seed: int) -> Whole:
@@ -195,8 +195,8 @@ def _cluster_graph(affinity: Float, clusters: int, seed: int) -> Whole:
     with warnings.catch_warnings():
         # Coinciding records may give fewer clusters than requested; the docstring says so.
         warnings.filterwarnings("ignore", message="Number of distinct clusters")
-        found: Whole = method.fit_predict(vectors / root[:, None]).astype(np.intp)
-    return found
+        assignment: Whole = method.fit_predict(vectors / root[:, None]).astype(np.intp)
+    return assignment
 
 
 @validate()

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from scoreshield import _validation
-from scoreshield._validation import validate, whole_from
+from scoreshield._validation import check_count, optional, validate, whole_from
 from scoreshield.releases.results import Release
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, View, Whole
@@ -46,9 +46,9 @@ class RatingTable:
         if len(np.unique(np.stack([users, items]), axis=1).T) != len(users):
             _validation.reject("items", "such that no user rates an item twice", items)
         for name, column in (("users", users), ("items", items), ("ratings", ratings)):
-            own = column.copy()
-            own.flags.writeable = False
-            object.__setattr__(self, name, own)
+            copy = column.copy()
+            copy.flags.writeable = False
+            object.__setattr__(self, name, copy)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -75,7 +75,18 @@ class Recommendation:
     fallbacks: int
 
 
-@validate(seed=whole_from(0))
+def _check_rating_scale(value: Any, name: str) -> tuple[float, float]:
+    """Check for a pair of finite numbers, the least and the largest rating."""
+    must = "a pair of finite numbers, the least and the largest rating"
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        _validation.reject(name, must, value)
+    low, high = (_validation.check_real(end, name, must) for end in value)
+    if low >= high:
+        _validation.reject(name, must, value)
+    return low, high
+
+
+@validate(neighbours=optional(check_count), scale=_check_rating_scale, seed=whole_from(0))
 def collaborative_filtering(
     release: Release | ArrayLike,
     train: RatingTable,
@@ -102,13 +113,12 @@ def collaborative_filtering(
     for name, table in (("train", train), ("test", test)):
         if not isinstance(table, RatingTable) or table.users.max() >= len(matrix):
             _validation.reject(name, f"a RatingTable of users below {len(matrix)}", table)
-    low, high = _check_rating_scale(scale)
+    low, high = scale
     means = _compute_user_means(train, len(matrix))
     centred = train.ratings - means[train.users]
     if neighbours is None:
         total, weight = _sum_all_raters(matrix, train, centred, test)
     else:
-        neighbours = _validation.check_count(neighbours, "neighbours")
         total, weight = _sum_nearest_raters(matrix, train, centred, test, neighbours, seed)
     shift = np.divide(total, weight, out=np.zeros(len(test)), where=weight > 0)
     predicted = np.clip(means[test.users] + shift, low, high)
@@ -121,7 +131,7 @@ def collaborative_filtering(
     )
 
 
-@validate()
+@validate(users=check_count, items=check_count)
 def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float32]:
     """Make mean-centred rating vectors, (users, items + 1), whose cosines are the similarities of users.
 
@@ -129,7 +139,6 @@ def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float
     vector, which has no cosine. By a public rule such a user gets the last direction, which is 0 for everyone else.
     Each row depends on that user's own ratings alone, so replacing a user replaces one row.
     """
-    users, items = _validation.check_count(users, "users"), _validation.check_count(items, "items")
     if not isinstance(train, RatingTable) or train.users.max() >= users or train.items.max() >= items:
         _validation.reject("train", f"a RatingTable of users below {users} and items below {items}", train)
     least, most = np.full(users, np.inf), np.full(users, -np.inf)
@@ -141,16 +150,6 @@ def user_vectors(train: RatingTable, users: int, items: int) -> NDArray[np.float
     vectors[flat] = 0.0  # a mean of equal ratings may have a rounding error
     vectors[flat, items] = 1.0
     return vectors
-
-
-def _check_rating_scale(scale: Any) -> tuple[float, float]:
-    must = "a pair of finite numbers, the least and the largest rating"
-    if not isinstance(scale, list | tuple) or len(scale) != 2:
-        _validation.reject("scale", must, scale)
-    low, high = (_validation.check_real(end, "scale", must) for end in scale)
-    if low >= high:
-        _validation.reject("scale", must, scale)
-    return low, high
 
 
 def _compute_user_means(train: RatingTable, users: int) -> Float:

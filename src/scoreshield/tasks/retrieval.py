@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import check_count, validate, whole_from
+from scoreshield._validation import check_count, check_real, optional, validate, whole_from
 from scoreshield.errors import InvalidInput
 from scoreshield.releases.index import IndexRelease
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
@@ -72,7 +72,14 @@ class SearchMetrics:
     per_query: Mapping[str, Float] = field(repr=False)
 
 
-@validate(seed=whole_from(0))
+def _check_ranks(value: Any, name: str) -> tuple[int, ...]:
+    """Check for a list of whole numbers, each at least 1."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        _validation.reject(name, "a list of whole numbers, each at least 1", value)
+    return tuple(check_count(k, name) for k in value)
+
+
+@validate(ks=_check_ranks, seed=whole_from(0))
 def instance_retrieval(
     release: Release | ArrayLike,
     labels: ArrayLike,
@@ -95,9 +102,6 @@ def instance_retrieval(
         view: Which matrix of a Gram release: "feasible" or "noisy".
     """
     matrix = _reading.read_similarities(release, view)
-    if isinstance(ks, str) or not isinstance(ks, Iterable):
-        _validation.reject("ks", "a list of whole numbers, each at least 1", ks)
-    wanted = [_validation.check_count(k, "ks") for k in ks]
     codes = np.unique(_reading.read_classes(labels, len(matrix)), return_inverse=True)[1]
     mates = np.bincount(codes)[codes] - 1
     queries = np.flatnonzero(mates)
@@ -107,14 +111,14 @@ def instance_retrieval(
     relevant = codes[order] == codes[queries, None]
     precision = np.cumsum(relevant, axis=1) / np.arange(1, len(matrix))
     return InstanceRetrieval(
-        recall_at={k: float(relevant[:, :k].any(axis=1).mean()) for k in wanted},
+        recall_at={k: float(relevant[:, :k].any(axis=1).mean()) for k in ks},
         map=float(np.mean(np.vecdot(precision, relevant.astype(np.float64)) / mates[queries])),
         queries=len(queries),
         records=len(matrix),
     )
 
 
-@validate(k=check_count, seed=whole_from(0))
+@validate(k=check_count, threshold=optional(check_real), seed=whole_from(0))
 def rank_records(
     release: Release | ArrayLike,
     k: int,
@@ -135,13 +139,11 @@ def rank_records(
         query: The query for an index release: a vector, or a matrix with one row per query.
         seed: Fixes the order of equal scores in an array; a release has its own order.
     """
-    if threshold is not None:
-        threshold = _validation.check_real(threshold, "threshold")
     if (query is None) == isinstance(release, IndexRelease):
         _validation.reject("query", "given for an index release, and for nothing else", query)
     if isinstance(release, IndexRelease):
-        found = release.search(query, k)  # type: ignore[arg-type]
-        return _cut_ranking(found.indices, found.scores, k, threshold)
+        results = release.search(query, k)  # type: ignore[arg-type]
+        return _cut_ranking(results.indices, results.scores, k, threshold)
     if isinstance(release, MatchRelease | TopKRelease):
         if threshold is not None:
             raise InvalidInput("A match or top-k release was cut when it was made: leave 'threshold' out.")
@@ -152,7 +154,7 @@ def rank_records(
     return _cut_ranking(_reading.sort_descending(values, seed), values, k, threshold)
 
 
-@validate(k=check_count)
+@validate(k=check_count, threshold=optional(check_real))
 def paper_top_k(release: Release | ArrayLike, k: int, threshold: float | None = None) -> Whole:
     """Apply the paper's rule, to reproduce its tables: rank *clipped* scores, ties by smaller index.
 
@@ -165,8 +167,6 @@ def paper_top_k(release: Release | ArrayLike, k: int, threshold: float | None = 
         k: The largest number of records.
         threshold: Only records whose clipped score is at least this.
     """
-    if threshold is not None:
-        threshold = _validation.check_real(threshold, "threshold")
     scores = release.scores if isinstance(release, ScoreRelease) else _reading.read_scores(release)
     clipped = scores if isinstance(release, ScoreRelease) else np.clip(scores, -1.0, 1.0)
     return _cut_ranking(np.argsort(-clipped, axis=-1, kind="stable"), clipped, k, threshold)
@@ -200,20 +200,20 @@ def search_metrics(
         k: The number of places of each ranking that count.
         reference: Other rankings of the same queries, such as those without noise, for `overlap`.
     """
-    found = _check_rankings(rankings, "rankings", k)
-    wanted = _check_relevant(relevant, len(found))
-    gains = np.zeros((len(found), k))
-    for row, ranking, answers in zip(gains, found, wanted, strict=True):
+    results = _check_rankings(rankings, "rankings", k)
+    judgements = _check_relevant(relevant, len(results))
+    gains = np.zeros((len(results), k))
+    for row, ranking, answers in zip(gains, results, judgements, strict=True):
         row[: len(ranking)] = np.isin(ranking, answers)
-    figures = _compute_figures(gains, np.array([len(answers) for answers in wanted]))
-    figures["returned"] = np.array([len(ranking) for ranking in found], dtype=np.float64)
+    figures = _compute_figures(gains, np.array([len(answers) for answers in judgements]))
+    figures["returned"] = np.array([len(ranking) for ranking in results], dtype=np.float64)
     means: dict[str, float | None] = {name: float(values.mean()) for name, values in figures.items()}
     means["overlap"] = None
     if reference is not None:
-        figures["overlap"] = _compute_overlap(found, _check_rankings(reference, "reference", k, len(found)))
-        named = figures["overlap"][~np.isnan(figures["overlap"])]
-        means["overlap"] = float(named.mean()) if len(named) else None
-    return SearchMetrics(**means, k=k, queries=len(found), per_query=figures)  # type: ignore[arg-type]
+        figures["overlap"] = _compute_overlap(results, _check_rankings(reference, "reference", k, len(results)))
+        overlaps = figures["overlap"][~np.isnan(figures["overlap"])]
+        means["overlap"] = float(overlaps.mean()) if len(overlaps) else None
+    return SearchMetrics(**means, k=k, queries=len(results), per_query=figures)  # type: ignore[arg-type]
 
 
 def _compute_figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
@@ -233,9 +233,9 @@ def _compute_figures(gains: Float, relevant: NDArray[Any]) -> dict[str, Float]:
     }
 
 
-def _compute_overlap(found: list[Whole], reference: list[Whole]) -> Float:
-    pairs = zip(found, reference, strict=True)
-    return np.array([np.isin(other, own).mean() if len(other) else np.nan for own, other in pairs])
+def _compute_overlap(results: list[Whole], reference: list[Whole]) -> Float:
+    pairs = zip(results, reference, strict=True)
+    return np.array([np.isin(other, ranking).mean() if len(other) else np.nan for ranking, other in pairs])
 
 
 def _check_rankings(rankings: Any, name: str, k: int, length: int | None = None) -> list[Whole]:
@@ -245,31 +245,31 @@ def _check_rankings(rankings: Any, name: str, k: int, length: int | None = None)
         _validation.reject(name, must, rankings)
     if length is not None and len(rankings) != length:
         _validation.reject(name, f"as long as 'rankings', which has {length} queries", rankings)
-    found = []
+    results = []
     for ranking in rankings:
         places = _validation.check_array(ranking, name, must)
         if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
             _validation.reject(name, must, ranking)
-        named = places[places >= 0]
-        if (places[len(named) :] != -1).any() or len(np.unique(named)) != len(named):
+        numbers = places[places >= 0]
+        if (places[len(numbers) :] != -1).any() or len(np.unique(numbers)) != len(numbers):
             _validation.reject(name, must, ranking)
-        found.append(named[:k].astype(np.intp))
-    return found
+        results.append(numbers[:k].astype(np.intp))
+    return results
 
 
 def _check_relevant(relevant: Any, length: int) -> list[Whole]:
     must = f"a list of {length} collections of record numbers, one per query, none of them empty"
     if not _is_sequence(relevant) or len(relevant) != length:
         _validation.reject("relevant", must, relevant)
-    found = []
+    judgements = []
     for answers in relevant:
         if isinstance(answers, str | bytes | Mapping) or not isinstance(answers, Iterable):
             _validation.reject("relevant", must, answers)
         numbers = _reading.read_whole_numbers(list(answers), "relevant", must)
         if numbers.ndim != 1:
             _validation.reject("relevant", must, answers)
-        found.append(np.unique(numbers))
-    return found
+        judgements.append(np.unique(numbers))
+    return judgements
 
 
 def _is_sequence(values: Any) -> bool:

@@ -19,6 +19,15 @@ from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, View, Whole
 
 
+def _check_rate(value: Any, name: str) -> float:
+    """Check for a number above 0 and at most 1."""
+    must = "a number above 0 and at most 1"
+    rate = _validation.check_real(value, name, must)
+    if not 0 < rate <= 1:
+        _validation.reject(name, must, value)
+    return rate
+
+
 @dataclass(frozen=True, eq=False)
 class Verification:
     """How well scores distinguish genuine pairs from impostors.
@@ -45,19 +54,15 @@ class Verification:
     fpr: Float = field(repr=False)
     tpr: Float = field(repr=False)
 
-    @validate()
+    @validate(fpr=_check_rate)
     def tar_at(self, fpr: float) -> float:
         """Return the largest true-accept rate whose false-accept rate is at most `fpr`.
 
         The result is NaN with fewer than 1 / fpr impostors, since they cannot show so small a rate.
         """
-        must = "a number above 0 and at most 1"
-        rate = _validation.check_real(fpr, "fpr", must)
-        if not 0 < rate <= 1:
-            _validation.reject("fpr", must, fpr)
-        if self.impostors * rate < 1 - 1e-9:
+        if self.impostors * fpr < 1 - 1e-9:
             return float("nan")
-        return float(self.tpr[self.fpr <= rate].max())
+        return float(self.tpr[self.fpr <= fpr].max())
 
 
 @validate()
@@ -162,16 +167,16 @@ def _find_threshold_below(cuts: Float, place: int) -> float:
 
 
 def _measure_folds(values: Float, same: NDArray[np.bool_], groups: Whole) -> Float:
-    found = []
+    accuracies = []
     for fold in np.unique(groups):
-        held = groups == fold
-        rest = same[~held]
+        is_held_out = groups == fold
+        rest = same[~is_held_out]
         if rest.all() or not rest.any():
             must = "such that each fold leaves genuine and impostor pairs in the others"
             _validation.reject("folds", must, groups)
-        threshold = _find_best_threshold(*_compute_curve(values[~held], rest), rest)[1]
-        found.append(np.mean((values[held] > threshold) == same[held]))
-    return np.array(found)
+        threshold = _find_best_threshold(*_compute_curve(values[~is_held_out], rest), rest)[1]
+        accuracies.append(np.mean((values[is_held_out] > threshold) == same[is_held_out]))
+    return np.array(accuracies)
 
 
 def _find_equal_error(fpr: Float, tpr: Float) -> float:
