@@ -62,8 +62,8 @@ class TestMatcher:
     def test_matcher_calibration(self) -> None:
         """A matcher is calibrated to one answer, or to many together."""
         common = {"epsilon": 2, "delta": DELTA, "threshold": 0.5, "rng": 1}
-        each = hc.Matcher.calibrated(np.ones(4), **common)
-        together = hc.Matcher.calibrated(np.ones(4), **common, queries=100)
+        each = hc.Matcher.calibrate(np.ones(4), **common)
+        together = hc.Matcher.calibrate(np.ones(4), **common, queries=100)
         assert each.sigma == ss.calibrate(2, DELTA, 2.0)
         assert together.sigma == pytest.approx(10 * each.sigma, rel=1e-12)
         assert hc.budget_at(100, together.sigma, DELTA) == pytest.approx(2, rel=1e-9)
@@ -260,8 +260,8 @@ class TestStopping:
         lambda: hc.Matcher(np.ones(3), sigma=1, threshold=1.0, rng=1),
         lambda: hc.Matcher(np.ones(3), sigma=1, threshold=0.5, rng=None),
         lambda: hc.Matcher(np.ones(3), sigma=1, threshold=0.5, rng=-1),
-        lambda: hc.Matcher.calibrated(np.ones(3), epsilon=0, delta=DELTA, threshold=0.5, rng=1),
-        lambda: hc.Matcher.calibrated(np.ones(3), epsilon=1, delta=DELTA, threshold=0.5, rng=1, queries=0),
+        lambda: hc.Matcher.calibrate(np.ones(3), epsilon=0, delta=DELTA, threshold=0.5, rng=1),
+        lambda: hc.Matcher.calibrate(np.ones(3), epsilon=1, delta=DELTA, threshold=0.5, rng=1, queries=0),
         lambda: matcher(3, 1.0, 1).scores(np.ones(4)),
         lambda: matcher(3, 1.0, 1).scores(np.zeros((2, 3))),
         lambda: matcher(3, 1.0, 1).scores(np.ones((1, 2, 3))),

@@ -19,10 +19,15 @@ from scipy.stats import rankdata
 
 from scoreshield import _validation
 from scoreshield._validation import check_inside_unit, validate
+from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.losses import extract_profile
+from scoreshield.privacy.profiles import Profile
+from scoreshield.releases.results import Release
 
 Float = NDArray[np.float64]
 
+#: What sets the ceiling of an attack.
+CeilingSource = Guarantee | Release | Profile
 #: The false-positive rate of ``tpr_at_1_percent``.
 FALSE_POSITIVES = 0.01
 _TIES = 7  # the seed that breaks ties: a randomised test, the same on every run
@@ -60,12 +65,12 @@ class MembershipResult:
         return self.auc_interval[0] > self.ceiling_auc or self.tpr_interval[0] > self.ceiling_tpr
 
     def __str__(self) -> str:
-        found = "the ceiling is broken" if self.violation else "no violation found"
+        verdict = "the ceiling is broken" if self.violation else "no violation found"
         return (
             f"{self.statistic}: AUC {self.auc:.3f} [{self.auc_interval[0]:.3f}, {self.auc_interval[1]:.3f}], at most "
             f"{self.ceiling_auc:.3f} allowed; true positives at 1 % false ones {self.tpr_at_1_percent:.3f} "
             f"[{self.tpr_interval[0]:.3f}, {self.tpr_interval[1]:.3f}], at most {self.ceiling_tpr:.3f} allowed; "
-            f"{found} in {self.trials[0]:,} members and {self.trials[1]:,} non-members."
+            f"{verdict} in {self.trials[0]:,} members and {self.trials[1]:,} non-members."
         )
 
 
@@ -74,7 +79,7 @@ def evaluate_statistic(
     members: ArrayLike,
     non_members: ArrayLike,
     *,
-    ceiling: Any = None,
+    ceiling: CeilingSource | None = None,
     confidence: float = 0.95,
     statistic: str = "statistic",
 ) -> MembershipResult:
@@ -85,12 +90,12 @@ def evaluate_statistic(
     m, n = len(inside), len(outside)
     ranks = rankdata(np.concatenate([inside, outside]))
     area = float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
-    tpr, tpr_interval = _true_positives(inside, outside, 1 - confidence)
+    tpr, tpr_interval = _bound_true_positives(inside, outside, 1 - confidence)
     return MembershipResult(
         statistic=statistic,
         trials=(m, n),
         auc=area,
-        auc_interval=_chernoff(area, min(m, n), 1 - confidence),
+        auc_interval=_find_chernoff_interval(area, min(m, n), 1 - confidence),
         tpr_at_1_percent=tpr,
         tpr_interval=tpr_interval,
         ceiling_auc=1.0 if profile is None else float(profile.auc),
@@ -99,7 +104,7 @@ def evaluate_statistic(
     )
 
 
-def _chernoff(value: float, pairs: int, alpha: float) -> tuple[float, float]:
+def _find_chernoff_interval(value: float, pairs: int, alpha: float) -> tuple[float, float]:
     """Find all theta with pairs · KL(value || theta) <= ln(2 / alpha), by bisection on either side."""
     bound = math.log(2 / alpha) / pairs
     entropy = float(xlogy(value, value) + xlogy(1 - value, 1 - value))
@@ -114,7 +119,7 @@ def _chernoff(value: float, pairs: int, alpha: float) -> tuple[float, float]:
     return (0.0 if value == 0 else end(value, 0.0)), (1.0 if value == 1 else end(value, 1.0))
 
 
-def _true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float, tuple[float, float]]:
+def _bound_true_positives(inside: Float, outside: Float, alpha: float) -> tuple[float, tuple[float, float]]:
     """Compute the share of members above the threshold that 1 % of non-members pass; four errors of alpha / 4 each.
 
     A fresh non-member exceeds the k-th largest of n with a probability that follows Beta(k, n - k + 1). So one k is

@@ -27,13 +27,37 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import nctdtr
 
 from scoreshield import _validation
-from scoreshield._validation import check_count, check_inside_unit, check_positive, validate, whole_from
+from scoreshield._validation import check_count, check_inside_unit, check_positive, optional, validate, whole_from
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 
 Float = NDArray[np.float64]
 #: A cosine lies in [-1, 1]: replacing the template moves one answer by at most this.
 SENSITIVITY = 2.0
+
+
+_VECTOR = "a vector of at least two real numbers"
+
+
+def _check_sigma(value: Any, name: str) -> float:
+    must = "0, or a number between 1e-100 and 1e100"
+    number = _validation.check_real(value, name, must)
+    if number != 0 and not 1e-100 <= number <= 1e100:
+        _validation.reject(name, must, value)
+    return number
+
+
+def _check_cosine(value: Any, name: str) -> float:
+    cosine = check_inside_unit(value, name)
+    if not 1e-9 <= cosine <= 1 - 1e-9:
+        _validation.reject(name, "between 1e-9 and 1 - 1e-9", value)
+    return cosine
+
+
+def _check_matcher(value: Any, name: str) -> Matcher:
+    if not isinstance(value, Matcher):
+        _validation.reject(name, "a Matcher", value)
+    return value
 
 
 class Matcher:
@@ -49,20 +73,19 @@ class Matcher:
         rng: A seed or a numpy Generator.
     """
 
-    @validate()
+    @validate(sigma=_check_sigma, threshold=_check_cosine)
     def __init__(self, template: ArrayLike, *, sigma: float, threshold: float, rng: int | np.random.Generator) -> None:
         row = _embeddings.as_rows(np.atleast_2d(_validation.check_array(template, "template", _VECTOR)), "template")
         if len(row) != 1 or row.shape[1] < 2:
             _validation.reject("template", _VECTOR, np.asarray(template))
         self._template: Float = _embeddings.normalise_public_rows(row, "template")[0]
-        self.sigma = _at_least_zero(sigma, "sigma")
-        self.threshold = _cosine(threshold, "threshold")
+        self.sigma, self.threshold = sigma, threshold
         self.queries = 0
-        self._rng = _generator(rng, "Matcher")
+        self._rng = _make_generator(rng, "Matcher")
 
     @classmethod
     @validate(queries=check_count)
-    def calibrated(
+    def calibrate(
         cls,
         template: ArrayLike,
         *,
@@ -128,7 +151,13 @@ class Climb:
     history: tuple[tuple[int, float], ...]
 
 
-@validate(queries=whole_from(2), delta=check_inside_unit, width=check_positive)
+@validate(
+    matcher=_check_matcher,
+    queries=whole_from(2),
+    delta=check_inside_unit,
+    pairs=optional(check_count),
+    width=check_positive,
+)
 def hill_climb(
     matcher: Matcher,
     *,
@@ -153,15 +182,14 @@ def hill_climb(
         width: The distance of the probes from the guess; a share width^2 / (1 + width^2) of each answer's signal is
             slope.
     """
-    _matcher(matcher)
     d = matcher.dimension
-    pairs = min(16, max(1, d // 4)) if pairs is None else _validation.check_count(pairs, "pairs")
-    generator = _generator(rng, "hill_climb")
+    pairs = min(16, max(1, d // 4)) if pairs is None else pairs
+    generator = _make_generator(rng, "hill_climb")
     path = _unit(generator.standard_normal(d))
     log = _Log(matcher)
-    while queries - log.asked >= 2:
+    while queries - log.query_count >= 2:
         guess = _unit(path)
-        directions = generator.standard_normal((min(pairs, (queries - log.asked) // 2), d))
+        directions = generator.standard_normal((min(pairs, (queries - log.query_count) // 2), d))
         directions -= np.outer(directions @ guess, guess)
         directions = _unit(directions)
         answers = matcher.scores(np.concatenate([guess + width * directions, guess - width * directions]))
@@ -171,7 +199,7 @@ def hill_climb(
     return log.end("hill climbing", path, delta)
 
 
-@validate(queries=check_count, delta=check_inside_unit)
+@validate(matcher=_check_matcher, queries=check_count, delta=check_inside_unit)
 def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np.random.Generator) -> Climb:
     """Attack a matcher without climbing: probe a random orthonormal basis repeatedly, average, and add up the template.
 
@@ -179,13 +207,12 @@ def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np
     least squares. For the even design it is also the direction of the posterior mean, so no better estimate exists. Its
     cosine has the mean `linear_cosine` and passes a threshold with the probability `linear_acceptance`.
     """
-    _matcher(matcher)
     d = matcher.dimension
-    basis = np.linalg.qr(_generator(rng, "linear_attack").standard_normal((d, d)))[0].T
+    basis = np.linalg.qr(_make_generator(rng, "linear_attack").standard_normal((d, d)))[0].T
     totals, times = np.zeros(d), np.zeros(d)
     log = _Log(matcher)
-    while log.asked < queries:
-        these = slice(0, min(d, queries - log.asked))
+    while log.query_count < queries:
+        these = slice(0, min(d, queries - log.query_count))
         answers = matcher.scores(basis[these])
         totals[these] += answers
         times[these] += 1
@@ -193,15 +220,15 @@ def linear_attack(matcher: Matcher, *, queries: int, delta: float, rng: int | np
     return log.end("linear", (totals / np.maximum(times, 1)) @ basis, delta)
 
 
-@validate()
+@validate(dimension=whole_from(2), queries=check_count, sigma=_check_sigma)
 def best_cosine(dimension: int, queries: int, sigma: float) -> float:
     """Compute the bound on the expected cosine after this many answers; the module docstring says when it holds."""
-    d, m = _validation.check_count(dimension, "dimension", least=2), _validation.check_count(queries, "queries")
+    d, m = dimension, queries
     r = min(m, d)
-    return math.sqrt(r / d / (1 + r * (d - 1) * _at_least_zero(sigma, "sigma") ** 2 / m))
+    return math.sqrt(r / d / (1 + r * (d - 1) * sigma**2 / m))
 
 
-@validate()
+@validate(dimension=whole_from(2), queries=check_count, sigma=_check_sigma)
 def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     """Compute the expected cosine of the linear attack, exactly, for a whole number of passes over the basis.
 
@@ -210,7 +237,7 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
 
         k √(2/π) ∫₀¹ e^(-k²u²/2) (1 - u²)^((d-1)/2) du.
     """
-    d, k = _passes(dimension, queries, sigma)
+    d, k = dimension, _compute_signal(dimension, queries, sigma)
     if k > 1e8 * math.sqrt(d):  # 1 - cos is below (d - 1) / (2 k^2)
         return 1.0
     from scipy.integrate import quad  # slow to import, and needed only here
@@ -224,62 +251,57 @@ def linear_cosine(dimension: int, queries: int, sigma: float) -> float:
     return k * math.sqrt(2 / math.pi) * float(quad(integrand, 0, end, epsabs=0, epsrel=1e-12)[0])
 
 
-@validate()
+@validate(dimension=whole_from(2), queries=check_count, sigma=_check_sigma, cosine=_check_cosine)
 def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float) -> float:
     """Compute the probability that the linear attack's probe passes the threshold `cosine`.
 
     With k as in `linear_cosine` the cosine is x / sqrt(x^2 + y^2), x normal with mean k, y an independent chi
     with d - 1 degrees of freedom. So sqrt(d - 1) x / y is noncentral t.
     """
-    d, k = _passes(dimension, queries, sigma)
-    cosine = _cosine(cosine, "cosine")
+    d, k = dimension, _compute_signal(dimension, queries, sigma)
     if k > 1e4 * math.sqrt(d) / math.sqrt(1 - cosine**2):  # the cosine is far nearer to 1 than the threshold is
         return 1.0
     return 1 - float(nctdtr(d - 1, k, cosine * math.sqrt((d - 1) / (1 - cosine**2))))
 
 
-@validate()
+@validate(dimension=whole_from(2), sigma=_check_sigma, cosine=_check_cosine)
 def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
     """Compute the least number of answers after which `best_cosine` is at least `cosine`."""
-    d = _validation.check_count(dimension, "dimension", least=2)
-    variance = _at_least_zero(sigma, "sigma") ** 2
-    square = _cosine(cosine, "cosine") ** 2
+    d, variance, square = dimension, sigma**2, cosine**2
     several = d * (d - 1) * variance * square / (1 - square)
     needed = several if several >= d else square * d * (1 + (d - 1) * variance)
     return max(1, math.ceil(needed * (1 - 1e-12)))  # rounding must not raise a whole number
 
 
-@validate()
+@validate(dimension=whole_from(2), queries=check_count, cosine=_check_cosine)
 def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
     """Compute the least noise per answer that holds `best_cosine` at `cosine`; 0 if that needs no noise."""
-    d, m = _validation.check_count(dimension, "dimension", least=2), _validation.check_count(queries, "queries")
+    d, m = dimension, queries
     r = min(m, d)
-    excess = r / (d * _cosine(cosine, "cosine") ** 2) - 1
+    excess = r / (d * cosine**2) - 1
     return math.sqrt(max(0.0, excess) * m / (r * (d - 1)))
 
 
-@validate(queries=whole_from(0), delta=check_inside_unit, sensitivity=check_positive)
+@validate(queries=whole_from(0), sigma=_check_sigma, delta=check_inside_unit, sensitivity=check_positive)
 def budget_at(queries: int, sigma: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
     """Compute the total epsilon of this many answers at `delta`, by exact composition.
 
     mu = sensitivity sqrt(m) / sigma.
     """
-    sigma = _at_least_zero(sigma, "sigma")
     if queries == 0:
         return 0.0
     mu = math.inf if sigma == 0 else sensitivity * math.sqrt(queries) / sigma
     return math.inf if mu > 1e9 else gaussian.find_epsilon(delta, mu)
 
 
-@validate(delta=check_inside_unit, sensitivity=check_positive)
+@validate(dimension=whole_from(2), cosine=_check_cosine, delta=check_inside_unit, sensitivity=check_positive)
 def stopping_epsilon(dimension: int, cosine: float, delta: float, sensitivity: float = SENSITIVITY) -> float:
     """Compute the total epsilon, over all answers together, below which `best_cosine` stays under `cosine`.
 
     mu = sensitivity sqrt(d (d - 1)) c / sqrt(1 - c^2). It depends on the dimension and the cosine alone, not on the
     number of queries or the noise of each. *At* this budget the linear attack passes about half of the time.
     """
-    d = _validation.check_count(dimension, "dimension", least=2)
-    cosine = _cosine(cosine, "cosine")
+    d = dimension
     return gaussian.find_epsilon(delta, sensitivity * cosine * math.sqrt(d * (d - 1) / (1 - cosine**2)))
 
 
@@ -287,26 +309,23 @@ class _Log:
     """The queries of an attack so far, and the true cosine at doubling numbers of queries."""
 
     def __init__(self, matcher: Matcher) -> None:
-        self.matcher, self.asked, self.due = matcher, 0, 1
+        self.matcher, self.query_count, self.next_count = matcher, 0, 1
         self.history: list[tuple[int, float]] = []
 
-    def note(self, asked: int, estimate: Float) -> None:
-        self.asked += asked
-        if self.asked >= self.due:
-            self.history.append((self.asked, self.matcher.cosine(estimate)))
-            self.due = 2 * self.asked
+    def note(self, queries: int, estimate: Float) -> None:
+        self.query_count += queries
+        if self.query_count >= self.next_count:
+            self.history.append((self.query_count, self.matcher.cosine(estimate)))
+            self.next_count = 2 * self.query_count
 
     def end(self, attack: str, estimate: Float, delta: float) -> Climb:
         probe, matcher = _unit(estimate), self.matcher
         cosine = matcher.cosine(probe)
-        if self.history[-1][0] != self.asked:
-            self.history.append((self.asked, cosine))
+        if self.history[-1][0] != self.query_count:
+            self.history.append((self.query_count, cosine))
         spent = budget_at(matcher.queries, matcher.sigma, delta)
         accepted = cosine >= matcher.threshold
-        return Climb(attack, probe, cosine, accepted, self.asked, spent, delta, tuple(self.history))
-
-
-_VECTOR = "a vector of at least two real numbers"
+        return Climb(attack, probe, cosine, accepted, self.query_count, spent, delta, tuple(self.history))
 
 
 def _unit(vectors: Float) -> Float:
@@ -314,40 +333,17 @@ def _unit(vectors: Float) -> Float:
     return vectors / lengths
 
 
-def _passes(dimension: Any, queries: Any, sigma: Any) -> tuple[int, float]:
-    """Return the dimension, and the signal-to-noise ratio sqrt(m/d) / sigma of each coordinate of a unit template."""
-    d = _validation.check_count(dimension, "dimension", least=2)
-    m = _validation.check_count(queries, "queries")
-    if m % d:
-        _validation.reject("queries", f"a multiple of the dimension, {d}", queries)
-    sigma = _at_least_zero(sigma, "sigma")
-    return d, math.inf if sigma == 0 else math.sqrt(m / d) / sigma
-
-
-def _matcher(matcher: Any) -> None:
-    if not isinstance(matcher, Matcher):
-        _validation.reject("matcher", "a Matcher", matcher)
-
-
-def _cosine(value: Any, name: str) -> float:
-    cosine = _validation.check_probability(value, name, zero=False)
-    if not 1e-9 <= cosine <= 1 - 1e-9:
-        _validation.reject(name, "between 1e-9 and 1 - 1e-9", value)
-    return cosine
-
-
-def _at_least_zero(value: Any, name: str) -> float:
-    must = "0, or a number between 1e-100 and 1e100"
-    number = _validation.check_real(value, name, must)
-    if number != 0 and not 1e-100 <= number <= 1e100:
-        _validation.reject(name, must, value)
-    return number
-
-
-def _generator(rng: Any, purpose: str) -> np.random.Generator:
+def _make_generator(rng: Any, purpose: str) -> np.random.Generator:
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
         _validation.reject("rng", "a seed (a whole number, at least 0) or a numpy Generator", rng)
     # The purpose separates a matcher's noise from an attacker's choices if both get the same seed.
     return np.random.default_rng([int(rng), *purpose.encode()])
+
+
+def _compute_signal(dimension: int, queries: int, sigma: float) -> float:
+    """Compute the signal-to-noise ratio sqrt(m/d) / sigma of each coordinate of a unit template."""
+    if queries % dimension:
+        _validation.reject("queries", f"a multiple of the dimension, {dimension}", queries)
+    return math.inf if sigma == 0 else math.sqrt(queries / dimension) / sigma

@@ -22,14 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, validate
-from scoreshield.attack.distinguishing import MembershipResult, check_finite_array, evaluate_statistic
+from scoreshield.attack.distinguishing import CeilingSource, MembershipResult, check_finite_array, evaluate_statistic
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.composition import compose
@@ -41,7 +41,10 @@ Whole = NDArray[np.intp]
 #: A function from one public query to the answer of the service: a release, or an array of n scores.
 Answer = Callable[[Float], Any]
 
-STATISTICS = ("best", "gap", "total", "calibrated", "position", "rank", "likelihood at position", "likelihood")
+MembershipStatistic = Literal[
+    "best", "gap", "total", "calibrated", "position", "rank", "likelihood at position", "likelihood"
+]
+STATISTICS: tuple[MembershipStatistic, ...] = get_args(MembershipStatistic)
 
 _NEEDS_POSITION = ("position", "rank", "likelihood at position")
 _NEEDS_OTHERS = ("calibrated", "likelihood at position", "likelihood")
@@ -86,6 +89,19 @@ class Targets:
         return len(self.queries)
 
 
+def _check_reference(value: Any, name: str) -> float:
+    share = _validation.check_real(value, name, "a share in (0, 0.4]")
+    if not 0 < share <= 0.4:
+        _validation.reject(name, "a share in (0, 0.4]", value)
+    return share
+
+
+def _check_function(value: Any, name: str) -> Answer:
+    if not callable(value):
+        _validation.reject(name, "a function from a query to a release or an array of scores", value)
+    return cast("Answer", value)
+
+
 class Game(NamedTuple):
     """A private collection and two kinds of targets: members and non-members."""
 
@@ -101,7 +117,7 @@ class Observation(NamedTuple):
     profile: Profile | None
 
 
-@validate()
+@validate(reference=_check_reference)
 def make_game(
     records: ArrayLike, *, rng: int | np.random.Generator, probes: ArrayLike | None = None, reference: float = 0.1
 ) -> Game:
@@ -122,22 +138,19 @@ def make_game(
         asked = _embeddings.normalise_public_rows(_embeddings.as_rows(probes, "probes"), "probes")
         if asked.shape != rows.shape:
             _validation.reject("probes", f"an array of shape {rows.shape}, as the records are", asked)
-    share = _validation.check_real(reference, "reference", "a share in (0, 0.4]")
-    if not 0 < share <= 0.4:
-        _validation.reject("reference", "a share in (0, 0.4]", reference)
     if len(rows) < 8:
         _validation.reject("records", "at least 8 records", rows)
-    generator = _generator(rng)
+    generator = _make_generator(rng)
     order = generator.permutation(len(rows))
-    half, public = len(rows) // 2, math.ceil(share * len(rows))
+    half, public = len(rows) // 2, math.ceil(reference * len(rows))
     enrolled, known, rest = order[:half], order[half : half + public], order[half + public :]
     own = np.ones(1) if probes is None else np.vecdot(rows[known], asked[known])
 
-    def targets(chosen: Whole, positions: Whole) -> Targets:
+    def make_targets(chosen: Whole, positions: Whole) -> Targets:
         return Targets(asked[chosen], positions, own, asked[chosen] @ rows[known].T)
 
     claimed = generator.integers(half, size=len(rest))
-    return Game(rows[enrolled], targets(enrolled, np.arange(half)), targets(rest, claimed))
+    return Game(rows[enrolled], make_targets(enrolled, np.arange(half)), make_targets(rest, claimed))
 
 
 def score_attack(
@@ -145,9 +158,9 @@ def score_attack(
     members: Targets | ArrayLike,
     non_members: Targets | ArrayLike,
     *,
-    statistics: str | Iterable[str] = "best",
+    statistics: MembershipStatistic | Iterable[MembershipStatistic] = "best",
     rounds: int = 1,
-    ceiling: Any = None,
+    ceiling: CeilingSource | None = None,
     confidence: float = 0.95,
 ) -> dict[str, MembershipResult]:
     """Query about every target, and evaluate each statistic on the same answers.
@@ -177,26 +190,28 @@ def score_attack(
     }
 
 
-@validate(rounds=check_count)
+@validate(release=_check_function, rounds=check_count)
 def observe(
-    release: Answer, targets: Targets | ArrayLike, *, statistics: str | Iterable[str] = "best", rounds: int = 1
+    release: Answer,
+    targets: Targets | ArrayLike,
+    *,
+    statistics: MembershipStatistic | Iterable[MembershipStatistic] = "best",
+    rounds: int = 1,
 ) -> Observation:
     """Compute the statistics of targets of one kind; the arguments are those of `score_attack`."""
-    if not callable(release):
-        _validation.reject("release", "a function from a query to a release or an array of scores", release)
     if not isinstance(targets, Targets):
         targets = Targets(targets)  # type: ignore[arg-type]
     names = [statistics] if isinstance(statistics, str) else list(statistics)
     if not names:
         raise InvalidInput(f"Give at least one statistic of {', '.join(STATISTICS)}; got none.")
     for name in names:
-        _require(_validation.check_option(name, "statistics", STATISTICS), targets)
-    values = {name: np.empty(len(targets)) for name in names}
+        _require_parts(_validation.check_option(name, "statistics", STATISTICS), targets)
+    values: dict[str, Float] = {name: np.empty(len(targets)) for name in names}
     reader = _Reader(targets, rounds)
     for place, query in enumerate(targets.queries):
-        reader.read([_ask(release, query) for _ in range(rounds)], place)
+        reader.read([_call(release, query) for _ in range(rounds)], place)
         for name in names:
-            values[name][place] = reader.statistic(name)
+            values[name][place] = reader.compute(name)
     guarantee = reader.guarantee
     return Observation(values, None if guarantee is None else compose([guarantee] * rounds))
 
@@ -214,22 +229,22 @@ class _Reader:
         promises = [getattr(answer, "guarantee", None) for answer in answers]
         if place == 0:
             self.guarantee = promises[0]
-        if any(_profile(promise) != _profile(self.guarantee) for promise in promises):
+        if any(_find_profile(promise) != _find_profile(self.guarantee) for promise in promises):
             raise InvalidInput("All answers of an attack must come with one and the same guarantee.")
         self.place = place
-        read = [_scores_of(answer) for answer in answers]
-        if len({len(scores) for scores in read}) > 1:
+        vectors = [_read_scores(answer) for answer in answers]
+        if len({len(scores) for scores in vectors}) > 1:
             raise InvalidInput("Answers to the same query must have one and the same number of scores.")
-        self.answers: Float = np.stack(read)
+        self.answers: Float = np.stack(vectors)
         self.scores: Float = self.answers.mean(axis=0)
         positions = self.targets.positions
         self.position = 0 if positions is None else int(positions[place])
         if self.position >= len(self.scores):
             raise InvalidInput(
-                f"Target {place} would stand at position {self.position}, but the answer has {len(self.scores)} scores."
+                f"Target {place} has position {self.position}, but the answer has {len(self.scores)} scores."
             )
 
-    def statistic(self, name: str) -> float:
+    def compute(self, name: MembershipStatistic) -> float:
         scores, position = self.scores, self.position
         match name:
             case "best":
@@ -247,11 +262,11 @@ class _Reader:
             case "rank":
                 return -float((scores > scores[position]).sum())
             case "likelihood at position":
-                return float(self._ratios(self.answers[:, [position]])[0])
-        ratios = self._ratios(self.answers)
+                return float(self._compute_ratios(self.answers[:, [position]])[0])
+        ratios = self._compute_ratios(self.answers)
         return float(np.logaddexp.reduce(ratios) - math.log(len(ratios)))
 
-    def _ratios(self, answers: Float) -> Float:
+    def _compute_ratios(self, answers: Float) -> Float:
         """Compute, per column of (rounds, n) scores, the log likelihood of "it is the target" over "it is another"."""
         if self._density is None or self._nodes is None:
             self._density, self._nodes = self._prepare()
@@ -289,11 +304,11 @@ class _Density:
 
     def log(self, noise: Float) -> Float:
         cells = np.minimum(np.abs(noise) / self._step, _CELLS - 1).astype(np.intp)
-        found: Float = self._table[cells]
-        return found
+        densities: Float = self._table[cells]
+        return densities
 
 
-def _ask(release: Answer, query: Float) -> Any:
+def _call(release: Answer, query: Float) -> Any:
     try:
         return release(query)
     except ScoreShieldError:
@@ -302,11 +317,11 @@ def _ask(release: Answer, query: Float) -> Any:
         raise InvalidInput(f"The release function failed on a query: {type(error).__name__}: {error}") from error
 
 
-def _profile(guarantee: Any) -> Any:
+def _find_profile(guarantee: Any) -> Any:
     return getattr(guarantee, "profile", None)
 
 
-def _scores_of(answer: Any) -> Float:
+def _read_scores(answer: Any) -> Float:
     """Convert an answer to one number per record, larger for nearer."""
     if isinstance(answer, TopKRelease):
         scores = np.zeros(answer.guarantee.details["records"])
@@ -317,12 +332,12 @@ def _scores_of(answer: Any) -> Float:
         scores = np.full(answer.guarantee.shape[0], floor)
         scores[answer.candidates] = answer.noisy if len(answer.noisy) else 1.0
         return scores
-    found = answer.noisy if isinstance(answer, ScoreRelease) else answer
+    scores = answer.noisy if isinstance(answer, ScoreRelease) else answer
     must = "a release of scores, matches or the k best for one query, or a vector of finite scores (index.scores)"
-    return check_finite_array(found, "release", f"a function whose answer is {must}", 1)
+    return check_finite_array(scores, "release", f"a function whose answer is {must}", 1)
 
 
-def _require(name: str, targets: Targets) -> None:
+def _require_parts(name: str, targets: Targets) -> None:
     missing = [
         part
         for part, needed, names in (
@@ -336,7 +351,7 @@ def _require(name: str, targets: Targets) -> None:
         raise InvalidInput(f"The statistic {name!r} needs targets with {' and '.join(missing)}; these have none.")
 
 
-def _generator(rng: Any) -> np.random.Generator:
+def _make_generator(rng: Any) -> np.random.Generator:
     if isinstance(rng, np.random.Generator):
         return rng
     return np.random.default_rng(_validation.check_count(rng, "rng", least=0))

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import validate
+from scoreshield._validation import check_delta, check_flag, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE
@@ -35,6 +35,12 @@ from scoreshield.releases.results import GramRelease, RowRelease, ScoreRelease
 
 Float = NDArray[np.float64]
 Attackable = ScoreRelease | RowRelease | GramRelease
+
+
+def _check_release(value: Any, name: str) -> Attackable:
+    if not isinstance(value, ScoreRelease | GramRelease):
+        _validation.reject(name, "a ScoreRelease, a RowRelease or a GramRelease", value)
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +97,13 @@ class Template:
     attainable_cosine: float
 
 
-@validate()
+@validate(release=_check_release, projected=check_flag)
 def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruction:
     """Take the released values as the estimate: `.noisy`, or with `projected` the feasible `.scores` or `.gram`.
 
     Clipping is a contraction, so it can only lower the error of an entry. Exact projection of a Gram matrix lowers the
     total. Another denoiser guarantees neither and raises an error.
     """
-    _release(release)
-    if not isinstance(projected, bool):
-        _validation.reject("projected", "True or False", projected)
     mse = np.full(release.noisy.shape, release.guarantee.noise.std**2)
     if isinstance(release, RowRelease):
         mse[release.index] = 0.0
@@ -116,7 +119,7 @@ def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruct
     return Reconstruction(feasible.copy(), mse, "nothing", exact=False)
 
 
-@validate()
+@validate(release=_check_release, tolerance=optional(check_delta))
 def from_column_space(
     release: Attackable,
     *,
@@ -137,19 +140,18 @@ def from_column_space(
         tolerance: A singular value counts towards the rank if it is above this share of the largest; None for max(n, d)
             times the unit of rounding of the embeddings' number type.
     """
-    _release(release)
-    _full_range(release)
-    q = _basis(basis, embeddings, tolerance, release.noisy.shape[-1])
+    _require_full_range(release)
+    q = _check_basis(basis, embeddings, tolerance, release.noisy.shape[-1])
     variance = release.guarantee.noise.std**2
     if isinstance(release, GramRelease):
-        return _gram_on(q, release.noisy, variance)
+        return _estimate_gram(q, release.noisy, variance)
     if isinstance(release, RowRelease):
-        return _row_on(q, release.noisy, release.index, variance)
+        return _estimate_row(q, release.noisy, release.index, variance)
     estimate = (release.noisy @ q) @ q.T
-    return Reconstruction(estimate, _like(estimate, variance * _leverage(q)), "column space")
+    return Reconstruction(estimate, _broadcast_errors(estimate, variance * _compute_leverage(q)), "column space")
 
 
-@validate()
+@validate(release=_check_release, tolerance=optional(check_delta))
 def from_others(
     release: Attackable,
     others: ArrayLike,
@@ -173,32 +175,31 @@ def from_others(
         query: The public query or batch of a ScoreRelease. Other releases have none and raise an error.
         tolerance: The tolerance of the rank, as in `from_column_space`; not used with `query`.
     """
-    _release(release)
-    place = _place(release, index)
-    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1)
+    place = _check_place(release, index)
+    rows, default = _check_rows(others, "others", release.noisy.shape[-1] - 1)
     if query is not None and isinstance(release, RowRelease | GramRelease):
         _validation.reject("query", f"left out for a {type(release).__name__}, which has none", query)
     if isinstance(release, RowRelease) and place != release.index:
         known = rows[release.index - (release.index > place)]
-        return _with_query(release, rows, place, known[None], "all but one record")
+        return _estimate_with_query(release, rows, place, known[None], "all but one record")
     if query is not None:
         if tolerance is not None:
             _validation.reject("tolerance", "left out beside 'query', which needs no rank", tolerance)
         queries, _ = _embeddings.as_queries(query, rows.shape[1])
         if len(queries) != release.noisy.size // release.noisy.shape[-1]:
             _validation.reject("query", "the query or batch of queries of the release", np.asarray(query))
-        return _with_query(release, rows, place, queries, "all but one record, and the query")
-    _full_range(release)
-    q = _column_space(rows, default, tolerance)
+        return _estimate_with_query(release, rows, place, queries, "all but one record, and the query")
+    _require_full_range(release)
+    q = _find_column_space(rows, default, tolerance)
     noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
     variance = release.guarantee.noise.std**2
     estimate = np.insert((np.delete(noisy, place, axis=-1) @ q) @ q.T, place, noisy[..., place], axis=-1)
     own = 0.0 if isinstance(release, RowRelease | GramRelease) else variance
-    mse = np.insert(variance * _leverage(q), place, own)
-    return Reconstruction(estimate, _like(estimate, mse), "all but one record")
+    mse = np.insert(variance * _compute_leverage(q), place, own)
+    return Reconstruction(estimate, _broadcast_errors(estimate, mse), "all but one record")
 
 
-@validate()
+@validate(release=_check_release, tolerance=optional(check_delta))
 def template_from_others(
     release: RowRelease | GramRelease, others: ArrayLike, *, index: int | None = None, tolerance: float | None = None
 ) -> Template:
@@ -207,15 +208,14 @@ def template_from_others(
     `index`, `others` and `tolerance` are those of `from_others`; a row gives only its own record. The part
     outside the span of the others cannot be observed and is estimated as zero.
     """
-    _release(release)
     if not isinstance(release, RowRelease | GramRelease):
         _validation.reject("release", "a RowRelease or a GramRelease", release)
-    place = _place(release, index)
+    place = _check_place(release, index)
     if isinstance(release, RowRelease) and place != release.index:
         _validation.reject("index", f"the row's own, {release.index}", index)
-    _full_range(release)
-    rows, default = _rows(others, "others", release.noisy.shape[-1] - 1)
-    q = _column_space(rows, default, tolerance)
+    _require_full_range(release)
+    rows, default = _check_rows(others, "others", release.noisy.shape[-1] - 1)
+    q = _find_column_space(rows, default, tolerance)
     noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
     variance, d = release.guarantee.noise.std**2, rows.shape[1]
     _, values, directions = np.linalg.svd(q.T @ rows, full_matrices=False)  # r x d: the records on their own span
@@ -232,10 +232,10 @@ def template_from_others(
     )
 
 
-def _gram_on(q: Float, noisy: Float, variance: float) -> Reconstruction:
+def _estimate_gram(q: Float, noisy: Float, variance: float) -> Reconstruction:
     projector = q @ q.T
     squares = projector**2
-    leverage = _leverage(q)
+    leverage = _compute_leverage(q)
     # Each draw enters twice, mirrored; the diagonal has no noise.
     mse = variance * (np.outer(leverage, leverage) + squares - 2 * squares @ squares)
     estimate = (q @ (q.T @ noisy @ q)) @ q.T
@@ -244,7 +244,7 @@ def _gram_on(q: Float, noisy: Float, variance: float) -> Reconstruction:
     return Reconstruction(estimate, np.maximum(mse, 0.0), "column space")
 
 
-def _row_on(q: Float, noisy: Float, index: int, variance: float) -> Reconstruction:
+def _estimate_row(q: Float, noisy: Float, index: int, variance: float) -> Reconstruction:
     """Solve least squares among the vectors of the space whose entry at `index` is exactly 1."""
     own = float(q[index] @ q[index])
     if own < 1e-12:
@@ -254,12 +254,14 @@ def _row_on(q: Float, noisy: Float, index: int, variance: float) -> Reconstructi
         )
     coefficients = noisy @ q
     estimate = q @ (coefficients + q[index] * ((1 - q[index] @ coefficients) / own))
-    mse = variance * np.maximum(_leverage(q) - (q @ q[index]) ** 2 / own, 0.0)
+    mse = variance * np.maximum(_compute_leverage(q) - (q @ q[index]) ** 2 / own, 0.0)
     estimate[index], mse[index] = 1.0, 0.0
     return Reconstruction(estimate, mse, "column space")
 
 
-def _with_query(release: Attackable, rows: Float, place: int, queries: Float, knowledge: str) -> Reconstruction:
+def _estimate_with_query(
+    release: Attackable, rows: Float, place: int, queries: Float, knowledge: str
+) -> Reconstruction:
     noisy = np.atleast_2d(release.noisy)
     known = np.clip(queries @ rows.T, *release.guarantee.score_range)
     estimate = np.insert(known, place, noisy[:, place], axis=1).reshape(release.noisy.shape)
@@ -270,12 +272,12 @@ def _with_query(release: Attackable, rows: Float, place: int, queries: Float, kn
     return Reconstruction(estimate, mse, knowledge)
 
 
-def _basis(basis: Any, embeddings: Any, tolerance: Any, n: int) -> Float:
+def _check_basis(basis: Any, embeddings: Any, tolerance: Any, n: int) -> Float:
     if (basis is None) == (embeddings is None):
         raise InvalidInput("Give either 'basis' or 'embeddings', and not both.")
     if embeddings is not None:
-        rows, default = _rows(embeddings, "embeddings", n)
-        return _column_space(rows, default, tolerance)
+        rows, default = _check_rows(embeddings, "embeddings", n)
+        return _find_column_space(rows, default, tolerance)
     if tolerance is not None:
         _validation.reject("tolerance", "left out beside 'basis', whose rank is its width", tolerance)
     q = _embeddings.as_rows(basis, "basis").astype(np.float64)
@@ -284,7 +286,7 @@ def _basis(basis: Any, embeddings: Any, tolerance: Any, n: int) -> Float:
     return q
 
 
-def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
+def _check_rows(source: Any, name: str, n: int) -> tuple[Float, float]:
     """Return the known records as unit rows, and the tolerance of their rank at their precision."""
     rows = _embeddings.as_rows(source, name)
     if len(rows) != n:
@@ -292,15 +294,13 @@ def _rows(source: Any, name: str, n: int) -> tuple[Float, float]:
     return _embeddings.normalise_public_rows(rows, name), max(rows.shape) * float(np.finfo(rows.dtype).eps)
 
 
-def _column_space(rows: Float, default: float, tolerance: Any) -> Float:
+def _find_column_space(rows: Float, default: float, tolerance: float | None) -> Float:
     """Return an orthonormal basis of the column space, with as many columns as the numerical rank."""
-    if tolerance is not None:
-        default = _validation.check_probability(tolerance, "tolerance", zero=True)
     left, values, _ = np.linalg.svd(rows, full_matrices=False)
-    return np.ascontiguousarray(left[:, values > default * values[0]])
+    return np.ascontiguousarray(left[:, values > (default if tolerance is None else tolerance) * values[0]])
 
 
-def _place(release: Attackable, index: Any) -> int:
+def _check_place(release: Attackable, index: Any) -> int:
     n: int = release.noisy.shape[-1]
     if index is None and isinstance(release, RowRelease):
         return release.index
@@ -309,21 +309,16 @@ def _place(release: Attackable, index: Any) -> int:
     return int(index) % n
 
 
-def _release(release: Any) -> None:
-    if not isinstance(release, ScoreRelease | GramRelease):
-        _validation.reject("release", "a ScoreRelease, a RowRelease or a GramRelease", release)
-
-
-def _full_range(release: Attackable) -> None:
+def _require_full_range(release: Attackable) -> None:
     if release.guarantee.score_range != FULL_RANGE:
         must = "over the full range [-1, 1], since clamped scores leave the column space"
         _validation.reject("release", must, release)
 
 
-def _leverage(q: Float) -> Float:
+def _compute_leverage(q: Float) -> Float:
     squares: Float = np.vecdot(q, q)
     return squares
 
 
-def _like(estimate: Float, mse: Float) -> Float:
+def _broadcast_errors(estimate: Float, mse: Float) -> Float:
     return np.broadcast_to(mse, estimate.shape).copy()
