@@ -40,7 +40,7 @@ queries = model.encode(["pain in the knee", "coffee and sleep"])
 found = semantic_search(queries, corpus, epsilon=40, top_k=2)
 print(found)
 
-# Every call above is a release. A corpus pays once and answers for ever.
+# Every call above is a release. A corpus is charged once, and later queries are free.
 notes = PrivateCorpus(model, NOTES, epsilon=40)
 for one in notes.search("pain in the knee", 2):
     print(f"{one['score']:+.2f}  {one['text']}")

@@ -120,7 +120,8 @@ def ledger(folder: Path, epsilon: float = 10.0) -> Any:
 # ---- One line of a working pipeline.
 
 
-def test_with_budget_in_plenty_it_finds_what_the_plain_retriever_finds() -> None:
+def test_plenty_of_budget() -> None:
+    """With plenty of budget it finds what the plain retriever finds."""
     store = store_of()
     question = {"embedder": {"text": "what?"}, "retriever": {"top_k": 5}}
     plain = pipeline(InMemoryEmbeddingRetriever(store)).run(question)["retriever"]
@@ -130,7 +131,8 @@ def test_with_budget_in_plenty_it_finds_what_the_plain_retriever_finds() -> None
     assert [one.content for one in private["documents"]] == [one.content for one in plain["documents"]]
 
 
-def test_scores_are_clipped_or_scaled_and_the_guarantee_is_in_meta() -> None:
+def test_scores_and_guarantee() -> None:
+    """Scores are clipped or scaled, and the guarantee is in the metadata."""
     retriever = PrivateRetriever(store_of(), epsilon=1, top_k=N)
     found = retriever.run(QUERY.tolist())["documents"]
     noisy = np.array([one.meta["scoreshield"]["noisy_score"] for one in found])
@@ -148,6 +150,7 @@ def test_scores_are_clipped_or_scaled_and_the_guarantee_is_in_meta() -> None:
 
 
 def test_documents_are_copies_without_vectors() -> None:
+    """Documents are copies without vectors."""
     sparse = SparseEmbedding([0], [0.25])
     blob = ByteStream(b"bytes", meta={"embedding": [0.5], "page": 3})
     store = store_of([replace(one, sparse_embedding=sparse, blob=blob, score=0.75) for one in documents()])
@@ -165,7 +168,8 @@ def test_documents_are_copies_without_vectors() -> None:
 
 
 @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-def test_the_three_modes_answer_alone_and_in_batches_and_asynchronously(mode: str, tmp_path: Path) -> None:
+def test_modes(mode: str, tmp_path: Path) -> None:
+    """The three modes answer single queries, batches and asynchronous calls."""
     options: dict[str, Any] = {} if mode == "index" else {"ledger": ledger(tmp_path), "mode": mode}
     options |= {"threshold": 0.2} if mode == "screening" else {}
     retriever = PrivateRetriever(store_of(), epsilon=1, top_k=3, **options)
@@ -182,6 +186,7 @@ def test_the_three_modes_answer_alone_and_in_batches_and_asynchronously(mode: st
 
 
 def test_a_pipeline_that_is_run_asynchronously() -> None:
+    """A pipeline can run asynchronously."""
     made = pipeline(PrivateRetriever(store_of(), epsilon=PLENTY, top_k=2))
     found = asyncio.run(made.run_async({"embedder": {"text": "what?"}}))
     assert names(found["retriever"]) == BEST[:2]
@@ -190,7 +195,8 @@ def test_a_pipeline_that_is_run_asynchronously() -> None:
     assert retriever.search.version == 1
 
 
-def test_a_batch_is_charged_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_batch_charge(tmp_path: Path) -> None:
+    """A batch is charged as a whole or not at all."""
     account = ledger(tmp_path, epsilon=2.5)
     retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account)
     with pytest.raises(BudgetExceeded):
@@ -203,7 +209,8 @@ def test_a_batch_is_charged_whole_or_not_at_all(tmp_path: Path) -> None:
 # ---- When it reads, and what it sees of changes.
 
 
-def test_nothing_is_read_or_paid_before_the_warm_up_and_once_after(tmp_path: Path) -> None:
+def test_warm_up(tmp_path: Path) -> None:
+    """Nothing is read or charged before the warm-up, and everything is read once after it."""
     store, account = Elsewhere([]), ledger(tmp_path)
     retriever = PrivateRetriever(store, epsilon=3, ledger=account)
     with pytest.raises(InvalidInput, match="has not read its documents yet"):
@@ -220,6 +227,7 @@ def test_nothing_is_read_or_paid_before_the_warm_up_and_once_after(tmp_path: Pat
 
 
 def test_changes_of_the_store_in_index_mode() -> None:
+    """An index answers from its version, without documents that are gone."""
     for store in (store_of(), Elsewhere(documents())):
         retriever = PrivateRetriever(store, epsilon=PLENTY, max_epsilon=2 * PLENTY, top_k=3, filterable=["parity"])
         assert names(retriever.run(QUERY.tolist())) == BEST[:3]
@@ -238,7 +246,8 @@ def test_changes_of_the_store_in_index_mode() -> None:
         assert 99 not in names(retriever.run(QUERY.tolist(), filters=odd))
 
 
-def test_a_change_in_query_mode_is_a_new_version_on_the_same_account(tmp_path: Path) -> None:
+def test_new_version(tmp_path: Path) -> None:
+    """In query mode a change is a new version on the same account."""
     for place, store in enumerate((store_of(), Elsewhere(documents()))):
         (tmp_path / str(place)).mkdir()
         account = ledger(tmp_path / str(place))
@@ -253,7 +262,8 @@ def test_a_change_in_query_mode_is_a_new_version_on_the_same_account(tmp_path: P
         assert account.spent == pytest.approx(3)
 
 
-def test_a_document_written_over_in_memory_is_a_new_version(tmp_path: Path) -> None:
+def test_overwritten_document(tmp_path: Path) -> None:
+    """A document that is overwritten in memory is a new version."""
     store = store_of()
     retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=ledger(tmp_path), top_k=1)
     assert retriever.run(QUERY.tolist())["documents"][0].meta["scoreshield"]["version"] == 1
@@ -261,7 +271,8 @@ def test_a_document_written_over_in_memory_is_a_new_version(tmp_path: Path) -> N
     assert retriever.run(QUERY.tolist())["documents"][0].meta["scoreshield"]["version"] == 2
 
 
-def test_what_a_store_does_not_tell_can_be_said(tmp_path: Path) -> None:
+def test_reported_change(tmp_path: Path) -> None:
+    """A change that a store does not show can be reported."""
     store = Elsewhere(documents())
     retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=ledger(tmp_path), top_k=1)
     version = lambda: retriever.run(QUERY.tolist())["documents"][0].meta["scoreshield"]["version"]  # noqa: E731
@@ -272,7 +283,8 @@ def test_what_a_store_does_not_tell_can_be_said(tmp_path: Path) -> None:
     assert version() == 2
 
 
-def test_a_store_that_breaks_costs_nothing_and_says_nothing(tmp_path: Path) -> None:
+def test_broken_store(tmp_path: Path) -> None:
+    """A store that fails costs nothing and shows no data."""
     store, account = Elsewhere(documents()), ledger(tmp_path)
     retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
     store.broken = True
@@ -288,7 +300,8 @@ def test_a_store_that_breaks_costs_nothing_and_says_nothing(tmp_path: Path) -> N
         index.run(QUERY.tolist())
 
 
-def test_documents_without_embeddings_are_told_in_one_sentence() -> None:
+def test_missing_embeddings() -> None:
+    """Documents without embeddings raise an error of one sentence."""
     some = [replace(one, embedding=None) if one.id in ("1", "2") else one for one in documents()]
     with pytest.raises(StoreError, match=r"The InMemoryDocumentStore has 2 of 30 documents without an embedding"):
         PrivateRetriever(store_of(some), epsilon=1).warm_up()
@@ -306,7 +319,8 @@ def test_documents_without_embeddings_are_told_in_one_sentence() -> None:
 # ---- Filters act on the released ranking.
 
 
-def test_filters_choose_among_the_released_ranking() -> None:
+def test_filters() -> None:
+    """Filters choose among the released ranking."""
     even = {"field": "meta.parity", "operator": "==", "value": 0}
     large = {"field": "meta.number", "operator": ">=", "value": 10}
     options: dict[str, Any] = {"top_k": 4, "filters": even, "filterable": ["meta.parity", "number"]}
@@ -320,6 +334,7 @@ def test_filters_choose_among_the_released_ranking() -> None:
 
 
 def test_filters_that_do_not_fit_cost_nothing(tmp_path: Path) -> None:
+    """Filters that do not fit cost nothing."""
     account = ledger(tmp_path)
     retriever = PrivateRetriever(store_of(), epsilon=1, mode="query", ledger=account, filterable=["number"])
     with pytest.raises(InvalidInput, match="The filters are not well formed"):
@@ -354,9 +369,8 @@ def test_filters_that_do_not_fit_cost_nothing(tmp_path: Path) -> None:
         (["embedding"], "score", "score"),
     ],
 )
-def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_read_or_charged(
-    declared: Any, field: str, missing: str, tmp_path: Path
-) -> None:
+def test_undeclared_field(declared: Any, field: str, missing: str, tmp_path: Path) -> None:
+    """A filter on a field that was not declared raises an error before anything is read or charged."""
     account, store = ledger(tmp_path), Elsewhere(documents())
     options: dict[str, Any] = {"epsilon": 1, "mode": "query", "ledger": account, "filterable": declared}
     one = {"field": field, "operator": "==", "value": 1}
@@ -378,17 +392,20 @@ def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_rea
     ("declared", "field"),
     [(["parity"], "meta.parity"), (["meta.parity"], "parity"), (["meta"], "parity"), (["parity"], "meta.parity.deep")],
 )
-def test_declared_fields_are_filterable_under_either_name_and_in_part(declared: Any, field: str) -> None:
+def test_declared_paths(declared: Any, field: str) -> None:
+    """Declared fields are filterable under either name and in part."""
     retriever = PrivateRetriever(store_of(), epsilon=1, filterable=declared)
     retriever.run(QUERY.tolist(), filters={"field": field, "operator": "==", "value": 1})
 
 
 def test_ids_are_public_and_need_no_declaration() -> None:
+    """Ids are public and need no declaration."""
     one = {"field": "id", "operator": "==", "value": "3"}
     assert names(PrivateRetriever(store_of(), epsilon=1).run(QUERY.tolist(), filters=one)) == [3]
 
 
 def test_answers_carry_the_visible_fields_alone() -> None:
+    """Answers carry the visible fields alone."""
     retriever = PrivateRetriever(store_of(), epsilon=1, visible=["number"])
     found = retriever.run(QUERY.tolist())["documents"]
     assert all(set(one.meta) == {"number", "scoreshield"} for one in found)
@@ -404,9 +421,8 @@ def again(made: Pipeline) -> Pipeline:
     return Pipeline.loads(made.dumps(), allowed_modules=[MODULE, "haystack.*", __name__])
 
 
-def test_a_pipeline_is_written_and_read_without_vectors_and_says_when_it_pays_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_serialised_pipeline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pipeline is written and read without vectors, and warns before it is charged again."""
     account = ledger(tmp_path)
     options: dict[str, Any] = {
         "epsilon": 4,
@@ -442,6 +458,7 @@ def test_a_pipeline_is_written_and_read_without_vectors_and_says_when_it_pays_ag
 
 
 def test_every_parameter_survives() -> None:
+    """Every parameter is kept in the serialised form."""
     retriever = PrivateRetriever(
         store_of(), epsilon=2, mechanism="gaussian", delta=1e-6, components=4, check_every=2.5, top_k=7, pin="copy"
     )
@@ -453,7 +470,8 @@ def test_every_parameter_survives() -> None:
     assert PrivateRetriever.from_dict(ranged.to_dict()).run(QUERY.tolist())["documents"]
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unserialisable(tmp_path: Path) -> None:
+    """Options that cannot be written are rejected."""
     with pytest.raises(InvalidInput, match="'identity_of' given as a dict is not serialised"):
         PrivateRetriever(store_of(), epsilon=1, identity_of={"0": "a"}).to_dict()
     with pytest.raises(InvalidInput, match="'rng' given as a Generator is not serialised"):
@@ -475,7 +493,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
 # ---- Bad input.
 
 
-def test_bad_input_is_one_sentence() -> None:
+def test_bad_input() -> None:
+    """Bad input raises an error of one sentence."""
     store = store_of()
     with pytest.raises(TypeError, match="epsilon"):
         PrivateRetriever(store)  # type: ignore[call-arg]
@@ -502,7 +521,8 @@ def test_bad_input_is_one_sentence() -> None:
             retriever.run(query)  # type: ignore[arg-type]
 
 
-def test_filters_that_are_nested_too_deeply_raise_one_sentence() -> None:
+def test_deep_filters() -> None:
+    """Filters that are nested too deeply raise an error of one sentence."""
     filters: dict[str, Any] = {"field": "meta.parity", "operator": "==", "value": 1}
     for _ in range(3000):
         filters = {"operator": "AND", "conditions": [filters]}

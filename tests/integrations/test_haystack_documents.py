@@ -90,9 +90,8 @@ def names(found: dict[str, list[Document]]) -> list[int]:
 
 @pytest.mark.parametrize("kind", [Server, in_memory])
 @pytest.mark.parametrize("filters", [None, {"field": "meta.parity", "operator": "<=", "value": 1}])
-def test_a_deleted_document_is_not_named_in_modes_that_charge_and_others_stand_in(
-    kind: Any, filters: Any, tmp_path: Path
-) -> None:
+def test_deleted_document(kind: Any, filters: Any, tmp_path: Path) -> None:
+    """In modes that charge, a deleted document is not named, and others replace it."""
     store = kind()
     options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "check_every": 3600.0}
     only = {"filters": filters, "filterable": ["parity"]}
@@ -107,7 +106,8 @@ def test_a_deleted_document_is_not_named_in_modes_that_charge_and_others_stand_i
     assert found["documents"][0].content == "changed"
 
 
-def test_a_document_that_left_the_filter_is_not_shown(tmp_path: Path) -> None:
+def test_document_left_filter(tmp_path: Path) -> None:
+    """A document that does not pass the filter any more is not shown."""
     store = Server()
     even = {"field": "meta.parity", "operator": "==", "value": 0}
     options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "filters": even, "top_k": 3}
@@ -118,7 +118,8 @@ def test_a_document_that_left_the_filter_is_not_shown(tmp_path: Path) -> None:
     assert names(retriever.run(QUERY)) == wanted[1:4]
 
 
-def test_filters_see_metadata_that_changed_within_a_document(tmp_path: Path) -> None:
+def test_changed_metadata(tmp_path: Path) -> None:
+    """Filters see metadata that changed within a document."""
     store = in_memory()
     options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "filterable": ["parity"]}
     retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=2, **options)
@@ -131,7 +132,8 @@ def test_filters_see_metadata_that_changed_within_a_document(tmp_path: Path) -> 
 # ---- What a query costs.
 
 
-def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
+def test_empty_filter(tmp_path: Path) -> None:
+    """A filter that nothing passes is not charged."""
     account = account_in(tmp_path)
     none = {"field": "meta.parity", "operator": "==", "value": 7}
     for store in (Server(), in_memory()):
@@ -143,7 +145,8 @@ def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
         assert index.run(QUERY, filters=none) == {"documents": []}
 
 
-def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: Path) -> None:
+def test_failure_before_charge(tmp_path: Path) -> None:
+    """Documents that cannot be read before the charge cost nothing."""
     store, account = Server(), account_in(tmp_path)
     retriever = PrivateRetriever(store, epsilon=1, mode="query", ledger=account)
     retriever.warm_up()
@@ -153,7 +156,8 @@ def test_documents_that_cannot_be_read_before_the_charge_cost_nothing(tmp_path: 
     assert account.spent == 0
 
 
-def test_documents_that_cannot_be_read_by_their_ids_are_not_paid_for_by_an_index(tmp_path: Path) -> None:
+def test_failure_before_index(tmp_path: Path) -> None:
+    """An index of documents that cannot be read by their ids is not charged."""
     store, account = Server(), account_in(tmp_path)
     store.fails_after = 0
     with pytest.raises(StoreError, match=r"failed while giving documents by their ids \(ConnectionError\)\. Nothing"):
@@ -164,6 +168,7 @@ def test_documents_that_cannot_be_read_by_their_ids_are_not_paid_for_by_an_index
 @pytest.mark.parametrize("mode", ["index", "query"])
 @pytest.mark.parametrize("kind", ["server", "memory"])
 def test_documents_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) -> None:
+    """Documents without metadata are found."""
     account = account_in(tmp_path)
     bare = [Document(id=one.id, content=one.content, embedding=one.embedding) for one in documents()]
     for one in bare:
@@ -181,7 +186,8 @@ def test_documents_without_metadata_are_found(kind: str, mode: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("filters", [None, {"field": "meta.parity", "operator": "==", "value": 1}])
-def test_documents_that_cannot_be_read_after_the_charge_are_not_charged_again(filters: Any, tmp_path: Path) -> None:
+def test_failure_after_charge(filters: Any, tmp_path: Path) -> None:
+    """Documents that cannot be read after the charge are not charged again."""
     store, account = Server(), account_in(tmp_path)
     options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["parity"]}
     retriever = PrivateRetriever(store, epsilon=1, top_k=3, **options)
@@ -199,7 +205,8 @@ def test_documents_that_cannot_be_read_after_the_charge_are_not_charged_again(fi
     assert account.spent == pytest.approx(2)  # what was shown is not kept
 
 
-def test_a_query_reads_the_documents_that_it_shows_and_not_all(tmp_path: Path) -> None:
+def test_reads_per_query(tmp_path: Path) -> None:
+    """A query reads the documents that it shows, and not all."""
     store = Server()
     for options in ({"mode": "query", "ledger": account_in(tmp_path)}, {}):
         retriever = PrivateRetriever(store, epsilon=PLENTY, top_k=4, **options)  # type: ignore[arg-type]
@@ -217,9 +224,8 @@ def test_a_query_reads_the_documents_that_it_shows_and_not_all(tmp_path: Path) -
 # ---- An index that was paid for and not written.
 
 
-def test_an_index_that_could_not_be_written_is_not_paid_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritten_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that could not be written is not charged again."""
     account, file = account_in(tmp_path), tmp_path / "index.npz"
     retriever = PrivateRetriever(in_memory(), epsilon=3, ledger=account, file=file)
 
@@ -239,7 +245,8 @@ def test_an_index_that_could_not_be_written_is_not_paid_for_again(
     assert account.spent == pytest.approx(3)
 
 
-def test_a_file_that_can_not_be_written_is_told_before_anything_is_paid(tmp_path: Path) -> None:
+def test_unwritable_file(tmp_path: Path) -> None:
+    """A file that cannot be written raises an error before anything is charged."""
     account = account_in(tmp_path)
     (tmp_path / "taken.ids.json").mkdir()
     for name in ("taken.npz", "x" * 300 + ".npz", "no folder/x.npz"):
@@ -253,7 +260,8 @@ def test_a_file_that_can_not_be_written_is_told_before_anything_is_paid(tmp_path
 # ---- Ids that are a hash over the embedding.
 
 
-def test_the_same_text_with_and_without_an_embedding_in_the_id_are_two_documents() -> None:
+def test_same_text_ids() -> None:
+    """The same text with and without an embedding in the id are two documents."""
     later = replace(Document(content="same"), embedding=[1.0] * D)
     at_once = [Document(content="same", embedding=[2.0 + extra] + [1.0] * (D - 1)) for extra in range(2)]
     plain = Document(content="same").id
@@ -265,7 +273,8 @@ def test_the_same_text_with_and_without_an_embedding_in_the_id_are_two_documents
         assert store.ids_by_name[plain] == later.id  # an id that tells nothing stays with its document
 
 
-def test_metadata_that_was_added_later_does_not_bring_the_hash_back() -> None:
+def test_hash_after_metadata() -> None:
+    """Metadata that was added later does not bring the hash back."""
     made = Document(content="x", meta={"page": 3}, embedding=[1.0] * D)
     plain = Document(content="x", meta={"page": 3}).id
     assert remove_hash(made) == plain
@@ -284,6 +293,7 @@ def test_metadata_that_was_added_later_does_not_bring_the_hash_back() -> None:
 
 @pytest.mark.parametrize("often", [True, False])
 def test_the_state_of_a_store_in_memory(often: bool) -> None:
+    """The state shows what changed in a store in memory."""
     store = in_memory()
     looked = HaystackStore(store, holds=often)
     seen = [looked.state()]
@@ -328,12 +338,14 @@ def test_the_state_of_a_store_in_memory(often: bool) -> None:
         ({"mode": "screening", "rng": 3}, "'threshold'"),
     ],
 )
-def test_options_that_do_not_go_together_are_told_at_once(options: dict[str, Any], told: str) -> None:
+def test_option_conflicts(options: dict[str, Any], told: str) -> None:
+    """Options that do not fit together raise an error at once."""
     with pytest.raises(InvalidInput, match=told):
         PrivateRetriever(in_memory(), epsilon=1, **options)
 
 
-def test_a_ledger_and_a_seed_are_told_at_once_and_identities_before_a_query(tmp_path: Path) -> None:
+def test_ledger_and_seed(tmp_path: Path) -> None:
+    """A ledger with a seed raises an error at once, and wrong identities before a query."""
     account = account_in(tmp_path)
     for mode in ("index", "query"):
         with pytest.raises(InvalidInput, match="'rng' is research mode"):
@@ -349,7 +361,8 @@ def test_a_ledger_and_a_seed_are_told_at_once_and_identities_before_a_query(tmp_
     assert account.spent == 0
 
 
-def test_a_bad_batch_is_one_sentence() -> None:
+def test_bad_batch() -> None:
+    """A bad batch raises an error of one sentence."""
     retriever = PrivateRetriever(in_memory(), epsilon=1)
     for bad in ([], [[]], None, "text", [1.0] * D, [[1.0], [1.0, 2.0]], [["a"] * D]):
         with pytest.raises(InvalidInput, match="'query_embeddings'"):

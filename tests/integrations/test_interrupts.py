@@ -93,7 +93,8 @@ def variables(error: BaseException) -> Iterator[Any]:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ConnectionError])
 @pytest.mark.parametrize("framework", [langchain, llama_index, haystack])
-def test_an_interrupt_keeps_no_clean_value_and_loses_no_answer(framework: Any, error: Any, tmp_path: Path) -> None:
+def test_interrupt(framework: Any, error: Any, tmp_path: Path) -> None:
+    """An interrupt keeps no clean value and loses no paid answer."""
     source, account, ask = framework(tmp_path, error)
     with pytest.raises(DocumentsNotRead if error is ConnectionError else error) as caught:
         ask()

@@ -115,7 +115,8 @@ def noisy(document: Document) -> float:
 # ---- What comes back.
 
 
-def test_one_line_changes_and_the_pipeline_goes_on(clean: InMemoryVectorStore) -> None:
+def test_one_line_change(clean: InMemoryVectorStore) -> None:
+    """One line changes, and the pipeline works as before."""
     before = clean.as_retriever(search_kwargs={"k": 4})
     after = PrivateRetriever.from_vectorstore(clean, **CLEAR, k=4)
     assert isinstance(after, BaseRetriever)
@@ -140,7 +141,8 @@ def test_the_answers_are_those_of_the_search(clean: InMemoryVectorStore, options
     assert np.array_equal(np.clip([noisy(document) for document, _ in found], -1, 1), [score for _, score in found])
 
 
-def test_documents_carry_the_guarantee_and_nothing_clean(clean: InMemoryVectorStore) -> None:
+def test_document_metadata(clean: InMemoryVectorStore) -> None:
+    """Documents carry the guarantee and nothing clean."""
     (document,) = PrivateRetriever.from_vectorstore(clean, **CLEAR, k=1).invoke("query")
     number = IDS.index(BEST[0])
     assert (document.id, document.page_content) == (BEST[0], TEXTS[number])
@@ -161,7 +163,8 @@ def test_documents_carry_the_guarantee_and_nothing_clean(clean: InMemoryVectorSt
     assert clean.store[BEST[0]]["metadata"]["score"] == COSINES[number]  # what is returned is a copy
 
 
-def test_relevance_is_half_of_one_plus_the_released_cosine(clean: InMemoryVectorStore) -> None:
+def test_relevance(clean: InMemoryVectorStore) -> None:
+    """Relevance is half of one plus the released cosine."""
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=3)
     relevant = store.similarity_search_with_relevance_scores("query", k=N)
     scored = store.similarity_search_with_score("query", k=N)
@@ -172,6 +175,7 @@ def test_relevance_is_half_of_one_plus_the_released_cosine(clean: InMemoryVector
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4, 0.5, 0.75, 1.0])
 def test_a_threshold_cuts_released_scores(clean: InMemoryVectorStore, threshold: float) -> None:
+    """A threshold cuts released scores."""
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=3)
     everything = store.similarity_search_with_relevance_scores("query", k=N)
     passing = [document.id for document, score in everything if score >= threshold]
@@ -183,6 +187,7 @@ def test_a_threshold_cuts_released_scores(clean: InMemoryVectorStore, threshold:
 
 
 def test_filters_cut_the_released_ranking(clean: InMemoryVectorStore) -> None:
+    """Filters cut the released ranking."""
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, filterable=["part"])
     everything = store.similarity_search("query", k=N)
     wanted = [document.id for document in everything if document.metadata["part"] == 1][:4]
@@ -199,7 +204,8 @@ def test_filters_cut_the_released_ranking(clean: InMemoryVectorStore) -> None:
     assert all(set(document.metadata) == {"part"} for document in seen)  # a filter sees no score
 
 
-def test_a_filter_over_many_pages_reads_each_document_once() -> None:
+def test_filter_pages() -> None:
+    """A filter over many pages reads each document once."""
     asked: list[str] = []
     calls: list[int] = []
 
@@ -222,6 +228,7 @@ def test_a_filter_over_many_pages_reads_each_document_once() -> None:
 
 
 def test_async_uses_the_models_own_calls(clean: InMemoryVectorStore) -> None:
+    """Asynchronous calls use those of the model."""
     store = PrivateVectorStore.from_vectorstore(clean, **CLEAR, embedding=Model(only_async=True))
 
     async def all_of_them() -> list[list[Any]]:
@@ -239,7 +246,8 @@ def test_async_uses_the_models_own_calls(clean: InMemoryVectorStore) -> None:
     assert asyncio.run(all_of_them()) == [BEST[:3]] * 6
 
 
-def test_arguments_of_a_call_go_before_those_of_the_retriever(clean: InMemoryVectorStore) -> None:
+def test_call_arguments(clean: InMemoryVectorStore) -> None:
+    """Arguments of a call go before those of the retriever."""
     search_kwargs = {"k": 2, "filter": {"part": 0}}
     retriever = PrivateRetriever.from_vectorstore(clean, **CLEAR, search_kwargs=search_kwargs, filterable=["part"])
     of_part = [one for one in BEST if IDS.index(one) % 3 == 0]
@@ -248,7 +256,8 @@ def test_arguments_of_a_call_go_before_those_of_the_retriever(clean: InMemoryVec
     assert ids_of(retriever.invoke("query", k=100)) == of_part
 
 
-def test_get_by_ids_gives_documents_without_scores(clean: InMemoryVectorStore) -> None:
+def test_get_by_ids(clean: InMemoryVectorStore) -> None:
+    """Documents by id come without scores."""
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=1)
     found = store.get_by_ids(["id-7", "nobody", "id-3", "id-7"])
     assert found == [Document(id=f"id-{i}", page_content=f"text {i}", metadata={"part": i % 3}) for i in (7, 3)]
@@ -258,7 +267,8 @@ def test_get_by_ids_gives_documents_without_scores(clean: InMemoryVectorStore) -
 # ---- Modes and budgets.
 
 
-def test_a_query_is_charged_and_refused_when_the_budget_is_spent(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+def test_spent_budget(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """A query is charged, and rejected when the budget is spent."""
     account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=4, mode="query", ledger=account)
     assert account.spent == 0
@@ -290,7 +300,8 @@ def both_ways(retriever: Any) -> list[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("way", [0, 1])
-def test_a_batch_is_charged_whole_or_not_at_all(clean: InMemoryVectorStore, ledger: ss.Ledger, way: int) -> None:
+def test_batch_charge(clean: InMemoryVectorStore, ledger: ss.Ledger, way: int) -> None:
+    """A batch is charged as a whole or not at all."""
     account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=3, k=2, mode="query", ledger=account)
     batch = both_ways(retriever)[way]
@@ -314,6 +325,7 @@ def test_a_batch_is_charged_whole_or_not_at_all(clean: InMemoryVectorStore, ledg
 
 
 def test_a_chain_batches_its_retriever_whole(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """A chain charges a batch of its retriever as a whole."""
     account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=3, mode="query", ledger=account)
     chain = RunnableLambda(str.lower) | retriever | RunnableLambda(len)
@@ -325,6 +337,7 @@ def test_a_chain_batches_its_retriever_whole(clean: InMemoryVectorStore, ledger:
 
 
 def test_batches_of_an_index_and_with_thresholds(clean: InMemoryVectorStore) -> None:
+    """Batches work over an index and with thresholds."""
     index = PrivateRetriever.from_vectorstore(clean, **CLEAR, k=2)
     assert list(map(ids_of, index.batch(["query", "text 4"]))) == [BEST[:2], ids_of(index.invoke("text 4"))]
     asked = PrivateVectorStore.from_vectorstore(clean, **ASKED, rng=1)
@@ -336,9 +349,8 @@ def test_batches_of_an_index_and_with_thresholds(clean: InMemoryVectorStore) -> 
     assert [ids_of(found) for way in both_ways(retriever) for found in way(["query", "query"])] == [expected] * 4
 
 
-def test_screening_names_documents_and_has_scores_only_if_refined(
-    clean: InMemoryVectorStore, ledger: ss.Ledger
-) -> None:
+def test_screening(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """Screening names documents, and has scores only if it refines."""
     account = ledger.account("papers")
     options = {"mode": "screening", "threshold": 0.3, "ledger": account}
     bare = PrivateVectorStore.from_vectorstore(clean, epsilon=2, **options)
@@ -358,9 +370,8 @@ def test_screening_names_documents_and_has_scores_only_if_refined(
     assert scores == sorted(scores, reverse=True)
 
 
-def test_an_index_is_charged_once_and_kept_in_a_file(
-    clean: InMemoryVectorStore, ledger: ss.Ledger, tmp_path: Path
-) -> None:
+def test_index_file(clean: InMemoryVectorStore, ledger: ss.Ledger, tmp_path: Path) -> None:
+    """An index is charged once and kept in a file."""
     account = ledger.account("papers")
     options = {"epsilon": 6, "ledger": account, "file": tmp_path / "index.npz"}
     first = PrivateRetriever.from_vectorstore(clean, **options)  # type: ignore[arg-type]
@@ -374,9 +385,8 @@ def test_an_index_is_charged_once_and_kept_in_a_file(
     assert ids_of(alone.invoke("query")) == ids_of(first.invoke("query"))
 
 
-def test_a_failure_to_read_documents_does_not_lose_what_was_paid(
-    clean: InMemoryVectorStore, ledger: ss.Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_after_charge(clean: InMemoryVectorStore, ledger: ss.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure to read documents does not lose a paid ranking."""
     account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, mode="query", ledger=account)
     with monkeypatch.context() as broken:
@@ -416,9 +426,10 @@ class _Unreadable(dict[str, Any]):
 
 
 @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-def test_documents_that_cannot_be_read_are_not_paid_for(
+def test_unreadable_documents(
     clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Documents that cannot be read are not charged."""
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 5, "mode": mode, "ledger": account}
     if mode == "screening":
@@ -430,6 +441,7 @@ def test_documents_that_cannot_be_read_are_not_paid_for(
 
 
 def test_a_filter_that_fails_costs_nothing(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """A filter that fails costs nothing."""
     options: dict[str, Any] = {"mode": "query", "ledger": ledger.account("papers"), "filterable": ["nothing"]}
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, **options)
     with pytest.raises(KeyError):
@@ -440,7 +452,8 @@ def test_a_filter_that_fails_costs_nothing(clean: InMemoryVectorStore, ledger: s
 # ---- Changes.
 
 
-def test_an_index_answers_from_its_version_until_it_is_refreshed(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+def test_index_version(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """An index answers from its version until it is refreshed."""
     account = ledger.account("papers")
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=5, ledger=account)
     assert store.stale is False
@@ -456,6 +469,7 @@ def test_an_index_answers_from_its_version_until_it_is_refreshed(clean: InMemory
 
 
 def test_deleted_documents_are_left_out_at_once(clean: InMemoryVectorStore) -> None:
+    """Deleted documents are left out at once."""
     store = PrivateVectorStore.from_vectorstore(clean, **CLEAR, max_epsilon=1e9)
     store.delete(BEST[:2])
     assert ids_of(store.similarity_search("query", k=3)) == BEST[2:5]
@@ -472,6 +486,7 @@ def test_deleted_documents_are_left_out_at_once(clean: InMemoryVectorStore) -> N
 
 
 def test_modes_that_charge_see_the_new_version(clean: InMemoryVectorStore) -> None:
+    """Modes that charge see the new version."""
     options = {**ASKED, "rng": 1}
     store = PrivateVectorStore.from_vectorstore(clean, **options)  # type: ignore[arg-type]
     assert store.similarity_search("query")[0].metadata["scoreshield"]["version"] == 1
@@ -489,7 +504,8 @@ def test_modes_that_charge_see_the_new_version(clean: InMemoryVectorStore) -> No
 
 
 @pytest.mark.parametrize("hold", [False, True])
-def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore, hold: bool) -> None:
+def test_memory_state(clean: InMemoryVectorStore, hold: bool) -> None:
+    """The store in memory shows its changes."""
     store = InMemoryStore(clean, holds=hold)
     states = [store.state()]
     assert store.state() == states[0]
@@ -516,7 +532,7 @@ def test_the_in_memory_store_tells_its_changes(clean: InMemoryVectorStore, hold:
     assert len(set(states)) == len(states)
 
 
-def test_the_state_of_a_large_store_is_told_without_reading_its_entries() -> None:
+def test_large_store_state() -> None:
     """Each query asks for it: reading them all would cost more than the release."""
     read = 0
 
@@ -537,7 +553,8 @@ def test_the_state_of_a_large_store_is_told_without_reading_its_entries() -> Non
     assert store.state() != first
 
 
-def test_the_ids_of_a_faiss_store_are_read_once_a_version() -> None:
+def test_faiss_ids() -> None:
+    """The ids of a FAISS store are read once per version."""
     wrapped: Any = filled(in_faiss)
     vectors = adapt_vectorstore(wrapped).store
     inner, state = vectors._get_store(), vectors.state()  # type: ignore[attr-defined]
@@ -555,7 +572,8 @@ def test_the_ids_of_a_faiss_store_are_read_once_a_version() -> None:
     assert list(vectors.records().ids) == list(wrapped.index_to_docstore_id.values())  # type: ignore[union-attr]
 
 
-def test_the_in_memory_store_gives_everything_in_the_order_of_its_records(clean: InMemoryVectorStore) -> None:
+def test_memory_order(clean: InMemoryVectorStore) -> None:
+    """The store in memory gives everything in the order of its records."""
     store = InMemoryStore(clean)
     ids, values = store.scores((QUERY / np.linalg.norm(QUERY)).astype(np.float32))
     assert list(ids) == IDS  # and in no order of merit
@@ -598,7 +616,8 @@ def in_chroma(model: Embeddings, space: str = "cosine") -> VectorStore:
 
 
 @pytest.mark.parametrize("make", [InMemoryVectorStore, in_faiss, in_qdrant, in_chroma])
-def test_every_vector_store_is_read_and_its_documents_found(make: Callable[[Embeddings], VectorStore]) -> None:
+def test_vector_stores(make: Callable[[Embeddings], VectorStore]) -> None:
+    """Every vector store is read, and its documents are found."""
     uuids = [f"00000000-0000-0000-0000-{i:012d}" for i in range(N)]  # Qdrant takes no other strings
     wrapped = filled(make, uuids)
     store = PrivateVectorStore.from_vectorstore(wrapped, **CLEAR, max_epsilon=1e9, filterable=["part"])
@@ -625,7 +644,7 @@ def test_every_vector_store_is_read_and_its_documents_found(make: Callable[[Embe
     assert ids_of(asked.similarity_search("query", k=1)) == [uuids[-1]]
 
 
-def test_vectors_of_any_length_are_scored_by_their_cosines_in_a_store_by_distance() -> None:
+def test_distance_store() -> None:
     """Chroma's default: such a distance says more of a vector than its cosine, and is not used."""
     private = PrivateVectorStore.from_vectorstore(filled(lambda model: in_chroma(model, "l2")), **CLEAR)
     found = private.similarity_search_with_score("query", k=N)
@@ -647,7 +666,8 @@ def test_a_store_with_numbers_for_ids() -> None:
     assert (document.id, document.page_content) == (str(number), TEXTS[number])
 
 
-def test_sparse_retrieval_is_refused() -> None:
+def test_sparse_retrieval() -> None:
+    """Sparse retrieval is rejected."""
     wrapped = in_qdrant(Model())
     wrapped.retrieval_mode = pytest.importorskip("langchain_qdrant").RetrievalMode.HYBRID  # type: ignore[attr-defined]
     with pytest.raises(InvalidInput, match="retrieval_mode='dense'"):
@@ -672,7 +692,8 @@ class Stranger(VectorStore):
         raise AssertionError((args, kwargs))
 
 
-def test_a_vector_store_that_is_not_known_needs_a_store() -> None:
+def test_unknown_vector_store() -> None:
+    """A vector store that is not known needs a store."""
     with pytest.raises(InvalidInput, match=r"no adapter for a Stranger: say where its vectors are with 'store'"):
         PrivateVectorStore.from_vectorstore(Stranger(), epsilon=1)
     store = ArrayStore(ROWS.astype(np.float32), ids=IDS)
@@ -682,9 +703,8 @@ def test_a_vector_store_that_is_not_known_needs_a_store() -> None:
 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
-def test_a_store_whose_ids_name_no_document_is_refused_before_it_is_paid_for(
-    clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str
-) -> None:
+def test_mismatched_ids(clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str) -> None:
+    """A store whose ids name no document is rejected before a charge."""
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 2, "mode": mode, "ledger": account}
     rows = ROWS.astype(np.float32)
@@ -701,7 +721,9 @@ def test_a_store_whose_ids_name_no_document_is_refused_before_it_is_paid_for(
     assert account.spent == 2
 
 
-def test_a_store_is_read_once_for_its_ids_and_its_vectors(clean: InMemoryVectorStore) -> None:
+def test_single_reading(clean: InMemoryVectorStore) -> None:
+    """A store is read once for its ids and its vectors."""
+
     class Counted(ArrayStore):
         readings = 0
 
@@ -715,7 +737,7 @@ def test_a_store_is_read_once_for_its_ids_and_its_vectors(clean: InMemoryVectorS
     assert store.readings == 1
 
 
-def test_an_index_of_documents_whose_ids_were_drawn_anew_is_refused(ledger: ss.Ledger, tmp_path: Path) -> None:
+def test_new_ids(ledger: ss.Ledger, tmp_path: Path) -> None:
     """Without ids LangChain draws them: in the next process the saved ones name nothing."""
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "index.npz"}
@@ -735,6 +757,7 @@ def test_an_index_of_documents_whose_ids_were_drawn_anew_is_refused(ledger: ss.L
 
 
 def test_from_a_search_and_documents() -> None:
+    """A retriever is made from a search and documents."""
     search = PrivateSearch(ROWS.astype(np.float32), **CLEAR)  # ids are row numbers
     documents = {i: Document(page_content=TEXTS[i]) for i in range(N)}
     best = [str(IDS.index(one)) for one in BEST]
@@ -747,6 +770,7 @@ def test_from_a_search_and_documents() -> None:
 
 
 def test_from_texts_and_documents() -> None:
+    """A store is made from texts or documents."""
     made = [
         PrivateVectorStore.from_texts(TEXTS, Model(), ids=IDS, **CLEAR),
         PrivateVectorStore.from_documents(
@@ -805,22 +829,23 @@ def private(vectorstore: InMemoryVectorStore, **options: Any) -> PrivateVectorSt
 
 
 @pytest.mark.parametrize(("make", "told"), WRONG, ids=[told for _, told in WRONG])
-def test_bad_input_is_one_clear_sentence(clean: InMemoryVectorStore, make: Make, told: str) -> None:
+def test_bad_input(clean: InMemoryVectorStore, make: Make, told: str) -> None:
+    """Bad input raises an error of one clear sentence."""
     with pytest.raises(InvalidInput, match=told) as caught:
         make(clean)
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(".")
 
 
-def test_what_is_shown_while_it_is_being_made() -> None:
+def test_repr_while_opening() -> None:
+    """A store whose constructor failed has a repr."""
     assert repr(PrivateVectorStore.__new__(PrivateVectorStore)) == "<PrivateVectorStore over 'nothing'>"
 
 
 @pytest.mark.parametrize("way", [0, 1])
 @pytest.mark.parametrize("mode", ["index", "query"])
-def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
-    clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, way: int
-) -> None:
+def test_batch_of_no_texts(clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, way: int) -> None:
+    """A batch of inputs that are no texts raises an error of one sentence."""
     account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(clean, epsilon=1, mode=mode, ledger=account)
     batch, before = both_ways(retriever)[way], account.spent
@@ -840,7 +865,8 @@ def test_a_batch_of_what_is_no_text_is_one_clear_sentence(
     assert account.spent == before
 
 
-def test_a_filter_that_nothing_passes_is_not_charged(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+def test_empty_filter(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """A filter that nothing passes is not charged."""
     account = ledger.account("papers")
     options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["part"]}
     store = PrivateVectorStore.from_vectorstore(clean, epsilon=3, **options)
@@ -852,9 +878,8 @@ def test_a_filter_that_nothing_passes_is_not_charged(clean: InMemoryVectorStore,
     assert account.spent == 3
 
 
-def test_an_option_that_is_wrong_is_found_before_an_index_is_paid_for(
-    clean: InMemoryVectorStore, ledger: ss.Ledger
-) -> None:
+def test_wrong_option_first(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """A wrong option is found before an index is charged."""
     for wrong in ({"search_kwargs": {"fetch_k": 3}}, {"k": 0}, {"search_type": "mmr"}, {"colour": 1}):
         with pytest.raises(InvalidInput):
             PrivateRetriever.from_vectorstore(clean, epsilon=1, ledger=ledger.account("papers"), **wrong)  # type: ignore[arg-type]
@@ -875,9 +900,10 @@ def _vector(number: int, value: Any) -> Callable[[InMemoryVectorStore], None]:
         (_vector(3, None), r"failed while .* \(TypeError\)"),
     ],
 )
-def test_a_store_that_cannot_be_read_is_told_and_costs_nothing(
+def test_unreadable_store(
     clean: InMemoryVectorStore, ledger: ss.Ledger, spoil: Callable[[InMemoryVectorStore], None], told: str
 ) -> None:
+    """A store that cannot be read raises an error and costs nothing."""
     account = ledger.account("papers")
     asked = PrivateVectorStore.from_vectorstore(clean, epsilon=1, mode="query", ledger=account)
     spoil(clean)
@@ -889,12 +915,14 @@ def test_a_store_that_cannot_be_read_is_told_and_costs_nothing(
 
 
 def test_a_vector_store_without_a_model_needs_one(clean: InMemoryVectorStore) -> None:
+    """A vector store without a model needs one."""
     clean.embedding = None  # type: ignore[assignment]
     with pytest.raises(InvalidInput, match="give one as 'embedding'"):
         PrivateVectorStore.from_vectorstore(clean, epsilon=1)
 
 
 def test_without_the_package_the_extra_is_named() -> None:
+    """Without the package the extra is named."""
     program = "import sys; sys.modules['langchain_core'] = None; import scoreshield.integrations.langchain"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "needs the 'langchain' extra: pip install 'scoreshield[langchain]'" in done.stderr
@@ -904,9 +932,10 @@ def test_without_the_package_the_extra_is_named() -> None:
 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
-def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_read_or_charged(
+def test_undeclared_field(
     clean: InMemoryVectorStore, ledger: ss.Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A filter on a field that was not declared raises an error before anything is read or charged."""
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 3, "mode": mode, "ledger": account}
     message = r"^A filter on the field 'part' needs filterable=\['part'\], because a filter reveals that field"
@@ -929,7 +958,8 @@ def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_rea
     assert account.spent == spent
 
 
-def test_a_filter_function_sees_the_declared_fields_alone(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+def test_filter_function(clean: InMemoryVectorStore, ledger: ss.Ledger) -> None:
+    """A filter function sees the declared fields alone."""
     account = ledger.account("papers")
     options: dict[str, Any] = {"epsilon": 3, "mode": "query", "ledger": account}
     none = PrivateVectorStore.from_vectorstore(clean, **options)
@@ -955,6 +985,7 @@ def test_a_filter_function_sees_the_declared_fields_alone(clean: InMemoryVectorS
 
 
 def test_answers_carry_the_visible_fields_alone() -> None:
+    """Answers carry the visible fields alone."""
     wrapped = InMemoryVectorStore(Model())
     facts = {"part": 1, "source": "book", "certainty": 0.7, "raw": b"vector", "thing": object()}
     wrapped.add_texts(TEXTS, [dict(facts) for _ in TEXTS], ids=IDS)
@@ -970,6 +1001,7 @@ def test_answers_carry_the_visible_fields_alone() -> None:
 
 @pytest.mark.parametrize("wrong", ["part", 3, [1], None])
 def test_the_declared_fields_are_a_list_of_names(clean: InMemoryVectorStore, wrong: Any) -> None:
+    """The declared fields are a list of names."""
     with pytest.raises(
         InvalidInput, match=r"'filterable' parameter of PrivateVectorStore.from_vectorstore must be a list of names"
     ):
@@ -1019,6 +1051,7 @@ def memory_records() -> VectorStore:
     ids=["chroma", "qdrant", "qdrant, None", "faiss", "memory"],
 )
 def test_documents_without_metadata_are_found(make: Callable[[], VectorStore], mode: str, ledger: ss.Ledger) -> None:
+    """Documents without metadata are found."""
     account = ledger.account("papers")
     retriever = PrivateRetriever.from_vectorstore(make(), epsilon=5, mode=mode, ledger=account, k=3)
     found = retriever.invoke("query")
@@ -1033,7 +1066,8 @@ def test_documents_without_metadata_are_found(make: Callable[[], VectorStore], m
     [lambda: chroma_records(), lambda: qdrant_records([None] * N), lambda: qdrant_records([{"year": 1}] * N)],
     ids=["chroma", "qdrant without a payload", "qdrant"],
 )
-def test_records_without_texts_are_not_paid_for(make: Callable[[], VectorStore], mode: str, ledger: ss.Ledger) -> None:
+def test_no_texts(make: Callable[[], VectorStore], mode: str, ledger: ss.Ledger) -> None:
+    """Records without texts are not charged."""
     account = ledger.account("papers")
     with pytest.raises(InvalidInput, match=f"^None of the {N} records has a text"):
         PrivateRetriever.from_vectorstore(make(), epsilon=5, mode=mode, ledger=account).invoke("query")
@@ -1041,7 +1075,8 @@ def test_records_without_texts_are_not_paid_for(make: Callable[[], VectorStore],
 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
-def test_records_without_a_text_are_left_out_among_others(mode: str, ledger: ss.Ledger) -> None:
+def test_some_without_text(mode: str, ledger: ss.Ledger) -> None:
+    """Records without a text are left out among others."""
     payloads: list[Any] = [None if i % 2 else {"page_content": TEXTS[i]} for i in range(N)]
     options: dict[str, Any] = {"mode": mode, "ledger": ledger.account("papers"), "k": 3}
     found = PrivateRetriever.from_vectorstore(qdrant_records(payloads), epsilon=5, **options).invoke("query")

@@ -178,7 +178,7 @@ def test_watchers(case: Case, options: dict[str, Any], surroundings: Surrounding
         assert not DETECTOR.find(seen), part
     surroundings.folder /= "plain"
     for part, seen in case.watch(case.make_plain, surroundings).items():
-        assert DETECTOR.find(seen) or (isinstance(case, LlamaIndex) and part == "logs"), part
+        assert DETECTOR.find(seen), part
 
 
 @pytest.mark.filterwarnings("ignore:The `__fields:DeprecationWarning")  # pydantic's own, when all names are read

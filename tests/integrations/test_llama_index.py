@@ -110,7 +110,8 @@ BEST = np.argsort(-COSINES).tolist()
 # ---- One line of a working pipeline.
 
 
-def test_with_budget_in_plenty_it_finds_what_the_plain_retriever_finds() -> None:
+def test_plenty_of_budget() -> None:
+    """With plenty of budget it finds what the plain retriever finds."""
     index = index_of()
     plain = index.as_retriever(similarity_top_k=5).retrieve("what?")
     private = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=5).retrieve("what?")
@@ -119,7 +120,8 @@ def test_with_budget_in_plenty_it_finds_what_the_plain_retriever_finds() -> None
     assert [one.node.get_content() for one in private] == [one.node.get_content() for one in plain]
 
 
-def test_the_score_is_clipped_and_the_guarantee_is_in_the_metadata_alone() -> None:
+def test_score_and_guarantee() -> None:
+    """The score is clipped, and the guarantee is in the metadata alone."""
     found = PrivateRetriever.from_index(index_of(), epsilon=1, similarity_top_k=N).retrieve("what?")
     assert sorted(names(found)) == list(range(N))
     noisy = np.array([one.node.metadata["scoreshield"]["noisy_score"] for one in found])
@@ -135,6 +137,7 @@ def test_the_score_is_clipped_and_the_guarantee_is_in_the_metadata_alone() -> No
 
 
 def test_nodes_are_copies_without_vectors() -> None:
+    """Nodes are copies without vectors."""
     index = index_of()
     retriever = PrivateRetriever.from_index(index, epsilon=8, similarity_top_k=N)
     found = retriever.retrieve("what?")
@@ -149,6 +152,7 @@ def test_nodes_are_copies_without_vectors() -> None:
 
 
 def test_every_kind_of_node_loses_every_vector() -> None:
+    """Every kind of node loses every vector."""
     vector = [0.5] * D
     kinds = {
         "image": ImageNode(id_="image", text="a", embedding=vector, text_embedding=vector, image_url="file:///x.png"),
@@ -170,7 +174,8 @@ def test_every_kind_of_node_loses_every_vector() -> None:
         assert node.metadata["scoreshield"]["epsilon"] == 8.0
 
 
-def test_an_index_node_is_not_followed_to_where_there_is_no_guarantee() -> None:
+def test_index_node() -> None:
+    """An index node is not followed to an object that has no guarantee."""
     index = index_of()
     clean, private = (index.as_retriever(), PrivateRetriever.from_index(index, epsilon=8, similarity_top_k=1))
     inner = {"a": clean, "b": private, "c": NodeWithScore(node=nodes()[0], score=0.123)}
@@ -191,7 +196,8 @@ def test_an_index_node_is_not_followed_to_where_there_is_no_guarantee() -> None:
 
 
 @pytest.mark.parametrize("mode", ["index", "query", "screening"])
-def test_the_three_modes_answer_alone_and_in_batches_and_asynchronously(mode: str, tmp_path: Path) -> None:
+def test_modes(mode: str, tmp_path: Path) -> None:
+    """The three modes answer single queries, batches and asynchronous calls."""
     options: dict[str, Any] = {} if mode == "index" else {"ledger": ledger(tmp_path), "mode": mode}
     options |= {"threshold": 0.2} if mode == "screening" else {}
     retriever = PrivateRetriever.from_index(index_of(), epsilon=1, similarity_top_k=3, **options)
@@ -206,7 +212,8 @@ def test_the_three_modes_answer_alone_and_in_batches_and_asynchronously(mode: st
     assert all(score is None for score in scored) == (mode == "screening")
 
 
-def test_a_batch_is_charged_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_batch_charge(tmp_path: Path) -> None:
+    """A batch is charged as a whole or not at all."""
     account = ledger(tmp_path, epsilon=2.5)
     retriever = PrivateRetriever.from_index(index_of(), epsilon=1, mode="query", ledger=account)
     with pytest.raises(BudgetExceeded):
@@ -216,7 +223,9 @@ def test_a_batch_is_charged_whole_or_not_at_all(tmp_path: Path) -> None:
     assert account.spent == pytest.approx(2)
 
 
-def test_a_node_that_cannot_be_fetched_costs_nothing(tmp_path: Path) -> None:
+def test_unreadable_node(tmp_path: Path) -> None:
+    """A node that cannot be fetched costs nothing."""
+
     def broken(one: Any) -> Any:
         raise ConnectionError(f"secret of {one}")
 
@@ -229,6 +238,7 @@ def test_a_node_that_cannot_be_fetched_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_query_engine_answers_from_it() -> None:
+    """A query engine answers from a private retriever."""
     retriever = PrivateRetriever.from_index(index_of(), epsilon=PLENTY, similarity_top_k=2)
     engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM())
     response = engine.query("what?")
@@ -239,6 +249,7 @@ def test_a_query_engine_answers_from_it() -> None:
 
 
 def test_a_postprocessor_cuts_by_released_scores() -> None:
+    """A postprocessor cuts by released scores."""
     retriever = PrivateRetriever.from_index(index_of(), epsilon=2, similarity_top_k=N)
     found = retriever.retrieve("what?")
     kept = SimilarityPostprocessor(similarity_cutoff=0.5).postprocess_nodes(found)
@@ -246,7 +257,9 @@ def test_a_postprocessor_cuts_by_released_scores() -> None:
     assert 0 < len(kept) < N
 
 
-def test_a_query_transformation_changes_the_embedded_text() -> None:
+def test_query_transformation() -> None:
+    """A query transformation changes the embedded text."""
+
     class ToRow(BaseQueryTransform):
         def _get_prompts(self) -> dict[str, Any]:
             return {}
@@ -266,7 +279,8 @@ def test_a_query_transformation_changes_the_embedded_text() -> None:
 # ---- Filters act on the released ranking.
 
 
-def test_filters_and_restrictions_choose_among_the_released_ranking() -> None:
+def test_filters() -> None:
+    """Filters and lists of ids choose among the released ranking."""
     index = index_of()
     even = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
 
@@ -293,7 +307,8 @@ def test_filters_and_restrictions_choose_among_the_released_ranking() -> None:
     best(lambda one: one >= 20, filters=MetadataFilters(filters=[MetadataFilter(key="ref_doc_id", value="doc 2")]))
 
 
-def test_filters_that_do_not_fit_are_told_in_one_sentence_and_cost_nothing(tmp_path: Path) -> None:
+def test_unfit_filters(tmp_path: Path) -> None:
+    """Filters that do not fit raise an error of one sentence and cost nothing."""
     account = ledger(tmp_path)
     wrong = MetadataFilters(filters=[MetadataFilter(key="number", value="x", operator=FilterOperator.GT)])
     options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["number"]}
@@ -306,9 +321,8 @@ def test_filters_that_do_not_fit_are_told_in_one_sentence_and_cost_nothing(tmp_p
 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
-def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_read_or_charged(
-    mode: str, tmp_path: Path
-) -> None:
+def test_undeclared_field(mode: str, tmp_path: Path) -> None:
+    """A filter on a field that was not declared raises an error before anything is read or charged."""
     account = ledger(tmp_path)
     options: dict[str, Any] = {"epsilon": 1, "mode": mode, "ledger": account, "filterable": ["number"]}
     parity = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
@@ -337,12 +351,14 @@ def test_a_filter_on_a_field_that_was_not_declared_raises_before_anything_is_rea
     assert account.spent == spent
 
 
-def test_the_ids_of_nodes_are_public_and_need_no_declaration() -> None:
+def test_public_ids() -> None:
+    """The ids of nodes are public and need no declaration."""
     retriever = PrivateRetriever.from_index(index_of(), epsilon=PLENTY, node_ids=NAMES[1:3], similarity_top_k=5)
     assert sorted(names(retriever.retrieve("what?"))) == [1, 2]
 
 
 def test_answers_carry_the_visible_fields_alone() -> None:
+    """Answers carry the visible fields alone."""
     retriever = PrivateRetriever.from_index(index_of(), epsilon=8, visible=["number"])
     (one, _) = retriever.retrieve("what?")
     assert set(one.node.metadata) == {"number", "scoreshield"}
@@ -355,7 +371,8 @@ def test_answers_carry_the_visible_fields_alone() -> None:
 # ---- The vector store.
 
 
-def test_an_index_over_the_private_store_works_as_over_any_other() -> None:
+def test_outer_index() -> None:
+    """An index over the private store works as over any other store."""
     store = PrivateVectorStore.from_index(index_of(), epsilon=PLENTY, filterable=["parity", "doc_id"])
     index = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
     assert names(index.as_retriever(similarity_top_k=4).retrieve("what?")) == BEST[:4]
@@ -370,7 +387,8 @@ def test_an_index_over_the_private_store_works_as_over_any_other() -> None:
     assert result.similarities == sorted(result.similarities or [], reverse=True)
 
 
-def test_screening_without_scores_gives_no_similarities(tmp_path: Path) -> None:
+def test_screening(tmp_path: Path) -> None:
+    """Screening without scores gives no similarities."""
     options: dict[str, Any] = {"mode": "screening", "threshold": 0.0, "ledger": ledger(tmp_path)}
     store = PrivateVectorStore.from_index(index_of(), epsilon=1, **options)
     result = store.query(VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=3))
@@ -379,7 +397,8 @@ def test_screening_without_scores_gives_no_similarities(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [mode for mode in VectorStoreQueryMode if mode != VectorStoreQueryMode.DEFAULT])
-def test_every_other_query_mode_is_refused(mode: VectorStoreQueryMode) -> None:
+def test_other_query_modes(mode: VectorStoreQueryMode) -> None:
+    """Every other query mode is rejected."""
     store = PrivateVectorStore.from_index(index_of(), epsilon=8)
     query = VectorStoreQuery(query_embedding=QUERY.tolist(), similarity_top_k=2, mode=mode)
     with pytest.raises(InvalidInput, match=f"The query mode '{mode.value}' is rejected"):
@@ -388,7 +407,8 @@ def test_every_other_query_mode_is_refused(mode: VectorStoreQueryMode) -> None:
         asyncio.run(store.aquery(query))
 
 
-def test_what_changes_the_collection_goes_to_the_wrapped_index() -> None:
+def test_changes() -> None:
+    """Changes of the collection go to the wrapped index."""
     wrapped = index_of()
     store = PrivateVectorStore.from_index(wrapped, epsilon=PLENTY, max_epsilon=2 * PLENTY)
     index = VectorStoreIndex.from_vector_store(store, embed_model=Fixed())
@@ -413,7 +433,8 @@ def test_what_changes_the_collection_goes_to_the_wrapped_index() -> None:
         PrivateVectorStore(PrivateSearch(UNITS, epsilon=1), {}).add([new])
 
 
-def test_in_query_mode_a_change_is_a_new_version_on_the_same_account(tmp_path: Path) -> None:
+def test_new_version(tmp_path: Path) -> None:
+    """In query mode a change is a new version on the same account."""
     index, account = index_of(), ledger(tmp_path)
     retriever = PrivateRetriever.from_index(index, epsilon=1, mode="query", ledger=account, similarity_top_k=N + 1)
     assert len(retriever.retrieve("what?")) == N
@@ -429,7 +450,8 @@ def test_in_query_mode_a_change_is_a_new_version_on_the_same_account(tmp_path: P
     assert account.spent == pytest.approx(4)
 
 
-def test_nodes_are_listed_without_scores_and_vectors() -> None:
+def test_listed_nodes() -> None:
+    """Nodes are listed without scores and vectors."""
     store = PrivateVectorStore.from_index(index_of(), epsilon=8, filterable=["number"])
     assert [one.node_id for one in store.get_nodes()] == NAMES
     (one,) = store.get_nodes([NAMES[4]])
@@ -440,7 +462,8 @@ def test_nodes_are_listed_without_scores_and_vectors() -> None:
     assert [one.node_id for one in asyncio.run(store.aget_nodes(None, filters))] == NAMES[:3]
 
 
-def test_an_index_is_kept_in_a_file_and_paid_for_once(tmp_path: Path) -> None:
+def test_index_file(tmp_path: Path) -> None:
+    """An index is kept in a file and charged once."""
     account = ledger(tmp_path)
     options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "index.npz", "similarity_top_k": N}
     first = PrivateRetriever.from_index(index_of(), **options).retrieve("what?")
@@ -456,6 +479,7 @@ def test_an_index_is_kept_in_a_file_and_paid_for_once(tmp_path: Path) -> None:
 
 
 def test_a_faiss_vector_store() -> None:
+    """The nodes of a FAISS vector store are found."""
     faiss = pytest.importorskip("faiss")
     module = pytest.importorskip("llama_index.vector_stores.faiss")
     for kind in (faiss.IndexFlatL2, faiss.IndexFlatIP):
@@ -468,6 +492,7 @@ def test_a_faiss_vector_store() -> None:
 # LlamaIndex makes payload indexes, and the client says that they do nothing in local mode.
 @pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant:UserWarning")
 def test_a_qdrant_vector_store() -> None:
+    """The nodes of a Qdrant vector store are found."""
     client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
     module = pytest.importorskip("llama_index.vector_stores.qdrant")
     store = module.QdrantVectorStore("notes", client=client)
@@ -481,6 +506,7 @@ def test_a_qdrant_vector_store() -> None:
 
 
 def test_a_chroma_vector_store(tmp_path: Path) -> None:
+    """The nodes of a Chroma vector store are found."""
     chromadb = pytest.importorskip("chromadb")
     module = pytest.importorskip("llama_index.vector_stores.chroma")
     pytest.importorskip("scoreshield.stores.chroma")
@@ -515,6 +541,7 @@ def qdrant_records(payload: dict[str, Any] | None) -> VectorStoreIndex:
 @pytest.mark.parametrize("mode", ["index", "query"])
 @pytest.mark.parametrize("kind", ["chroma", "qdrant", "faiss", "simple"])
 def test_nodes_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) -> None:
+    """Nodes without metadata are found."""
     account = ledger(tmp_path)
     if kind == "chroma":
         index = chroma_records(tmp_path, documents=[f"text {i}" for i in range(N)])
@@ -537,7 +564,8 @@ def test_nodes_without_metadata_are_found(kind: str, mode: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
 @pytest.mark.parametrize("kind", ["chroma", "qdrant", "qdrant with other fields"])
-def test_records_without_a_text_are_not_paid_for(kind: str, mode: str, tmp_path: Path) -> None:
+def test_no_texts(kind: str, mode: str, tmp_path: Path) -> None:
+    """Records without a text are not charged."""
     account = ledger(tmp_path)
     index = chroma_records(tmp_path) if kind == "chroma" else qdrant_records({"year": 1} if "with" in kind else None)
     with pytest.raises(ScoreShieldError, match=r"text") as caught:
@@ -547,6 +575,8 @@ def test_records_without_a_text_are_not_paid_for(kind: str, mode: str, tmp_path:
 
 
 def test_an_unknown_vector_store_needs_a_store() -> None:
+    """An unknown vector store needs a store."""
+
     class Other(SimpleVectorStore):
         pass
 
@@ -587,7 +617,8 @@ def test_an_unknown_vector_store_needs_a_store() -> None:
 # ---- Bad input.
 
 
-def test_bad_input_is_one_sentence() -> None:
+def test_bad_input() -> None:
+    """Bad input raises an error of one sentence."""
     index = index_of()
     with pytest.raises(TypeError, match="epsilon"):
         PrivateRetriever.from_index(index)  # type: ignore[call-arg]
@@ -628,7 +659,8 @@ def test_bad_input_is_one_sentence() -> None:
         ({"a": [1.0, float("nan")], "b": [1.0, 0.0]}, "not finite"),
     ],
 )
-def test_a_bad_store_is_told_in_one_sentence(vectors: dict[str, list[float]], told: str) -> None:
+def test_bad_store(vectors: dict[str, list[float]], told: str) -> None:
+    """A bad store raises an error of one sentence."""
     index = VectorStoreIndex([], embed_model=Fixed())
     index.vector_store.data.embedding_dict.update(vectors)  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match=told):
@@ -646,7 +678,8 @@ class OwnNode(TextNode):
     _cache: Any = PrivateAttr(default=None)
 
 
-def test_a_node_of_ones_own_class_leaves_without_its_vectors() -> None:
+def test_user_node_class() -> None:
+    """A node of the user's class leaves without its vectors."""
     search = PrivateSearch(ArrayStore(ROWS[:1], ids=["a"]), epsilon=1)
     for vector in (ROWS[0].tolist() * 2, ROWS[0], {"values": ROWS[0].tolist() * 2}):
         node = OwnNode(id_="a", text="text", colour="red", dense=vector)
@@ -658,7 +691,7 @@ def test_a_node_of_ones_own_class_leaves_without_its_vectors() -> None:
         assert node._cache is not None  # the user's own node stays as it was
 
 
-def test_no_hash_tells_what_a_field_that_is_not_shown_may_hold() -> None:
+def test_related_hash() -> None:
     """The hash of a related node is over all of its metadata: whoever has it can try each salary."""
     document = Document(id_="d", text="whole", metadata={"title": "a", "salary": 1234})
     related = document.as_related_node_info()
@@ -672,7 +705,8 @@ def test_no_hash_tells_what_a_field_that_is_not_shown_may_hold() -> None:
     assert related.hash == document.hash
 
 
-def test_filters_that_are_nested_too_deeply_raise_one_sentence() -> None:
+def test_deep_filters() -> None:
+    """Filters that are nested too deeply raise an error of one sentence."""
     nested: Any = MetadataFilters(filters=[MetadataFilter(key="parity", value=0)])
     for _ in range(2000):
         nested = MetadataFilters.model_construct(filters=[nested], condition=FilterCondition.AND)

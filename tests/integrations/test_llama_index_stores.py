@@ -86,9 +86,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"top_k": 4}, "'top_k' parameter of PrivateRetriever.from_index is unknown"),
     ],
 )
-def test_what_is_wrong_with_the_asking_is_told_before_an_index_is_made(
-    asked: dict[str, Any], told: str, tmp_path: Path
-) -> None:
+def test_wrong_request(asked: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """A wrong request raises an error before an index is made."""
     account, file = account_in(tmp_path), tmp_path / "index.npz"
     with pytest.raises(InvalidInput, match=told):
         PrivateRetriever.from_index(index_of(), epsilon=1, ledger=account, file=file, **asked)
@@ -99,9 +98,8 @@ def test_what_is_wrong_with_the_asking_is_told_before_an_index_is_made(
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "query"}, {"mode": "screening", "threshold": 0.2}])
-def test_a_store_whose_ids_name_no_node_is_refused_before_it_is_paid_for(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_mismatched_ids(options: dict[str, Any], tmp_path: Path) -> None:
+    """A store whose ids name no node is rejected before a charge."""
     account, index = account_in(tmp_path), index_of()
     kinds: tuple[Any, ...] = (PrivateRetriever, PrivateVectorStore)
     for kind in kinds:
@@ -121,7 +119,8 @@ def test_a_store_whose_ids_name_no_node_is_refused_before_it_is_paid_for(
         assert account.spent == before
 
 
-def test_a_file_that_can_not_be_written_is_told_before_anything_is_paid(tmp_path: Path) -> None:
+def test_unwritable_file(tmp_path: Path) -> None:
+    """A file that cannot be written raises an error before anything is charged."""
     account = account_in(tmp_path)
     for name in ("x" * 300 + ".npz", "no folder/x.npz"):
         with pytest.raises(FileError, match="Cannot write"):
@@ -129,7 +128,8 @@ def test_a_file_that_can_not_be_written_is_told_before_anything_is_paid(tmp_path
     assert account.spent == 0
 
 
-def test_a_bad_batch_is_one_sentence() -> None:
+def test_bad_batch() -> None:
+    """A bad batch raises an error of one sentence."""
     retriever = PrivateRetriever.from_index(index_of(), epsilon=1)
     for bad in (None, 3, [1, 2], ["a", None], [], "text", QUERY, {"a": 1}):
         with pytest.raises(InvalidInput, match="A batch is a list of at least one query"):
@@ -142,7 +142,8 @@ def test_a_bad_batch_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("filters", [None, MetadataFilters(filters=[])])
-def test_a_deleted_node_is_not_named_in_modes_that_charge_and_others_stand_in(filters: Any, tmp_path: Path) -> None:
+def test_deleted_node(filters: Any, tmp_path: Path) -> None:
+    """In modes that charge, a deleted node is not named, and others replace it."""
     index = index_of()
     options: dict[str, Any] = {"mode": "query", "ledger": account_in(tmp_path), "check_every": 3600.0}
     retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=4, filters=filters, **options)
@@ -154,7 +155,8 @@ def test_a_deleted_node_is_not_named_in_modes_that_charge_and_others_stand_in(fi
 # ---- What a query costs.
 
 
-def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
+def test_empty_filter(tmp_path: Path) -> None:
+    """A filter that nothing passes is not charged."""
     account, index = account_in(tmp_path), index_of()
     options: dict[str, Any] = {"mode": "query", "ledger": account, "filterable": ["parity"]}
     assert PrivateRetriever.from_index(index, epsilon=1, filters=NONE, **options).retrieve(QUERY) == []
@@ -166,7 +168,8 @@ def test_a_filter_that_nothing_passes_is_not_charged(tmp_path: Path) -> None:
     assert free.retrieve(QUERY) == []
 
 
-def test_nodes_that_cannot_be_read_after_the_charge_are_not_charged_again(tmp_path: Path) -> None:
+def test_failure_after_charge(tmp_path: Path) -> None:
+    """Nodes that cannot be read after the charge are not charged again."""
     account, held = account_in(tmp_path), {one.node_id: one for one in nodes()}
     left = [1]  # the one that is tried before the charge
 
@@ -190,7 +193,8 @@ def test_nodes_that_cannot_be_read_after_the_charge_are_not_charged_again(tmp_pa
     assert account.spent == pytest.approx(2)
 
 
-def test_a_query_reads_the_nodes_that_it_shows_and_not_all(reads: list[str], tmp_path: Path) -> None:
+def test_reads_per_query(reads: list[str], tmp_path: Path) -> None:
+    """A query reads the nodes that it shows, and not all."""
     index = index_of()
     for options in ({"mode": "query", "ledger": account_in(tmp_path)}, {}):
         retriever = PrivateRetriever.from_index(index, epsilon=PLENTY, similarity_top_k=4, **options)  # type: ignore[arg-type]
@@ -218,7 +222,8 @@ class Kept:
         return [self.held[one] for one in reversed(node_ids) if one in self.held]
 
 
-def test_nodes_in_a_vector_store_are_read_in_batches() -> None:
+def test_node_batches() -> None:
+    """Nodes in a vector store are read in batches."""
     store: Any = Kept()
     own = [one for one in store.held if one.startswith("n")] * 2
     assert NodeSource(fetch_from_store(store)).read([*own, "gone"]).keys() == set(own)
@@ -236,6 +241,7 @@ def test_nodes_in_a_vector_store_are_read_in_batches() -> None:
 
 @pytest.mark.parametrize("often", [True, False])
 def test_the_state_of_a_simple_store(often: bool) -> None:
+    """The state shows what changed in a SimpleVectorStore."""
     vectors = SimpleVectorStore()
     vectors.add(nodes())
     held = vectors.data.embedding_dict
@@ -258,6 +264,7 @@ def test_the_state_of_a_simple_store(often: bool) -> None:
 
 
 def test_a_simple_store_of_arrays(tmp_path: Path) -> None:
+    """A SimpleVectorStore may hold arrays."""
     index = index_of()
     held: Any = index.vector_store.data.embedding_dict  # type: ignore[attr-defined]
     held.update({name: np.array(vector) for name, vector in held.items()})

@@ -126,7 +126,8 @@ FRAMEWORKS = [langchain, llama_index, haystack]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_refresh_without_documents_costs_nothing(framework: Any, tmp_path: Path) -> None:
+def test_refresh_without_documents(framework: Any, tmp_path: Path) -> None:
+    """A refresh without documents costs nothing."""
     account = account_in(tmp_path)
     case = framework(account)
     assert account.spent == 1
@@ -137,7 +138,7 @@ def test_a_refresh_without_documents_costs_nothing(framework: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_refresh_after_all_documents_were_replaced(framework: Any, tmp_path: Path) -> None:
+def test_refresh_after_replacement(framework: Any, tmp_path: Path) -> None:
     """The document that is read is one of the new version: none of the old one is there any more."""
     account = account_in(tmp_path)
     case = framework(account)
@@ -150,7 +151,8 @@ def test_a_refresh_after_all_documents_were_replaced(framework: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("mode", ["index", "query"])
-def test_haystack_documents_that_nobody_can_ask_for_cost_nothing(mode: str, tmp_path: Path) -> None:
+def test_unreadable_haystack(mode: str, tmp_path: Path) -> None:
+    """Haystack documents that cannot be read by their ids cost nothing."""
     module = pytest.importorskip("haystack")
     from scoreshield.integrations.haystack import PrivateRetriever
 
@@ -213,7 +215,7 @@ def haystack_query(account: Any) -> tuple[Source, PrivateSearch, Callable[[], li
 
 
 @pytest.mark.parametrize("framework", [langchain_query, llama_index_query, haystack_query])
-def test_what_was_hidden_is_not_named_by_a_ranking_that_was_kept(framework: Any, tmp_path: Path) -> None:
+def test_hidden_in_kept_ranking(framework: Any, tmp_path: Path) -> None:
     """A ranking whose documents could not be read is kept, and shown when the same is asked again."""
     account = account_in(tmp_path)
     source, search, ask = framework(account)

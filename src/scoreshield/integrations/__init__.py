@@ -1,1 +1,1 @@
-"""Adapters for the frameworks people use: each module is imported only when asked for, and brings its own extra."""
+"""Adapters for frameworks that people use. Each module needs its own extra and is imported only by name."""

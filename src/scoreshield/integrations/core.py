@@ -4,10 +4,10 @@ An adapter gives a `RecordSource`, which reads documents or nodes by their ids, 
 `Answer`. The order of steps is the same for all frameworks and is part of the privacy guarantee:
 
 1. One record is read before a charge, so that a store which cannot give records costs nothing. Under a filter, all
-   records are read and tested then, in their public order, because a filter must not see an unpaid ranking.
+   records are read and tested then, in their public order, because a filter must not see an uncharged ranking.
 2. The search reserves, commits and releases (`PrivateSearch`).
-3. The records of the released ranking are read. If that fails, the paid ranking is kept: the same query, asked again,
-   is answered without another charge.
+3. The records of the released ranking are read. If that fails, the charged ranking is kept: the same query, asked
+   again, is answered without another charge.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Contra = TypeVar("Contra", contravariant=True)
 _PAGE = 256
 #: Hits beyond k that are released with them. They replace records that were deleted meanwhile.
 _SPARE_HITS = 16
-#: The most paid rankings that are kept because their records could not be read.
+#: The most charged rankings that are kept because their records could not be read.
 _MOST_KEPT = 256
 #: The most released ids that an error message shows.
 _MOST_SHOWN = 10
@@ -209,7 +209,7 @@ class RetrievalCore(Generic[Record]):
         hits = self._take_kept(key) or self._release(queries, k, record_filter)
         try:
             return self._answer(hits, k, record_filter, {})[0]
-        except BaseException as error:  # an interrupt does not lose a paid ranking either
+        except BaseException as error:  # an interrupt does not lose a charged ranking either
             self._kept = dict([*self._kept.items(), (key, hits)][-_MOST_KEPT:])
             if not isinstance(error, StoreError | InvalidInput):
                 raise
@@ -325,7 +325,7 @@ class RetrievalCore(Generic[Record]):
         return Answer(one, records[one], annotate(visible, self.search, hits, place), score)
 
     def _take_kept(self, key: Hashable) -> list[Hits] | None:
-        """Take a paid ranking whose records could not be read, without the records that were hidden since."""
+        """Take a charged ranking whose records could not be read, without the records that were hidden since."""
         hits = self._kept.pop(key, None)
         return None if hits is None else [self.search.without_hidden(one) for one in hits]
 
@@ -436,8 +436,8 @@ def hash_addresses(values: Mapping[Any, Any], first: Callable[[Any], Any]) -> in
 
     An address alone may be that of a value that was deleted.
     """
-    held = list(values.values())
-    return hash((tuple(values), tuple(map(id, held)), tuple(map(first, held))))
+    objects = list(values.values())
+    return hash((tuple(values), tuple(map(id, objects)), tuple(map(first, objects))))
 
 
 def _are_equal(now: list[Any], before: list[Any]) -> bool:

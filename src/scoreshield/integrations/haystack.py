@@ -182,16 +182,16 @@ class PrivateRetriever:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PrivateRetriever:
         """Make a component from the result of `to_dict`. Nothing is read or released yet. A ledger must exist."""
-        given = dict(data.get("init_parameters", {}))
-        if given.get("filter_policy") is not None:
-            given["filter_policy"] = FilterPolicy.from_str(given["filter_policy"])
-        if isinstance(given.get("score_range"), list):
-            given["score_range"] = tuple(given["score_range"])
-        if given.get("ledger") is not None:
-            account = given["ledger"]
+        parameters = dict(data.get("init_parameters", {}))
+        if parameters.get("filter_policy") is not None:
+            parameters["filter_policy"] = FilterPolicy.from_str(parameters["filter_policy"])
+        if isinstance(parameters.get("score_range"), list):
+            parameters["score_range"] = tuple(parameters["score_range"])
+        if parameters.get("ledger") is not None:
+            account = parameters["ledger"]
             ledger = Ledger.open(account["url"])
-            given["ledger"] = ledger.account(account["dataset"], who=account["who"], why=account["why"])
-        retriever = default_from_dict(cls, {**data, "init_parameters": given})
+            parameters["ledger"] = ledger.account(account["dataset"], who=account["who"], why=account["why"])
+        retriever = default_from_dict(cls, {**data, "init_parameters": parameters})
         retriever._is_loaded = True
         return retriever
 
@@ -243,8 +243,8 @@ class PrivateRetriever:
         if return_embedding:
             _reject_embeddings()
         k = self.top_k if top_k is None else _validation.check_count(top_k, "top_k")
-        given = check_conditions(filters, self._fields)
-        conditions = check_conditions(apply_filter_policy(self._policy, self._filters, given), self._fields)
+        checked = check_conditions(filters, self._fields)
+        conditions = check_conditions(apply_filter_policy(self._policy, self._filters, checked), self._fields)
         self.warm_up()
         assert self._core is not None
         record_filter = None
@@ -295,23 +295,23 @@ class PrivateRetriever:
 
 def _rehearse(mode: Mode, epsilon: float, ledger: Any, options: Mapping[str, Any]) -> None:
     """Check the options on two public records. Nothing is read or released."""
-    given = dict(options)
-    file, rng, identity_of = (given.pop(name, None) for name in ("file", "rng", "identity_of"))
+    trial = dict(options)
+    file, rng, identity_of = (trial.pop(name, None) for name in ("file", "rng", "identity_of"))
     open_stream(rng)
     check_ledger(ledger, rng)
-    check_identities(identity_of, False, given.get("pin", "auto"))
+    check_identities(identity_of, False, trial.get("pin", "auto"))
     if file is not None:
         resolve_path(file)
     if mode != "index":
-        given |= {"ledger": ledger, "rng": rng, "file": file}
+        trial |= {"ledger": ledger, "rng": rng, "file": file}
     else:
-        given["rng"] = 0
+        trial["rng"] = 0
         # These depend on the dimension of vectors that were not read.
-        if given.get("components") is not None:
-            given["components"] = min(2, _validation.check_count(given["components"], "components", least=2))
-        if not isinstance(given.get("reduction", "random"), str):
-            del given["reduction"]
-    PrivateSearch(np.eye(2, 4), epsilon=epsilon, mode=mode, **given)
+        if trial.get("components") is not None:
+            trial["components"] = min(2, _validation.check_count(trial["components"], "components", least=2))
+        if not isinstance(trial.get("reduction", "random"), str):
+            del trial["reduction"]
+    PrivateSearch(np.eye(2, 4), epsilon=epsilon, mode=mode, **trial)
 
 
 def _check_vectors(vectors: Any, name: str, axes: int, must: str) -> NDArray[Any]:

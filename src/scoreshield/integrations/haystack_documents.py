@@ -227,9 +227,9 @@ def remove_hash(document: Document) -> str | None:
     return None
 
 
-def _choose_name(own: str, plain: str | None, taken: set[str], counts: dict[str, int]) -> str:
+def _choose_name(document_id: str, plain: str | None, taken: set[str], counts: dict[str, int]) -> str:
     if plain is None:
-        return own
+        return document_id
     name = plain
     while name in taken:
         counts[plain] = counts.get(plain, 1) + 1

@@ -420,9 +420,9 @@ class PrivateVectorStore(VectorStore):
         if not self._core.search.releases_scores:
             raise InvalidInput("This call needs scores, and screening without 'refine' releases names alone.")
 
-    def _check_filter(self, given: Any) -> None:
+    def _check_filter(self, condition: Any) -> None:
         """Raise an error where a filter names what is not filterable."""
-        build_filter(given, self._core.fields)
+        build_filter(condition, self._core.fields)
 
     def _embed(self, query: str) -> list[float]:
         return self._embedding.embed_query(_check_query(query))
@@ -586,8 +586,8 @@ class PrivateRetriever(VectorStoreRetriever):
         return self.vectorstore.mode != "index" and bool(inputs)
 
     def _retrieve_batch(self, vectors: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        given = {name: value for name, value in (self.search_kwargs | kwargs).items() if name != "verbose"}
-        return self.vectorstore._retrieve(vectors, self.search_type, _check_search(self.search_type, given))
+        arguments = {name: value for name, value in (self.search_kwargs | kwargs).items() if name != "verbose"}
+        return self.vectorstore._retrieve(vectors, self.search_type, _check_search(self.search_type, arguments))
 
     def _copy_with_answers(self, inputs: Sequence[str], answers: list[Any]) -> PrivateRetriever:
         """Copy this retriever with its answers, so that callbacks and traces are those of single queries."""
@@ -639,24 +639,24 @@ def _reject_mmr() -> NoReturn:
     )
 
 
-def _reject_unknown(given: Mapping[str, Any], known: AbstractSet[str], why: str) -> None:
-    for name in sorted(set(given) - known):
+def _reject_unknown(arguments: Mapping[str, Any], known: AbstractSet[str], why: str) -> None:
+    for name in sorted(set(arguments) - known):
         raise InvalidParameter(name, f"is rejected: {why}.")
 
 
-def _check_search(search_type: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _check_search(search_type: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the arguments of every search of a retriever."""
     if search_type == "mmr":
         _reject_mmr()
     _validation.check_option(search_type, "search_type", _SEARCH_TYPES)
-    checked = dict(given)
+    checked = dict(arguments)
     if "k" in checked:
         checked["k"] = _validation.check_count(checked["k"], "k")
     known = _SEARCH_PARAMETERS
     if search_type == "similarity_score_threshold":
-        checked["score_threshold"] = _check_threshold(given.get("score_threshold", "nothing"))
+        checked["score_threshold"] = _check_threshold(arguments.get("score_threshold", "nothing"))
         known |= {"score_threshold"}
-    _reject_unknown(given, known, _MAY_ACT_BEFORE)
+    _reject_unknown(arguments, known, _MAY_ACT_BEFORE)
     return checked
 
 

@@ -129,29 +129,29 @@ class DocumentFilter:
         return self._test(one, record)
 
 
-def build_filter(given: Any, fields: PublicFields) -> DocumentFilter | None:
+def build_filter(condition: Any, fields: PublicFields) -> DocumentFilter | None:
     """Build a filter from a function of a Document, or from metadata that must be equal.
 
     Raises:
         InvalidInput: If the filter names a field that is not filterable.
     """
-    if given is None:
+    if condition is None:
         return None
-    if not isinstance(given, Mapping):
-        if not callable(given):
-            _validation.reject("filter", "a function of a Document, or metadata that must be equal", given)
+    if not isinstance(condition, Mapping):
+        if not callable(condition):
+            _validation.reject("filter", "a function of a Document, or metadata that must be equal", condition)
         if not fields.filterable:
             raise InvalidInput(
                 "A filter function needs 'filterable', the list of the fields that it looks at, because a filter "
                 "reveals them of every record exactly."
             )
-        return DocumentFilter(lambda one, record: bool(given(DocumentView(one, record, fields))))
-    if any(str(key).startswith("$") or isinstance(value, Mapping) for key, value in given.items()):
+        return DocumentFilter(lambda one, record: bool(condition(DocumentView(one, record, fields))))
+    if any(str(key).startswith("$") or isinstance(value, Mapping) for key, value in condition.items()):
         raise InvalidInput(
             "A filter with operators is written in the language of one store: give a function of a Document instead."
         )
-    fields.require(map(str, given))
-    return DocumentFilter(lambda _, record: all(record.metadata.get(key) == value for key, value in given.items()))
+    fields.require(map(str, condition))
+    return DocumentFilter(lambda _, record: all(record.metadata.get(key) == value for key, value in condition.items()))
 
 
 # ---- Vector stores.
@@ -320,9 +320,9 @@ class _FaissVectors:
 
     def _get_store(self) -> Store:
         """Return the store, or make it anew where the index, its records or their ids changed."""
-        index, ids, named = self._vectorstore.index, self._vectorstore.index_to_docstore_id, self._named
-        if named is not None and named.matches(index, ids):
-            return named.store
+        index, ids, known = self._vectorstore.index, self._vectorstore.index_to_docstore_id, self._named
+        if known is not None and known.matches(index, ids):
+            return known.store
         from scoreshield.stores.faiss import FaissStore
 
         ids = dict(ids)
@@ -352,9 +352,9 @@ class _FaissVectors:
 
 def _adapt_faiss(vectorstore: Any) -> StoreAdapter:
     def fetch(ids: Sequence[Any]) -> dict[Any, Document]:
-        found = {one: vectorstore.docstore.search(one) for one in ids}
+        answers = {one: vectorstore.docstore.search(one) for one in ids}
         # For an id that is not there, the docstore returns a sentence.
-        return {one: document for one, document in found.items() if isinstance(document, Document)}
+        return {one: document for one, document in answers.items() if isinstance(document, Document)}
 
     return StoreAdapter(_FaissVectors(vectorstore), DocumentSource(fetch))
 
@@ -366,9 +366,9 @@ def _adapt_chroma(vectorstore: Any) -> StoreAdapter:
 
     def fetch(ids: Sequence[Any]) -> dict[Any, TextRecord]:
         # Not by get_by_ids, which raises an error where a record has no metadata.
-        found = collection.get(ids=list(ids), include=["documents", "metadatas"])
-        texts, metadatas = (found[part] or [None] * len(found["ids"]) for part in ("documents", "metadatas"))
-        return {one: TextRecord(*rest) for one, *rest in zip(found["ids"], texts, metadatas, strict=True)}
+        columns = collection.get(ids=list(ids), include=["documents", "metadatas"])
+        texts, metadatas = (columns[part] or [None] * len(columns["ids"]) for part in ("documents", "metadatas"))
+        return {one: TextRecord(*rest) for one, *rest in zip(columns["ids"], texts, metadatas, strict=True)}
 
     return StoreAdapter(ChromaStore(collection), DocumentSource(fetch))
 

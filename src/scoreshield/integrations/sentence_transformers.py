@@ -230,13 +230,13 @@ def _get_encoder(model: Any, method: str) -> Encode:
 
 def _check_ids(ids: Any, count: int) -> list[Any]:
     must = f"{count:,} different whole numbers or strings, one for each sentence"
-    given = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != count:
+    names = ids.tolist() if isinstance(ids, np.ndarray) else ids
+    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) != count:
         _validation.reject("ids", must, ids)
-    valid = (isinstance(one, str) or (isinstance(one, numbers.Integral) and not isinstance(one, bool)) for one in given)
-    if not all(valid) or len(set(given)) != count:
+    valid = (isinstance(one, str) or (isinstance(one, numbers.Integral) and not isinstance(one, bool)) for one in names)
+    if not all(valid) or len(set(names)) != count:
         _validation.reject("ids", must, ids)
-    return [one if isinstance(one, str) else int(one) for one in given]
+    return [one if isinstance(one, str) else int(one) for one in names]
 
 
 def _translate(hits: Hits, places: Mapping[Any, int] | None = None) -> SentenceHits:

@@ -143,24 +143,24 @@ def encode_batch(encode: Encode, texts: list[str]) -> NDArray[Any]:
     return rows
 
 
-def as_array(given: Any) -> NDArray[Any]:
+def as_array(vectors: Any) -> NDArray[Any]:
     """Convert tensors of any device and precision, lists of them, and whatever NumPy reads, to an array."""
-    if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
-        return np.stack([as_array(one) for one in given])
-    if hasattr(given, "detach"):
-        dense = given.detach().to_dense() if given.is_sparse else given.detach()
+    if isinstance(vectors, list | tuple) and vectors and hasattr(vectors[0], "detach"):
+        return np.stack([as_array(one) for one in vectors])
+    if hasattr(vectors, "detach"):
+        dense = vectors.detach().to_dense() if vectors.is_sparse else vectors.detach()
         return np.asarray((dense.float() if dense.dtype.itemsize < 4 else dense).cpu().numpy())
-    return _validation.check_array(given, "embeddings", "a matrix of real numbers")
+    return _validation.check_array(vectors, "embeddings", "a matrix of real numbers")
 
 
-def check_texts(given: Any, name: str) -> list[str]:
+def check_texts(texts: Any, name: str) -> list[str]:
     """Check a list of at least one text. The message says its length and nothing of its content."""
     must = "a list of at least one string"
-    if isinstance(given, str):
+    if isinstance(texts, str):
         _validation.reject(name, must, str)
-    if not isinstance(given, Sequence) or not len(given) or not all(isinstance(one, str) for one in given):
-        _validation.reject(name, must, given)
-    return list(given)
+    if not isinstance(texts, Sequence) or not len(texts) or not all(isinstance(one, str) for one in texts):
+        _validation.reject(name, must, texts)
+    return list(texts)
 
 
 def _compare_rows(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
