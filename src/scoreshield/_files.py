@@ -23,9 +23,15 @@ FORMAT = 1  # of saved releases; a number never changes meaning
 def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: bool = False) -> None:
     """Write several files so that they appear together, complete, or not at all.
 
-    Each is written under a temporary name beside its own and brought to disk. Only when all are done does each take its
-    place, what stood there being set aside until the last has; whatever goes wrong, everything is put back. With
-    ``private``, only their owner may read them, from the first byte on.
+    Each is written under a temporary name beside its own and brought to disk. When all are done, each takes its place.
+    The old files are set aside until the last is in place, and are put back after any error.
+
+    Args:
+        files: What writes each file, by its path.
+        private: Whether only their owner may read them, from the first byte on.
+
+    Raises:
+        FileError: A file cannot be written; nothing is changed then.
     """
     mode = 0o600 if private else 0o666  # which the umask lessens
     ending = f".{secrets.token_hex(8)}.part"
@@ -112,7 +118,7 @@ _FORMULAS, _MARK = ("=", "+", "-", "@", "\t", "\r", "\n"), "'"
 
 
 def csv_text(text: str) -> str:
-    """A text as a cell of a CSV table: one that a spreadsheet would run as a formula gets an apostrophe in front.
+    """Turn a text into a cell of a CSV table, with an apostrophe in front of what a spreadsheet would run as a formula.
 
     Carriage returns become line feeds: Python's writer does not quote them, and they would end the row.
     """
@@ -126,14 +132,14 @@ def from_csv_text(cell: str) -> str:
 
 
 def _needs_mark(text: str) -> bool:
-    """Some spreadsheets ignore spaces in front of a formula."""
+    """Tell whether a cell needs the mark. Some spreadsheets ignore spaces in front of a formula."""
     return text.lstrip(" ").startswith((*_FORMULAS, _MARK))
 
 
 def release_writer(
     kind: str, guarantee: dict[str, Any], facts: dict[str, Any], arrays: dict[str, NDArray[Any]]
 ) -> Callable[[BinaryIO], None]:
-    """What writes one .npz: the arrays, and a JSON text with the kind, the guarantee and the small facts."""
+    """Make a function that writes one .npz: the arrays, and a JSON text with kind, guarantee and small facts."""
     meta = json.dumps({"format": FORMAT, "kind": kind, "guarantee": guarantee, "facts": facts})
     return lambda file: np.savez(file, meta=np.array(meta), **arrays)  # type: ignore[arg-type]
 
@@ -141,7 +147,7 @@ def release_writer(
 def read_release(
     path: str | Path,
 ) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, NDArray[Any]]]:
-    """The parts that ``release_writer`` wrote."""
+    """Read the parts that ``release_writer`` wrote."""
     with _loading.open_regular_file(path) as raw:
         archive = _loading.Archive(raw, path)
         if "meta" not in archive.names:
@@ -154,7 +160,7 @@ def read_release(
 
 
 def read_array(path: str | Path, *, name: str | None = None, mapped: bool = False) -> NDArray[Any]:
-    """Embeddings or a query from a file.
+    """Read embeddings or a query from a file.
 
     .npy holds one array. From .npz, ``name`` chooses; without it the file must hold one array, or one named
     "embeddings", "emb" or "query". From .parquet, a column of fixed-length lists, or else all numeric columns.
@@ -240,7 +246,7 @@ def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: st
 
 
 def _parquet_size(file: Any, chosen: list[Any], pa: Any) -> int:
-    """Bytes of these columns in memory, by the file's own account: repeated values take almost none on disk.
+    """Compute the bytes of these columns in memory, as the file states them: repeated values take few on disk.
 
     A list of any length counts as one value; what such columns really hold is counted while they are read. (Arrow knows
     more of each column, and ends the process where a damaged file is asked for it.)

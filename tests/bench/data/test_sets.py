@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +232,17 @@ def test_parts_not_fit_rejected_sentence(make: Any, changes: dict[str, Any], wor
 def test_one_record_is_a_set() -> None:
     made = LabelledSet(name="one", labels=[0], class_names=["x"], items=[Path("a")], embeddings=[[1.0]])
     assert len(made) == 1
+
+
+def test_missing_extra() -> None:
+    """Without pydantic, the benchmarks name their extra in one sentence."""
+    code = "import sys; sys.modules['pydantic'] = None; import scoreshield.bench.data.sets"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "The benchmarks need the 'bench' extra: pip install 'scoreshield[bench]'." in done.stderr
+
+
+def test_unknown_field() -> None:
+    """A field that a set does not have is rejected by its name, without its content."""
+    with pytest.raises(InvalidInput, match="The 'label' parameter of LabelledSet") as caught:
+        labelled(label="a secret")
+    assert "secret" not in str(caught.value)

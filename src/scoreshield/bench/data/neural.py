@@ -40,7 +40,7 @@ class SentenceEmbedder:
     Args:
         model: Such as "all-MiniLM-L6-v2", which cuts texts at 256 tokens and gives rows of length one.
         batch_size: Texts at a time. With one, the default, a row depends on its own text alone; with more, texts that
-            are padded together change each other's last bits (:func:`scoreshield.integrations.text.find_batch_effect`).
+            are padded together change each other's last bits (`scoreshield.integrations.text.find_batch_effect`).
         device: "cpu", "cuda" and so on; None lets the package choose.
         local: True uses only weights that are on this machine.
     """

@@ -111,7 +111,7 @@ def find_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None
 def release_cell(
     cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Any, k: int
 ) -> Any:
-    """Release one private answer to one query, by the cell's mechanism; for an index see :func:`release_cell_index`."""
+    """Release one private answer to one query, by the cell's mechanism; for an index see `release_cell_index`."""
     epsilon = find_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
     if cell.setting == "paper":
         return ss.release_scores(

@@ -54,7 +54,7 @@ class ReleaseSettings:
         delta: The delta of one release.
         threshold: The least score of a retrieved chunk; screening applies it itself.
         k: The most chunks per question.
-        paper_rule: As in :func:`~scoreshield.bench.rag.evaluation.retrieve`.
+        paper_rule: As in `scoreshield.bench.rag.evaluation.retrieve`.
         research_seed: None for the secure sampler; a seed repeats and is not private.
     """
 
@@ -103,8 +103,8 @@ class AnswerSettings:
     """The models that answer and judge, each with its server's address, and the conditions.
 
     ``max_tokens``, ``timeout``, ``retries``, ``allow_http`` and ``proxy`` are those of
-    :class:`~scoreshield.bench.rag.chat.ChatModel`, ``workers`` that of
-    :func:`~scoreshield.bench.rag.evaluation.evaluate_answers`;
+    `scoreshield.bench.rag.chat.ChatModel`, ``workers`` that of
+    `scoreshield.bench.rag.evaluation.evaluate_answers`;
     ``leave_out`` names some of `LEAVABLE`.
     """
 
@@ -214,9 +214,9 @@ def run_rag(
     """Embed, retrieve, answer and judge, as far as that is not done yet, and write the results.
 
     Args:
-        corpus: The file of pages, for :func:`scoreshield.bench.rag.corpus.read_corpus`.
-        questions: The file of questions, for :func:`scoreshield.bench.rag.corpus.read_questions`.
-        embedder: One for texts, or its name (:func:`~scoreshield.bench.data.embedders.embedder`); loaded after the
+        corpus: The file of pages, for `scoreshield.bench.rag.corpus.read_corpus`.
+        questions: The file of questions, for `scoreshield.bench.rag.corpus.read_questions`.
+        embedder: One for texts, or its name (`scoreshield.bench.data.embedders.embedder`); loaded after the
             other checks.
         out: The run folder, made if it is not there. It is the curator's: it holds embeddings and clean retrieval.
         answer_settings: None measures retrieval alone.

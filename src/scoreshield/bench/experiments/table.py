@@ -40,7 +40,7 @@ def write_results(folder: Path, rows: Sequence[Row]) -> list[Path]:
 
 
 def read_results(path: Path) -> list[Row]:
-    """Read the rows that :func:`write_results` wrote, from the CSV file, with numbers as numbers and gaps as None.
+    """Read the rows that `write_results` wrote, from the CSV file, with numbers as numbers and gaps as None.
 
     Raises:
         InvalidInput: The file is not a results table, or is cut short.

@@ -78,7 +78,7 @@ def chunk_documents(
     overlap: int = OVERLAP,
     tokenizer: Tokenizer = None,
 ) -> list[Chunk]:
-    """Cut every document into windows; ``documents`` maps titles to texts or lists :class:`Document`."""
+    """Cut every document into windows; ``documents`` maps titles to texts or lists `Document`."""
     size, overlap = _check_sizes(size, overlap)
     return [
         window

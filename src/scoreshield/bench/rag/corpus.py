@@ -115,7 +115,7 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
 
     A line of a ``.jsonl`` is an object with "id" (a text or a whole number), "question", "answer" and "documents", a
     list of titles. FRAMES questions are numbered from 0, as in its first column, and their titles are made of the links
-    (:func:`scoreshield.bench.data.texts.read_frames`).
+    (`scoreshield.bench.data.texts.read_frames`).
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".tsv":

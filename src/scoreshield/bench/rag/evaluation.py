@@ -102,7 +102,7 @@ class Accuracy:
 class AnswerResult:
     """Accuracy in each condition, with a record for every question; neither texts nor scores are in it.
 
-    ``longest`` is that of :class:`RetrievalResult`.
+    ``longest`` is that of `RetrievalResult`.
     """
 
     generator: str
@@ -159,9 +159,9 @@ def evaluate_answers(
     Args:
         generator: The chat model that answers.
         judge: The chat model that judges; it may be the generator.
-        retrieval: What :func:`evaluate_retrieval` gave for these questions; needed for "clean" and "private".
+        retrieval: What `evaluate_retrieval` gave for these questions; needed for "clean" and "private".
         oracle_tokens: How many tokens of the needed documents the oracle gets.
-        tokenizer: Counts the tokens, as in :func:`scoreshield.bench.rag.chunks.chunk`.
+        tokenizer: Counts the tokens, as in `scoreshield.bench.rag.chunks.chunk`.
         workers: How many requests are under way at once.
         progress: Called with (steps done, steps in all): a generation and a judgement for each question and condition.
     """

@@ -63,8 +63,8 @@ class Cost:
 
     Attributes:
         releases: How many there were: one per question, or one per index, for any number of questions.
-        epsilon: The sum of their epsilons, which bounds the whole; :func:`scoreshield.compose` may say less.
-        delta: The sum of their deltas, which bounds the whole; :func:`scoreshield.compose` may say less.
+        epsilon: The sum of their epsilons, which bounds the whole; `scoreshield.compose` may say less.
+        delta: The sum of their deltas, which bounds the whole; `scoreshield.compose` may say less.
         sampler: "exact", or "research" where any was made with a seed and is not private.
     """
 
@@ -207,9 +207,9 @@ def evaluate_retrieval(
 
     Args:
         queries: The questions' embeddings, one row each.
-        release: As in :func:`retrieve`. It is called once per question, in order; what it raises ends the evaluation.
-        setting: As in :func:`retrieve`.
-        paper_rule: As in :func:`retrieve`.
+        release: As in `retrieve`. It is called once per question, in order; what it raises ends the evaluation.
+        setting: As in `retrieve`.
+        paper_rule: As in `retrieve`.
         progress: Called with (questions done, questions in all).
     """
     rule = _setting(setting)
