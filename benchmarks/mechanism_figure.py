@@ -34,7 +34,7 @@ def main() -> None:
         "staircase on [0, 0.8]": ("#d1495b", lambda e: (narrow, ss.StaircaseNoise.calibrate(e, 0.8))),
         "randomised response, five levels": ("#1b6ca8", lambda e: (scores, ss.randomised_response(e, CUTS))),
     }
-    figure = plots.new_figure(8.5, 5.2)
+    figure = plots.make_figure(8.5, 5.2)
     axes = figure.add_subplot()
     fine = np.linspace(0, 20, 400)
     impossible = np.minimum(1.0, np.exp(fine) * K / scores.shape[1])
@@ -48,7 +48,7 @@ def main() -> None:
     axes.set(xlabel="ε", ylabel=f"recall among the best {K}", xlim=(0, 20), ylim=(0, 1))
     axes.set_title(f"SciFact, {scores.shape[1]:,} abstracts, one private release a query", fontsize=12)
     axes.legend(loc="upper left", fontsize=9, framealpha=0.95)
-    plots.save(figure, arguments.out)
+    plots.save_picture(figure, arguments.out)
 
 
 if __name__ == "__main__":

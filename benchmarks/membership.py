@@ -234,7 +234,7 @@ def draw(
     climbed: Any,
     path: Path,
 ) -> None:
-    figure = plots.new_figure(11.5, 8.6)
+    figure = plots.make_figure(11.5, 8.6)
     axes = figure.subplots(2, 2)
     for panel, value, ends, most, label in (
         (axes[0, 0], "auc", "auc_interval", "ceiling_auc", "AUC"),
@@ -278,7 +278,7 @@ def draw(
     panel.set(xscale="log", xlabel="answers", ylabel="cosine with the template", ylim=(-0.1, 1.05))
     panel.set_title("Hill climbing to a face template (dashed: accepted)", fontsize=11)
     panel.legend(fontsize=8, loc="upper left")
-    plots.save(figure, path)
+    plots.save_picture(figure, path)
 
 
 def main() -> None:

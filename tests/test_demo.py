@@ -13,9 +13,9 @@ from scoreshield import demo
 
 def test_demo_makes_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "GRAM_RECORDS", 40)  # the projection of the full demo takes seconds
-    summary = demo.run(tmp_path / "out")
-    assert [line.name for line in summary.lines] == ["scores", "row", "gram"]
-    for line in summary.lines:
+    summary = demo.run_demo(tmp_path / "out")
+    assert [line.name for line in summary.releases] == ["scores", "row", "gram"]
+    for line in summary.releases:
         back = ss.load(tmp_path / "out" / f"demo-{line.name}.npz")
         assert back == line.release
         assert back.guarantee.sampler == "exact"
@@ -39,10 +39,10 @@ def test_demo_makes_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_demo_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
     with pytest.raises(ss.InvalidInput, match=r"scoreshield\[demo\]"):
-        demo.run(tmp_path)
+        demo.run_demo(tmp_path)
 
 
 def test_demo_into_an_impossible_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ss.FileError, match="Cannot make the folder"):
-        demo.run(tmp_path / "file")
+        demo.run_demo(tmp_path / "file")

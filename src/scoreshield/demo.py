@@ -1,9 +1,8 @@
-"""The demonstration: one release of each kind on public handwritten digits, a picture, certificates and a plan.
+"""The demo: one release of each kind on public handwritten digits, a picture, certificates and a plan.
 
 The data are scikit-learn's digits (1,797 images of 8 x 8 pixels; Alpaydin & Kaynak, UCI, 1998). The first 297 play
 a public reference set, whose mean is taken off all vectors so that their cosines spread; the next is the query, the
-other 1,499 the collection. They are public, which is why this module, and no other, may look at clean scores and
-draw them.
+other 1,499 the collection. They are public, so this module may draw clean scores. No other module may.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ REFERENCE, GRAM_RECORDS, GRAM_RADIUS = 297, 200, 1.0
 
 
 @dataclass(frozen=True)
-class Line:
+class DemoRelease:
     """One release of the demo and how far it is from the truth."""
 
     name: str
@@ -37,8 +36,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Summary:
-    lines: tuple[Line, ...]
+class DemoSummary:
+    """What the demo made: its releases, what they are worth, a plan, and the files."""
+
+    releases: tuple[DemoRelease, ...]
     clean_matches: int
     private_matches: int
     chance_matches: float
@@ -54,7 +55,7 @@ class Summary:
                     "noisy_error": line.noisy_error,
                     "projected_error": line.projected_error,
                 }
-                for line in self.lines
+                for line in self.releases
             ],
             "same_digit_in_best_10": {
                 "clean": self.clean_matches,
@@ -66,11 +67,11 @@ class Summary:
         }
 
     def show(self, console: Console) -> None:
-        console.print(str(self.lines[0].release.guarantee), highlight=False, soft_wrap=True)
+        console.print(str(self.releases[0].release.guarantee), highlight=False, soft_wrap=True)
         table = Table(title="One release of each kind, on public data (so that errors can be shown)")
         for column in ("release", "promise", "protects", "noise sd", "rms error: noisy", "projected", "time"):
             table.add_column(column, justify="left" if column in ("release", "protects") else "right")
-        for line in self.lines:
+        for line in self.releases:
             g = line.release.guarantee
             table.add_row(
                 line.name,
@@ -92,18 +93,18 @@ class Summary:
             console.print(f"  {path}", highlight=False, soft_wrap=True)
 
 
-def run(output: Path, progress: Progress | None = None) -> Summary:
-    """Make the three releases, their certificates and the picture, under ``output``."""
-    from scoreshield.report.certificate import write_with_certificate
+def run_demo(output: Path, progress: Progress | None = None) -> DemoSummary:
+    """Make three releases, their certificates, a picture and a plan in a folder."""
+    from scoreshield.report.certificate import save_with_certificate
 
-    vectors, digits = _digits()
+    vectors, digits = _load_digits()
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ss.FileError(f"Cannot make the folder {output}: {error.strerror}.") from None
 
     query, collection = vectors[0], vectors[1:]
-    wanted, labels = digits[0], digits[1:]
+    digit, labels = digits[0], digits[1:]
     by_digit = np.argsort(labels[:GRAM_RECORDS], kind="stable")
     small = collection[by_digit]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -111,26 +112,34 @@ def run(output: Path, progress: Progress | None = None) -> Summary:
     clean_gram = unit[1:][by_digit] @ unit[1:][by_digit].T
 
     contract: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
-    scores, scores_time = _timed(lambda: ss.release_scores(collection, query, **contract))
-    row, row_time = _timed(lambda: ss.release_row(small, 0, **contract))
+    scores, scores_time = _measure_time(lambda: ss.release_scores(collection, query, **contract))
+    row, row_time = _measure_time(lambda: ss.release_row(small, 0, **contract))
     radius = ss.GramRadius(GRAM_RADIUS)
-    gram, gram_time = _timed(lambda: ss.release_gram(small, adjacency=radius, progress=progress, **contract))
+    gram, gram_time = _measure_time(lambda: ss.release_gram(small, adjacency=radius, progress=progress, **contract))
 
     lines = (
-        Line("scores", scores, _rms(scores.noisy, clean_scores), _rms(scores.scores, clean_scores), scores_time),
-        Line("row", row, _rms(row.noisy, clean_gram[0]), _rms(row.scores, clean_gram[0]), row_time),
-        Line("gram", gram, _rms(gram.noisy, clean_gram), _rms(gram.gram, clean_gram), gram_time),
+        DemoRelease(
+            "scores",
+            scores,
+            _compute_rms(scores.noisy, clean_scores),
+            _compute_rms(scores.scores, clean_scores),
+            scores_time,
+        ),
+        DemoRelease(
+            "row", row, _compute_rms(row.noisy, clean_gram[0]), _compute_rms(row.scores, clean_gram[0]), row_time
+        ),
+        DemoRelease("gram", gram, _compute_rms(gram.noisy, clean_gram), _compute_rms(gram.gram, clean_gram), gram_time),
     )
     files = []
     for line in lines:
         path = output / f"demo-{line.name}.npz"
-        write_with_certificate(line.release, path)
+        save_with_certificate(line.release, path)
         files += [path, path.with_suffix(".txt")]
     picture = output / "demo.png"
-    from scoreshield.report.plots import save, three_regimes
+    from scoreshield.report.plots import draw_three_regimes, save_picture
 
-    save(
-        three_regimes(
+    save_picture(
+        draw_three_regimes(
             scores=(clean_scores, scores),
             row=(clean_gram[0], row),
             gram=(clean_gram, gram),
@@ -139,20 +148,20 @@ def run(output: Path, progress: Progress | None = None) -> Summary:
         picture,
     )
     page = output / "demo-plan.html"
-    answer = _plan(collection, labels, page)
+    answer = _save_plan(collection, labels, page)
     clean_best = np.argsort(-clean_scores)[:10]
-    return Summary(
+    return DemoSummary(
         lines,
-        int((labels[clean_best] == wanted).sum()),
-        int((labels[scores.top_k(10)] == wanted).sum()),
-        10 * float((labels == wanted).mean()),
+        int((labels[clean_best] == digit).sum()),
+        int((labels[scores.top_k(10)] == digit).sum()),
+        10 * float((labels == digit).mean()),
         answer,
         (picture, page, *files),
     )
 
 
-def _plan(collection: NDArray[np.float32], labels: NDArray[np.int64], page: Path) -> str:
-    """What the same budget is worth to someone who asks whether two images show the same digit."""
+def _save_plan(collection: NDArray[np.float32], labels: NDArray[np.int64], page: Path) -> str:
+    """Plan the same budget for a matcher that decides whether two images show the same digit."""
     from scoreshield.report.plan_page import save_plan_page
 
     impostor, genuine = ss.plan.scores_of_collection(collection, labels, research=True)
@@ -163,7 +172,7 @@ def _plan(collection: NDArray[np.float32], labels: NDArray[np.int64], page: Path
     return plan.answer
 
 
-def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -173,10 +182,10 @@ def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return vectors[REFERENCE:].astype(np.float32), data.target[REFERENCE:]
 
 
-def _timed(make: Any) -> tuple[Any, float]:
+def _measure_time(make: Any) -> tuple[Any, float]:
     start = time.perf_counter()
     return make(), time.perf_counter() - start
 
 
-def _rms(released: NDArray[np.float64], clean: NDArray[np.float64]) -> float:
+def _compute_rms(released: NDArray[np.float64], clean: NDArray[np.float64]) -> float:
     return float(np.sqrt(np.mean((released - clean) ** 2)))

@@ -17,7 +17,7 @@ import scoreshield as ss
 from scoreshield import decisions, risk
 from scoreshield.decisions.models import FAMILIES, ScoreSet, draw_score_set
 from scoreshield.privacy import calibration
-from scoreshield.report import bound_figures, figures, plots, sheet
+from scoreshield.report import bound_figures, figures, plots
 
 SCALES = np.linspace(0.02, 0.8, 14)
 
@@ -30,14 +30,14 @@ def sets() -> list[ScoreSet]:
 @pytest.fixture(scope="module")
 def drawn(sets: list[ScoreSet]) -> dict[str, Figure]:
     return {
-        "histograms": figures.score_histograms(sets),
-        "overlays": figures.fmr_overlays(sets),
-        "thresholds": figures.fmr_thresholds(sets),
-        "clamped": figures.fmr_thresholds(sets, sensitivity=1.5),
-        "scale": figures.shift_against_scale(sets, scales=SCALES),
-        "epsilon": figures.shift_against_epsilon(sets),
-        "bounds": figures.mse_bounds(),
-        "divided": figures.mse_bounds(divided=True),
+        "histograms": figures.draw_score_histograms(sets),
+        "overlays": figures.draw_fmr_overlays(sets),
+        "thresholds": figures.draw_fmr_thresholds(sets),
+        "clamped": figures.draw_fmr_thresholds(sets, sensitivity=1.5),
+        "scale": figures.draw_shift_by_scale(sets, scales=SCALES),
+        "epsilon": figures.draw_shift_by_epsilon(sets),
+        "bounds": figures.draw_mse_bounds(),
+        "divided": figures.draw_mse_bounds(divided=True),
     }
 
 
@@ -68,13 +68,13 @@ def clamp(scores: ScoreSet) -> np.ndarray:
 class TestCalibrated:
     @pytest.mark.parametrize(("epsilon", "private"), [(5, True), (9.7, True), (9.8, False), (40, False)])
     def test_conservative(self, epsilon: float, private: bool) -> None:
-        rule = figures.calibrated("conservative", epsilon, 1e-6, 2.0)
+        rule = figures.calibrate_rule("conservative", epsilon, 1e-6, 2.0)
         assert rule.scale == pytest.approx(2 * math.sqrt(2 * math.log(2e6)) / epsilon)
-        assert rule.private == private
+        assert rule.is_private == private
         assert rule.true_epsilon == pytest.approx(max(epsilon, calibration.find_epsilon(1e-6, 2 / rule.scale)))
 
     def test_analytic_is_always_private(self) -> None:
-        assert all(figures.calibrated("analytic", e, 1e-6, 1.5).private for e in figures.EPSILONS)
+        assert all(figures.calibrate_rule("analytic", e, 1e-6, 1.5).is_private for e in figures.EPSILONS)
 
 
 def test_histograms_report_rejections(drawn: dict[str, Figure], sets: list[ScoreSet]) -> None:
@@ -88,7 +88,7 @@ def test_histograms_report_rejections(drawn: dict[str, Figure], sets: list[Score
 
 
 def test_histograms_of_an_odd_number_of_sets(sets: list[ScoreSet]) -> None:
-    assert len(figures.score_histograms(sets[:3]).axes) == 3
+    assert len(figures.draw_score_histograms(sets[:3]).axes) == 3
 
 
 class TestOverlays:
@@ -115,7 +115,7 @@ class TestOverlays:
             for axes, epsilon in zip(row, (5, 10, 15), strict=True):
                 for sensitivity in ("2", "1.5"):
                     analytic = line(axes, f"analytic, Δ = {sensitivity}")
-                    assert analytic.get_color() == sheet.RED
+                    assert analytic.get_color() == plots.RED
                     (rule,) = [
                         each
                         for each in axes.lines
@@ -123,8 +123,8 @@ class TestOverlays:
                         and ("not private" in str(each.get_label()) or sensitivity in str(each.get_label())[-3:])
                     ]
                     assert ("not private: true ε" in str(rule.get_label())) == (epsilon > 9.73)
-                    assert (rule.get_color() == sheet.NOT_PRIVATE) == (epsilon > 9.73)
-                    assert (rule.get_color() == sheet.AMBER) == (epsilon < 9.73)
+                    assert (rule.get_color() == plots.NOT_PRIVATE) == (epsilon > 9.73)
+                    assert (rule.get_color() == plots.AMBER) == (epsilon < 9.73)
         titles = [axes.get_title() for axes in panels(drawn["overlays"], 3)[0]]
         assert "not private" not in titles[0]
         with pytest.raises(ss.InvalidCalibration) as refused:
@@ -144,7 +144,7 @@ def test_thresholds(drawn: dict[str, Figure], sets: list[ScoreSet], name: str, s
             moved = line(axes, "recalibrated threshold")
             assert line(axes, "clean threshold").get_xdata()[0] == found.clean_threshold
             assert moved.get_xdata()[0] == pytest.approx(found.unclipped_threshold, abs=1e-9)
-            assert (moved.get_color() == sheet.RED) == found.feasible
+            assert (moved.get_color() == plots.RED) == found.feasible
             assert ("out of reach on clipped scores" in axes.get_title()) == (not found.feasible)
             assert any(text.get_text() == f"{found.unclipped_shift:+.3f}" for text in axes.texts)
             private, beyond = line(axes, "private rate"), line(axes, "unclipped private rate")
@@ -181,17 +181,17 @@ def test_shift_against_epsilon(drawn: dict[str, Figure], sets: list[ScoreSet]) -
             impostor = np.clip(scores.impostor, 1 - sensitivity, 1)
             for method in ("conservative", "classical", "analytic"):
                 for epsilon in (1, 8, 10, 40):
-                    rule = figures.calibrated(method, epsilon, 1e-6, sensitivity)
+                    rule = figures.calibrate_rule(method, epsilon, 1e-6, sensitivity)
                     found = decisions.recalibrate(impostor, 1e-2, rule.scale)
                     kind = "feasible" if found.feasible else "infeasible"
-                    marks = line(axes, f"{method}, {kind}" + ("" if rule.private else ", not private"))
+                    marks = line(axes, f"{method}, {kind}" + ("" if rule.is_private else ", not private"))
                     assert epsilon in marks.get_xdata()
                     assert at(marks, epsilon) == pytest.approx(found.unclipped_shift)
                     assert marks.get_marker() == ("o" if found.feasible else "v")
-                    assert (marks.get_markerfacecolor() == "white") == (not rule.private)
-                    assert rule.private == (method == "analytic" or epsilon < 10)
+                    assert (marks.get_markerfacecolor() == "white") == (not rule.is_private)
+                    assert rule.is_private == (method == "analytic" or epsilon < 10)
     texts = {text.get_text() for text in drawn["epsilon"].axes[0].texts}
-    assert f"true ε {figures.calibrated('conservative', 40, 1e-6, 2.0).true_epsilon:.4g}" in texts
+    assert f"true ε {figures.calibrate_rule('conservative', 40, 1e-6, 2.0).true_epsilon:.4g}" in texts
 
 
 class TestBounds:
@@ -226,7 +226,7 @@ class TestBounds:
 
     def test_where_the_rule_is_not_private(self) -> None:
         with pytest.raises(ss.InvalidInput, match="conservative rule is private"):
-            figures.mse_bounds(epsilon=20.0)
+            figures.draw_mse_bounds(epsilon=20.0)
 
 
 def test_texts_keep_apart(drawn: dict[str, Figure]) -> None:
@@ -259,21 +259,21 @@ def test_every_caption_names_what_differs(drawn: dict[str, Figure]) -> None:
 
 def test_colours_are_those_of_the_other_pictures() -> None:
     assert {to_hex(colour) for colour in (plots._CLEAN, plots._NOISY, plots._PROJECTED)} == {
-        sheet.BLUE,
-        sheet.GREY,
-        sheet.RED,
+        plots.BLUE,
+        plots.GREY,
+        plots.RED,
     }
 
 
 def test_a_set_of_ones_own(sets: list[ScoreSet]) -> None:
     own = ScoreSet("my matcher", sets[0].impostor, sets[0].genuine)
-    assert figures.score_histograms([own]).axes[0].get_title().startswith("my matcher (rejected: impostor 0.00%")
+    assert figures.draw_score_histograms([own]).axes[0].get_title().startswith("my matcher (rejected: impostor 0.00%")
 
 
 def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = plots.new_figure(1, 1)  # what is in the others is tested above, and takes its time to render
-    for name in ("fmr_overlays", "fmr_thresholds", "shift_against_scale", "shift_against_epsilon", "mse_bounds"):
-        monkeypatch.setattr(figures, name, lambda *_, **__: empty)
+    empty = plots.make_figure(1, 1)  # what is in the others is tested above, and takes its time to render
+    for name in ("fmr_overlays", "fmr_thresholds", "shift_by_scale", "shift_by_epsilon", "mse_bounds"):
+        monkeypatch.setattr(figures, f"draw_{name}", lambda *_, **__: empty)
     told: list[tuple[int, int]] = []
     folder = tmp_path / "new" / "folder"
     made = figures.make_figures(folder, scores_per_side=1000, progress=lambda *step: told.append(step))

@@ -15,7 +15,7 @@ def figure(radius: float | None, collection: np.ndarray, query: np.ndarray) -> o
     contract = {"epsilon": 3, "delta": 1e-6, "rng": 1}
     adjacency = ss.Replacement() if radius is None else ss.GramRadius(radius)
     unit = collection / np.linalg.norm(collection, axis=1, keepdims=True)
-    return plots.three_regimes(
+    return plots.draw_three_regimes(
         scores=(unit @ query / np.linalg.norm(query), ss.release_scores(collection, query, **contract)),
         row=(unit @ unit[0], ss.release_row(collection, 0, **contract)),
         gram=(unit @ unit.T, ss.release_gram(collection, **contract, adjacency=adjacency, max_iterations=2)),
@@ -39,11 +39,11 @@ def test_nine_panels_that_name_the_promise(
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path, collection: np.ndarray, query: np.ndarray) -> None:
     with pytest.raises(ss.FileError):
-        plots.save(figure(1.0, collection, query), tmp_path / "none" / "picture.png")
+        plots.save_picture(figure(1.0, collection, query), tmp_path / "none" / "picture.png")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ss.InvalidInput, match=r"scoreshield\[plots\]"):
-        plots.new_figure(1, 1)
+        plots.make_figure(1, 1)

@@ -98,7 +98,7 @@ def demo_command(
     from scoreshield import demo as demo_module
 
     with progress_bar(as_json) as progress:
-        summary = demo_module.run(output, progress)
+        summary = demo_module.run_demo(output, progress)
     if as_json:
         typer.echo(json.dumps(summary.to_dict()))
     else:

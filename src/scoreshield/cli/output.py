@@ -14,7 +14,7 @@ import scoreshield as ss
 from scoreshield import _files
 from scoreshield._loading import make_printable
 from scoreshield._types import AccountLike
-from scoreshield.report.certificate import beside, write_with_certificate
+from scoreshield.report.certificate import list_release_paths, save_with_certificate
 
 __all__ = [
     "check_file_is_new",
@@ -75,11 +75,11 @@ def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | 
         raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
     try:
         check_folder(output)
-        check_not_input(beside(output), (*inputs, find_ledger_file(ledger)))
+        check_not_input(list_release_paths(output), (*inputs, find_ledger_file(ledger)))
         str(output).encode()  # the certificate names the file
-        for path in beside(output):
+        for path in list_release_paths(output):
             _files.check_writable(path)
-        taken = [path for path in beside(output) if path.exists()]
+        taken = [path for path in list_release_paths(output) if path.exists()]
     except UnicodeEncodeError:
         raise ss.InvalidInput("The output's name is no valid text, and its certificate could not name it.") from None
     except OSError as error:
@@ -139,12 +139,12 @@ def list_best_records(release: ss.ScoreRelease, top_k: int | None, threshold: fl
 
 def write_release(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:
     """Write the release and its certificate, all three files or none, and print the facts."""
-    write_with_certificate(release, output)
+    save_with_certificate(release, output)
     if as_json:
-        files = [str(path) for path in beside(output)]
+        files = [str(path) for path in list_release_paths(output)]
         typer.echo(json.dumps({"files": files, **facts, "guarantee": release.guarantee.to_dict()}))
         return
     say(str(release.guarantee))
     for name, value in facts.items():
         say(f"{name:<15} {value}")
-    say("Written        " + ", ".join(make_printable(str(path)) for path in beside(output)))
+    say("Written        " + ", ".join(make_printable(str(path)) for path in list_release_paths(output)))

@@ -13,7 +13,7 @@ from scoreshield import _validation, risk
 from scoreshield._formatting import typeset_power
 from scoreshield._validation import validate
 from scoreshield.privacy import calibration
-from scoreshield.report.sheet import (
+from scoreshield.report.plots import (
     AMBER,
     BLUE,
     FAINT,
@@ -21,10 +21,10 @@ from scoreshield.report.sheet import (
     NOT_PRIVATE,
     RED,
     VIOLET,
-    calibrated,
-    finish,
-    legend_key,
-    sheet,
+    add_captions,
+    calibrate_rule,
+    make_legend_key,
+    make_panels,
 )
 from scoreshield.risk.closed_forms import Regime
 
@@ -55,19 +55,19 @@ _BOUNDS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @validate()
-def mse_bounds(
+def draw_mse_bounds(
     *, divided: bool = False, epsilon: float = 5.0, delta: float = 1e-6, radius: float = 1.0, rank: int = 8
 ) -> Figure:
-    """Bounds on the squared error against n: log-log, semi-log, linear and at small n; or all of it divided by c.
+    """Draw bounds on the squared error by n: log-log, semi-log, linear and at small n; or all of it divided by c.
 
-    Parameters
-    ----------
-    divided : by c = 2 ln(2/delta) / epsilon^2.
-    epsilon, delta : a pair at which the paper's rule sigma^2 = c Delta^2 is private.
-    radius : the Gram radius of the third column.
-    rank : of the clean Gram matrix.
+    Args:
+        divided: whether bounds are divided by c = 2 ln(2/delta) / epsilon^2.
+        epsilon: with delta, a pair at which the paper's rule sigma^2 = c Delta^2 is private.
+        delta: see epsilon.
+        radius: the Gram radius of the third column.
+        rank: of the clean Gram matrix.
     """
-    if not calibrated("conservative", epsilon, delta, 1.0).private:
+    if not calibrate_rule("conservative", epsilon, delta, 1.0).is_private:
         _validation.reject("epsilon", "one at which the conservative rule is private", epsilon)
     c, analytic = 2 * math.log(2 / delta) / epsilon**2, calibration.calibrate(epsilon, delta, 1.0)
     views = (
@@ -81,12 +81,12 @@ def mse_bounds(
         ("Regime (ii), Gram, one record: Δ = 2√(2(n−1))", "gram", lambda n: 2 * np.sqrt(2 * (n - 1))),
         (f"Regime (ii), Gram, radius: Δ = {radius:g}", "gram", lambda n: np.full(len(n), radius)),
     )
-    figure, panels = sheet(len(views), len(cases), (4.6, 2.7))
+    figure, panels = make_panels(len(views), len(cases), (4.6, 2.7))
     for row, (view, xscale, yscale, sizes) in zip(panels, views, strict=True):
         n = np.unique(np.rint(sizes))
         for axes, (name, regime, sensitivity) in zip(row, cases, strict=True):
-            curves = _bound_curves(regime, n, math.sqrt(c) * sensitivity(n), analytic * sensitivity(n), rank)
-            _bound_panel(axes, n, {key: values / (c if divided else 1.0) for key, values in curves.items()})
+            curves = _compute_bounds(regime, n, math.sqrt(c) * sensitivity(n), analytic * sensitivity(n), rank)
+            _draw_bound_panel(axes, n, {key: values / (c if divided else 1.0) for key, values in curves.items()})
             axes.set(xscale=xscale, yscale=yscale, xlim=(n[0], n[-1]))
             axes.set_title(name, fontsize=9.5)
             if yscale == "linear":
@@ -94,7 +94,7 @@ def mse_bounds(
         row[0].set_ylabel(f"{view}\nbound on the squared error" + " / c" * divided)
     for axes in panels[-1]:
         axes.set_xlabel("records n")
-    finish(
+    add_captions(
         figure,
         "Bounds on the squared error of a projected release" + ", divided by c = 2 ln(2/δ)/ε²" * divided,
         f"σ² = c Δ² with the paper's c = 2 ln(2/δ)/ε² = {c:.3f} at ε = {epsilon:g}, δ = {typeset_power(delta)}, where "
@@ -105,13 +105,13 @@ def mse_bounds(
         "which has both Gram panels in one."
         + " Division by c leaves c^(−1/2) in the global bounds and 1/c in the size bound."
         * divided,
-        [legend_key(**style, label=label) for label, (style, _, _) in _BOUNDS.items()],
+        [make_legend_key(**style, label=label) for label, (style, _, _) in _BOUNDS.items()],
         columns=3,
     )
     return figure
 
 
-def _bound_curves(regime: Regime, n: Float, sigma: Float, analytic: Float, rank: int) -> dict[str, Float]:
+def _compute_bounds(regime: Regime, n: Float, sigma: Float, analytic: Float, rank: int) -> dict[str, Float]:
     """Each bound of the legend over n, for one scale per n; the last for the analytic scales instead."""
 
     def over_n(scales: Float, pick: Callable[[risk.Bounds], risk.Bound], full: bool = False) -> Float:
@@ -132,7 +132,7 @@ def _bound_curves(regime: Regime, n: Float, sigma: Float, analytic: Float, rank:
     return curves
 
 
-def _bound_panel(axes: Axes, n: Float, curves: dict[str, Float]) -> None:
+def _draw_bound_panel(axes: Axes, n: Float, curves: dict[str, Float]) -> None:
     axes.fill_between(n, curves[_LEAST], curves[_NAIVE], color=FAINT)
     for label, values in curves.items():
         axes.plot(n, values, **_BOUNDS[label][0], label=label)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import io as bytes_io
 import json
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 
 import scoreshield as ss
 from scoreshield import _files
 
 
-def beside(output: Path) -> tuple[Path, Path, Path]:
-    """FILE.npz, FILE.json and FILE.txt."""
+def list_release_paths(output: Path) -> tuple[Path, Path, Path]:
+    """List the three files of a release: FILE.npz, FILE.json and FILE.txt."""
     return output, output.with_suffix(".json"), output.with_suffix(".txt")
 
 
-def write_with_certificate(release: ss.Release, output: Path) -> None:
-    """FILE.npz with the release, FILE.json and FILE.txt with the certificate, bound to it by a checksum."""
-    buffer = bytes_io.BytesIO()
+def save_with_certificate(release: ss.Release, output: Path) -> None:
+    """Write FILE.npz with the release, FILE.json and FILE.txt with the certificate, bound to it by a checksum."""
+    buffer = BytesIO()
     release.writer()(buffer)
     content = buffer.getbuffer()
     checksum = hashlib.sha256(content).hexdigest()
@@ -32,11 +32,11 @@ def write_with_certificate(release: ss.Release, output: Path) -> None:
         "guarantee": release.guarantee.to_dict(),
     }
     text = f"{release.guarantee}\nFile           {output.name}\nSHA-256        {checksum}\nIssued         {issued}\n"
-    npz, beside_json, beside_text = beside(output)
+    release_path, json_path, text_path = list_release_paths(output)
     _files.write_whole(
         {
-            npz: lambda file: file.write(content),
-            beside_json: lambda file: file.write(json.dumps(record, indent=2).encode() + b"\n"),
-            beside_text: lambda file: file.write(text.encode()),
+            release_path: lambda file: file.write(content),
+            json_path: lambda file: file.write(json.dumps(record, indent=2).encode() + b"\n"),
+            text_path: lambda file: file.write(text.encode()),
         }
     )

@@ -1,7 +1,11 @@
-"""Pictures, with Matplotlib (the 'plots' extra), written whole or not at all."""
+"""Pictures drawn by Matplotlib (the 'plots' extra): new figures, colours, panels with legend and caption, files."""
 
 from __future__ import annotations
 
+import math
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,32 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _files
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidCalibration, InvalidInput
+from scoreshield.privacy import calibration
 from scoreshield.releases.results import GramRelease, RowRelease, ScoreRelease
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Float = NDArray[np.float64]
 
-_CLEAN, _NOISY, _PROJECTED = "#1b6ca8", "#b0b7bf", "#d1495b"
+# Clean, noisy and projected scores are blue, grey and red. All colours differ from one another for any colour vision.
+BLUE, GREY, RED, AMBER, VIOLET, INK = "#1b6ca8", "#b0b7bf", "#d1495b", "#e09f1f", "#6a4c93", "#22272b"
+NOT_PRIVATE, SHADE, FAINT = "#626b73", "#f4e3e1", "#eef1f3"
+_CLEAN, _NOISY, _PROJECTED = BLUE, GREY, RED
 
 
-def three_regimes(
+def draw_three_regimes(
     *,
     scores: tuple[Float, ScoreRelease],
     row: tuple[Float, RowRelease],
     gram: tuple[Float, GramRelease],
     note: str,
 ) -> Figure:
-    """Clean against noisy against projected, for each regime. Takes clean scores: for public data only."""
-    figure = new_figure(12, 11)
+    """Draw clean, noisy and projected scores of each regime. It takes clean scores, so it is for public data only."""
+    figure = make_figure(12, 11)
     grid = figure.add_gridspec(3, 3, height_ratios=[1, 1, 1.25])
     for place, (name, clean, release) in enumerate(
         (("Scores of a query", *scores), ("Row of a record", *row)),
     ):
         order = np.argsort(clean)
-        _curves(figure, grid, place, name, clean[order], release.noisy[order], release.scores[order], release)
+        _draw_row(figure, grid, place, name, clean[order], release.noisy[order], release.scores[order], release)
     clean_gram, released = gram
     for column, (title, matrix) in enumerate(
         (
@@ -49,7 +58,8 @@ def three_regimes(
         axes.set(title=f"Gram matrix, {title}", xticks=[], yticks=[])
         if column == 0:
             axes.set_ylabel(
-                _promise(released) + "\n(not a whole record)" * (not released.guarantee.covers_record_replacement)
+                _describe_promise(released)
+                + "\n(not a whole record)" * (not released.guarantee.covers_record_replacement)
             )
             axes.set_xlabel("records, ordered by digit")
         if column == 2:
@@ -59,8 +69,8 @@ def three_regimes(
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, whole or not at all, in 256 colours: a third of the size, and the eye sees none of it."""
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all, in 256 colours: a third of the size, without a visible difference."""
     from PIL import Image  # which Matplotlib brings
 
     drawn = BytesIO()
@@ -70,7 +80,7 @@ def save(figure: Figure, path: Path) -> None:
     _files.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})
 
 
-def _curves(
+def _draw_row(
     figure: Any,
     grid: Any,
     place: int,
@@ -80,7 +90,7 @@ def _curves(
     projected: Float,
     release: ScoreRelease,
 ) -> None:
-    """Three panels of one vector: records ordered by clean score along x."""
+    """Draw three panels of one vector: records ordered by clean score along x."""
     panels = (
         ("clean", clean, _CLEAN),
         ("noisy", noisy, _NOISY),
@@ -97,17 +107,80 @@ def _curves(
         limit = reach if column == 1 else 1.15
         axes.set(title=f"{name}, {title}", ylim=(-limit, limit), xlim=(0, len(clean)))
         if column == 0:
-            axes.set(ylabel=_promise(release), xlabel="records, ordered by clean score")
+            axes.set(ylabel=_describe_promise(release), xlabel="records, ordered by clean score")
 
 
-def _promise(release: ScoreRelease | GramRelease) -> str:
+def _describe_promise(release: ScoreRelease | GramRelease) -> str:
     g = release.guarantee
     return f"ε = {g.epsilon:g}, δ = {g.delta:g}, noise sd {g.noise.std:.2f}"
 
 
-def new_figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
+    """Make an empty figure of so many inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InvalidInput("Pictures need the 'plots' extra: pip install 'scoreshield[plots]'.") from None
     return Figure(figsize=(width, height), layout="constrained")
+
+
+# ---- Panels with a legend and a caption.
+
+
+@dataclass(frozen=True)
+class RuleNoise:
+    """The scale that a rule asks for at (epsilon, delta), and the epsilon that this scale really has there."""
+
+    method: str
+    scale: float
+    epsilon: float
+    true_epsilon: float
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the rule gives the privacy that it names."""
+        return self.true_epsilon <= self.epsilon
+
+
+def calibrate_rule(method: str, epsilon: float, delta: float, sensitivity: float) -> RuleNoise:
+    """Calibrate by a rule, also where ``scoreshield.calibrate`` raises an error: for pictures, not for releases."""
+    try:
+        return RuleNoise(method, calibration.calibrate(epsilon, delta, sensitivity, method), epsilon, epsilon)
+    except InvalidCalibration as error:
+        scale = sensitivity / calibration.compute_rule_mu(epsilon, delta, method)
+        return RuleNoise(method, scale, epsilon, error.true_epsilon)
+
+
+def make_legend_key(**style: Any) -> Line2D:
+    """Make an entry of the legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **style)
+
+
+def make_panels(rows: int, columns: int, panel: tuple[float, float], **shared: Any) -> tuple[Figure, NDArray[Any]]:
+    """Make an empty grid of panels of so many inches each."""
+    figure = make_figure(columns * panel[0], rows * panel[1] + 0.4)
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
+def add_captions(figure: Figure, title: str, caption: str, keys: Iterable[Line2D], columns: int = 4) -> None:
+    """Add a title above, and a legend and a caption below the panels; the figure grows for them."""
+    keys = list(keys)
+    width, body = (float(inches) for inches in figure.get_size_inches())
+    lines = textwrap.wrap(caption, int(width * 14.5))
+    text, legend = 0.15 * len(lines) + 0.12, 0.24 * math.ceil(len(keys) / columns) + 0.1
+    height = body + text + legend
+    figure.set_size_inches(width, height)
+    figure.set_layout_engine("constrained", rect=(0, (text + legend) / height, 1, body / height))
+    figure.suptitle(title, fontsize=14)
+    figure.legend(
+        handles=keys,
+        loc="center",
+        bbox_to_anchor=(0.5, (text + legend / 2) / height),
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+        handlelength=2.6,
+    )
+    figure.text(0.5, 0.06 / height, "\n".join(lines), ha="center", va="bottom", fontsize=8.5, color="#555555")

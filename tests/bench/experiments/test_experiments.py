@@ -286,7 +286,7 @@ class TestPictures:
     def test_a_panel_for_each_delta(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = tiny("noise", tmp_path / "run", None, epsilon=[1], delta=[1e-6, 1e-4], options={"draws": 100})
         kept = []
-        monkeypatch.setattr(plots, "save", lambda figure, _: kept.append(figure))
+        monkeypatch.setattr(plots, "save_picture", lambda figure, _: kept.append(figure))
         draw_pictures("noise", rows, tmp_path / "figures")
         (figure,) = kept
         for panel, delta in zip(figure.axes, (1e-6, 1e-4), strict=True):

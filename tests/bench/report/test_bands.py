@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 import scoreshield as ss
 from scoreshield.bench.report import bands
 from scoreshield.bench.report.frames import summarise_groups
-from scoreshield.report import sheet
+from scoreshield.report import plots
 
 EPSILONS = (0.1, 1.0, 10.0, 100.0)
 WORDS = {"metric": "Spearman", "title": "A title", "caption": "A caption that says what is to be seen."}
@@ -220,7 +220,7 @@ def test_a_false_promise_is_hollow(true_epsilon: float, private: bool) -> None:
     assert xy(kept) == [(1.0, 0.2), *([(10.0, 0.6)] if private else [])]
     assert xy(broken) == ([] if private else [(10.0, 0.6)])
     assert broken.get_markerfacecolor() == "white"
-    assert broken.get_markeredgecolor() == sheet.NOT_PRIVATE
+    assert broken.get_markeredgecolor() == plots.NOT_PRIVATE
     assert kept.get_markerfacecolor() == bands.METHOD_STYLE["exact"]["color"]
     assert ("hollow: the claimed ε is not the true one" in legend(figure)) == (not private)
 

@@ -145,7 +145,7 @@ def undrawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
         return [figures / f"{stem}.png" for stem, _ in pictures.plan_pictures(name, rows)]
 
     monkeypatch.setattr(results, "draw_true_epsilons", lambda _: None)
-    monkeypatch.setattr(plots, "save", lambda *_, **__: None)
+    monkeypatch.setattr(plots, "save_picture", lambda *_, **__: None)
     monkeypatch.setattr(pictures, "draw_pictures", list_paths)
     return read_runs(folder)
 

@@ -34,7 +34,18 @@ from scoreshield.bench.report.frames import (
     summarise,
 )
 from scoreshield.errors import InvalidParameter
-from scoreshield.report.sheet import AMBER, BLUE, INK, NOT_PRIVATE, RED, SHADE, VIOLET, finish, legend_key, sheet
+from scoreshield.report.plots import (
+    AMBER,
+    BLUE,
+    INK,
+    NOT_PRIVATE,
+    RED,
+    SHADE,
+    VIOLET,
+    add_captions,
+    make_legend_key,
+    make_panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +170,7 @@ def draw_bands(
     references = frame[is_clean] if clean else frame[:0]
     down, across = list_values(private, rows_by), list_values(private, columns_by)
     size = (6.6, 4.1) if len(across) == 1 else (4.6, 3.2) if len(across) == 2 else (3.7, 2.8)
-    figure, panels = sheet(len(down), len(across), size, sharex="all", sharey="all")
+    figure, panels = make_panels(len(down), len(across), size, sharex="all", sharey="all")
     drawn: list[tuple[Axes, dict[str, list[_Point]]]] = []
     for line, upper in zip(panels, down, strict=True):
         for axes, right in zip(line, across, strict=True):
@@ -222,7 +233,7 @@ def draw_bars(
         _validation.reject(value, "a positive number, or NaN", frame[value].min())
     found = {key: summarise(part[value]) for key, part in frame.groupby(["method", group], sort=False, dropna=False)}
     sizes, height = list_values(frame, group), len(names) + 0.8
-    figure, panels = sheet(1, 1, (8.4, 0.27 * len(sizes) * height + 0.9))
+    figure, panels = make_panels(1, 1, (8.4, 0.27 * len(sizes) * height + 0.9))
     axes = panels[0, 0]
     reached = [each.mean + shift * each.sd for each in found.values() if each.count for shift in (0, 1)]
     ends = [*reached, *([] if limit is None else [limit])] or [1.0, 10.0]
@@ -241,11 +252,11 @@ def draw_bars(
     axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
     axes.grid(axis="x", color="#e6e9ec", linewidth=0.8)
     _quiet_frame(axes)
-    keys = [legend_key(color=choose_style(name)["color"], linewidth=7, label=name) for name in names]
+    keys = [make_legend_key(color=choose_style(name)["color"], linewidth=7, label=name) for name in names]
     if limit is not None:
         axes.axvline(limit, color=NOT_PRIVATE, linewidth=1, linestyle=":")
-        keys.append(legend_key(color=NOT_PRIVATE, linewidth=1, linestyle=":", label=f"the limit, {limit:g}"))
-    finish(figure, _wrap_title(title, figure), caption, keys, columns=min(4, len(keys)))
+        keys.append(make_legend_key(color=NOT_PRIVATE, linewidth=1, linestyle=":", label=f"the limit, {limit:g}"))
+    add_captions(figure, _wrap_title(title, figure), caption, keys, columns=min(4, len(keys)))
     return figure
 
 
@@ -473,12 +484,12 @@ def _wrap_title(title: str, figure: Figure) -> str:
 def _add_legend(
     figure: Figure, title: str, caption: str, names: list[str], points: list[_Point], without: list[str]
 ) -> None:
-    keys = [legend_key(**choose_style(name), linewidth=1.7, markersize=4.5, label=name) for name in names]
-    keys += [legend_key(**choose_style(name), linewidth=1.2, label=name) for name in without]
+    keys = [make_legend_key(**choose_style(name), linewidth=1.7, markersize=4.5, label=name) for name in names]
+    keys += [make_legend_key(**choose_style(name), linewidth=1.2, label=name) for name in without]
     if any(not point.is_private for point in points):
         edge = {"markerfacecolor": "white", "markeredgecolor": NOT_PRIVATE, "markeredgewidth": 1.3}
-        keys.append(legend_key(linestyle="none", marker="o", **edge, label=_HOLLOW))
+        keys.append(make_legend_key(linestyle="none", marker="o", **edge, label=_HOLLOW))
     if any(point.summary.unreachable for point in points):
-        keys.append(legend_key(linestyle="none", marker="x", color=INK, label=_OUT_OF_REACH))
+        keys.append(make_legend_key(linestyle="none", marker="x", color=INK, label=_OUT_OF_REACH))
     columns = max(1, min(len(keys), int(figure.get_size_inches()[0] / 3.2)))
-    finish(figure, _wrap_title(title, figure), caption, keys, columns=columns)
+    add_captions(figure, _wrap_title(title, figure), caption, keys, columns=columns)

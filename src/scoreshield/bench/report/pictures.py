@@ -15,7 +15,7 @@ from scoreshield.bench.report.bands import draw_bands, draw_bands_by_advantage, 
 from scoreshield.bench.report.frames import list_values, select_rows
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.report import plots
-from scoreshield.report.sheet import AMBER, BLUE, INK, RED, VIOLET, finish, legend_key, sheet
+from scoreshield.report.plots import AMBER, BLUE, INK, RED, VIOLET, add_captions, make_legend_key, make_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def draw_pictures(
             if report_omission is not None:
                 report_omission(f"{stem}.png is left out. {error}")
             continue
-        plots.save(figure, folder / f"{stem}.png")
+        plots.save_picture(figure, folder / f"{stem}.png")
         paths.append(folder / f"{stem}.png")
     return paths
 
@@ -191,7 +191,7 @@ def draw_true_epsilons(published: pd.DataFrame) -> Figure:
     Args:
         published: rows of the setting "paper", with a column ``released`` that says what was released.
     """
-    figure, panels = sheet(1, 1, (7.6, 4.6))
+    figure, panels = make_panels(1, 1, (7.6, 4.6))
     axes = panels[0, 0]
     strictest = published["delta"] == published.groupby("released")["delta"].transform("min")  # the table has all
     keys = []
@@ -200,13 +200,13 @@ def draw_true_epsilons(published: pd.DataFrame) -> Figure:
         label = f"{released}, δ = {typeset_power(delta)}"
         points = rows.drop_duplicates("epsilon", keep="last").sort_values("epsilon")
         axes.plot(points["epsilon"], points["true_epsilon"], **look, markersize=4.5, label=label)
-        keys.append(legend_key(**look, label=label))
+        keys.append(make_legend_key(**look, label=label))
     low, high = published["epsilon"].min(), published["epsilon"].max()
     axes.plot([low, high], [low, high], color=INK, linestyle=(0, (4, 1.6)), linewidth=1.2)
-    keys.append(legend_key(color=INK, linestyle=(0, (4, 1.6)), label="true = claimed"))
+    keys.append(make_legend_key(color=INK, linestyle=(0, (4, 1.6)), label="true = claimed"))
     axes.set(xscale="log", yscale="log", xlabel="claimed ε", ylabel="true ε when one record is replaced")
     axes.grid(color="#e6e9ec", linewidth=0.8)
-    finish(
+    add_captions(
         figure,
         "The paper's promise and the true one",
         "Same δ on both axes, the smallest of each run; exact, not simulated.",

@@ -65,7 +65,7 @@ def build_truths(runs: dict[str, Run]) -> Section | None:
     rows["released"] = list(map(describe_release, rows["radius"], rows["n"]))
     commands = "\n".join(run.command for run in involved)
     path = involved[0].folder / "figures" / "claimed-and-true.png"
-    plots.save(draw_true_epsilons(rows), path)
+    plots.save_picture(draw_true_epsilons(rows), path)
     columns = sorted(rows["epsilon"].unique().tolist())
     lines = []
     for (released, delta), part in rows.groupby(["released", "delta"]):
@@ -211,18 +211,18 @@ def build_operating_points(data_dir: Path | None, folder: Path) -> Section | Non
         sets.append(ScoreSet(f"LFW {name}", scores.impostor, scores.genuine))
     drawn = {
         "lfw-fmr-overlays": (
-            figures.fmr_overlays(sets),
+            figures.draw_fmr_overlays(sets),
             "False-match rate against the threshold after noise, by calibration",
             "Noise moves the false-match curve to the right. Grey, dotted: a rule that does not give the privacy it "
             "claims.",
         ),
         "lfw-shift-against-scale": (
-            figures.shift_against_scale(sets),
+            figures.draw_shift_by_scale(sets),
             "Shift of the threshold against the noise scale, infeasible region shaded",
             "The shift of the threshold that keeps the rate. In the shaded part clipped scores cannot reach the rate.",
         ),
         "lfw-shift-against-epsilon": (
-            figures.shift_against_epsilon(sets),
+            figures.draw_shift_by_epsilon(sets),
             "Shift of the threshold against epsilon, by calibration",
             "The same against ε. Unclipped scores are as private and reach every rate.",
         ),
@@ -231,7 +231,7 @@ def build_operating_points(data_dir: Path | None, folder: Path) -> Section | Non
     for stem, (figure, alt, reading) in drawn.items():
         path = folder / "figures" / f"{stem}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        plots.save(figure, path)
+        plots.save_picture(figure, path)
         shown.append(Picture(path, alt, "scoreshield report results --data-dir DIR", reading))
     return Section(
         "Operating points",
