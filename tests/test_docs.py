@@ -337,11 +337,12 @@ def test_the_reference_has_every_public_name(site: dict[Path, _Page]) -> None:
                 assert paths & ids, f"ss.{prefix}{name} is on no page of docs/reference"
 
 
-def test_the_reference_shows_docstrings_as_they_are_meant(site: dict[Path, _Page]) -> None:
-    told = {
+def test_reference_docstrings(site: dict[Path, _Page]) -> None:
+    """The reference shows parameters with their types, formulas as text, and no foreign marks."""
+    texts = {
         path.name: " ".join(" ".join(page.text).split()) for path, page in site.items() if "reference" in path.parts
     }
-    assert "adjacency Adjacency who is protected:" in told["releases.html"]  # name, type from the signature, text
-    assert "δ ≥ Φ(-ε/μ + μ/2) - e^ε Φ(-ε/μ - μ/2)" in told["guarantee.html"]
-    for name, text in told.items():
+    assert "adjacency Adjacency Who is protected:" in texts["releases.html"]  # name, type from the signature, text
+    assert "δ ≥ Φ(-ε/μ + μ/2) - e^ε Φ(-ε/μ - μ/2)" in texts["guarantee.html"]
+    for name, text in texts.items():
         assert not re.search(r":(func|class|meth|math):|\.\. \w+::|\\[a-z]{2,}|Parameters -----", text), name

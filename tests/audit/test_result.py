@@ -41,8 +41,8 @@ def test_verdict_of_pass() -> None:
     assert not result().broken
     assert result().verdict == (
         "No violation found: with 2,000 releases a true epsilon of 1.235 or more would have been found with "
-        "probability 90 % if the release shows it on these collections as plainly as randomised response does; this is "
-        "evidence, not proof."
+        "probability 90 % if the release reveals it on these collections as clearly as randomised response does; this "
+        "is evidence, not proof."
     )
     assert "90 % if the noise is small; this" in result(assuming="the noise is small").verdict
     assert "with one release and 500 canaries" in result(releases=1, canaries=500).verdict

@@ -70,7 +70,7 @@ LAWS: tuple[LawName, ...] = get_args(LawName)
 #: Numbers of releases above this are not stated.
 MOST_RELEASES = 1e15
 #: What the power of an audit assumes of a release of unknown law; it follows "if".
-ASSUMING = "the release shows it on these collections as plainly as randomised response does"
+ASSUMING = "the release reveals it on these collections as clearly as randomised response does"
 _BLOCKS, _POWER = 400, 0.9
 #: Thresholds within so many of the best, in units of chance, are equally likely to be chosen.
 _NEAR = 0.5

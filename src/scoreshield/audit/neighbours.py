@@ -1,4 +1,4 @@
-"""Neighbouring collections that an audit tries to tell apart: constructed worst cases, search results, or given ones.
+"""Neighbouring collections that an audit tries to distinguish: constructed worst cases, search results, or given ones.
 
 The constructions move the released object as far as `scoreshield.privacy.adjacency` says that it can move:
 

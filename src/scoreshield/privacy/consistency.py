@@ -1,10 +1,9 @@
-"""Whether a guarantee that was read from a file can be true: its noise and its budgets must give its promise.
+"""Check whether a guarantee from a file can be true: its noise and its budgets must give its promise.
 
-A guarantee states its promise several times over: as an epsilon and a delta, as a profile, as noise of a scale for a
-sensitivity, and as budgets of parts. Whoever edits one of them has to be found out by another. What is checked here is
-that the mechanism serves the adjacency, that the profile is nowhere below the one that the stated noise and budgets
-have, and that the promise is not below the profile. What was really drawn is not in a file; the tests compare that with
-the guarantee.
+A guarantee states its promise several times: as an epsilon and a delta, as a profile, as noise of a scale for a
+sensitivity, and as budgets of parts. An edit of one of them must contradict another. The checks are that the mechanism
+allows the adjacency, that the profile is nowhere below that of the stated noise and budgets, and that the promise is
+not below the profile. A file does not hold what was really drawn; the tests compare that with the guarantee.
 """
 
 from __future__ import annotations

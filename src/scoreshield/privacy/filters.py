@@ -144,7 +144,7 @@ class Sums:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Sums:
-        """Read what :meth:`to_dict` wrote. Anything else raises a KeyError, a TypeError or a ValueError."""
+        """Read what `to_dict` wrote. Anything else raises a KeyError, a TypeError or a ValueError."""
         return cls(
             int(data["count"]),
             int(data["gaussians"]),
@@ -315,7 +315,7 @@ class PrivacyFilter:
 
     @validate()
     def spend(self, item: Any) -> None:
-        """Charge a mechanism, or raise :class:`BudgetExceeded` and charge nothing."""
+        """Charge a mechanism, or raise `BudgetExceeded` and charge nothing."""
         profile = extract_profile(item)
         if not self.would_fit(profile):
             raise self.make_error(profile)
@@ -374,7 +374,7 @@ class PrivacyFilter:
 
     @property
     def remaining(self) -> float:
-        """The limit minus what is spent. Epsilons do not simply add up; :attr:`headroom` tells what a charge may be."""
+        """The limit minus what is spent. Epsilons do not simply add up; `headroom` tells what a charge may be."""
         return max(0.0, self.epsilon - self.spent)
 
     @property
@@ -432,7 +432,7 @@ def _choose_orders(epsilon: float, delta: float) -> tuple[float, ...]:
 
 
 def _compute_log_slack(order: float) -> float:
-    r"""Compute ln 1/c, with c the least number such that :math:`(1 - e^{-x})_+ \le c\, e^{(\alpha-1) x}` for all x."""
+    """Compute ln 1/c, with c the least number such that `(1 - e^(-x))_+ ≤ c  e^((α-1) x)` for all x."""
     return math.log(order) - (order - 1) * math.log1p(-1 / order)
 
 

@@ -125,7 +125,7 @@ class Mark:
 
 
 class Chart:
-    """What a chart shows, in the units of the data; :meth:`render_svg` draws it.
+    """What a chart shows, in the units of the data; `render_svg` draws it.
 
     A mark that is not finite, or not on the axes, is left out, so that callers need not check.
     """

@@ -1,8 +1,8 @@
 """The figures of the paper's face-recognition appendix and of its error bounds, drawn anew, its mistakes marked.
 
-Every curve is computed, none is simulated: clean scores are synthetic (:mod:`scoreshield.decisions.models`) or any
-other public ones, rates after noise come from :mod:`scoreshield.decisions`, bounds from
-:mod:`scoreshield.risk`. Three things differ from the paper throughout.
+Every curve is computed, none is simulated: clean scores are synthetic (`scoreshield.decisions.models`) or any
+other public ones, rates after noise come from `scoreshield.decisions`, bounds from
+`scoreshield.risk`. Three things differ from the paper throughout.
 
 * A calibration rule that does not give the privacy it names is drawn grey, dotted or hollow, with its true epsilon.
 * The sensitivity 1.5 holds only for scores clamped to the public range [-0.5, 1] before noise, so they are clamped.

@@ -1,7 +1,7 @@
 """A plan as a page: one HTML file that a data-protection officer and an engineer can both read.
 
 The page fetches nothing and runs nothing: its styles are inside and its charts are SVG. Every figure is the plan's own,
-or :mod:`scoreshield.decisions` computes it from the plan's scores.
+or `scoreshield.decisions` computes it from the plan's scores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def render_plan_page(plan: Plan, *, now: datetime | None = None) -> str:
     """Render a plan as a whole HTML document.
 
     Args:
-        plan: what :func:`scoreshield.plan.verification` or :func:`scoreshield.plan.retrieval` returns.
+        plan: what `scoreshield.plan.verification` or `scoreshield.plan.retrieval` returns.
         now: the time in the footer; the present by default.
 
     Raises:

@@ -3,7 +3,7 @@
 The two files are bound together by a hash over both. It detects accidents, such as the ids of another index or a list
 that was edited by hand. It does not detect an attacker, who can write a hash as well.
 
-A third file counts the indexes that were made for these files (:mod:`scoreshield.search.totals`).
+A third file counts the indexes that were made for these files (`scoreshield.search.totals`).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def try_read_index(path: Path) -> SavedIndex | None:
 
 
 def read_index(path: Path) -> SavedIndex:
-    """Read what :func:`write_index` wrote."""
+    """Read what `write_index` wrote."""
     index = load(path)
     if not isinstance(index, IndexRelease):
         raise InvalidInput(f"{path} holds a {index.kind} release and no index.")
@@ -160,7 +160,7 @@ def read_index(path: Path) -> SavedIndex:
 
 
 def check_index_writable(path: Path) -> None:
-    """Raise an error, before an index is charged, where :func:`write_index` could not write its files."""
+    """Raise an error, before an index is charged, where `write_index` could not write its files."""
     for target in (path, _locate_ids(path)):
         try:
             _files.check_writable(target)

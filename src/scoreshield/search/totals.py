@@ -157,7 +157,7 @@ def write_total(path: Path, charges: Charges) -> None:
 
 
 def read_total(path: Path) -> dict[str, Profile]:
-    """Read what :func:`write_total` wrote; nothing where no index was counted yet, or by an older version."""
+    """Read what `write_total` wrote; nothing where no index was counted yet, or by an older version."""
     target = locate_total(path)
     if not path_exists(target):
         return {}
@@ -182,7 +182,7 @@ def encode_charges(charges: Charges) -> list[tuple[dict[str, Any], list[str]]]:
 
 
 def decode_charges(data: Any) -> dict[str, Profile]:
-    """Read what :func:`encode_charges` wrote, or raise a ValueError."""
+    """Read what `encode_charges` wrote, or raise a ValueError."""
     pairs = [(name, profile_from_dict(profile)) for profile, names in data for name in names]
     is_whole = all(isinstance(names, list) for _, names in data) and all(isinstance(name, str) for name, _ in pairs)
     if not is_whole or len(dict(pairs)) != len(pairs):

@@ -2,7 +2,7 @@
 
 A release is charged *before* its noise is drawn: its guarantee is checked against the budget, its clean scores are
 computed, the charge is committed, and only then are random bits drawn. A crash after the commit costs budget and
-releases nothing. The :class:`~scoreshield.privacy.filters.PrivacyFilter` of the entries decides a charge, under the
+releases nothing. The `PrivacyFilter` of the entries decides a charge, under the
 lock of the database, so racing processes cannot pass the limit together. Entries are frozen and chained by SHA-256.
 docs/accounting.md says what the chain shows and what it does not show.
 """
@@ -111,8 +111,8 @@ class PendingCharge:
 class Ledger:
     """The budget of one collection, or of several, in a database.
 
-    Make one with :meth:`create` and open it with :meth:`open`. The constructor does either: it opens a ledger that
-    exists, and otherwise makes one with a :class:`~scoreshield.LedgerWarning`. A dataset is a name. Collections that
+    Make one with `create` and open it with `open`. The constructor does either: it opens a ledger that
+    exists, and otherwise makes one with a `LedgerWarning`. A dataset is a name. Collections that
     share records must share a name. A charge without a name counts against all.
 
     Args:
@@ -270,9 +270,9 @@ class Ledger:
     ) -> PendingCharge:
         """Check that guarantees or releases can be charged and fit the budget now. Nothing is written.
 
-        ``commit()`` of the result charges them, all or none. It can still raise :class:`BudgetExceeded` if another
+        ``commit()`` of the result charges them, all or none. It can still raise `BudgetExceeded` if another
         process took the budget in between. ``check=False`` leaves the check to ``commit()``. The other arguments are
-        those of :meth:`spend`.
+        those of `spend`.
         """
         charges = [make_charge(item, adjacency, self._key, same_people=same_people) for item in items]
         where = self._find_name(dataset)
@@ -341,7 +341,7 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """The limit minus what is spent. :attr:`headroom` says what one more release may cost."""
+        """The limit minus what is spent. `headroom` says what one more release may cost."""
         return max(0.0, self.epsilon - self.spent)
 
     @validate()
@@ -512,13 +512,13 @@ class Account:
     why: str = ""
 
     def spend(self, item: Any, *, adjacency: Adjacency | None = None, same_people: bool = False) -> Entry:
-        """Charge this account; see :meth:`Ledger.spend`."""
+        """Charge this account; see `Ledger.spend`."""
         return self.spend_all([item], adjacency=adjacency, same_people=same_people)[0]
 
     def spend_all(
         self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> list[Entry]:
-        """Charge this account several times at once; see :meth:`Ledger.spend_all`."""
+        """Charge this account several times at once; see `Ledger.spend_all`."""
         return self.ledger.spend_all(
             items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
         )
@@ -526,7 +526,7 @@ class Account:
     def reserve(
         self, items: Iterable[Any], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> PendingCharge:
-        """Check that charges fit this account; see :meth:`Ledger.reserve`."""
+        """Check that charges fit this account; see `Ledger.reserve`."""
         return self.ledger.reserve(
             items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
         )

@@ -75,7 +75,7 @@ class Balance:
 
     @classmethod
     def from_text(cls, last: int, text: str) -> Balance:
-        """Read what :meth:`to_text` wrote. Anything else raises a KeyError, a TypeError or a ValueError."""
+        """Read what `to_text` wrote. Anything else raises a KeyError, a TypeError or a ValueError."""
         data = read_json(text)
         return cls(last, Sums.from_dict(data["sums"]), data["unit"], data["other"])
 

@@ -1,6 +1,6 @@
 """The database of a ledger: its tables, the statements of one transaction, and what a store must do.
 
-A store runs a piece of work in one transaction, under one lock: :mod:`.sqlite` in one file, :mod:`.postgres` on a
+A store runs a piece of work in one transaction, under one lock: `.sqlite` in one file, `.postgres` on a
 server. A connection lasts for one transaction.
 """
 

@@ -61,8 +61,8 @@ def make_charge(item: Any, adjacency: Adjacency | None, key: bytes, *, same_peop
         _validation.reject("item", "a guarantee or a release", guarantee)
     if guarantee.sampler != "exact":
         raise InvalidInput(
-            f"A ledger does not take a release from the {guarantee.sampler!r} sampler: whoever knows its seed can undo "
-            "the noise, so no budget covers it; release with rng=None."
+            f"A ledger does not take a release from the {guarantee.sampler!r} sampler: anyone who knows its seed can "
+            "undo the noise, so no budget covers it; release with rng=None."
         )
     profile = extract_profile(guarantee)
     unit = _unit(guarantee.adjacency, adjacency, key, same_people)
@@ -114,7 +114,7 @@ def _hash_labels(labels: NDArray[Any], key: bytes) -> str:
 
 
 def _promise(unit: str) -> str:
-    """What a unit of an entry promises, whoever the identities happened to be."""
+    """Return what a unit of an entry promises, without its identities."""
     return _GROUPING.sub("", unit) if unit.startswith("identity ") else unit
 
 

@@ -83,7 +83,7 @@ class _Normals:
         return drawn
 
     def _refine(self, stream: Stream, row: int, pair: int) -> None:
-        """A pair that the fast path does not vouch for, from more bits."""
+        """Recompute a pair with more random bits, because the float error bound does not hold for it."""
         x, y, bits = int(self.x[row, pair]), int(self.y[row, pair]), 63
         while True:
             x, y, bits = _read(stream, x), _read(stream, y), bits + 64
