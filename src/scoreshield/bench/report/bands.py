@@ -204,7 +204,7 @@ def draw_bands_by_advantage(
     """Draw each method by the advantage of the best attack on it, so that promises of different kinds compare.
 
     Panels keep adjacencies apart: an attack on a whole record and one on a small change are not the same attack.
-    ``options`` are those of :func:`draw_bands`: ``methods``, ``ylabel``, ``clean``.
+    ``options`` are those of `draw_bands`: ``methods``, ``ylabel``, ``clean``.
     """
     same: dict[str, Any] = {"metric": metric, "title": title, "caption": caption, "columns_by": columns_by}
     return draw_bands(rows, **same, **options, rows_by=None, x="attack_advantage")

@@ -113,7 +113,7 @@ def summarise_groups(
     """Summarise rows by the columns ``by``, in the order in which the groups first appear.
 
     Returns:
-        One dict per group: its columns and the fields of :class:`Summary`.
+        One dict per group: its columns and the fields of `Summary`.
     """
     if isinstance(by, str) or not isinstance(by, Sequence) or not all(isinstance(name, str) for name in by):
         _validation.reject("by", "a sequence of column names", by)
