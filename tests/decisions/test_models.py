@@ -1,4 +1,4 @@
-"""Synthetic scores follow the laws that are written down, cut to (-1, 1), and would be told from others nearby.
+"""Synthetic scores follow the stated laws, cut to (-1, 1), and not near misses of them; texts name score models.
 
 Laws are checked by the Kolmogorov-Smirnov distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart,
 P[sqrt(n) D > x] <= 2 exp(-2 x^2), and by mean and variance; rejections by their exact negative binomial law. Each
@@ -15,7 +15,7 @@ from scipy import integrate, stats
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.decisions.models import FAMILIES, ScoreSet, draw_score_set
+from scoreshield.decisions.models import FAMILIES, ScoreSet, draw_score_set, parse_score_model
 
 N, RARE = 200_000, 1e-7
 Law = list[tuple[float, object]]
@@ -163,3 +163,30 @@ def test_bad_input(call: object) -> None:
     """A bad argument raises an error."""
     with pytest.raises(ss.InvalidInput, match="of draw_score_set must be"):
         call()
+
+
+@pytest.mark.parametrize("text", ["normal:0,0.2", "beta:5,5", "t:10,0,0.25"])
+def test_score_models(text: str) -> None:
+    """A text names a score model."""
+    model = parse_score_model(text)
+    assert model is not None
+    assert -1 <= model.lowest < model.highest <= 1
+    assert model.rate(0.0, None) == pytest.approx(0.5)
+
+
+def test_student_model_has_the_stated_spread() -> None:
+    """The Student model has the stated spread."""
+    assert parse_score_model("t:10,0,0.25").law.std() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("text", ["normal:0", "normal:0,-1", "normal:a,b", "beta:1,2,3", "t:2,0,0.1", "normal:0,inf"])
+def test_bad_models_are_one_clear_sentence(text: str) -> None:
+    """A bad model raises one clear sentence."""
+    with pytest.raises(ss.InvalidInput, match="must be followed by"):
+        parse_score_model(text)
+
+
+def test_files_are_no_models() -> None:
+    """The name of a file is no model."""
+    assert parse_score_model("impostor.npy") is None
+    assert parse_score_model("scores.npz:normal") is None

@@ -145,35 +145,6 @@ def test_bad_choices(arguments: dict[str, object], says: str) -> None:
 # Recall of a benchmark
 
 
-def test_recall_queries_without_noise_counts() -> None:
-    """The recall of queries without noise counts records."""
-    scores = np.array([[0.9, 0.5, 0.1], [0.2, 0.2, 0.7]])
-    pairs = np.array([[0, 1], [1, 0]])
-    assert decisions.recall_of_queries(scores, pairs, 0, k=1) == 0
-    assert decisions.recall_of_queries(scores, pairs, 0, k=2) == pytest.approx((1 + 0.5) / 2)  # a tie for second
-    assert decisions.recall_of_queries(scores, pairs, 0.1, k=3) == 1
-
-
-@pytest.mark.parametrize("law", [0.15, ss.LaplaceNoise(0.1), ss.StaircaseNoise.calibrate(9.0, 2.0)], ids=repr)
-def test_recall_queries_against_simulation(law: object) -> None:
-    """The recall of queries agrees with a simulation."""
-    rng = np.random.default_rng(3)
-    scores = rng.normal(0, 0.15, (40, 300))
-    pairs = np.stack([np.arange(40), rng.integers(0, 300, 40)], axis=1)
-    scores[pairs[:, 0], pairs[:, 1]] += 0.4
-    told = decisions.recall_of_queries(scores, pairs, law, k=5)
-    made = ss.GaussianNoise(law) if isinstance(law, float) else law
-    draws = 400
-    hits = 0
-    for q, r in pairs:
-        noisy = scores[q] + made.quantile(rng.random((draws, 300)))  # type: ignore[attr-defined]
-        hits += int(((noisy > noisy[:, r : r + 1]).sum(axis=1) < 5).sum())
-    seen = hits / (draws * len(pairs))
-    assert seen == pytest.approx(told, abs=0.01 + 5.33 * math.sqrt(0.25 / (draws * len(pairs))))
-    wrong = decisions.recall_of_queries(scores, pairs, law, k=8)
-    assert abs(seen - wrong) > 0.02
-
-
 def test_predictions_hold_on_real_abstracts(shared_data: Path) -> None:
     """SciFact: the predicted recall of each mechanism within 5 % of what releases reach."""
     with np.load(shared_data / "scifact_minilm.npz") as file:

@@ -398,33 +398,6 @@ def test_needs_that_make_no_plan(scores: tuple[np.ndarray, np.ndarray]) -> None:
         plan.verification(*scores, target_fmr=1e-2, epsilon=1, delta=DELTA, score_range=(0.5, 0.1))
 
 
-@pytest.mark.parametrize("text", ["normal:0,0.2", "beta:5,5", "t:10,0,0.25"])
-def test_score_models(text: str) -> None:
-    """A text names a score model."""
-    model = parse_score_model(text)
-    assert model is not None
-    assert -1 <= model.lowest < model.highest <= 1
-    assert model.rate(0.0, None) == pytest.approx(0.5)
-
-
-def test_student_model_has_the_stated_spread() -> None:
-    """Student model has the stated spread."""
-    assert parse_score_model("t:10,0,0.25").law.std() == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize("text", ["normal:0", "normal:0,-1", "normal:a,b", "beta:1,2,3", "t:2,0,0.1", "normal:0,inf"])
-def test_bad_models_are_one_clear_sentence(text: str) -> None:
-    """A bad model raises one clear sentence."""
-    with pytest.raises(ss.InvalidInput, match="must be followed by"):
-        parse_score_model(text)
-
-
-def test_files_are_no_models() -> None:
-    """The name of a file is no model."""
-    assert parse_score_model("impostor.npy") is None
-    assert parse_score_model("scores.npz:normal") is None
-
-
 # Collections
 
 

@@ -219,8 +219,8 @@ def test_bound_ten_percent_too_low_rejected() -> None:
     found = measured(60, 60, 1e-5, 60)
     bound = found.bounds["naive"]
     assert found.verdicts["naive"] == "not decided"
-    assert simulation._judge(0.9 * bound.value, found.estimate) == "fails"
-    assert simulation._judge(1.1 * bound.value, found.estimate) == "holds"
+    assert simulation._judge_bound(0.9 * bound.value, found.estimate) == "fails"
+    assert simulation._judge_bound(1.1 * bound.value, found.estimate) == "holds"
 
 
 def test_paper_rank_bound_fails() -> None:
@@ -233,7 +233,7 @@ def test_paper_rank_bound_fails() -> None:
     assert found.verdicts["rank-aware"] == found.verdicts["rank-aware (loose)"] == "fails"
     assert found.verdicts["rank"] == "holds"
     assert found.bounds.best.name == "rank"
-    assert simulation._judge(0.9 * found.estimate.mean, found.estimate) == "fails"
+    assert simulation._judge_bound(0.9 * found.estimate.mean, found.estimate) == "fails"
 
 
 def test_rank_truncation_gets_below_it() -> None:

@@ -224,7 +224,7 @@ def _make_pure_alternative(
     most = format_advantage(law.profile(width).advantage)
     note = f"pure epsilon {format_number(epsilon)}, best attack's advantage {most}"
     if not moved.feasible:
-        note += f"; {_state_limit(need.rule, score_range, moved)}"
+        note += f"; {_state_clipping_limit(need.rule, score_range, moved)}"
     return Alternative(
         change=f"{mechanism} noise",
         calibration="pure",
@@ -261,7 +261,7 @@ def _make_gaussian_alternative(
             note = f"not private: its true epsilon is {format_number(gaussian.find_epsilon(contract.delta, mu))}"
     moved, tar = need.recalibrate(score_range, scale)
     if not note and not moved.feasible:
-        note = _state_limit(need.rule, score_range, moved)
+        note = _state_clipping_limit(need.rule, score_range, moved)
     elif not note and moved.clean_threshold >= score_range[1]:
         note = f"the clean threshold lies at the range's end: [{score_range[0]:g}, {score_range[1]:g}] is too narrow"
     return Alternative(
@@ -281,7 +281,7 @@ def _make_gaussian_alternative(
     )
 
 
-def _state_limit(rule: Rule, score_range: ScoreRange, moved: decisions.Recalibration) -> str:
+def _state_clipping_limit(rule: Rule, score_range: ScoreRange, moved: decisions.Recalibration) -> str:
     end = state_range_end(rule, score_range)
     return f"out of reach: a threshold {end} still passes {format_rate(moved.limit)}"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
@@ -146,7 +146,7 @@ def settle_terms(
     return Terms(contract, is_searched, least, score_range, tuple(compare_ranges))
 
 
-def _check_least_epsilon(least: float, explain: Any) -> None:
+def _check_least_epsilon(least: float, explain: Callable[[], str]) -> None:
     """Raise an error where the search for the least epsilon has no answer, and state which of its reasons holds."""
     if math.isnan(least):
         raise InvalidInput(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import erfinv, ndtr, ndtri
 
@@ -83,7 +84,7 @@ class Contract:
         """The largest difference of true-positive and false-positive rate of any membership test."""
         return gaussian.attack_advantage(self.mu)
 
-    def tpr_at(self, fpr: Any) -> Any:
+    def tpr_at(self, fpr: ArrayLike) -> Any:
         """Compute the largest true-positive rate of any membership test at a false-positive rate."""
         return ndtr(ndtri(fpr) + self.mu)
 

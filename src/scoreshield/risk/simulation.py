@@ -210,10 +210,10 @@ def compare(
         regime, clean, sigma, trials=trials, rng=rng, index=index, score_range=truth.ends, confidence=confidence
     )
     exact = exact_risk(truth.free, sigma, truth.ends) if box else None
-    return Comparison(table, estimate, exact, {bound.name: _judge(bound.value, estimate) for bound in table})
+    return Comparison(table, estimate, exact, {bound.name: _judge_bound(bound.value, estimate) for bound in table})
 
 
-def _judge(value: float, estimate: Estimate) -> str:
+def _judge_bound(value: float, estimate: Estimate) -> str:
     if value >= estimate.high:
         return "holds"
     return "fails" if value < estimate.low else "not decided"

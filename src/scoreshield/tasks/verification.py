@@ -93,7 +93,7 @@ def evaluate_verification(
         same = _reading.read_outcomes(others, values.shape)
         groups = None if groups is None else np.delete(groups, release.index)
     values, same = values.ravel(), same.ravel()
-    fpr, tpr, cuts = _compute_curve(values, same)
+    fpr, tpr, cuts = _compute_operating_points(values, same)
     best, threshold = _find_best_threshold(fpr, tpr, cuts, same)
     by_fold = None if groups is None else _measure_folds(values, same, groups.ravel())
     return Verification(
@@ -140,7 +140,7 @@ def _check_folds(folds: Any, shape: tuple[int, ...]) -> Whole:
     return groups
 
 
-def _compute_curve(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
+def _compute_operating_points(values: Float, same: NDArray[np.bool_]) -> tuple[Float, Float, Float]:
     """Return rates with a falling threshold, and the thresholds of the rule "at or above"; the first accepts none."""
     metrics = _reading.import_sklearn("metrics", "Verification")
     fpr, tpr, cuts = metrics.roc_curve(same, values, drop_intermediate=False)
@@ -174,7 +174,7 @@ def _measure_folds(values: Float, same: NDArray[np.bool_], groups: Whole) -> Flo
         if rest.all() or not rest.any():
             must = "such that each fold leaves genuine and impostor pairs in the others"
             _validation.reject("folds", must, groups)
-        threshold = _find_best_threshold(*_compute_curve(values[~is_held_out], rest), rest)[1]
+        threshold = _find_best_threshold(*_compute_operating_points(values[~is_held_out], rest), rest)[1]
         accuracies.append(np.mean((values[is_held_out] > threshold) == same[is_held_out]))
     return np.array(accuracies)
 
