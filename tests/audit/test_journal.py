@@ -209,7 +209,7 @@ def test_finished_audit(tmp_path: Path) -> None:
         (folder / "report.json").write_text("{}")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with (
-        pytest.raises(InvalidInput, match="is finished and answers for the day"),
+        pytest.raises(InvalidInput, match="is finished, and its report is about the target"),
         journal.open_journal(folder, ASKED, int),
     ):
         pass

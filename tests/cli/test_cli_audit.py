@@ -253,7 +253,7 @@ def test_finished_audit(run: Run) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("scoreshield: The audit in audit is finished")
-    assert "name a new folder, or begin afresh there with --again." in err
+    assert "name a new folder, or start again there with --again." in err
     assert contents("audit") == before
     audited().stop_after = 0  # a target that is dead
     code, _, err = run(*arguments, "--again")

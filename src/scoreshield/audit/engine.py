@@ -241,7 +241,7 @@ def _list_pairs(
         return list(neighbours)
     if not claim.is_replacement:
         raise InvalidInput(
-            f"The claim is about other neighbours than an audit makes up, which differ by the replacement of one "
+            f"The claim is about other neighbours than an audit constructs, which differ by the replacement of one "
             f"record ({claim.adjacency}): give a pair that it covers as neighbours=, such as drift_pair for a Gram "
             "radius."
         )
@@ -297,7 +297,7 @@ def _choose_pair(source: Source, pairs: list[Pair], releases: int, rng: np.rando
         if best is None or gain > best[0] + margin:
             best = gain, pair, example
     if best is None:
-        raise InvalidInput("The release under audit refused every pair of neighbours it was given.")
+        raise InvalidInput("The release under audit rejected every pair of neighbours.")
     return best[1], best[2]
 
 

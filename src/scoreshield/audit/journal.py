@@ -124,7 +124,7 @@ class Journal:
                 self._file.flush()
                 self._flushed = time.monotonic()
         except OSError as error:
-            raise FileError(f"Cannot write {self.path}: {error.strerror}; the releases before are kept.") from None
+            raise FileError(f"Cannot write {self.path}: {error.strerror}; the earlier releases are saved.") from None
 
     def _open(self, end: int) -> BinaryIO:
         """Open the file to append to, readable only by its owner; what follows `end` is a line that was cut short."""
@@ -207,8 +207,8 @@ def _start_or_resume(
         raise run_folder.settings_error(difference)
     if any((run_folder.path / name).exists() for name in REPORTS):
         raise InvalidInput(
-            f"The audit in {run_folder.path} is finished and answers for the day it was made; name a new folder, or "
-            "begin afresh there with --again."
+            f"The audit in {run_folder.path} is finished, and its report is about the target of that day; name a "
+            "new folder, or start again there with --again."
         )
     return begun, planned
 

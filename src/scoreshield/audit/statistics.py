@@ -85,15 +85,15 @@ class OutputFacts:
 class _Likelihood:
     law: KnownLaw
     columns: NDArray[np.intp]
-    here: Float
-    there: Float
+    first_centre: Float
+    second_centre: Float
     name: str = "likelihood"
 
     def __call__(self, outputs: Float) -> Float:
         moved = outputs[:, self.columns]
-        ratios = compute_log_density(self.law, moved - self.here) - compute_log_density(self.law, moved - self.there)
+        first, second = (compute_log_density(self.law, moved - c) for c in (self.first_centre, self.second_centre))
         # Beyond both centres the ratio of pure noise is constant, and rounding errors would scatter it around a cut.
-        return np.asarray(np.round(ratios.sum(axis=1), _DECIMALS))
+        return np.asarray(np.round((first - second).sum(axis=1), _DECIMALS))
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,18 @@ def fit_statistics(name: StatisticName, first: Float, second: Float, facts: Outp
         "classifier": lambda: fit_classifier(first, second, facts.seed),
     }
     if name != "auto":
-        found = makers[name]()
-        if found is None:
+        statistic = makers[name]()
+        if statistic is None:
             why = {
                 "likelihood": "no entry moves, or the outputs do not say the law of their noise",
                 "membership": "the outputs have no entry of the changed record",
             }.get(name, "nothing moves between the two collections")
             raise InvalidInput(f"The statistic {name!r} cannot be used here: {why}; use statistic='auto'.")
-        return [found]
-    kept = [makers[choice]() for choice in ("likelihood", "linear", "table")]
+        return [statistic]
+    statistics = [makers[choice]() for choice in ("likelihood", "linear", "table")]
     if facts.is_opaque and first.shape[1] > 1 and _has_sklearn():
-        kept.append(makers["classifier"]())
-    return [statistic for statistic in kept if statistic is not None]
+        statistics.append(makers["classifier"]())
+    return [statistic for statistic in statistics if statistic is not None]
 
 
 def fit_likelihood(first: Float, second: Float, facts: OutputFacts) -> Statistic | None:
@@ -155,13 +155,16 @@ def fit_likelihood(first: Float, second: Float, facts: OutputFacts) -> Statistic
     if facts.law is None:
         return None
     middle = np.mean if isinstance(facts.law, GaussianNoise) else np.median
-    here, there = (middle(side[:, : facts.law_entries], axis=0) for side in (first, second))
+    first_centre, second_centre = (middle(side[:, : facts.law_entries], axis=0) for side in (first, second))
     # Means and medians of these laws are within about 1.3 std / sqrt(rows) of the clean value.
     noise = 1.3 * facts.law.std * math.sqrt(1 / len(first) + 1 / len(second))
-    columns = np.flatnonzero(np.abs(here - there) > 2 * noise)
+    moves = np.abs(first_centre - second_centre)
+    if not moves.any():
+        return None
+    columns = np.flatnonzero(moves > 2 * noise)
     if not len(columns):
-        columns = np.array([np.argmax(np.abs(here - there))])
-    return _Likelihood(facts.law, columns, here[columns], there[columns]) if np.any(here != there) else None
+        columns = np.array([np.argmax(moves)])
+    return _Likelihood(facts.law, columns, first_centre[columns], second_centre[columns])
 
 
 def compute_log_density(law: KnownLaw, x: Float) -> Float:
@@ -182,23 +185,24 @@ def fit_table(
 ) -> Statistic | None:
     """Fit summed log ratios of smoothed histograms, over the entries whose histograms differ most."""
     first, second = first[:_TABLE_ROWS], second[:_TABLE_ROWS]
-    found: list[tuple[float, int, Float, Float]] = []
+    tables: list[tuple[float, int, Float, Float]] = []
     for column in range(first.shape[1]):
-        here, there = first[:, column], second[:, column]
+        first_values, second_values = first[:, column], second[:, column]
         if transform is not None:
-            here, there = transform(here), transform(there)
-        edges = _find_edges(np.concatenate([here, there]))
+            first_values, second_values = transform(first_values), transform(second_values)
+        edges = _find_edges(np.concatenate([first_values, second_values]))
         if not len(edges):
             continue
         counts = [
-            np.bincount(np.searchsorted(edges, side, side="right"), minlength=len(edges) + 1) for side in (here, there)
+            np.bincount(np.searchsorted(edges, side, side="right"), minlength=len(edges) + 1)
+            for side in (first_values, second_values)
         ]
-        found.append((_compare_histograms(*counts), column, edges, np.log((counts[0] + 0.5) / (counts[1] + 0.5))))
-    if not found:
+        tables.append((_compare_histograms(*counts), column, edges, np.log((counts[0] + 0.5) / (counts[1] + 0.5))))
+    if not tables:
         return None
-    found.sort(key=lambda entry: -entry[0])
-    kept = [entry for entry in found[:_TABLE_COLUMNS] if entry[0] > 4.0] or found[:1]
-    _, columns, edges_, ratios = zip(*kept, strict=True)
+    tables.sort(key=lambda table: -table[0])
+    chosen = [table for table in tables[:_TABLE_COLUMNS] if table[0] > 4.0] or tables[:1]
+    _, columns, edges_, ratios = zip(*chosen, strict=True)
     return _Table(columns, edges_, ratios, transform, name)
 
 
@@ -211,13 +215,13 @@ def _find_edges(values: Float) -> Float:
     return distinct[1:]
 
 
-def _compare_histograms(here: NDArray[np.int64], there: NDArray[np.int64]) -> float:
+def _compare_histograms(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
     """Compute the chi-square statistic of two histograms, in standard deviations above its mean for equal laws."""
-    total = here + there
+    total = first + second
     used = total > 0
-    expected = total[used] * here.sum() / total.sum()
+    expected = total[used] * first.sum() / total.sum()
     freedom = max(1, int(used.sum()) - 1)
-    square = float(((here[used] - expected) ** 2 / (expected * there.sum() / total.sum())).sum())
+    square = float(((first[used] - expected) ** 2 / (expected * second.sum() / total.sum())).sum())
     return (square - freedom) / math.sqrt(2 * freedom)
 
 
@@ -381,8 +385,8 @@ def _select_leading(parts: _StandardEntries, most: int) -> _StandardEntries:
     lead = order[: min(_LEADING, most)]
     with_lead = np.abs(parts.rows[:, lead].T @ parts.rows).max(axis=0)
     # Half of the places are for entries correlated with those that move most, the rest for entries that move.
-    kept = np.concatenate([lead, np.argsort(-with_lead, kind="stable")[: most // 2], order])
-    chosen = np.sort(np.array(list(dict.fromkeys(kept.tolist()))[:most]))
+    ranked = np.concatenate([lead, np.argsort(-with_lead, kind="stable")[: most // 2], order])
+    chosen = np.sort(np.array(list(dict.fromkeys(ranked.tolist()))[:most]))
     return _StandardEntries(parts.columns[chosen], parts.scale[chosen], parts.moves[chosen], parts.rows[:, chosen])
 
 
@@ -419,19 +423,19 @@ class RepeatedOutputs:
     outputs of any law, with any dependence between entries.
     """
 
-    here: Keys
-    there: Keys
+    first_keys: Keys
+    second_keys: Keys
     name: str = "outputs that came before"
 
     def __call__(self, outputs: Float) -> Float:
         keys = _compute_keys(outputs)
-        return _contains(keys, self.here).astype(np.float64) - _contains(keys, self.there)
+        return _contains(keys, self.first_keys).astype(np.float64) - _contains(keys, self.second_keys)
 
 
 def fit_repeats(first: Float, second: Float) -> RepeatedOutputs:
     """Remember the outputs that one collection gave and the other did not."""
-    here, there = np.sort(_compute_keys(first)), np.sort(_compute_keys(second))
-    return RepeatedOutputs(here[~_contains(here, there)], there[~_contains(there, here)])
+    keys, others = np.sort(_compute_keys(first)), np.sort(_compute_keys(second))
+    return RepeatedOutputs(keys[~_contains(keys, others)], others[~_contains(others, keys)])
 
 
 def _contains(keys: Keys, known: Keys) -> NDArray[np.bool_]:

@@ -44,15 +44,15 @@ def run_audit_command(
     releases: Annotated[
         int | None, typer.Option(help="Releases on each side; 2,000 unless --minutes is given.", min=1)
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="As many releases as about so many minutes allow.")] = None,
-    confidence: Annotated[float, typer.Option(help="Of everything that the audit states.")] = 0.95,
+    minutes: Annotated[float | None, typer.Option(help="As many releases as about this many minutes allow.")] = None,
+    confidence: Annotated[float, typer.Option(help="The confidence of everything that the audit states.")] = 0.95,
     statistic: Annotated[str, typer.Option(help="auto, linear, table, membership, classifier, likelihood.")] = "auto",
-    records: Annotated[int, typer.Option(help="Records in the collections that the auditor makes up.", min=1)] = 8,
+    records: Annotated[int, typer.Option(help="Records in the collections that the auditor constructs.", min=1)] = 8,
     dimensions: Annotated[int, typer.Option(help="Their length, where no query or canary says it.", min=1)] = 8,
     query: Annotated[Path | None, typer.Option(help="The public query (.npy, ...); by default the first axis.")] = None,
     no_query: Annotated[bool, typer.Option("--no-query", help="An endpoint that takes no query.")] = False,
     canaries: Annotated[
-        Path | None, typer.Option(help="Records to put in and take out, one a row, instead of the worst cases.")
+        Path | None, typer.Option(help="Records to put in and take out, one per row, instead of the worst cases.")
     ] = None,
     without: Annotated[Path | None, typer.Option(help="For files: the outputs made without the record.")] = None,
     embeddings_field: Annotated[str, typer.Option(help="For endpoints: the collection's name in JSON.")] = "embeddings",
@@ -64,10 +64,10 @@ def run_audit_command(
     timeout: Annotated[float, typer.Option(help="Seconds that one release may take.", max=86_400)] = 60.0,
     retries: Annotated[int, typer.Option(help="For endpoints: how often a failed request is repeated.", min=0)] = 3,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the releases and the report. A killed audit goes on there.")
+        Path | None, typer.Option(help="Folder for the releases and the report. A killed audit is resumed there.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="With --out: begin afresh where an audit was before, which is removed.")
+        bool, typer.Option("--again", help="With --out: start again where an audit was before, which is removed.")
     ] = False,
     own: Annotated[bool, typer.Option("--own", help="Audit ScoreShield's own mechanisms instead of a target.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --own: the short form.")] = False,
@@ -92,7 +92,7 @@ def run_audit_command(
     if quick:
         raise InvalidInput("--quick is the short form of --own; for a target, --releases or --minutes set the budget.")
     if again and out is None:
-        raise InvalidInput("--again begins afresh in the folder of an earlier audit; name it with --out.")
+        raise InvalidInput("--again starts again in the folder of an earlier audit; name it with --out.")
     from scoreshield.cli import audit_run
 
     folder = audit_run.AuditFolder(out, again)

@@ -253,23 +253,23 @@ def audit_subject(
     facts = {"Target": subject.name, "Collections": made_up + (", and the canaries" if pairs else "")}
     plan = partial(_plan_releases, subject, budget, shape, is_search=subject.query is None and pairs is None)
     with (
-        _close_after(subject), redirect_prints(), folder.open(settings, plan, subject.secret) as (kept, releases),
+        _close_after(subject), redirect_prints(), folder.open(settings, plan, subject.secret) as (log, releases),
         show_progress(quiet) as (progress, count),
     ):  # fmt: skip
-        if kept is not None:
-            kept.note_repeated(_count_repeated(subject))  # while the pace was measured
+        if log is not None:
+            log.note_repeated(_count_repeated(subject))  # while the pace was measured
         release = subject.release
         if not subject.is_bulk:
-            release = count(release if kept is None else kept.record(release))
+            release = count(release if log is None else log.record(release))
         result = engine.audit(
             release, claim, neighbours=pairs, releases=releases, confidence=budget.confidence,
             statistic=budget.statistic, seed=None, progress=progress, timeout=subject.timeout, name=subject.name,
             shape=shape, query=subject.query, plain=budget.plain,
         )  # fmt: skip
-        if kept is not None and kept.releases_before:
-            begun = _describe_start(kept.begun)
-            facts[audit_page.RESUMED] = f"{kept.releases_before:,} releases were there before; {begun}"
-        if repeated := _count_repeated(subject) + (0 if kept is None else kept.requests_repeated):
+        if log is not None and log.releases_before:
+            begun = _describe_start(log.begun)
+            facts[audit_page.RESUMED] = f"{log.releases_before:,} releases were there before; {begun}"
+        if repeated := _count_repeated(subject) + (0 if log is None else log.requests_repeated):
             facts["Requests repeated"] = f"{repeated:,}"
         return AuditOutcome(result, facts, folder.save(result, facts))
 
@@ -403,14 +403,14 @@ def redirect_prints() -> Iterator[None]:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     try:
-        kept = os.dup(1)
+        stdout = os.dup(1)
         os.dup2(2, 1)
     except OSError:  # one of them is closed
-        kept = None
+        stdout = None
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        if kept is not None:
-            os.dup2(kept, 1)
-            os.close(kept)
+        if stdout is not None:
+            os.dup2(stdout, 1)
+            os.close(stdout)
