@@ -24,4 +24,4 @@ print(search.facts(hits))  # it covers both queries, and all that follow
 
 collection.delete(ids=["person-7"])
 print("the index is of another version than the collection:", search.stale)
-search.hide(["person-7"])  # never answered with again, at no cost; refresh() would pay for a new index
+search.hide(["person-7"])  # leaves it out of all answers, at no cost; refresh() would charge a new index

@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as folder, duckdb.connect(f"{folder}/people.d
     connection.executemany("INSERT INTO people VALUES (?, ?)", list(enumerate(vectors.tolist())))
     connection.execute(f"COPY people TO '{folder}/people.parquet'")
 
-    # The same people, so the same account: what one spends, the other cannot spend again.
+    # Both stores hold the same people, so both charge the same account.
     account = ss.Ledger.create(f"sqlite:///{folder}/ledger.db", epsilon=100, delta=0.0).account("people")
     for store in (DuckDBStore(connection, "people"), ParquetStore(f"{folder}/people.parquet")):
         search = PrivateSearch(store, epsilon=16, mode="query", ledger=account)

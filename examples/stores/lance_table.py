@@ -1,4 +1,4 @@
-"""Private search over a LanceDB table: who passes a public threshold, by randomised response.
+"""Private search over a LanceDB table: which records pass a public threshold, by randomised response.
 
 Run it with: python examples/stores/lance_table.py
 """

@@ -14,7 +14,7 @@ from scoreshield.stores import ArrayStore
 
 folder = Path(tempfile.mkdtemp())
 rng = np.random.default_rng()
-rows = rng.standard_normal((5_000, 384)).astype(np.float32)  # your embeddings, one record a row
+rows = rng.standard_normal((5_000, 384)).astype(np.float32)  # your embeddings, one record per row
 np.save(folder / "rows.npy", rows)
 query = rows[42] + 0.5 * rng.standard_normal(384)  # a public query, here close to record 42
 
@@ -26,7 +26,7 @@ for number, score in zip(hits.ids, hits.scores, strict=True):
     print(f"record {number}: {score:.2f}")
 print(f"version {hits.version}, spent {ledger.spent_on('patients'):g} of {ledger.epsilon:g}")
 
-# A record comes: the file is written beside and renamed. It is the next version, on the same account.
+# To add a record, write a new file and rename it. It is the next version, charged to the same account.
 np.save(folder / "next.npy", np.vstack([rows, query]).astype(np.float32))
 (folder / "next.npy").rename(folder / "rows.npy")
 hits = search.search(query, k=2)

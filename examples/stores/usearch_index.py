@@ -25,7 +25,7 @@ search = PrivateSearch(store, epsilon=40, file=folder / "private.npz")  # made a
 print("best three:", search.search(query, k=3).ids)
 print("even keys only:", search.search(query, k=3, where=lambda key: key % 2 == 0).ids)
 print("without 42:", end=" ")
-search.hide([42])  # someone asked to be forgotten: at once, and at no cost
+search.hide([42])  # leaves record 42 out of all answers, at once and at no cost
 print(search.search(query, k=3).ids)
 
 elsewhere = PrivateSearch.load(folder / "private.npz")  # needs neither the store nor a clean vector

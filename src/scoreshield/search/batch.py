@@ -100,7 +100,7 @@ class PerQuerySearch(BaseSearch):
         """Rank the records of a release."""
 
     def start(self) -> None:
-        """Raise an error for a contract that cannot be kept, before anything is asked."""
+        """Raise an error for a contract that cannot be kept, before the first query."""
         self._check_contract(Replacement())
         if not self._identities.has_identities:
             return

@@ -1,7 +1,7 @@
 """A private index on disk: the release, the public ids of its rows beside it, and whether a request matches it.
 
 The two files are bound together by a hash over both. It detects accidents, such as the ids of another index or a list
-that was edited by hand. It does not detect an attacker, who can write a hash as well.
+that was edited by hand. It does not detect an attack: an attacker can write a hash too.
 
 A third file counts the indexes that were made for these files (`scoreshield.search.totals`).
 """

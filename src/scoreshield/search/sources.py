@@ -123,21 +123,21 @@ class IdentityMap:
         A mapping is read at each call, because its owner may write to it. A function is called once per version of the
         records.
         """
-        identity_of, known = self._identity_of, self._grouping
+        identity_of, grouping = self._identity_of, self._grouping
         if identity_of is None:
             return ids, Replacement()
-        if known is None or known.ids is not ids or isinstance(identity_of, Mapping):
+        if grouping is None or grouping.ids is not ids or isinstance(identity_of, Mapping):
             find = identity_of.__getitem__ if isinstance(identity_of, Mapping) else identity_of
             try:
                 labels = np.asarray([find(one) for one in ids])
             except Exception:
                 raise InvalidInput("'identity_of' does not give the identity of every id.") from None
-            if known is None or known.ids is not ids or not np.array_equal(known.labels, labels):
+            if grouping is None or grouping.ids is not ids or not np.array_equal(grouping.labels, labels):
                 self._check_owners(ids, labels)
                 adjacency = Identity(labels, centroids=self.centroids)
                 names = tuple(np.unique(labels).tolist()) if self.centroids else ids
-                known = self._grouping = _Grouping(ids, labels, names, adjacency)
-        return known.names, known.adjacency
+                grouping = self._grouping = _Grouping(ids, labels, names, adjacency)
+        return grouping.names, grouping.adjacency
 
     def _check_owners(self, ids: Names, labels: NDArray[Any]) -> None:
         """Raise an error for a record whose identity changed."""

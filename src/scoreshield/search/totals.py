@@ -65,14 +65,14 @@ class IndexTotal:
         budget = self._make_filter()
         if guarantee.sampler == "research" or not self.charges or budget.would_fit(guarantee):
             return
-        asked, spent = budget.compute_epsilon(guarantee), budget.spent
+        price, spent = budget.compute_epsilon(guarantee), budget.spent
         counted = "" if file is None else f", by the indexes that are counted in {file}"
         raise BudgetExceeded(
-            f"A new index releases every record that stayed again: it costs epsilon {asked:.6g}, and {spent:.6g} of "
+            f"A new index releases every record that stayed again: it costs epsilon {price:.6g}, and {spent:.6g} of "
             f"{self.limit:.6g} is spent at delta {self.delta:g}{counted}. Give a ledger, which keeps the total, or "
             "allow more with 'max_epsilon'.",
             spent=spent,
-            asked=asked,
+            asked=price,
             limit=self.limit,
         )
 

@@ -1,4 +1,4 @@
-"""Where scores come from: adapters for the stores people use, each imported only when asked for."""
+"""Adapters for stores of embeddings. Each one is imported when it is first used."""
 
 from importlib import import_module as _import_module
 from typing import Any as _Any

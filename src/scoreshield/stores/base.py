@@ -49,10 +49,10 @@ class BaseStore(ABC):
     @abstractmethod
     def records(self) -> Records: ...
 
-    def _check_count(self, given: int, n: int, what: str) -> None:
+    def _check_count(self, count: int, n: int, what: str) -> None:
         """Raise an error unless the store gave one value per record."""
-        if given != n:
-            raise StoreError(f"{self.name} gave {given:,} {what} for {n:,} records; nothing was released.")
+        if count != n:
+            raise StoreError(f"{self.name} gave {count:,} {what} for {n:,} records; nothing was released.")
 
     def _empty_error(self) -> StoreError:
         return StoreError(f"{self.name} holds no records.")

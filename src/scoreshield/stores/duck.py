@@ -37,7 +37,7 @@ _PLAIN = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "
 _WIDE = ("hugeint", "uhugeint")
 #: How many of the last vectors ``state`` looks at.
 _SAMPLE = 32
-#: A connection of our own: nothing but what it was opened for.
+#: Settings of the connections that this module opens: they read one table or file, and nothing else.
 _CLOSED: dict[str, Any] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -226,16 +226,16 @@ class DuckDBStore(_DuckStore):
             f"(database_name = current_database() AND lower(schema_name) = lower({place})))"
         )
         try:
-            found = self._connection.query(names + where).fetchall()
+            tables = self._connection.query(names + where).fetchall()
             (here,) = self._connection.query("SELECT current_database(), current_schema()").fetchall()
         except duckdb.Error as error:
             kind = type(error).__name__
             raise StoreError(
                 f"{self.name} cannot be looked up ({kind}): the connection must be open, with no unfinished result."
             ) from None
-        if any(temporary for *_, temporary in found) and schema in (None, "temp"):
+        if any(temporary for *_, temporary in tables) and schema in (None, "temp"):
             raise InvalidInput(f"{self.name} is temporary: only its own connection can read it; make it a lasting one.")
-        lasting = [list(place) for *place, temporary in found if not temporary]
+        lasting = [list(place) for *place, temporary in tables if not temporary]
         return lasting[0] if lasting else [here[0], schema or here[1], table]
 
     @contextlib.contextmanager

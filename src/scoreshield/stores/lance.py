@@ -77,7 +77,7 @@ class LanceStore(BaseStore):
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
         n = self._count()
         self._check_lengths()
-        found = (
+        answer = (
             self._table.search(query, vector_column_name=self._column)
             .distance_type("cosine")
             .bypass_vector_index()
@@ -86,18 +86,18 @@ class LanceStore(BaseStore):
             .to_arrow()
         )
         # LanceDB leaves out a zero vector and a missing one, which have no distance.
-        self._check_count(len(found), n, "scores")
-        ids, order = self._sort(found)
-        values = found.column("_distance").to_numpy().astype(np.float32)
+        self._check_count(len(answer), n, "scores")
+        ids, order = self._sort(answer)
+        values = answer.column("_distance").to_numpy().astype(np.float32)
         return StoreScores(ids, values[order])
 
     @clear_frames_on_error
     def records(self) -> Records:
         n = self._count()
-        found = self._table.search().select([self._id, self._column]).limit(n + 1).to_arrow()
-        self._check_count(len(found), n, "vectors")
-        ids, order = self._sort(found)
-        vectors = found.column(self._column).combine_chunks()
+        answer = self._table.search().select([self._id, self._column]).limit(n + 1).to_arrow()
+        self._check_count(len(answer), n, "vectors")
+        ids, order = self._sort(answer)
+        vectors = answer.column(self._column).combine_chunks()
         flat = vectors.flatten()
         if vectors.null_count or flat.null_count:
             raise StoreError(f"{self.name} has rows without a whole vector; nothing was released.")

@@ -111,7 +111,7 @@ class PgVectorStore(BaseStore):
             raise explain_missing_extra("pgvector", "PgVectorStore") from None
         if not isinstance(source, str) and not callable(source):
             must = "a postgresql:// address or a function that opens a psycopg connection"
-            _validation.reject("source", must, type(source))  # what it is may hold a password
+            _validation.reject("source", must, type(source))  # the value may hold a password
         for name, text in (("table", table), ("id_column", id_column), ("vector_column", vector_column)):
             if not isinstance(text, str) or not text or "\0" in text:
                 _validation.reject(name, "a name", text)

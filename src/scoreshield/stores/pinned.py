@@ -29,7 +29,7 @@ PINS: tuple[str, ...] = get_args(Pin)
 TOLERANCE = 0.02
 #: Rows that are normalised at once; in double precision they are a few times this.
 _BLOCK = 4_096
-#: The state of a store that is known to have changed.
+#: The state of a store that has certainly changed.
 _UNKNOWN = object()
 
 
@@ -169,19 +169,19 @@ class PinnedStore:
         return ids, state
 
     def _update(self) -> Snapshot:
-        known = self._snapshot
-        if known is not None and not self._uses_view and time.monotonic() - self._checked_at < self._check_every:
-            return known
+        snapshot = self._snapshot
+        if snapshot is not None and not self._uses_view and time.monotonic() - self._checked_at < self._check_every:
+            return snapshot
         state = read_store(self.store, "giving its state", self.store.state)
         is_changed = not self._version or state != self._state
-        if known is None or is_changed:
-            known = self._snapshot = None  # memory may be too small for two copies
-            known = self._read(state, self._version + is_changed)
-            self._version, self._state = known.version, state
-        elif known.rows is not None and self._uses_view:
-            known = self._renew_view(known)
-        self._snapshot, self._checked_at = known, time.monotonic()
-        return known
+        if snapshot is None or is_changed:
+            snapshot = self._snapshot = None  # memory may be too small for two copies
+            snapshot = self._read(state, self._version + is_changed)
+            self._version, self._state = snapshot.version, state
+        elif snapshot.rows is not None and self._uses_view:
+            snapshot = self._renew_view(snapshot)
+        self._snapshot, self._checked_at = snapshot, time.monotonic()
+        return snapshot
 
     def forget(self) -> None:
         """Drop the vectors, until they are read again."""
@@ -197,12 +197,12 @@ class PinnedStore:
     def _uses_view(self) -> bool:
         return self.store.zero_copy and self.pin in ("auto", "view")
 
-    def _renew_view(self, known: Snapshot) -> Snapshot:
+    def _renew_view(self, snapshot: Snapshot) -> Snapshot:
         """Take the same records through a new view: the store may have moved them in memory."""
         records = read_store(self.store, "giving its vectors", self.store.records)
-        if records is None or known.rows is None or np.shape(records.vectors) != known.rows.shape:
+        if records is None or snapshot.rows is None or np.shape(records.vectors) != snapshot.rows.shape:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released.")
-        return Snapshot(self.store, known.ids, records.vectors, known.version, known.state)
+        return Snapshot(self.store, snapshot.ids, records.vectors, snapshot.version, snapshot.state)
 
     def _read(self, state: Hashable, version: int) -> Snapshot:
         if self.pin == "scores":
@@ -218,12 +218,12 @@ class PinnedStore:
             _check_rows(rows, self.store)
         else:
             rows = _copy_unit_rows(rows, self.store)
-        found = Snapshot(self.store, tuple(records.ids), rows, version, state)
-        zero = {found.ids[place] for place in np.flatnonzero(~records.vectors.any(axis=1))}
-        _check_convention(self.store, found, self._score_probe(_make_probe(rows.shape[1]), zero), zero)
+        snapshot = Snapshot(self.store, tuple(records.ids), rows, version, state)
+        zero = {snapshot.ids[place] for place in np.flatnonzero(~records.vectors.any(axis=1))}
+        _check_convention(self.store, snapshot, self._score_probe(_make_probe(rows.shape[1]), zero), zero)
         if read_store(self.store, "giving its state", self.store.state) != state:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released: try again.")
-        return found
+        return snapshot
 
     def _score_probe(self, query: NDArray[np.float32], zero: Set[Any] = frozenset()) -> StoreScores:
         ids, values = read_store(self.store, "scoring a probe", lambda: self.store.scores(query))
@@ -236,9 +236,9 @@ def _make_probe(dimension: int) -> NDArray[np.float32]:
     return (probe / np.linalg.norm(probe)).astype(np.float32)
 
 
-def _check_scores(store: Store, ids: Sequence[Any], given: Any, zero: Set[Any] = frozenset()) -> NDArray[Any]:
+def _check_scores(store: Store, ids: Sequence[Any], data: Any, zero: Set[Any] = frozenset()) -> NDArray[Any]:
     """Check for one finite score per record. The score of a zero vector does not matter."""
-    values: NDArray[Any] = np.asarray(given)
+    values: NDArray[Any] = np.asarray(data)
     if values.ndim != 1 or len(values) != len(ids) or values.dtype.kind != "f":
         raise StoreError(f"{store.name} did not give one score per record.")
     if not len(values):
@@ -299,16 +299,16 @@ def _check_rows(rows: NDArray[Any], store: Store) -> None:
             raise StoreError(f"{store.name} holds vectors that are not finite numbers; nothing was released.")
 
 
-def _check_convention(store: Store, found: Snapshot, scored: StoreScores, zero: Set[Any]) -> None:
+def _check_convention(store: Store, snapshot: Snapshot, scores: StoreScores, zero: Set[Any]) -> None:
     """Check that the store's scores of a probe follow its convention, for all vectors that are not zero."""
-    assert found.rows is not None
-    place = {one: number for number, one in enumerate(scored.ids)}
-    if len(place) != len(found) or any(one not in place for one in found.ids):
+    assert snapshot.rows is not None
+    place = {one: number for number, one in enumerate(scores.ids)}
+    if len(place) != len(snapshot) or any(one not in place for one in snapshot.ids):
         raise StoreError(f"{store.name} scores other records than it lists: it changed while it was read; try again.")
-    probe = _make_probe(found.rows.shape[1])
-    cosines = _embeddings.compute_scores(found.rows, probe[None].astype(np.float64), "unit")[0]
-    compared = [number for number, one in enumerate(found.ids) if one not in zero]
-    values, cosines = scored.values[[place[found.ids[number]] for number in compared]], cosines[compared]
+    probe = _make_probe(snapshot.rows.shape[1])
+    cosines = _embeddings.compute_scores(snapshot.rows, probe[None].astype(np.float64), "unit")[0]
+    compared = [number for number, one in enumerate(snapshot.ids) if one not in zero]
+    values, cosines = scores.values[[place[snapshot.ids[number]] for number in compared]], cosines[compared]
     agree = [c for c in Convention if np.abs(c.to_cosine(values) - cosines).max(initial=0) <= TOLERANCE]
     if store.convention not in agree:
         advice = f"they are {agree[0].value!r}" if agree else "its vectors may not be of unit length"
@@ -325,7 +325,7 @@ def _check_opposite(store: Store, one: StoreScores, other: StoreScores) -> None:
             f"{store.name} answers two queries in different orders of its records, or changed during them."
         )
     _check_ids(store, one.ids)
-    first, second = (store.convention.to_cosine(scored.values) for scored in (one, other))
+    first, second = (store.convention.to_cosine(scores.values) for scores in (one, other))
     if np.abs(first + second).max() > TOLERANCE or np.abs(first).max() > 1 + TOLERANCE:
         raise StoreError(
             f"{store.name} is declared to score by {store.convention.value!r}, and its scores of two probes are "

@@ -168,8 +168,8 @@ class QdrantStore(BaseStore):
                 raise InvalidInput(f"{self.name} has no dense vectors named {self._vector!r}.")
             return config
         if self._vector not in config:
-            named = ", ".join(map(repr, config)) or "none"
-            raise InvalidInput(f"{self.name} has named vectors ({named}); give one of them as 'vector_name'.")
+            options = ", ".join(map(repr, config)) or "none"
+            raise InvalidInput(f"{self.name} has named vectors ({options}); give one of them as 'vector_name'.")
         return config[self._vector]
 
 

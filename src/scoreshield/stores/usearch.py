@@ -80,9 +80,9 @@ class UsearchStore(BaseStore):
         n = len(self._index)
         if not n:
             return StoreScores([], np.empty(0, dtype=np.float32))
-        found = self._index.search(query, n + 1, exact=True)  # one more, to see a record that came just now
-        order = np.argsort(found.keys)  # they come by merit, and leave in the order of the keys
-        keys, values = np.asarray(found.keys)[order], np.asarray(found.distances, dtype=np.float64)[order]
+        matches = self._index.search(query, n + 1, exact=True)  # one more, to detect a record that was just added
+        order = np.argsort(matches.keys)  # they come by merit, and leave in the order of the keys
+        keys, values = np.asarray(matches.keys)[order], np.asarray(matches.distances, dtype=np.float64)[order]
         self._check_count(len(keys), n, "scores")
         return StoreScores(keys.tolist(), self._convert_distances(values).astype(np.float32))
 
