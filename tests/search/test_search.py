@@ -86,7 +86,7 @@ def account(tmp_path: Path) -> Account:
     return Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=1e-6).account("people")
 
 
-def searching(mode: str, **options: Any) -> PrivateSearch:
+def make_search(mode: str, **options: Any) -> PrivateSearch:
     """In research mode, of the array under its ids."""
     extra = {"threshold": 0.3} if mode == "screening" else {}
     return PrivateSearch(ArrayStore(ROWS, IDS), epsilon=8.0, mode=mode, rng=5, **extra, **options)
@@ -97,15 +97,15 @@ class TestModes:
 
     def test_classes(self, tmp_path: Path) -> None:
         """Each mode is one class, and a loaded index is a class without a store."""
-        kinds = {mode: type(searching(mode)._search) for mode in ("index", "query", "screening")}
+        kinds = {mode: type(make_search(mode)._search) for mode in ("index", "query", "screening")}
         assert kinds == {"index": IndexSearch, "query": QuerySearch, "screening": ScreeningSearch}
         assert {mode: kind.mode for mode, kind in kinds.items()} == {mode: mode for mode in kinds}
-        searching("index").save(tmp_path / "index.npz")
+        make_search("index").save(tmp_path / "index.npz")
         loaded = PrivateSearch.load(tmp_path / "index.npz")
         assert (type(loaded), type(loaded._search), loaded.mode) == (PrivateSearch, LoadedIndexSearch, "index")
 
     def test_query(self) -> None:
-        hits = searching("query").search(QUERY, 7)
+        hits = make_search("query").search(QUERY, 7)
         unit = (ROWS.astype(np.float64) / np.linalg.norm(ROWS.astype(np.float64), axis=1, keepdims=True)).astype("f4")
         release = release_scores(unit, QUERY, epsilon=8.0, mechanism="auto", rng=np.random.default_rng(5))
         best = release.top_k(7)
@@ -116,25 +116,25 @@ class TestModes:
         assert (len(hits), hits.version, hits.guarantee.mechanism) == (7, 1, "staircase")
 
     def test_screening(self) -> None:
-        hits = searching("screening").search(QUERY, N)
-        release = release_matches(_pinned(), QUERY, 0.3, epsilon=8.0, rng=np.random.default_rng(5))
+        hits = make_search("screening").search(QUERY, N)
+        release = release_matches(_read_unit_rows(), QUERY, 0.3, epsilon=8.0, rng=np.random.default_rng(5))
         assert hits.ids == tuple(IDS[i] for i in release.indices)
         assert hits.scores is hits.noisy is None
         assert hits.guarantee == release.guarantee
-        assert len(searching("screening").search(QUERY, 2)) == 2
+        assert len(make_search("screening").search(QUERY, 2)) == 2
 
     def test_refine(self) -> None:
         """Screening with refine releases the scores of the candidates."""
-        hits = searching("screening", refine=0.5).search(QUERY, N)
-        release = release_matches(_pinned(), QUERY, 0.3, epsilon=8.0, refine=0.5, rng=np.random.default_rng(5))
+        hits = make_search("screening", refine=0.5).search(QUERY, N)
+        release = release_matches(_read_unit_rows(), QUERY, 0.3, epsilon=8.0, refine=0.5, rng=np.random.default_rng(5))
         assert hits.ids == tuple(IDS[i] for i in release.indices)
         assert hits.noisy is not None
         np.testing.assert_array_equal(hits.noisy, -np.sort(-release.noisy))
         np.testing.assert_array_equal(hits.scores, np.clip(hits.noisy, -1, 1))
 
     def test_index(self) -> None:
-        search = searching("index")
-        index = release_index(_pinned(), epsilon=8.0, rng=np.random.default_rng(5))
+        search = make_search("index")
+        index = release_index(_read_unit_rows(), epsilon=8.0, rng=np.random.default_rng(5))
         found = index.search(QUERY, 7)
         hits = search.search(QUERY, 7)
         assert hits.ids == tuple(IDS[i] for i in found.indices)
@@ -153,15 +153,15 @@ class TestModes:
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     def test_batch_shapes_and_k(self, mode: str) -> None:
-        batch = searching(mode).search_batch(QUERIES, 4)
+        batch = make_search(mode).search_batch(QUERIES, 4)
         assert [type(hits) for hits in batch] == [Hits] * 3
         assert all(len(hits) <= 4 for hits in batch)
-        assert len(searching(mode).search_batch(QUERY, 1)) == 1
+        assert len(make_search(mode).search_batch(QUERY, 1)) == 1
         if mode != "screening":
-            assert len(searching(mode).search(QUERY[None], 10 * N)) == N
+            assert len(make_search(mode).search(QUERY[None], 10 * N)) == N
 
     def test_score_range(self) -> None:
-        hits = searching("query", score_range=(0, 0.5)).search(QUERY, N)
+        hits = make_search("query", score_range=(0, 0.5)).search(QUERY, N)
         assert hits.guarantee.score_range == (0, 0.5)
         assert hits.scores is not None
         assert (hits.scores.min(), hits.scores.max()) == (0, 0.5)
@@ -179,7 +179,7 @@ class TestModes:
         assert seen[-1] == (N, N)
 
 
-def _pinned() -> Any:
+def _read_unit_rows() -> Any:
     return PinnedStore(ArrayStore(ROWS)).take_snapshot().rows
 
 
@@ -238,7 +238,7 @@ class TestPins:
 class TestRandomness:
     def test_fresh_noise(self) -> None:
         """Each query of one search has its own noise."""
-        search = searching("query")
+        search = make_search("query")
         one, two = search.search_batch(np.stack([QUERY, QUERY]), N)
         three = search.search(QUERY, N)
         for a, b in ((one, two), (two, three)):
@@ -247,7 +247,7 @@ class TestRandomness:
 
     def test_seed(self) -> None:
         """A seed repeats all answers of a search."""
-        a, b = (searching("query").search_batch(QUERIES, 5) for _ in range(2))
+        a, b = (make_search("query").search_batch(QUERIES, 5) for _ in range(2))
         assert [hits.ids for hits in a] == [hits.ids for hits in b]
 
     def test_no_seed(self, account: Account) -> None:
@@ -259,7 +259,7 @@ class TestRandomness:
 
     def test_research_ledger(self, account: Account) -> None:
         """Research mode needs no ledger, and rejects one."""
-        assert searching("query").search(QUERY).guarantee.sampler == "research"
+        assert make_search("query").search(QUERY).guarantee.sampler == "research"
         for mode in ("query", "index"):
             with pytest.raises(InvalidInput, match=r"'rng' is research mode, .* no ledger takes it"):
                 PrivateSearch(ROWS, epsilon=1, mode=mode, rng=1, ledger=account)
@@ -329,7 +329,7 @@ class TestLedger:
             search.refresh() if mode == "index" else search.search_batch(QUERIES)
         assert order[-1] == "commit"
         assert "draw" not in order
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
 
     def test_query_charge(self, account: Account) -> None:
         """Each query of mode 'query' is one entry of the ledger."""
@@ -363,7 +363,7 @@ class TestLedger:
         assert account.spent == pytest.approx(30)
         assert len(account.ledger.entries()) == 1
         assert caught.value.limit == 100.0
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         assert len(search.search_batch(QUERIES[:2])) == 2
 
     def test_store_failure(self, account: Account) -> None:
@@ -375,7 +375,7 @@ class TestLedger:
             search.search_batch(QUERIES)
         assert account.spent == 0
         assert account.ledger.entries() == []
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         search.search_batch(QUERIES)
         assert account.spent == pytest.approx(3)
 
@@ -391,7 +391,7 @@ class TestLedger:
         with pytest.raises(LedgerError, match="The disk is full") as caught:
             search.search(QUERY, where=lambda one: order.append(one) or True)  # type: ignore[func-returns-value]
         assert order == list(range(N))  # asked in the public order, not in that of the ranking
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
 
     def test_where_failure(self, account: Account) -> None:
         """A filter that raises an error costs nothing."""
@@ -558,15 +558,15 @@ class TestVersions:
     def test_refresh_query_mode(self) -> None:
         """Only an index is refreshed."""
         with pytest.raises(InvalidInput, match="Only an index with a store is refreshed"):
-            searching("query").refresh()
+            make_search("query").refresh()
 
 
 class TestPostProcessing:
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     def test_hide(self, mode: str) -> None:
         options = {"refine": 0.5} if mode == "screening" else {}
-        plain = searching(mode, **options).search(QUERY, N).ids
-        search = searching(mode, **options)
+        plain = make_search(mode, **options).search(QUERY, N).ids
+        search = make_search(mode, **options)
         search.hide(plain[:2])
         search.hide({plain[4]})
         assert search.search(QUERY, N).ids == tuple(one for one in plain if one not in {*plain[:2], plain[4]})
@@ -588,31 +588,32 @@ class TestPostProcessing:
     @pytest.mark.parametrize("ids", ["doc-1", 5, None, [[1]], b"x"])
     def test_hide_takes_a_list(self, ids: Any) -> None:
         with pytest.raises(InvalidInput, match=r"'ids' parameter of PrivateSearch\.hide must be a list of ids"):
-            searching("query").hide(ids)
+            make_search("query").hide(ids)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     def test_where(self, mode: str) -> None:
         """A filter keeps the k best of the records that pass it."""
         options = {"refine": 0.5} if mode == "screening" else {}
         passing = set(IDS[::3])
-        plain = searching(mode, **options).search(QUERY, N).ids
-        found = searching(mode, **options).search(QUERY, 4, where=passing.__contains__)
+        plain = make_search(mode, **options).search(QUERY, N).ids
+        found = make_search(mode, **options).search(QUERY, 4, where=passing.__contains__)
         assert found.ids == tuple(one for one in plain if one in passing)[:4]
-        assert len(searching(mode, **options).search(QUERY, 4, where=lambda _: False)) == 0
+        assert len(make_search(mode, **options).search(QUERY, 4, where=lambda _: False)) == 0
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     def test_threshold(self, mode: str) -> None:
         """A threshold cuts released scores."""
         options = {"refine": 0.5} if mode == "screening" else {}
-        plain = searching(mode, **options).search(QUERY, N)
+        plain = make_search(mode, **options).search(QUERY, N)
         assert plain.noisy is not None
         cut = float(np.median(plain.noisy))
-        found = searching(mode, **options).search(QUERY, N, threshold=cut)
+        found = make_search(mode, **options).search(QUERY, N, threshold=cut)
         assert found.noisy is not None
         assert len(found) == (plain.noisy >= cut).sum() < len(plain)
         assert set(found.ids) == {one for one, value in zip(plain.ids, plain.noisy, strict=True) if value >= cut}
         assert (
-            len(searching(mode, **options).search(QUERY, N, threshold=cut, where=lambda one: one == found.ids[1])) == 1
+            len(make_search(mode, **options).search(QUERY, N, threshold=cut, where=lambda one: one == found.ids[1]))
+            == 1
         )
 
     def test_noisy_threshold(self) -> None:
@@ -649,10 +650,10 @@ class TestIdentities:
     @pytest.mark.parametrize("of", [PEOPLE, PEOPLE.__getitem__])
     def test_identities(self, of: Any) -> None:
         """An identity protects all records of one person."""
-        hits = searching("query", delta=1e-6, mechanism="gaussian", identity_of=of).search(QUERY, 3)
+        hits = make_search("query", delta=1e-6, mechanism="gaussian", identity_of=of).search(QUERY, 3)
         labels = np.array([PEOPLE[one] for one in IDS])
         release = release_scores(
-            _pinned(), QUERY, epsilon=8.0, delta=1e-6, adjacency=Identity(labels), rng=np.random.default_rng(5)
+            _read_unit_rows(), QUERY, epsilon=8.0, delta=1e-6, adjacency=Identity(labels), rng=np.random.default_rng(5)
         )
         assert hits.guarantee == release.guarantee
         assert hits.guarantee.sensitivity == pytest.approx(2 * np.sqrt(4), rel=1e-4)
@@ -708,7 +709,7 @@ class TestIdentities:
     def test_identity_mapping(self, centroids: bool) -> None:
         """A mapping of identities is read for each release."""
         of = dict(PEOPLE)
-        search = searching("query", delta=1e-6, mechanism="gaussian", identity_of=of, centroids=centroids)
+        search = make_search("query", delta=1e-6, mechanism="gaussian", identity_of=of, centroids=centroids)
         assert search.search(QUERY).guarantee.adjacency.identities == 20  # type: ignore[union-attr]
         of[IDS[4]] = "person 0"
         again = search.search(QUERY).guarantee
@@ -721,12 +722,12 @@ class TestIdentities:
     def test_bad_labels(self, label: Any) -> None:
         """Labels that cannot be compared raise an error."""
         with pytest.raises(InvalidInput, match=r"'labels' parameter|does not give the identity"):
-            searching("query", identity_of=lambda one: [1] if one == IDS[0] else label).search(QUERY)
+            make_search("query", identity_of=lambda one: [1] if one == IDS[0] else label).search(QUERY)
 
     @pytest.mark.parametrize("of", [{}, {IDS[0]: "a"}, lambda _: 1 / 0])
     def test_someone_is_missing(self, of: Any) -> None:
         with pytest.raises(InvalidInput, match="'identity_of' does not give the identity of every id"):
-            searching("query", identity_of=of).search(QUERY)
+            make_search("query", identity_of=of).search(QUERY)
 
     @pytest.mark.parametrize("mode", ["index", "query", "screening"])
     def test_cancelling_records(self, account: Account, mode: str) -> None:
@@ -810,14 +811,14 @@ class TestBadInput:
     )
     def test_queries(self, mode: str, query: Any) -> None:
         with pytest.raises(InvalidInput, match="query"):
-            searching(mode).search(query)
+            make_search(mode).search(query)
         with pytest.raises(InvalidInput, match="query"):
-            searching(mode).search_batch(query)
+            make_search(mode).search_batch(query)
 
     def test_one_query(self) -> None:
         """search() takes one query."""
         with pytest.raises(InvalidInput, match="search takes one query; search_batch takes several"):
-            searching("query").search(QUERIES)
+            make_search("query").search(QUERIES)
 
     @pytest.mark.parametrize("mode", ["index", "query"])
     @pytest.mark.parametrize(
@@ -832,7 +833,7 @@ class TestBadInput:
     )
     def test_what_is_wanted(self, mode: str, given: dict[str, Any], says: str) -> None:
         with pytest.raises(InvalidInput, match=says):
-            searching(mode).search(QUERY, **given)
+            make_search(mode).search(QUERY, **given)
 
     def test_no_default_epsilon(self) -> None:
         with pytest.raises(TypeError, match="epsilon"):
@@ -857,7 +858,7 @@ class TestBadInput:
             search.search(QUERY)
         assert "5" not in str(caught.value)
         assert account.spent == pytest.approx(1)
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
 
 
 class TestTotal:
@@ -873,7 +874,7 @@ class TestTotal:
             with pytest.raises(BudgetExceeded, match="Give a ledger, which keeps the total, or allow more") as caught:
                 search.refresh()
         assert (caught.value.spent, caught.value.asked, caught.value.limit) == (3, 3, 3)
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         assert (search.version, search.spent) == (1, 3)
         np.testing.assert_array_equal(search.search(QUERY, N).noisy, before.noisy)
 
@@ -966,7 +967,7 @@ class TestTotal:
         search.refresh()
         assert (search.spent, search.version) == (0, 2)
         with pytest.raises(InvalidInput, match="the ledger keeps the total"):
-            _ = searching("query").spent
+            _ = make_search("query").spent
 
     @pytest.mark.parametrize("limit", [2.9, 0, -1, float("nan"), float("inf"), "10", True, 2e9])
     def test_bad_limits(self, limit: Any) -> None:
@@ -1001,7 +1002,7 @@ class TestFiles:
         """The files of an index hold no clean vector."""
         PrivateSearch(ArrayStore(ROWS, IDS), epsilon=9).save(tmp_path / "index.npz")
         content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-        clean = _pinned()
+        clean = _read_unit_rows()
         assert not any(row.tobytes() in content for row in np.vstack([ROWS, clean]))
 
     def test_file_once(self, tmp_path: Path, account: Account) -> None:
@@ -1132,7 +1133,7 @@ class TestFiles:
             full.setattr("scoreshield.search.index.write_index", fail)
             with pytest.raises(IndexNotSaved, match=r"disk is full\. The index has been made and charged") as caught:
                 PrivateSearch(store, epsilon=9, ledger=account, file=path)
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         assert type(pickle.loads(pickle.dumps(caught.value))) is FileError
         search: PrivateSearch = caught.value.search
         first = search.search(QUERY, N)
@@ -1299,9 +1300,9 @@ class TestFiles:
     def test_save_query_mode(self, tmp_path: Path) -> None:
         """Only an index is saved."""
         with pytest.raises(InvalidInput, match="Only an index is saved"):
-            searching("query").save(tmp_path / "x.npz")
+            make_search("query").save(tmp_path / "x.npz")
         with pytest.raises(InvalidInput, match="each query has its own guarantee"):
-            _ = searching("query").guarantee
+            _ = make_search("query").guarantee
 
     def test_numbers_as_ids(self, tmp_path: Path) -> None:
         """Ids that are numbers stay numbers in the files."""
@@ -1310,20 +1311,20 @@ class TestFiles:
         assert PrivateSearch.load(tmp_path / "index.npz").ids == tuple(ids)
 
 
-def _assert_holds_nothing(error: BaseException | None) -> None:
+def _assert_no_arrays(error: BaseException | None) -> None:
     """No frame, context or cause of an error holds scores, vectors or a store's own words."""
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if Path(frame.f_code.co_filename) == Path(__file__):
                 continue
-            for value in _behind(frame.f_locals):
+            for value in _list_values(frame.f_locals):
                 if isinstance(value, np.ndarray) and value.size >= N:
                     pytest.fail(f"{frame.f_code.co_name} holds an array of shape {value.shape}")
         assert "clean" not in str(error)
         error = error.__cause__ or error.__context__
 
 
-def _behind(held: dict[str, Any]) -> list[Any]:
+def _list_values(held: dict[str, Any]) -> list[Any]:
     """What an error tracker sees of a frame: its variables, what is in their lists and attributes, one level down."""
     found = list(held.values())
     for value in list(found):
@@ -1336,7 +1337,7 @@ def _behind(held: dict[str, Any]) -> list[Any]:
     return found
 
 
-class TestNothingElseLeaves:
+class TestErrors:
     def test_near_miss(self) -> None:
         """The same search with frames left on: the check must fail on it."""
         search = PrivateSearch(ROWS, epsilon=1, mode="query", rng=1)
@@ -1344,17 +1345,17 @@ class TestNothingElseLeaves:
         with pytest.raises(InvalidInput) as caught:
             search._search.answer(UNIT[None], wrong)
         with pytest.raises(pytest.fail.Exception, match="holds an array of shape"):
-            _assert_holds_nothing(caught.value)
+            _assert_no_arrays(caught.value)
 
     def test_not_pickled(self) -> None:
         """Neither a search nor the object inside it is pickled."""
-        for search in (searching("index"), searching("query")):
+        for search in (make_search("index"), make_search("query")):
             for one in (search, search._search):
                 with pytest.raises(InvalidInput, match="is not pickled; save"):
                     pickle.dumps(one)
 
     def test_repr_says_no_number(self) -> None:
-        search = searching("query")
+        search = make_search("query")
         search.search(QUERY)
         assert repr(search) == "<PrivateSearch of The array: mode 'query', version 1>"
 
@@ -1382,9 +1383,9 @@ class TestNothingElseLeaves:
         PrivateSearch(store, epsilon=1, mode="query", rng=1)
 
     def test_releases_scores(self, tmp_path: Path) -> None:
-        assert [searching(mode).releases_scores for mode in ("index", "query", "screening")] == [True, True, False]
-        assert searching("screening", refine=0.5).releases_scores
-        searching("index").save(tmp_path / "index.npz")
+        assert [make_search(mode).releases_scores for mode in ("index", "query", "screening")] == [True, True, False]
+        assert make_search("screening", refine=0.5).releases_scores
+        make_search("index").save(tmp_path / "index.npz")
         assert PrivateSearch.load(tmp_path / "index.npz").releases_scores
 
     @pytest.mark.parametrize(
@@ -1411,7 +1412,7 @@ class TestNothingElseLeaves:
         search = PrivateSearch(store, epsilon=1, mode="query", ledger=account)
         with pytest.raises(StoreError) as caught:
             ask(search)
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         assert account.spent == 0
 
     def test_index_errors(self) -> None:
@@ -1420,13 +1421,13 @@ class TestNothingElseLeaves:
         store.convention = Convention.SQUARED_L2
         with pytest.raises(StoreError) as caught:
             PrivateSearch(store, epsilon=1)
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         store = Memory()
         search = PrivateSearch(store, epsilon=1)
         store.put("new", np.full(DIMENSION, np.nan))
         with pytest.raises(StoreError) as caught:
             search.refresh()
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
         assert search.search(QUERY, 3).version == 1  # the old one answers on
 
     def test_failing_dimension(self) -> None:
@@ -1443,10 +1444,10 @@ class TestNothingElseLeaves:
         search._search._records.store.token = 2  # type: ignore[attr-defined]
         with pytest.raises(StoreError, match=r"failed while giving its dimension \(ConnectionError\)") as caught:
             search.search(QUERY)
-        _assert_holds_nothing(caught.value)
+        _assert_no_arrays(caught.value)
 
 
-class TestAtTheSameTime:
+class TestConcurrency:
     def test_threads(self, account: Account) -> None:
         search = PrivateSearch(Memory(), epsilon=1, mode="query", ledger=account)
         found: list[Hits] = []

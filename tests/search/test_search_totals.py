@@ -51,7 +51,7 @@ def full_disk() -> Any:
         yield
 
 
-def vectors(search: PrivateSearch) -> bytes:
+def read_vectors(search: PrivateSearch) -> bytes:
     return search._search.index.release.vectors.tobytes()  # type: ignore[union-attr]
 
 
@@ -59,7 +59,7 @@ def make(file: Path | None = None, **options: Any) -> PrivateSearch:
     return PrivateSearch(ArrayStore(ROWS, IDS), **({"epsilon": 5, "file": file} | options))
 
 
-def in_a_fork(function: Callable[[], Any]) -> Any:
+def run_in_fork(function: Callable[[], Any]) -> Any:
     """What a function returns, or the text of the error that it raises, in a real fork of this process."""
     read, write = os.pipe()
     child = os.fork()
@@ -81,7 +81,7 @@ def in_a_fork(function: Callable[[], Any]) -> Any:
     return answer
 
 
-def in_a_thread(function: Callable[[], Any]) -> Any:
+def run_in_thread(function: Callable[[], Any]) -> Any:
     """What a function returns, or the error that it raises; a test fails where it never does."""
     found: list[Any] = []
 
@@ -98,22 +98,22 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
     return found[0]
 
 
-class TestIndexesThatWereNotSaved:
+class TestUnsavedIndexes:
     def test_two_processes(self, file: Path) -> None:
         """Two counts that each held an index of their own were joined by the larger: 7 indexes for the price of 4."""
         one, other = (make(file, max_epsilon=20) for _ in range(2))
-        seen = {vectors(one)}
+        seen = {read_vectors(one)}
         for _ in range(6):
             with full_disk():
                 try:
                     one.refresh()
                 except IndexNotSaved as error:
-                    seen.add(vectors(error.search))
+                    seen.add(read_vectors(error.search))
                 except BudgetExceeded:
                     pass
             with contextlib.suppress(BudgetExceeded):
                 other.refresh()
-                seen.add(vectors(other))
+                seen.add(read_vectors(other))
         assert len(seen) == 4
         again = make(file, max_epsilon=20)
         assert other.spent == again.spent == PrivateSearch.load(file).spent == 20
@@ -142,7 +142,7 @@ class TestIndexesThatWereNotSaved:
         assert make(file, max_epsilon=10).spent == 10
         lost: PrivateSearch = caught.value.search
         lost.save(file)
-        assert vectors(make(file)) == vectors(lost)
+        assert read_vectors(make(file)) == read_vectors(lost)
         assert make(file).spent == PrivateSearch.load(file).spent == 10
 
     def test_dead_process(self, file: Path) -> None:
@@ -169,7 +169,7 @@ class TestIndexesThatWereNotSaved:
         assert search.spent == account.spent == pytest.approx(10)
         caught.value.search.save(file)
         again = make(file, ledger=account)
-        assert vectors(again) == vectors(search)
+        assert read_vectors(again) == read_vectors(search)
         assert again.spent == account.spent == pytest.approx(10)
 
     def test_late_save(self, file: Path) -> None:
@@ -181,7 +181,7 @@ class TestIndexesThatWereNotSaved:
         other.refresh()
         caught.value.search.save(file)
         for again in (PrivateSearch.load(file), make(file)):
-            assert vectors(again) == vectors(one)
+            assert read_vectors(again) == read_vectors(one)
             assert set(again.search(ROWS[0], 30).ids) == set(IDS[2:])
             assert again.spent == 15
 
@@ -190,7 +190,7 @@ class TestCountOnDisk:
     def test_full_disk(self, file: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where the count cannot be written, nothing is drawn or charged."""
         searches = make(file, ledger=account), make(file.with_name("other.npz"), max_epsilon=100)
-        before = [vectors(search) for search in searches]
+        before = [read_vectors(search) for search in searches]
 
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
@@ -204,7 +204,7 @@ class TestCountOnDisk:
             for search in searches:
                 with pytest.raises(FileError, match=r"total\.json: No space left on device; nothing was released"):
                     search.refresh()
-        assert [vectors(search) for search in searches] == before
+        assert [read_vectors(search) for search in searches] == before
         assert [search.spent for search in searches] == [5, 5]
         assert account.spent == pytest.approx(5)
         assert not list(file.parent.glob(".*"))
@@ -374,31 +374,31 @@ class TestForks:
     def test_memory_total(self) -> None:
         """A total in memory is spent by one process."""
         search = make(max_epsilon=10)
-        says = in_a_fork(search.refresh)
+        says = run_in_fork(search.refresh)
         assert says.startswith("This search was made in another process and keeps its total in memory: refresh it ther")
         search.refresh()
         assert search.spent == 10
 
     def test_the_child_answers(self) -> None:
         search = make()
-        assert in_a_fork(lambda: search.search(ROWS[3], 5).ids) == search.search(ROWS[3], 5).ids
+        assert run_in_fork(lambda: search.search(ROWS[3], 5).ids) == search.search(ROWS[3], 5).ids
 
     def test_reused_process_id(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A process id that is used again does not hide a fork."""
         monkeypatch.setattr(os, "getpid", lambda: 4711)
         search = make(max_epsilon=10)
-        assert "made in another process" in in_a_fork(search.refresh)
+        assert "made in another process" in run_in_fork(search.refresh)
 
     def test_shared_totals(self, file: Path, account: Account) -> None:
         """A fork may refresh an index with a file or a ledger."""
         search = make(file, max_epsilon=10)
-        assert in_a_fork(lambda: (search.refresh(), search.spent)[1]) == 10
+        assert run_in_fork(lambda: (search.refresh(), search.spent)[1]) == 10
         with pytest.raises(BudgetExceeded):
             search.refresh()
         paid = make(ledger=account)
-        assert in_a_fork(paid.refresh) is None
+        assert run_in_fork(paid.refresh) is None
         assert account.spent == pytest.approx(10)
-        assert in_a_fork(make(rng=1).refresh) is None  # research mode counts nothing
+        assert run_in_fork(make(rng=1).refresh) is None  # research mode counts nothing
 
     @pytest.mark.parametrize("is_in_file", [False, True])
     def test_fork_while_drawing(self, file: Path, is_in_file: bool) -> None:
@@ -414,14 +414,14 @@ class TestForks:
 
         search: PrivateSearch | None = None
         search = make(file if is_in_file else None, max_epsilon=10, progress=fork)
-        before, says = vectors(search), ""
+        before, says = read_vectors(search), ""
         try:
             search.refresh()
         except InvalidInput as error:
             says = str(error)
         ((child, end),) = children
         if child == 0:
-            os.write(end, f"{says} {vectors(search) == before}".encode())
+            os.write(end, f"{says} {read_vectors(search) == before}".encode())
             os._exit(0)
         with os.fdopen(end, "rb") as pipe:
             answer = pipe.read().decode()
@@ -477,7 +477,7 @@ class TestForks:
                 return "entered"
 
         try:
-            assert in_a_fork(lambda: in_a_thread(enter)) == "entered"
+            assert run_in_fork(lambda: run_in_thread(enter)) == "entered"
         finally:
             done.set()
             thread.join()
@@ -506,7 +506,7 @@ class TestCallbacks:
         is_ready = False
         search, other = (make(file, max_epsilon=20, progress=progress) for _ in range(2))
         is_ready = True
-        assert in_a_thread(search.refresh) is None
+        assert run_in_thread(search.refresh) is None
         (says,) = said
         own = "was called from a callback or signal handler while the same search"
         assert (own if action in ("refresh", "hide") else "a callback may not open, refresh or save them") in says
@@ -516,10 +516,10 @@ class TestCallbacks:
 
     def test_in_memory(self) -> None:
         search: PrivateSearch | None = None
-        error = in_a_thread(make(max_epsilon=20, progress=lambda *_: search and search.refresh()).refresh)
+        error = run_in_thread(make(max_epsilon=20, progress=lambda *_: search and search.refresh()).refresh)
         assert error is None
         search = make(max_epsilon=20, progress=lambda *_: search and search.refresh())
-        assert isinstance(in_a_thread(search.refresh), InvalidInput)
+        assert isinstance(run_in_thread(search.refresh), InvalidInput)
         assert search.spent == 10  # it was counted, and failed
 
     def test_allowed_callbacks(self, file: Path) -> None:
@@ -533,7 +533,7 @@ class TestCallbacks:
 
         search: PrivateSearch | None = None
         search = make(max_epsilon=20, progress=progress)
-        assert in_a_thread(search.refresh) is None
+        assert run_in_thread(search.refresh) is None
         assert found == [(1, 10, False)]
 
     def test_recursive_store(self, account: Account) -> None:
@@ -547,7 +547,7 @@ class TestCallbacks:
 
         search: PrivateSearch | None = None
         search = PrivateSearch(Curious(ROWS, IDS), epsilon=1, mode="query", ledger=account)
-        assert isinstance(in_a_thread(lambda: search.search(ROWS[0], 3)), ScoreShieldError)
+        assert isinstance(run_in_thread(lambda: search.search(ROWS[0], 3)), ScoreShieldError)
         assert account.spent == 0
 
     def test_unfinished_index(self) -> None:

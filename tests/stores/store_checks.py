@@ -45,7 +45,7 @@ def cosines(rows: Any, query: Any) -> Float:
     return unit(rows) @ unit(query)
 
 
-def the_query(dimension: int = DIMENSION) -> NDArray[np.float32]:
+def make_query(dimension: int = DIMENSION) -> NDArray[np.float32]:
     return unit(np.random.default_rng(5).standard_normal(dimension)).astype(np.float32)
 
 
@@ -56,7 +56,7 @@ def reveals(text: str, values: Any) -> list[str]:
     return [number for number in numbers if np.abs(known - float(number)).min() < 5e-7]
 
 
-def arrays_behind(error: BaseException | None) -> list[str]:
+def find_arrays(error: BaseException | None) -> list[str]:
     """Where arrays of numbers hang on an error's frames inside the package, for an error tracker to collect."""
     found = []
     while error is not None:
@@ -79,7 +79,7 @@ class StoreChecks:
         takes_zero: The pins under which a zero vector is scored as the first basis vector. Under others the store
             cannot score one, and raises an error before anything is charged.
         scores_zero: Whether the store gives a zero vector the cosine 0, which is not detected without the vectors.
-        failures: The names that :meth:`failing` takes.
+        failures: The names that :meth:`break_readings` takes.
         sees_updates: Whether ``state`` detects a vector replaced under its id; otherwise ``mark_changed()`` reports it.
         secrets: Texts, such as passwords, that no message may hold.
     """
@@ -116,7 +116,9 @@ class StoreChecks:
         """The adapter under test, on what was put."""
         raise NotImplementedError
 
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
+    def break_readings(
+        self, kind: str, store: Any, patch: pytest.MonkeyPatch
+    ) -> contextlib.AbstractContextManager[None]:
         """While inside, readings fail; the store's own error should say MARKER where a text can be chosen."""
         raise NotImplementedError
 
@@ -128,11 +130,11 @@ class StoreChecks:
         lengths = rng.uniform(0.5, 3.0, n) if self.any_length else np.ones(n)
         return (rows * lengths[:, None]).astype(np.float32).astype(np.float64)
 
-    def filled(self) -> Any:
+    def fill_and_open(self) -> Any:
         self.put(self.ids, self.vectors())
         return self.open()
 
-    def in_order(self) -> tuple[list[Any], Float]:
+    def sort_records(self) -> tuple[list[Any], Float]:
         """The ids as adapters give them, sorted, and their vectors."""
         order = sorted(range(N), key=self.ids.__getitem__)
         return [self.ids[i] for i in order], self.vectors()[order]
@@ -140,21 +142,21 @@ class StoreChecks:
     def account(self, folder: Path) -> Account:
         return Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=20.0, delta=0.0).account("people")
 
-    def assert_refused(self, account: Account, ask: Callable[[], Any], match: str) -> None:
+    def assert_rejected(self, account: Account, ask: Callable[[], Any], match: str) -> None:
         """One clear sentence, no budget spent, nothing of the store in it."""
         before = account.spent
         with pytest.raises(StoreError, match=match) as caught:
             ask()
         assert account.spent == before
-        self.assert_tells_nothing(str(caught.value), "".join(traceback.format_exception(caught.value)))
+        self.assert_no_secrets(str(caught.value), "".join(traceback.format_exception(caught.value)))
         assert "\n" not in str(caught.value)
         assert str(caught.value).endswith(".")
-        assert arrays_behind(caught.value) == []
+        assert find_arrays(caught.value) == []
 
-    def assert_tells_nothing(self, *texts: str) -> None:
+    def assert_no_secrets(self, *texts: str) -> None:
         rows = self.vectors()
-        secret = np.concatenate([rows.ravel(), unit(rows).ravel(), cosines(rows, the_query())])
-        secret = np.concatenate([secret, 1 - cosines(rows, the_query()), 2 - 2 * cosines(rows, the_query())])
+        secret = np.concatenate([rows.ravel(), unit(rows).ravel(), cosines(rows, make_query())])
+        secret = np.concatenate([secret, 1 - cosines(rows, make_query()), 2 - 2 * cosines(rows, make_query())])
         for text in texts:
             assert reveals(text, secret) == []
             for word in (MARKER, *self.secrets):
@@ -163,16 +165,16 @@ class StoreChecks:
     # The checks.
 
     def test_protocol(self) -> None:
-        store = self.filled()
+        store = self.fill_and_open()
         assert isinstance(store, Store)
         assert store.name.startswith("The ")
         assert store.dimension == DIMENSION
         assert isinstance(store.convention, Convention)
-        self.assert_tells_nothing(repr(store), store.name)
+        self.assert_no_secrets(repr(store), store.name)
 
     def test_ids_and_vectors(self) -> None:
-        store = self.filled()
-        ids, rows = self.in_order()
+        store = self.fill_and_open()
+        ids, rows = self.sort_records()
         for records in (store.records(), store.records()):
             assert list(records.ids) == ids
             assert records.vectors.dtype.kind == "f"
@@ -180,8 +182,8 @@ class StoreChecks:
 
     def test_scores(self) -> None:
         """The store's own scores are all cosines, in a fixed order."""
-        store, query = self.filled(), the_query()
-        ids, rows = self.in_order()
+        store, query = self.fill_and_open(), make_query()
+        ids, rows = self.sort_records()
         for probe in (query, -query):  # the order of the one by merit is the other's reversed
             scored = store.scores(probe)
             assert list(scored.ids) == ids
@@ -192,17 +194,17 @@ class StoreChecks:
 
     @pytest.mark.parametrize("pin", PINS)
     def test_pinned(self, pin: str) -> None:
-        snapshot = PinnedStore(self.filled(), pin=pin).take_snapshot()
-        ids, rows = self.in_order()
+        snapshot = PinnedStore(self.fill_and_open(), pin=pin).take_snapshot()
+        ids, rows = self.sort_records()
         assert list(snapshot.ids) == ids
-        query = unit(the_query())
+        query = unit(make_query())
         given, asked = snapshot.make_problem(query)
         np.testing.assert_allclose(given @ asked, cosines(rows, query), atol=self.tolerance)
 
     @pytest.mark.parametrize("pin", PINS)
     @pytest.mark.parametrize("said", Convention)
     def test_wrong_convention(self, said: Convention, pin: str) -> None:
-        store = self.filled()
+        store = self.fill_and_open()
         right = store.convention
         store.convention = said
         if said is right or {said, right} <= _ALIKE:
@@ -214,10 +216,10 @@ class StoreChecks:
     @pytest.mark.parametrize("pin", PINS)
     def test_empty(self, pin: str, tmp_path: Path) -> None:
         account = self.account(tmp_path)
-        store = self.filled()
+        store = self.fill_and_open()
         self.empty()
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin=pin)
-        self.assert_refused(account, lambda: search.search(the_query()), "holds no records")
+        self.assert_rejected(account, lambda: search.search(make_query()), "holds no records")
         with pytest.raises(StoreError, match="holds no records"):
             PinnedStore(self.open(), pin=pin).take_snapshot()
 
@@ -240,19 +242,19 @@ class StoreChecks:
             return
         self.put(ids, vectors)
         if kind == "zero" and pin == "scores" and self.scores_zero:
-            scored = self.open().scores(the_query())
+            scored = self.open().scores(make_query())
             assert self.open().convention.to_cosine(scored.values)[list(scored.ids).index(ids[7])] == 0
             return
         if kind == "zero" and pin in self.takes_zero:
             snapshot = PinnedStore(self.open(), pin=pin).take_snapshot()
-            rows, public = snapshot.make_problem(the_query().astype(np.float64))
+            rows, public = snapshot.make_problem(make_query().astype(np.float64))
             cosines = embeddings.compute_scores(rows, public[None], "unit")[0]
-            assert cosines[snapshot.ids.index(ids[7])] == pytest.approx(the_query()[0], abs=self.tolerance)
+            assert cosines[snapshot.ids.index(ids[7])] == pytest.approx(make_query()[0], abs=self.tolerance)
             return
         account = self.account(tmp_path)
 
         def ask() -> None:
-            PrivateSearch(self.open(), epsilon=1.0, mode="query", ledger=account, pin=pin).search(the_query())
+            PrivateSearch(self.open(), epsilon=1.0, mode="query", ledger=account, pin=pin).search(make_query())
 
         says = {
             "nan": "not finite numbers|failed while",
@@ -260,27 +262,27 @@ class StoreChecks:
             "twice": "same id more than once",
             "lengths": "mixes vectors of different lengths",
         }
-        self.assert_refused(account, ask, says[kind])
+        self.assert_rejected(account, ask, says[kind])
 
     def test_size_changes(self, tmp_path: Path) -> None:
         """A change of the size between two calls raises an error or makes a version."""
-        account, store = self.account(tmp_path), self.filled()
+        account, store = self.account(tmp_path), self.fill_and_open()
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores", check_every=3600)
-        search.search(the_query())
+        search.search(make_query())
         self.put([self.new], unit(np.ones((1, DIMENSION))))
-        self.assert_refused(account, lambda: search.search(the_query()), "had 40 records and now scores 41")
-        search.search(the_query())  # of the new version
+        self.assert_rejected(account, lambda: search.search(make_query()), "had 40 records and now scores 41")
+        search.search(make_query())  # of the new version
         self.remove(self.new)
         self.remove(self.ids[0])
-        self.assert_refused(account, lambda: search.search(the_query()), "had 41 records and now scores 39")
+        self.assert_rejected(account, lambda: search.search(make_query()), "had 41 records and now scores 39")
         assert account.spent == 2.0
 
     @pytest.mark.parametrize("pin", PINS)
     def test_versions(self, pin: str) -> None:
         """Inserts, deletes and updates make new versions."""
-        store = self.filled()
+        store = self.fill_and_open()
         pinned = PinnedStore(store, pin=pin)
-        query, fresh = unit(the_query()), unit(np.arange(1, DIMENSION + 1))
+        query, fresh = unit(make_query()), unit(np.arange(1, DIMENSION + 1))
         assert [pinned.take_snapshot().version for _ in range(2)] == [1, 1]
         assert not pinned.is_stale()
 
@@ -314,33 +316,33 @@ class StoreChecks:
         for kind in self.failures:
             folder = tmp_path / kind
             folder.mkdir()
-            account, store = self.account(folder), self.open() if kind != self.failures[0] else self.filled()
+            account, store = self.account(folder), self.open() if kind != self.failures[0] else self.fill_and_open()
             search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin=pin)
-            with pytest.MonkeyPatch.context() as patch, self.failing(kind, store, patch):
-                self.assert_refused(account, lambda s=search: s.search(the_query()), "nothing was released|is gone")
+            with pytest.MonkeyPatch.context() as patch, self.break_readings(kind, store, patch):
+                self.assert_rejected(account, lambda s=search: s.search(make_query()), "nothing was released|is gone")
             assert search.version == 0
-            assert len(search.search(the_query())) == 10
+            assert len(search.search(make_query())) == 10
             assert account.spent == 1.0
-            with pytest.MonkeyPatch.context() as patch, self.failing(kind, store, patch):
-                batch = np.stack([the_query(), -the_query()])
-                self.assert_refused(account, lambda s=search, b=batch: s.search_batch(b), "nothing was|is gone")
+            with pytest.MonkeyPatch.context() as patch, self.break_readings(kind, store, patch):
+                batch = np.stack([make_query(), -make_query()])
+                self.assert_rejected(account, lambda s=search, b=batch: s.search_batch(b), "nothing was|is gone")
             assert account.spent == 1.0
-            assert search.search(the_query()).version == 1
-            self.assert_tells_nothing(repr(search), repr(store), repr(account.ledger))
-        self.assert_tells_nothing(caplog.text)
+            assert search.search(make_query()).version == 1
+            self.assert_no_secrets(repr(search), repr(store), repr(account.ledger))
+        self.assert_no_secrets(caplog.text)
 
     @pytest.mark.parametrize("pin", PINS)
     def test_search_as_in_memory(self, pin: str) -> None:
         """A search of the store answers as one of the same vectors in memory."""
-        ids, rows = self.in_order()
-        mine = PrivateSearch(self.filled(), epsilon=50.0, mode="query", rng=3, pin=pin).search(the_query(), 5)
-        other = PrivateSearch(ArrayStore(rows, ids), epsilon=50.0, mode="query", rng=3).search(the_query(), 5)
+        ids, rows = self.sort_records()
+        mine = PrivateSearch(self.fill_and_open(), epsilon=50.0, mode="query", rng=3, pin=pin).search(make_query(), 5)
+        other = PrivateSearch(ArrayStore(rows, ids), epsilon=50.0, mode="query", rng=3).search(make_query(), 5)
         assert mine.ids == other.ids
         np.testing.assert_allclose(mine.noisy, other.noisy, atol=10 * self.tolerance)
 
     def test_threads(self) -> None:
-        store = self.filled()
-        query, found = the_query(), []
+        store = self.fill_and_open()
+        query, found = make_query(), []
 
         def work(sign: int) -> None:
             for _ in range(5):
@@ -351,20 +353,20 @@ class StoreChecks:
             thread.start()
         for thread in threads:
             thread.join()
-        truth = cosines(self.in_order()[1], query)
+        truth = cosines(self.sort_records()[1], query)
         assert len(found) == 20
         for sign, values in found:
             np.testing.assert_allclose(values, sign * truth, atol=self.tolerance)
 
 
 @contextlib.contextmanager
-def raising(
+def patch_to_raise(
     patch: pytest.MonkeyPatch, target: Any, *names: str, error: type[Exception] = ConnectionError
 ) -> Iterator[None]:
     """The named methods raise, with a text that holds a clean number."""
 
     def fail(*_: Any, **__: Any) -> Any:
-        raise error(f"{MARKER}: {cosines(np.ones(DIMENSION), the_query())}")
+        raise error(f"{MARKER}: {cosines(np.ones(DIMENSION), make_query())}")
 
     with patch.context() as inner:
         for name in names:

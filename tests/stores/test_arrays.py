@@ -20,7 +20,7 @@ QUERY /= np.linalg.norm(QUERY)
 COSINES = np.array([row @ QUERY / np.sqrt(row @ row) for row in ROWS])
 
 
-def released(pinned: PinnedStore) -> Any:
+def compute_scores(pinned: PinnedStore) -> Any:
     rows, asked = pinned.take_snapshot().make_problem(QUERY)
     return rows @ asked / np.linalg.norm(rows, axis=1)
 
@@ -39,7 +39,7 @@ def test_ids_scores_vectors(tmp_path: Path, kind: str, dtype: str) -> None:
     assert list(records.ids) == list(scored.ids) == list(range(N))
     np.testing.assert_allclose(records.vectors, ROWS, atol=1e-2 if dtype == "f2" else 1e-5)
     np.testing.assert_allclose(scored.values, COSINES, atol=atol)
-    np.testing.assert_allclose(released(PinnedStore(store)), COSINES, atol=atol)
+    np.testing.assert_allclose(compute_scores(PinnedStore(store)), COSINES, atol=atol)
     assert store.zero_copy == (kind in ("npy", "mapped") and dtype in ("f4", "f8"))
     assert store.dimension == DIMENSION
 
@@ -57,7 +57,7 @@ def test_parquet(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     parquet.write_table(pa.table({"embedding": ROWS.tolist()}), tmp_path / "rows.parquet")
-    np.testing.assert_allclose(released(PinnedStore(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
+    np.testing.assert_allclose(compute_scores(PinnedStore(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
 
 
 def test_copy_and_view(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_mark_changed() -> None:
     pinned = PinnedStore(store)
     pinned.take_snapshot()
     rows *= -1
-    np.testing.assert_allclose(released(pinned), COSINES, atol=1e-6)  # not seen
+    np.testing.assert_allclose(compute_scores(pinned), COSINES, atol=1e-6)  # not seen
     store.mark_changed()
     assert pinned.is_stale()
-    np.testing.assert_allclose(released(pinned), -COSINES, atol=1e-6)
+    np.testing.assert_allclose(compute_scores(pinned), -COSINES, atol=1e-6)
     assert pinned.version == 2
 
 
@@ -102,7 +102,7 @@ def test_replaced_file(tmp_path: Path) -> None:
     np.save(tmp_path / "next.npy", -ROWS)
     (tmp_path / "next.npy").rename(path)
     assert pinned.is_stale()
-    np.testing.assert_allclose(released(pinned), -COSINES, atol=1e-6)
+    np.testing.assert_allclose(compute_scores(pinned), -COSINES, atol=1e-6)
     assert pinned.version == 2
     np.save(tmp_path / "next.npy", ROWS[:5])
     (tmp_path / "next.npy").rename(path)

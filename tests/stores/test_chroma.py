@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, raising, the_query, unit
+from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, make_query, patch_to_raise, unit
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.search import PrivateSearch
@@ -64,9 +64,14 @@ class ChromaChecks(StoreChecks):
         store.look_every = 0.0  # these checks look at once
         return store
 
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
+    def break_readings(
+        self,
+        kind: str,
+        store: Any,  # noqa: ARG002
+        patch: pytest.MonkeyPatch,
+    ) -> contextlib.AbstractContextManager[None]:
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
-        return raising(patch, self.collection(), "count", "get", error=error)
+        return patch_to_raise(patch, self.collection(), "count", "get", error=error)
 
 
 class TestMemory(ChromaChecks):
@@ -133,7 +138,7 @@ class TestServer(ChromaChecks):
         self.client = server.client()
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
         """At the socket's level: every answer of the server is cut, late or refused."""
         httpx = pytest.importorskip("httpx")
 
@@ -153,10 +158,10 @@ def test_dead_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = TestServer()
     try:
         checks.client = server.client()
-        store = checks.filled()
+        store = checks.fill_and_open()
         account = checks.account(tmp_path)
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores")
-        search.search(the_query())
+        search.search(make_query())
         usual, pages = store._convert_page, []
 
         def rows(page: Any) -> Any:
@@ -166,9 +171,9 @@ def test_dead_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return usual(page)
 
         monkeypatch.setattr(store, "_convert_page", rows)
-        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while scoring a query \(\w+\)")
+        checks.assert_rejected(account, lambda: search.search(make_query()), r"failed while scoring a query \(\w+\)")
         assert pages == [10, 10]
-        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while giving its state \(\w+\)")
+        checks.assert_rejected(account, lambda: search.search(make_query()), r"failed while giving its state \(\w+\)")
         assert account.spent == 1.0
     finally:
         server.stop()
@@ -184,7 +189,7 @@ def test_every_space(space: str | None, pin: str) -> None:
     rows = np.random.default_rng(0).standard_normal((20, DIMENSION)).astype(np.float32)
     rows *= np.geomspace(1e-15, 1e15, 20, dtype=np.float32)[:, None]
     collection.add(ids=[f"p{i:02}" for i in range(20)], embeddings=rows)
-    store, query = ChromaStore(collection), the_query()
+    store, query = ChromaStore(collection), make_query()
     assert store.convention is Convention.COSINE
     np.testing.assert_allclose(store.scores(query).values, cosines(rows, query), atol=2e-6)
     given, asked = PinnedStore(store, pin=pin).take_snapshot().make_problem(unit(query))
@@ -195,7 +200,7 @@ def test_look_every() -> None:
     """A search reads Chroma's state once per second."""
     checks = TestMemory()
     checks.client = chromadb.EphemeralClient(settings=settings())
-    checks.filled()
+    checks.fill_and_open()
     store = ChromaStore(checks.collection())
     assert store.look_every == 1.0
     pinned, eager = PinnedStore(store), PinnedStore(store, check_every=0)
@@ -212,7 +217,7 @@ def test_change_between_pages(what: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(adapter, "_PAGE", 10)
     checks = TestMemory()
     checks.client = chromadb.EphemeralClient(settings=settings())
-    store = checks.filled()
+    store = checks.fill_and_open()
     assert len(store.records().ids) == N
     usual, pages = store._convert_page, []
 
@@ -235,7 +240,7 @@ def test_swap_between_pages(late: bool, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(adapter, "_PAGE", 10)
     checks = TestMemory()
     checks.client = chromadb.EphemeralClient(settings=settings())
-    store = checks.filled()
+    store = checks.fill_and_open()
     usual, pages = store._convert_page, []
 
     def rows(page: Any) -> Any:
@@ -247,7 +252,7 @@ def test_swap_between_pages(late: bool, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(store, "_convert_page", rows)
     with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
-        store.scores(the_query())
+        store.scores(make_query())
 
 
 def test_bad_arguments() -> None:

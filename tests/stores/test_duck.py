@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stores.store_checks import DIMENSION, N, StoreChecks, raising, the_query, unit
+from stores.store_checks import DIMENSION, N, StoreChecks, make_query, patch_to_raise, unit
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores import DuckDBStore, ParquetStore, PinnedStore
@@ -19,7 +19,7 @@ from scoreshield.stores import DuckDBStore, ParquetStore, PinnedStore
 duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
 
 
-def listed(vector: Any) -> Any:
+def to_list(vector: Any) -> Any:
     return None if vector is None else np.asarray(vector, dtype=np.float64).tolist()
 
 
@@ -34,11 +34,11 @@ class TableChecks(StoreChecks):
 
     def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
         self.run(f"CREATE TABLE IF NOT EXISTS people (id {self.id_type}, embedding {self.column})")
-        rows = [(one, listed(v)) for one, v in zip(ids, vectors, strict=True)]
+        rows = [(one, to_list(v)) for one, v in zip(ids, vectors, strict=True)]
         self.run("INSERT INTO people VALUES (?, ?)", rows, many=True)
 
     def change(self, one: Any, vector: Any) -> None:
-        self.run("UPDATE people SET embedding = ? WHERE id = ?", [listed(vector), one])
+        self.run("UPDATE people SET embedding = ? WHERE id = ?", [to_list(vector), one])
 
     def remove(self, one: Any) -> None:
         self.run("DELETE FROM people WHERE id = ?", [one])
@@ -49,9 +49,11 @@ class TableChecks(StoreChecks):
     def open(self) -> Any:
         return DuckDBStore(self.connection, "people")
 
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
+    def break_readings(
+        self, kind: str, store: Any, patch: pytest.MonkeyPatch
+    ) -> contextlib.AbstractContextManager[None]:
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
-        return raising(patch, store, "_open_cursor", error=error)
+        return patch_to_raise(patch, store, "_open_cursor", error=error)
 
 
 class TestMemory(TableChecks):
@@ -89,7 +91,7 @@ class TestFile(TableChecks):
         return DuckDBStore(str(self.path), "people")
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Any:
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Any:
         away = self.path.with_suffix(".away")
         if kind == "gone":
             self.path.rename(away)
@@ -97,7 +99,7 @@ class TestFile(TableChecks):
             away.rename(self.path)
             return
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
-        with raising(patch, store, "state", "_open_cursor", error=error):
+        with patch_to_raise(patch, store, "state", "_open_cursor", error=error):
             yield
 
 
@@ -123,11 +125,11 @@ class TestParquet(StoreChecks):
             fresh.replace(self.path)
 
     def put(self, ids: Sequence[Any], vectors: Sequence[Any]) -> None:
-        self.rows += [(one, listed(v)) for one, v in zip(ids, vectors, strict=True)]
+        self.rows += [(one, to_list(v)) for one, v in zip(ids, vectors, strict=True)]
         self.write()
 
     def change(self, one: Any, vector: Any) -> None:
-        self.rows = [(i, listed(vector) if i == one else v) for i, v in self.rows]
+        self.rows = [(i, to_list(vector) if i == one else v) for i, v in self.rows]
         self.write()
 
     def remove(self, one: Any) -> None:
@@ -141,7 +143,7 @@ class TestParquet(StoreChecks):
     def open(self) -> Any:
         return ParquetStore(self.path)
 
-    failing = TestFile.failing
+    break_readings = TestFile.break_readings
 
 
 @pytest.mark.parametrize("pin", ["copy", "scores"])
@@ -339,8 +341,8 @@ def test_pyarrow_file(tmp_path: Path) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "p.parquet", row_group_size=4)
         snapshot = PinnedStore(ParquetStore(tmp_path / "p.parquet")).take_snapshot()
         np.testing.assert_allclose(snapshot.rows, rows, atol=1e-6)
-        scored = ParquetStore(tmp_path / "p.parquet").scores(the_query())
-        np.testing.assert_allclose(scored.values, rows @ the_query(), atol=1e-6)
+        scored = ParquetStore(tmp_path / "p.parquet").scores(make_query())
+        np.testing.assert_allclose(scored.values, rows @ make_query(), atol=1e-6)
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
@@ -368,7 +370,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
         ParquetStore(3)  # type: ignore[arg-type]
 
 
-class TestFilesFromElsewhere:
+class TestForeignFiles:
     """A database file may hold more than a table: none of it reads another file or stands in for the engine."""
 
     @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 faiss = pytest.importorskip("faiss")
 
-from stores.store_checks import DIMENSION, StoreChecks, cosines, raising, the_query, unit  # noqa: E402
+from stores.store_checks import DIMENSION, StoreChecks, cosines, make_query, patch_to_raise, unit  # noqa: E402
 
 from scoreshield.errors import InvalidInput, StoreError  # noqa: E402
 from scoreshield.privacy.ledger import Ledger  # noqa: E402
@@ -25,7 +25,7 @@ from scoreshield.stores import Convention, FaissStore, PinnedStore  # noqa: E402
 RNG = np.random.default_rng(21)
 D = 16
 ROWS = (RNG.standard_normal((400, D)) * RNG.uniform(0.5, 20, (400, 1))).astype(np.float32)
-QUERY = the_query(D)
+QUERY = make_query(D)
 #: Factory strings, how far their cosines may be from the true ones, and whether they are read in place.
 READ = {
     "Flat": (1e-6, True),
@@ -63,7 +63,7 @@ def one_thread() -> None:
     faiss.omp_set_num_threads(1)
 
 
-def peak(work: Callable[[], Any]) -> int:
+def measure_peak(work: Callable[[], Any]) -> int:
     """The most memory that Python and NumPy hold at once while it runs."""
     tracemalloc.start()
     try:
@@ -73,7 +73,7 @@ def peak(work: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-def built(factory: str, metric: int = faiss.METRIC_INNER_PRODUCT, rows: Any = ROWS) -> Any:
+def build(factory: str, metric: int = faiss.METRIC_INNER_PRODUCT, rows: Any = ROWS) -> Any:
     index = faiss.index_factory(D, factory, metric)
     lists = faiss.try_extract_index_ivf(index)
     if lists is not None:
@@ -110,16 +110,18 @@ class FaissChecks(StoreChecks):
     def open(self) -> Any:
         return FaissStore(self.index)
 
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
+    def break_readings(
+        self, kind: str, store: Any, patch: pytest.MonkeyPatch
+    ) -> contextlib.AbstractContextManager[None]:
         error = {"dropped": RuntimeError, "late": MemoryError}[kind]
-        return raising(patch, store._vectors, "all", "numbers", "state", "pages", error=error)
+        return patch_to_raise(patch, store._vectors, "all", "numbers", "state", "pages", error=error)
 
 
 class TestFlat(FaissChecks):
     def new_index(self) -> Any:
         return faiss.IndexIDMap2(faiss.IndexFlat(DIMENSION, self.metric))
 
-    def in_order(self) -> tuple[list[Any], Any]:
+    def sort_records(self) -> tuple[list[Any], Any]:
         return list(self.ids), self.vectors()  # as they lie
 
 
@@ -141,7 +143,7 @@ class TestEveryIndex:
     def test_contents(self, factory: str, metric: int) -> None:
         """Ids, vectors and scores are those of the index."""
         atol, in_place = READ[factory]
-        index = built(factory, metric)
+        index = build(factory, metric)
         store = FaissStore(index)
         ids = 7 * np.arange(400)[::-1] if factory.startswith("IDMap") else np.arange(400)
         truth = dict(zip(ids.tolist(), cosines(ROWS, QUERY), strict=True))
@@ -161,17 +163,17 @@ class TestEveryIndex:
     @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF8,Flat", "SQfp16"])
     def test_given_ids(self, factory: str) -> None:
         names = [f"doc {i}" for i in range(400)]
-        snapshot = PinnedStore(FaissStore(built(factory), ids=names)).take_snapshot()
+        snapshot = PinnedStore(FaissStore(build(factory), ids=names)).take_snapshot()
         assert snapshot.ids == tuple(names)
         with pytest.raises(StoreError, match="holds 400 records, and 399 ids were given"):
-            PinnedStore(FaissStore(built(factory), ids=names[1:])).take_snapshot()
+            PinnedStore(FaissStore(build(factory), ids=names[1:])).take_snapshot()
         with pytest.raises(InvalidInput, match="has ids of its own; leave 'ids' out"):
-            FaissStore(built("IDMap,Flat"), ids=names)
+            FaissStore(build("IDMap,Flat"), ids=names)
 
     @pytest.mark.parametrize("factory", READ)
     def test_unchanged_index(self, factory: str) -> None:
         """Reading does not change the index."""
-        index = built(factory)
+        index = build(factory)
         before = faiss.serialize_index(index).tobytes()
         FaissStore(index).records()
         FaissStore(index).scores(QUERY)
@@ -181,7 +183,7 @@ class TestEveryIndex:
     @pytest.mark.parametrize("factory", ["HNSW8", "IVF8,Flat"])
     def test_all_records(self, factory: str) -> None:
         """Records that an approximate search misses are scored."""
-        index = built(factory)
+        index = build(factory)
         missed = 400 - len(set(index.search(QUERY[None], 400)[1][0].tolist()) - {-1})
         if factory == "IVF8,Flat":
             assert missed > 100  # one list of eight is searched
@@ -208,7 +210,7 @@ class TestEveryIndex:
     def test_any_length(self, factory: str, metric: int, length: float) -> None:
         """Vectors may be of any length."""
         rows = (length * unit(ROWS)).astype(np.float32)
-        scored = FaissStore(built(factory, metric, rows)).scores(QUERY)
+        scored = FaissStore(build(factory, metric, rows)).scores(QUERY)
         np.testing.assert_allclose(scored.values, cosines(ROWS, QUERY), atol=READ[factory][0])
 
     @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "SQfp16"])
@@ -220,17 +222,17 @@ class TestEveryIndex:
         if not index.is_trained:
             index.train(rows[:1_000])
         index.add(rows)
-        store, query = FaissStore(index), the_query(d)
-        assert peak(lambda: store.scores(query)) < 0.4 * 4 * n * d  # a page, and some numbers a record
-        assert peak(store.records) < 1.4 * 4 * n * d
+        store, query = FaissStore(index), make_query(d)
+        assert measure_peak(lambda: store.scores(query)) < 0.4 * 4 * n * d  # a page, and some numbers a record
+        assert measure_peak(store.records) < 1.4 * 4 * n * d
 
     def test_lists_with_any_ids(self) -> None:
-        index = built("IVF8,Flat", rows=ROWS[:0])
+        index = build("IVF8,Flat", rows=ROWS[:0])
         index.add_with_ids(ROWS[:50], np.arange(50) * 10**12)
         assert PinnedStore(FaissStore(index)).take_snapshot().ids == tuple(range(0, 50 * 10**12, 10**12))
 
     def test_from_a_file_mapped(self, tmp_path: Path) -> None:
-        faiss.write_index(built("Flat"), str(tmp_path / "index"))
+        faiss.write_index(build("Flat"), str(tmp_path / "index"))
         index = faiss.read_index(str(tmp_path / "index"), faiss.IO_FLAG_MMAP_IFC)
         rows, asked = PinnedStore(FaissStore(index)).take_snapshot().make_problem(QUERY.astype(np.float64))
         np.testing.assert_allclose(unit(rows) @ asked, cosines(ROWS, QUERY), atol=1e-6)
@@ -246,7 +248,7 @@ class TestGivenIds:
     @pytest.mark.parametrize("gone", [0, 200, 398, 399])
     def test_remove_and_add(self, factory: str, gone: int, pin: str) -> None:
         """A removal and an addition between two readings are detected."""
-        index, names = built(factory), list(self.NAMES)
+        index, names = build(factory), list(self.NAMES)
         store = FaissStore(index, ids=names)
         pinned = PinnedStore(store, pin=pin)
         pinned.take_snapshot()
@@ -270,7 +272,7 @@ class TestGivenIds:
 
     def test_before_first_reading(self) -> None:
         """A change before the first reading is detected."""
-        index = built("Flat")
+        index = build("Flat")
         store = FaissStore(index, ids=self.NAMES)
         index.remove_ids(np.array([3]))
         index.add(ROWS[:1])
@@ -279,7 +281,7 @@ class TestGivenIds:
 
     def test_growing_list(self) -> None:
         """A list of ids may grow along with the index."""
-        index, names = built("Flat"), list(self.NAMES)
+        index, names = build("Flat"), list(self.NAMES)
         pinned = PinnedStore(FaissStore(index, ids=names))
         pinned.take_snapshot()
         index.add(ROWS[:2])
@@ -294,7 +296,7 @@ class TestGivenIds:
 
     def test_remove(self) -> None:
         """A removal makes given ids raise an error."""
-        index, names = built("Flat"), list(self.NAMES)
+        index, names = build("Flat"), list(self.NAMES)
         store = FaissStore(index, ids=names)
         index.remove_ids(np.array([3]))
         names.pop()  # the wrong one
@@ -303,7 +305,7 @@ class TestGivenIds:
 
     def test_ivf_numbers(self) -> None:
         """IVF lists keep their numbers."""
-        index = built("IVF8,Flat")
+        index = build("IVF8,Flat")
         pinned = PinnedStore(FaissStore(index, ids=self.NAMES))
         pinned.take_snapshot()
         index.remove_ids(np.array([3]))
@@ -315,14 +317,14 @@ class TestGivenIds:
     @pytest.mark.parametrize("ids", ["abc", b"abc", bytearray(b"abc"), {"a": 1}, {1, 2, 3}, 3, np.ones((3, 1))])
     def test_bad_ids(self, ids: Any) -> None:
         """Ids that are no sequence raise an error."""
-        index = built("Flat", rows=ROWS[:3])
+        index = build("Flat", rows=ROWS[:3])
         with pytest.raises(InvalidInput, match="'ids' parameter of FaissStore must be a sequence, one id per record"):
             FaissStore(index, ids=ids)
         with pytest.raises(InvalidInput, match=r"'ids' parameter of FaissStore\.mark_changed must be a sequence"):
             FaissStore(index).mark_changed(ids)
 
     def test_an_array_of_ids(self) -> None:
-        index = built("Flat", rows=ROWS[:3])
+        index = build("Flat", rows=ROWS[:3])
         ids = PinnedStore(FaissStore(index, ids=np.array([7, 8, 9]))).take_snapshot().ids
         assert ids == (7, 8, 9)
         assert all(type(one) is int for one in ids)
@@ -331,7 +333,7 @@ class TestGivenIds:
 class TestView:
     def test_own_memory(self) -> None:
         """A view is FAISS's own memory, and cannot be written to."""
-        index = built("Flat")
+        index = build("Flat")
         view = PinnedStore(FaissStore(index)).take_snapshot().rows
         own = faiss.rev_swig_ptr(index.get_xb(), 400 * D)
         assert np.shares_memory(view, own)
@@ -340,7 +342,7 @@ class TestView:
 
     def test_moved_memory(self) -> None:
         """Memory that FAISS moves is viewed anew."""
-        index = built("Flat")
+        index = build("Flat")
         pinned = PinnedStore(FaissStore(index), check_every=3600)
         pinned.take_snapshot()
         index.add(np.repeat(ROWS, 50, axis=0))  # moves everything
@@ -351,7 +353,7 @@ class TestView:
 
     def test_lifetime(self) -> None:
         """The store keeps the index alive."""
-        index = built("IDMap2,Flat")
+        index = build("IDMap2,Flat")
         pinned = PinnedStore(FaissStore(index))
         snapshot = pinned.take_snapshot()
         del index
@@ -364,7 +366,7 @@ class TestState:
     @pytest.mark.parametrize("factory", [name for name in READ if name != "NSG8,Flat"])  # which takes no more
     def test_stable_state(self, factory: str) -> None:
         """The state stays the same until a record changes."""
-        index = built(factory)
+        index = build(factory)
         store = FaissStore(index)
         token = store.state()
         store.scores(QUERY)
@@ -379,7 +381,7 @@ class TestState:
     @pytest.mark.parametrize("gone", [0, 200, 399])
     def test_remove_and_add(self, factory: str, gone: int) -> None:
         """A removal and an addition between two readings are detected."""
-        index = built(factory)
+        index = build(factory)
         store = FaissStore(index)
         token = store.state()
         if factory.startswith(("IDMap", "IVF")):
@@ -394,7 +396,7 @@ class TestState:
 
     def test_replaced_last(self) -> None:
         """The last record of a list that is replaced under its number is detected."""
-        index = built("IVF8,Flat")
+        index = build("IVF8,Flat")
         store = FaissStore(index)
         token, number = store.state(), index.quantizer.search(ROWS[:1], 1)[1][0, 0]
         size = index.invlists.list_size(int(number))
@@ -406,7 +408,7 @@ class TestState:
         assert store.state() != token
 
     def test_ids_alone(self) -> None:
-        index = built("IDMap2,Flat")
+        index = build("IDMap2,Flat")
         store = FaissStore(index)
         token = store.state()
         faiss.copy_array_to_vector(np.arange(400, dtype=np.int64), index.id_map)
@@ -414,7 +416,7 @@ class TestState:
 
     def test_mark_changed(self) -> None:
         """A vector that is written over in place is reported by mark_changed()."""
-        index = built("Flat")
+        index = build("Flat")
         store = FaissStore(index)
         token = store.state()
         faiss.rev_swig_ptr(index.get_xb(), 400 * D).reshape(400, D)[5] = 1
@@ -423,7 +425,7 @@ class TestState:
         assert store.state() != token
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize("factory", REFUSED)
     def test_rejected_kinds(self, factory: str) -> None:
         """Every other kind of index raises an error that says why."""
@@ -478,14 +480,14 @@ class TestBadIndexes:
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_bad_rows(self, factory: str, bad: float, pin: str) -> None:
         """Rows that are not finite raise an error."""
-        index = built(factory)
+        index = build(factory)
         index.add(np.full((1, D), bad, dtype=np.float32))
         with pytest.raises(StoreError, match="not finite numbers"):
             PinnedStore(FaissStore(index), pin=pin).take_snapshot()
 
     def test_repeated_numbers(self) -> None:
         """Numbers that are in two lists raise an error."""
-        index = built("IVF8,Flat")
+        index = build("IVF8,Flat")
         index.remove_ids(np.array([5]))
         index.add(ROWS[:1])  # FAISS numbers it 399, which is there
         for pin in ("copy", "scores"):
@@ -496,7 +498,7 @@ class TestBadIndexes:
 @pytest.mark.parametrize("factory", READ)
 def test_private_search(factory: str, tmp_path: Path) -> None:
     account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).account("people")
-    index = built(factory)
+    index = build(factory)
     search = PrivateSearch(FaissStore(index), epsilon=40, mode="query", ledger=account)
     best = int(np.argmax(cosines(ROWS, QUERY)))
     names = 7 * np.arange(400)[::-1] if factory.startswith("IDMap") else np.arange(400)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stores.store_checks import DIMENSION, N, StoreChecks, cosines, raising, the_query, unit
+from stores.store_checks import DIMENSION, N, StoreChecks, cosines, make_query, patch_to_raise, unit
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores import LanceStore, PinnedStore
@@ -57,11 +57,11 @@ class TestLance(StoreChecks):
         return LanceStore(self.table)
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
         broken = property(lambda _: (_ for _ in ()).throw(error("text-of-the-store 0.123456789")))
         patch.setattr(type(self.table), "version", broken)
-        with raising(patch, type(self.table), "count_rows", "search", error=error):
+        with patch_to_raise(patch, type(self.table), "count_rows", "search", error=error):
             yield
 
 
@@ -81,22 +81,22 @@ def test_no_index_answers(tmp_path: Path, kind: str) -> None:
     options = {"num_sub_vectors": 2} if kind == "IvfPq" else {}
     config = getattr(lancedb.index, kind)(distance_type="cosine", num_partitions=4, **options)
     table.create_index("vector", config=config)
-    assert "ANN" in table.search(the_query()).distance_type("cosine").limit(9).explain_plan()
+    assert "ANN" in table.search(make_query()).distance_type("cosine").limit(9).explain_plan()
     store, plans = LanceStore(table), []
-    usual = type(table.search(the_query())).to_arrow
+    usual = type(table.search(make_query())).to_arrow
 
     def to_arrow(builder: Any) -> Any:
         plans.append(builder.explain_plan())
         return usual(builder)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(table.search(the_query())), "to_arrow", to_arrow)
-        scored = store.scores(the_query())
+        patch.setattr(type(table.search(make_query())), "to_arrow", to_arrow)
+        scored = store.scores(make_query())
     assert len(plans) == 1
     assert "KNNVectorDistance: metric=cosine" in plans[0]
     assert "ANN" not in plans[0]
     assert list(scored.ids) == list(range(2000))
-    np.testing.assert_allclose(1 - scored.values, cosines(rows, the_query()), atol=2e-6)
+    np.testing.assert_allclose(1 - scored.values, cosines(rows, make_query()), atol=2e-6)
 
 
 def test_other_writers(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_extreme_lengths(scale: float, tmp_path: Path) -> None:
     table = lancedb.connect(tmp_path).create_table("people", table_of(range(5), rows))
     pinned = PinnedStore(LanceStore(table), pin="scores")
     if scale == 1e18:
-        given, asked = pinned.take_snapshot().make_problem(unit(the_query()))
-        np.testing.assert_allclose(given @ asked, cosines(rows, the_query()), atol=2e-6)
+        given, asked = pinned.take_snapshot().make_problem(unit(make_query()))
+        np.testing.assert_allclose(given @ asked, cosines(rows, make_query()), atol=2e-6)
     else:
         with pytest.raises(StoreError, match="whose lengths LanceDB cannot square; use pin='copy'"):
             pinned.take_snapshot()
@@ -167,7 +167,7 @@ def test_late_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = lancedb.connect(tmp_path).create_table("people", table_of(range(6), rows))
     store = LanceStore(table)
     monkeypatch.setattr(store, "_count", lambda: 5)
-    for read in (store.records, lambda: store.scores(the_query())):
+    for read in (store.records, lambda: store.scores(make_query())):
         with pytest.raises(StoreError, match=r"gave 6 .* for 5 records"):
             read()
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stores.store_checks import DIMENSION, N, StoreChecks, cosines, the_query, unit
+from stores.store_checks import DIMENSION, N, StoreChecks, cosines, make_query, unit
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.search import PrivateSearch
@@ -113,7 +113,7 @@ class PgChecks(StoreChecks):
         return self.store
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
         if kind in ("dropped", "late"):  # whatever connection is made: it is ended, or busy, once it was asked
             usual = store._read_once
 
@@ -172,7 +172,7 @@ def test_no_index_scan(database: Database, index: str) -> None:
     database.fill("people", range(3000), rows)
     database.run(f"CREATE INDEX approximate ON people USING {index} (embedding vector_cosine_ops)", "ANALYZE people")
     store = PgVectorStore(database.url, "people")
-    query = the_query()
+    query = make_query()
     with psycopg.connect(database.admin) as connection:
         connection.execute("SET enable_seqscan = off")
 
@@ -319,9 +319,9 @@ def test_endless_lock(database: Database, tmp_path: Path) -> None:
     search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account)
     with psycopg.connect(database.admin) as other:
         other.execute("LOCK TABLE people IN ACCESS EXCLUSIVE MODE")
-        StoreChecks().assert_refused(account, lambda: search.search(the_query()), r"its vectors \(QueryCanceled\)")
+        StoreChecks().assert_rejected(account, lambda: search.search(make_query()), r"its vectors \(QueryCanceled\)")
         other.rollback()
-    assert len(search.search(the_query())) == 2
+    assert len(search.search(make_query())) == 2
     store.close()
 
 
@@ -339,11 +339,11 @@ def test_a_server_that_stops_answering(database: Database, tmp_path: Path, monke
     try:
         started = time.monotonic()
         says = r"The PostgreSQL table people did not answer within 0\.4 seconds; nothing was released"
-        checks.assert_refused(account, lambda: search.search(the_query()), says)
+        checks.assert_rejected(account, lambda: search.search(make_query()), says)
         assert time.monotonic() - started < 5
     finally:
         os.kill(number, signal.SIGCONT)
-    assert len(search.search(the_query())) == 2
+    assert len(search.search(make_query())) == 2
     assert account.spent == 1.0
     store.close()
 
@@ -535,7 +535,7 @@ def test_dead_server(tmp_path: Path) -> None:
         checks = StoreChecks()
         account = checks.account(tmp_path)
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin="scores")
-        search.search(the_query())
+        search.search(make_query())
         killer = threading.Timer(0.3, os.kill, (int(number), signal.SIGQUIT))
         usual = store._score
 
@@ -546,10 +546,10 @@ def test_dead_server(tmp_path: Path) -> None:
         store._score = slowly  # type: ignore[method-assign]
         killer.start()
         started = time.monotonic()
-        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while scoring a query \(\w+\)")
+        checks.assert_rejected(account, lambda: search.search(make_query()), r"failed while scoring a query \(\w+\)")
         assert time.monotonic() - started < 20
         assert account.spent == 1.0
-        checks.assert_refused(account, lambda: search.search(the_query()), r"failed while giving its state")
+        checks.assert_rejected(account, lambda: search.search(make_query()), r"failed while giving its state")
     finally:
         with contextlib.suppress(OSError):
             os.kill(int(number), signal.SIGQUIT)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stores.store_checks import arrays_behind
+from stores.store_checks import find_arrays
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.stores import Convention, PinnedStore, Records, StoreScores
@@ -321,7 +321,7 @@ class TestBadStores:
             PinnedStore(store, pin=pin).take_snapshot()
         assert str(caught.value).startswith("The memory ")
         assert "\n" not in str(caught.value)
-        assert arrays_behind(caught.value) == []
+        assert find_arrays(caught.value) == []
 
     @pytest.mark.parametrize(
         "rows",
@@ -432,7 +432,7 @@ class TestBadStores:
         with pytest.raises(StoreError, match=r"failed while .* \(TimeoutError\); nothing was released") as caught:
             PinnedStore(store).take_snapshot()
         assert "secret" not in "".join(traceback.format_exception(caught.value))
-        assert arrays_behind(caught.value) == []
+        assert find_arrays(caught.value) == []
 
 
 class TestConvention:
@@ -455,7 +455,7 @@ class TestConvention:
             PinnedStore(store, pin=pin).take_snapshot()
         if pin == "copy":
             assert f"they are '{real.value}'" in str(caught.value)
-        assert arrays_behind(caught.value) == []
+        assert find_arrays(caught.value) == []
 
     def test_raw_products(self) -> None:
         """Inner products of long vectors are no cosines."""

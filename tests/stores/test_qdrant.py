@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, raising, the_query, unit
+from stores.store_checks import DIMENSION, MARKER, N, StoreChecks, cosines, make_query, patch_to_raise, unit
 
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.search import PrivateSearch
@@ -42,17 +42,17 @@ class LocalChecks(StoreChecks):
                 "people", vectors_config=params if self.vector_name is None else {self.vector_name: params}
             )
         points = [
-            models.PointStruct(id=one, vector=self.named(vector), payload={"text": "t"})
+            models.PointStruct(id=one, vector=self.name_vector(vector), payload={"text": "t"})
             for one, vector in zip(ids, vectors, strict=True)
         ]
         self.client.upsert("people", points)
 
-    def named(self, vector: Any) -> Any:
+    def name_vector(self, vector: Any) -> Any:
         row = np.asarray(vector).tolist()
         return row if self.vector_name is None else {self.vector_name: row}
 
     def change(self, one: Any, vector: Any) -> None:
-        self.client.upsert("people", [models.PointStruct(id=one, vector=self.named(vector))])
+        self.client.upsert("people", [models.PointStruct(id=one, vector=self.name_vector(vector))])
 
     def remove(self, one: Any) -> None:
         self.client.delete("people", [one])
@@ -64,9 +64,9 @@ class LocalChecks(StoreChecks):
         return QdrantStore(self.client, "people", vector_name=self.vector_name)
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
         error = {"dropped": ConnectionError, "late": TimeoutError}[kind]
-        with raising(patch, self.client, "count", "scroll", "query_points", error=error):
+        with patch_to_raise(patch, self.client, "count", "scroll", "query_points", error=error):
             yield
 
 
@@ -94,7 +94,7 @@ class TestFolder(LocalChecks):
         yield
         self.client.close()
 
-    def in_order(self) -> tuple[list[Any], Any]:
+    def sort_records(self) -> tuple[list[Any], Any]:
         order = sorted(range(N), key=lambda i: (isinstance(self.ids[i], str), self.ids[i]))
         return [self.ids[i] for i in order], self.vectors()[order]
 
@@ -202,15 +202,15 @@ class TestServer(LocalChecks):
         return QdrantStore(self.remote, "people", timeout=1)
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG002
         self.server.fault = kind
         yield
         self.server.fault = ""
 
     def test_exact_search_of_all(self) -> None:
-        store = self.filled()
+        store = self.fill_and_open()
         self.server.asked.clear()
-        store.scores(the_query())
+        store.scores(make_query())
         path, body = next((p, b) for p, b in self.server.asked if "/query" in p)
         assert body["params"]["exact"] is True
         assert body["params"]["quantization"]["ignore"] is True
@@ -226,23 +226,23 @@ class TestServer(LocalChecks):
     def test_half_way(self, fault: str, pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A reading that began well: the third request fails, which is the second page or the scores."""
         monkeypatch.setattr(adapter, "_PAGE", 10)
-        account, store = self.account(tmp_path), self.filled()
+        account, store = self.account(tmp_path), self.fill_and_open()
         search = PrivateSearch(store, epsilon=1.0, mode="query", ledger=account, pin=pin)
         self.server.passing, self.server.fault = 3, fault
-        self.assert_refused(account, lambda: search.search(the_query()), "failed while .*; nothing was released")
+        self.assert_rejected(account, lambda: search.search(make_query()), "failed while .*; nothing was released")
         assert any("/scroll" in path or "/query" in path for path, _ in self.server.asked)
         self.server.fault, self.server.passing = "", 0
-        assert len(search.search(the_query()).ids) == 10
+        assert len(search.search(make_query()).ids) == 10
 
     def test_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(adapter, "_PAGE", 7)
-        store = self.filled()
+        store = self.fill_and_open()
         assert list(store.records().ids) == sorted(self.ids)
         assert sum("/scroll" in path for path, _ in self.server.asked) == 6
 
     def test_late_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of 41 records the 40 best would be a choice by true score: it is no answer."""
-        store = self.filled()
+        store = self.fill_and_open()
         usual = store._count
 
         def count() -> int:
@@ -252,7 +252,7 @@ class TestServer(LocalChecks):
 
         monkeypatch.setattr(store, "_count", count)
         with pytest.raises(StoreError, match="gave 41 scores for 40 records"):
-            store.scores(the_query())
+            store.scores(make_query())
         self.remove(self.new)
         with pytest.raises(StoreError, match="gave 41 vectors for 40 records"):
             store.records()
@@ -272,7 +272,7 @@ def test_every_distance(distance: str, pin: str) -> None:
     """Every distance of Qdrant gives cosines of vectors of any length."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((20, 3)) * rng.uniform(0.1, 5, (20, 1))
-    client, query = collection_of(rows, distance), the_query(3)
+    client, query = collection_of(rows, distance), make_query(3)
     store = QdrantStore(client, "c")
     assert store.convention is Convention.COSINE
     np.testing.assert_allclose(store.scores(query).values, cosines(rows, query), atol=5e-6)
@@ -321,7 +321,7 @@ def test_missing_vector() -> None:
     with pytest.raises(StoreError, match="has records without a vector of 3 numbers"):
         store.records()
     with pytest.raises(StoreError, match="gave 1 scores for 2 records"):
-        store.scores(the_query(3))
+        store.scores(make_query(3))
 
 
 def test_bad_arguments() -> None:

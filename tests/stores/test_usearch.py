@@ -18,7 +18,7 @@ with contextlib.suppress(ImportError):
 
 usearch = pytest.importorskip("usearch.index")
 
-from stores.store_checks import DIMENSION, StoreChecks, cosines, raising, the_query, unit  # noqa: E402
+from stores.store_checks import DIMENSION, StoreChecks, cosines, make_query, patch_to_raise, unit  # noqa: E402
 
 from scoreshield.errors import InvalidInput, StoreError  # noqa: E402
 from scoreshield.privacy.ledger import Ledger  # noqa: E402
@@ -29,14 +29,14 @@ D = 16
 RNG = np.random.default_rng(22)
 ROWS = (RNG.standard_normal((200, D)) * RNG.uniform(0.5, 4, (200, 1))).astype(np.float32)
 KEYS = 3 * RNG.permutation(200)
-QUERY = the_query(D)
+QUERY = make_query(D)
 #: How far cosines by each precision may be from the true ones.
 PRECISION = {"f64": 1e-6, "f32": 1e-6, "f16": 1e-3, "bf16": 6e-3, "i8": 2e-2}
 KINDS = [(metric, dtype) for metric in ("cos", "ip", "l2sq") for dtype in PRECISION if (metric, dtype) != ("ip", "i8")]
 KINDS.remove(("l2sq", "i8"))
 
 
-def peak(work: Callable[[], Any]) -> int:
+def measure_peak(work: Callable[[], Any]) -> int:
     """The most memory that Python and NumPy hold at once while it runs."""
     tracemalloc.start()
     try:
@@ -46,7 +46,7 @@ def peak(work: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-def built(metric: str = "cos", dtype: str = "f32", **options: Any) -> Any:
+def build(metric: str = "cos", dtype: str = "f32", **options: Any) -> Any:
     index = usearch.Index(ndim=D, metric=metric, dtype=dtype, **options)
     index.add(KEYS, ROWS, threads=1)
     return index
@@ -74,11 +74,11 @@ class UsearchChecks(StoreChecks):
         return UsearchStore(self.index)
 
     @contextlib.contextmanager
-    def failing(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    def break_readings(self, kind: str, store: Any, patch: pytest.MonkeyPatch) -> Iterator[None]:
         error = {"dropped": RuntimeError, "late": MemoryError}[kind]
         with (
-            raising(patch, store._index, "search", "get", error=error),
-            raising(patch, store, "_list_keys", error=error),
+            patch_to_raise(patch, store._index, "search", "get", error=error),
+            patch_to_raise(patch, store, "_list_keys", error=error),
         ):
             yield
 
@@ -99,7 +99,7 @@ class TestEveryIndex:
     @pytest.mark.parametrize(("metric", "dtype"), KINDS)
     def test_contents(self, metric: str, dtype: str) -> None:
         """Keys, vectors and scores are those of the index."""
-        store, atol = UsearchStore(built(metric, dtype)), PRECISION[dtype]
+        store, atol = UsearchStore(build(metric, dtype)), PRECISION[dtype]
         order = np.argsort(KEYS)
         truth = cosines(ROWS, QUERY)[order]
         records, scored = store.records(), store.scores(QUERY)
@@ -121,7 +121,7 @@ class TestEveryIndex:
 
     @pytest.mark.parametrize("view", [True, False])
     def test_from_a_file(self, tmp_path: Path, view: bool) -> None:
-        built("ip").save(tmp_path / "index.usearch")
+        build("ip").save(tmp_path / "index.usearch")
         index = usearch.Index.restore(tmp_path / "index.usearch", view=view)
         snapshot = PinnedStore(UsearchStore(index)).take_snapshot()
         rows, asked = snapshot.make_problem(QUERY.astype(np.float64))
@@ -141,7 +141,7 @@ class TestEveryIndex:
     def test_lengths_follow_the_records(self) -> None:
         """By ip and l2sq lengths are kept between scorings, as long as nothing changes."""
         for metric in ("ip", "l2sq"):
-            index = built(metric)
+            index = build(metric)
             store = UsearchStore(index)
             store.scores(QUERY)
             index.remove(int(KEYS[0]))
@@ -154,7 +154,7 @@ class TestEveryIndex:
 
     def test_late_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Were only the count asked for, the worst of the records would be left out: a choice by true scores."""
-        index = built()
+        index = build()
         search = index.search
 
         def late(query: Any, count: int, **options: Any) -> Any:
@@ -171,16 +171,16 @@ class TestEveryIndex:
         n, d = 20_000, 64
         index = usearch.Index(ndim=d, metric=metric, dtype="f32", connectivity=2, expansion_add=1)
         index.add(np.arange(n), np.random.default_rng(3).standard_normal((n, d)).astype(np.float32), threads=1)
-        store, query = UsearchStore(index), the_query(d)
-        assert peak(lambda: store.scores(query)) < 1.5 * 4 * n * d  # a page and its lists, and some numbers a record
-        assert peak(lambda: store.scores(query)) < 0.7 * 4 * n * d  # lengths are known
-        assert peak(store.records) < 2 * 4 * n * d
+        store, query = UsearchStore(index), make_query(d)
+        assert measure_peak(lambda: store.scores(query)) < 1.5 * 4 * n * d  # a page, its lists, and some numbers
+        assert measure_peak(lambda: store.scores(query)) < 0.7 * 4 * n * d  # lengths are known
+        assert measure_peak(store.records) < 2 * 4 * n * d
 
     @pytest.mark.parametrize("pin", ["copy", "scores"])
     @pytest.mark.parametrize(("metric", "length"), [("ip", 1e-9), ("l2sq", 1e-9), ("l2sq", 1e7)])
     def test_rounded_lengths(self, metric: str, length: float, pin: str) -> None:
         """1 - <x, q> of a vector of 1e-9 is 1 in float32, which would be read as the cosine 0."""
-        index = built(metric)
+        index = build(metric)
         index.add(10_000, length * unit(ROWS[0]).astype(np.float32))
         with pytest.raises(
             StoreError, match=r"whose lengths are not all from .*; nothing was released: make it by cos"
@@ -229,7 +229,7 @@ class TestState:
             assert store.state() != token
 
     def test_what_it_sees(self) -> None:
-        index = built()
+        index = build()
         store = UsearchStore(index)
         seen = [store.state()]
         store.scores(QUERY)
@@ -245,7 +245,7 @@ class TestState:
         assert len(set(seen)) == 5
 
 
-class TestRefused:
+class TestRejected:
     @pytest.mark.parametrize("metric", ["pearson", "divergence", "haversine"])
     def test_other_metrics(self, metric: str) -> None:
         index = usearch.Index(ndim=2 if metric == "haversine" else D, metric=metric, dtype="f32")
@@ -287,7 +287,7 @@ def test_empty(pin: str) -> None:
 @pytest.mark.parametrize("key", [0, 2**63 + 5])
 def test_large_keys(key: int) -> None:
     """Keys of any size are Python numbers."""
-    index = built()
+    index = build()
     if key not in KEYS:
         index.add(key, ROWS[0])
     snapshot = PinnedStore(UsearchStore(index)).take_snapshot()
@@ -297,7 +297,7 @@ def test_large_keys(key: int) -> None:
 
 def test_removed_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is removed during a reading raises an error."""
-    index = built()
+    index = build()
     get = index.get
     monkeypatch.setattr(index, "get", lambda keys: (*get(keys)[:-1], None))
     with pytest.raises(StoreError, match="changed while it was read; nothing was released"):
@@ -307,7 +307,7 @@ def test_removed_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("metric", "dtype"), KINDS)
 def test_private_search(metric: str, dtype: str, tmp_path: Path) -> None:
     account = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100.0, delta=0.0).account("people")
-    store = UsearchStore(built(metric, dtype))
+    store = UsearchStore(build(metric, dtype))
     best = int(KEYS[np.argmax(cosines(ROWS, QUERY))])
     assert best in PrivateSearch(store, epsilon=40, mode="query", ledger=account).search(QUERY, 3).ids
     assert account.spent == pytest.approx(40)
