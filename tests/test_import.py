@@ -39,7 +39,7 @@ def test_release_loads_no_plan() -> None:
     assert "scipy.stats" not in loaded
 
 
-@pytest.mark.parametrize("name", ["plan", "risk", "decisions", "attack", "audit", "stores", "tasks"])
+@pytest.mark.parametrize("name", ["plan", "risk", "decisions", "attack", "audit", "search", "stores", "tasks"])
 def test_subpackages_import_by_name(name: str) -> None:
     """``import scoreshield.plan`` and ``scoreshield.plan`` are the same."""
     assert import_module(f"scoreshield.{name}") is getattr(ss, name)

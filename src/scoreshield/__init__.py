@@ -10,12 +10,13 @@ from typing import Any as _Any
 if _TYPE_CHECKING:
     from importlib.metadata import version as _version
 
-    from scoreshield import attack, audit, decisions, plan, risk, stores, tasks
+    from scoreshield import attack, audit, decisions, plan, risk, search, stores, tasks
     from scoreshield.errors import (
         BudgetExceeded,
         FileError,
         InvalidCalibration,
         InvalidInput,
+        InvalidParameter,
         LedgerError,
         LedgerWarning,
         ScoreShieldError,
@@ -65,6 +66,7 @@ _HOMES: dict[str, str | None] = {
     "IndexRelease": "scoreshield.releases.index",
     "InvalidCalibration": "scoreshield.errors",
     "InvalidInput": "scoreshield.errors",
+    "InvalidParameter": "scoreshield.errors",
     "LaplaceNoise": "scoreshield.privacy.noise",
     "Ledger": "scoreshield.privacy.ledger",
     "LedgerError": "scoreshield.errors",
@@ -105,6 +107,7 @@ _HOMES: dict[str, str | None] = {
     "release_top_k": "scoreshield.releases.matches",
     "retrieval_cuts": "scoreshield.privacy.levels.tables",
     "risk": None,
+    "search": None,
     "stores": None,
     "tasks": None,
 }
@@ -123,6 +126,7 @@ __all__ = [
     "IndexRelease",
     "InvalidCalibration",
     "InvalidInput",
+    "InvalidParameter",
     "LaplaceNoise",
     "Ledger",
     "LedgerError",
@@ -163,6 +167,7 @@ __all__ = [
     "release_top_k",
     "retrieval_cuts",
     "risk",
+    "search",
     "stores",
     "tasks",
 ]
