@@ -199,9 +199,9 @@ class TestMatrices:
         experiment = EXPERIMENTS["gram-sts"]
         grid = experiment.make_grid({"options": {"pairs": 40}})
         data = experiment.load(grid, shared_data)
-        one = experiment.problem(ExperimentCell("stsb", "clean", repeat=1), grid, data)  # type: ignore[attr-defined]
-        two = experiment.problem(ExperimentCell("stsb", "contract", "index", epsilon=3.0, repeat=1), grid, data)  # type: ignore[attr-defined]
-        other = experiment.problem(ExperimentCell("stsb", "clean", repeat=2), grid, data)  # type: ignore[attr-defined]
+        one = experiment.make_problem(ExperimentCell("stsb", "clean", repeat=1), grid, data)  # type: ignore[attr-defined]
+        two = experiment.make_problem(ExperimentCell("stsb", "contract", "index", epsilon=3.0, repeat=1), grid, data)  # type: ignore[attr-defined]
+        other = experiment.make_problem(ExperimentCell("stsb", "clean", repeat=2), grid, data)  # type: ignore[attr-defined]
         assert np.array_equal(one.rows, two.rows)
         assert not np.array_equal(one.rows[:10], other.rows[:10])
 
