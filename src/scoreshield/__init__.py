@@ -33,7 +33,7 @@ if _TYPE_CHECKING:
     from scoreshield.releases.gram import release_gram
     from scoreshield.releases.histogram import release_histogram
     from scoreshield.releases.index import IndexRelease, pair_components, release_index
-    from scoreshield.releases.matches import release_matches, release_top_k
+    from scoreshield.releases.matches import release_matches
     from scoreshield.releases.results import (
         FactoredGramRelease,
         GramRelease,
@@ -47,6 +47,7 @@ if _TYPE_CHECKING:
     )
     from scoreshield.releases.row import release_row
     from scoreshield.releases.scores import release_scores
+    from scoreshield.releases.top_k import release_top_k
     from scoreshield.search import PrivateSearch
 
     __version__ = _version("scoreshield")
@@ -104,7 +105,7 @@ _HOMES: dict[str, str | None] = {
     "release_matches": "scoreshield.releases.matches",
     "release_row": "scoreshield.releases.row",
     "release_scores": "scoreshield.releases.scores",
-    "release_top_k": "scoreshield.releases.matches",
+    "release_top_k": "scoreshield.releases.top_k",
     "retrieval_cuts": "scoreshield.privacy.levels.tables",
     "risk": None,
     "search": None,

@@ -19,7 +19,7 @@ from scoreshield.privacy.adjacency import GramRadius, Identity, Replacement
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases import gram, index_plan, scores
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS
-from scoreshield.releases.matches import SELECTIONS
+from scoreshield.releases.top_k import SELECTIONS
 
 #: Parameters that choose no mechanism: inputs, sizes, the budget, and how a release is drawn or written down.
 NOT_MECHANISMS = {
@@ -27,7 +27,7 @@ NOT_MECHANISMS = {
     "max_iterations", "pca_share", "components",
 }  # fmt: skip
 #: A table is what "optimal" makes, see below. Reproducing the paper's mistake is nothing that we claim.
-SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.Mechanism)}
+SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.ScoreMechanism)}
 GROUPS = {"none", "identity", "centroids"}
 SHIPPED: dict[str, dict[str, set[Any]]] = {
     "release_scores": {

@@ -17,7 +17,7 @@ from scoreshield.privacy.levels.tables import LevelChannel, randomised_response
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling import discrete, gaussian, sphere
 from scoreshield.privacy.sampling.stream import ResearchStream, Words
-from scoreshield.releases import histogram, matches, pipeline
+from scoreshield.releases import histogram, pipeline, top_k
 
 WORD = 2**64
 
@@ -324,5 +324,5 @@ def test_a_tie_break_is_a_seed(word: int) -> None:
 
 def test_equal_keys_are_drawn_again() -> None:
     stream = Script(5, 5, 9, 7)
-    assert matches._random_order(stream, 2).tolist() == [1, 0]
+    assert top_k._random_order(stream, 2).tolist() == [1, 0]
     assert stream.left == []

@@ -88,7 +88,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     watch(SecureStream, "words", "draw")
     watch(os, "urandom", "draw")
-    for name in ("scores", "gram", "unit_rows", "centroids", "check_finite"):
+    for name in ("compute_scores", "compute_gram", "normalise_rows", "compute_centroids", "check_finite"):
         watch(_embeddings, name, "clean")
     return happened
 

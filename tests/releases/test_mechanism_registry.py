@@ -21,7 +21,7 @@ from scoreshield.privacy.noise import gaussian as noise_module
 from scoreshield.privacy.noise import laws
 from scoreshield.privacy.sampling import discrete, sphere
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
-from scoreshield.releases import histogram, index_plan, matches, pipeline, scores
+from scoreshield.releases import histogram, index_plan, matches, pipeline, scores, top_k
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
@@ -30,8 +30,8 @@ every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.
 NAMES = sorted(
     {
         *MECHANISMS,
-        *get_args(scores.Mechanism),
-        *matches.SELECTIONS,
+        *get_args(scores.ScoreMechanism),
+        *top_k.SELECTIONS,
         *histogram.HISTOGRAM_MECHANISMS,
         *index_plan.MECHANISMS,
     }
@@ -125,10 +125,11 @@ def test_every_adjacency_has_an_entry() -> None:
 
 def test_guarantees_are_made_where_the_registry_looks() -> None:
     folder = Path(ss.__file__).parent
-    makers = {
-        str(path.relative_to(folder)) for path in folder.rglob("*.py") if " Guarantee(\n" in path.read_text("utf-8")
-    }
-    assert makers == {f"releases/{name}.py" for name in ("pipeline", "index_plan", "histogram", "scores", "matches")}
+    texts = {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
+    assert not {name for name, text in texts.items() if " Guarantee(\n" in text}, "a constructor states the facts"
+    makers = {name for name, text in texts.items() if "Guarantee.for_" in text}
+    names = ("pipeline", "index_plan", "histogram", "scores", "matches", "top_k")
+    assert makers == {f"releases/{name}.py" for name in names}
 
 
 # Payment.
@@ -334,8 +335,8 @@ def shorter_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorter_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_gumbel", "_permute_and_flip"):
-        choose = getattr(matches, name)
-        monkeypatch.setattr(matches, name, lambda s, steps, scale, choose=choose: choose(s, steps, 0.98 * scale))
+        choose = getattr(top_k, name)
+        monkeypatch.setattr(top_k, name, lambda s, steps, scale, choose=choose: choose(s, steps, 0.98 * scale))
 
 
 def shorter_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +352,7 @@ def narrower_staircase(monkeypatch: pytest.MonkeyPatch) -> None:
 def narrower_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One grid step too few in both the certificate and the draw."""
     across = pipeline.count_steps
-    for module in (pipeline, matches):
+    for module in (pipeline, matches, top_k):
         monkeypatch.setattr(module, "count_steps", lambda low, high, step: across(low, high, step) - 1)
 
 
@@ -379,8 +380,8 @@ def other_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def surer_coins(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = matches._kept
-    monkeypatch.setattr(matches, "_kept", lambda s, epsilon, count: kept(s, epsilon * (1 + 1e-12), count))
+    kept = matches._keep_bits
+    monkeypatch.setattr(matches, "_keep_bits", lambda s, epsilon, count: kept(s, epsilon * (1 + 1e-12), count))
 
 
 def narrower_cap(monkeypatch: pytest.MonkeyPatch) -> None:

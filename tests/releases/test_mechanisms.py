@@ -18,7 +18,7 @@ import scoreshield as ss
 from scoreshield.privacy.profiles import LaplaceProfile, StepProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, open_stream
-from scoreshield.releases import matches
+from scoreshield.releases import top_k
 
 PURE = ("laplace", "staircase")
 
@@ -491,9 +491,9 @@ def test_bad_histograms(change: dict[str, object], says: str, collection: np.nda
 
 def test_a_random_order_is_uniform_even_where_keys_collide(monkeypatch: pytest.MonkeyPatch) -> None:
     draws, close = 24_000, 6 * math.sqrt(24_000 * 5 / 36)  # six deviations of each of six counts
-    monkeypatch.setattr(matches, "_KEYS", 4)
+    monkeypatch.setattr(top_k, "_KEYS", 4)
     stream = open_stream(3)
-    found = Counter(tuple(matches._random_order(stream, 3).tolist()) for _ in range(draws))
+    found = Counter(tuple(top_k._random_order(stream, 3).tolist()) for _ in range(draws))
     assert len(found) == 6
     assert max(abs(number - draws / 6) for number in found.values()) < close
 

@@ -16,7 +16,7 @@ from scoreshield.privacy.noise import StaircaseNoise, choose_grid_step
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, open_stream
-from scoreshield.releases import histogram, matches
+from scoreshield.releases import histogram, matches, top_k
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
@@ -274,7 +274,7 @@ def test_a_screen_keeps_or_flips(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((epsilon, count))
         return np.array(coins)
 
-    monkeypatch.setattr(matches, "_kept", kept)
+    monkeypatch.setattr(matches, "_keep_bits", kept)
     coins = [True] * 5
     assert ss.release_matches(ROWS, QUERY, 0.0, epsilon=2).candidates.tolist() == [0, 1]
     coins = [True, False, False, True, False]
@@ -291,7 +291,7 @@ def test_refined_scores_are_clamped_to_what_passes(monkeypatch: pytest.MonkeyPat
         seen.append((values.copy(), law, step, stream))
         values += 1.0
 
-    monkeypatch.setattr(matches, "_kept", lambda *_: np.array([True, True, False, False, True]))
+    monkeypatch.setattr(matches, "_keep_bits", lambda *_: np.array([True, True, False, False, True]))
     monkeypatch.setattr(matches, "add_noise", add_noise)
     monkeypatch.setattr(matches, "draw_tie_break", lambda stream: {"research": 17}[stream.name])
     release = ss.release_matches(ROWS, QUERY, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.9), rng=1)
@@ -309,7 +309,7 @@ def test_refined_scores_are_clamped_to_what_passes(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_short_row_may_stay_short_in_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matches, "_kept", lambda *_: np.full(5, True))
+    monkeypatch.setattr(matches, "_keep_bits", lambda *_: np.full(5, True))
     assert ss.release_matches(ROWS / 4, QUERY, 0.6, epsilon=2).candidates.tolist() == [0, 1]
     assert ss.release_matches(ROWS / 4, QUERY, 0.6, epsilon=2, norm="ball").candidates.tolist() == [1]
 
@@ -358,11 +358,11 @@ def test_two_budgets_are_within_epsilon_to_the_last_bit(epsilon: float) -> None:
 def test_the_largest_float_that_is_not_above() -> None:
     third = float(Fraction(1, 3))
     assert third < Fraction(1, 3)
-    assert matches._at_most(Fraction(1, 3)) == third
-    assert matches._at_most(Fraction(2, 3) - Fraction(1, 2**80)) == float(Fraction(2, 3))
+    assert matches._round_down(Fraction(1, 3)) == third
+    assert matches._round_down(Fraction(2, 3) - Fraction(1, 2**80)) == float(Fraction(2, 3))
     above = Fraction(1) - Fraction(1, 2**60)  # rounds up to 1
-    assert matches._at_most(above) == math.nextafter(1.0, 0)
-    assert matches._at_most(Fraction(1, 4)) == 0.25
+    assert matches._round_down(above) == math.nextafter(1.0, 0)
+    assert matches._round_down(Fraction(1, 4)) == 0.25
 
 
 # The k best
@@ -379,8 +379,8 @@ def test_a_selection_states(mechanism: str, adjacency: Any, monkeypatch: pytest.
         return 1
 
     other = "gumbel" if mechanism == "permute-and-flip" else "permute-and-flip"
-    monkeypatch.setattr(matches, "_" + mechanism.replace("-", "_"), choose)
-    monkeypatch.setattr(matches, "_" + other.replace("-", "_"), None)
+    monkeypatch.setattr(top_k, "_" + mechanism.replace("-", "_"), choose)
+    monkeypatch.setattr(top_k, "_" + other.replace("-", "_"), None)
     release = ss.release_top_k(
         ROWS,
         QUERY,
@@ -415,7 +415,7 @@ def test_a_selection_states(mechanism: str, adjacency: Any, monkeypatch: pytest.
             "selections": 3,
             "epsilon_for_each": 0.5,
             "records": n,
-            "reason": matches._REASONS[mechanism],
+            "reason": top_k._REASONS[mechanism],
         },
     )
     assert account.paid
@@ -487,23 +487,23 @@ def test_a_proposal_is_accepted_from_its_gap_on(monkeypatch: pytest.MonkeyPatch)
     """Four proposals per record at a time: the first whose draw reaches its gap to the best, in either block."""
     steps = np.array([5.0, 8.0])  # gaps 3 and 0
     script = Script(monkeypatch, [[0] * 8, [0, 0, 0, 1, 0, 0, 1, 1]], [[2] * 8, [2, 2, 3, 9, 9, 9, 9, 9]])
-    assert matches._gumbel(open_stream(1), steps, 4.0) == 0
+    assert top_k._gumbel(open_stream(1), steps, 4.0) == 0
     assert script.asked == [("below", [2] * 8), ("geometric", 0.25, 8)] * 2
     script = Script(monkeypatch, [[0, 0, 0, 1, 0, 0, 1, 1]], [[2, 2, 2, 0, 9, 9, 9, 9]])
-    assert matches._gumbel(open_stream(1), steps, 4.0) == 1
+    assert top_k._gumbel(open_stream(1), steps, 4.0) == 1
 
 
 def test_the_first_heads_in_a_random_order_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = np.array([5.0, 8.0, 7.0])  # gaps 3, 0 and 1; the keys put them in the order 2, 0, 1
     for drawn, winner in (([1, 0, 0], 2), ([0, 3, 0], 0), ([0, 2, 0], 1)):
         script = Script(monkeypatch, [[20, 30, 10]], [drawn])
-        assert matches._permute_and_flip(open_stream(1), steps, 4.0) == winner
+        assert top_k._permute_and_flip(open_stream(1), steps, 4.0) == winner
         assert script.asked == [("below", [2**62] * 3), ("geometric", 0.25, 3)]
 
 
 def test_equal_keys_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, [[5, 7, 5], [2, 3, 3], [9, 1, 4]], [])
-    assert matches._random_order(open_stream(1), 3).tolist() == [1, 2, 0]
+    assert top_k._random_order(open_stream(1), 3).tolist() == [1, 2, 0]
     assert len(script.asked) == 3
 
 
@@ -512,7 +512,7 @@ def test_coins_of_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(discrete, "flip_coins", lambda *given: seen.append(given) or np.ones(7, dtype=bool))
     stream = open_stream(1)
-    assert matches._kept(stream, math.log(3), 7).all()
+    assert matches._keep_bits(stream, math.log(3), 7).all()
     ((given, enclosure, count),) = seen
     assert given is stream
     assert count == 7

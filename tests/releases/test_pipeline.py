@@ -14,6 +14,7 @@ import scoreshield as ss
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration
 from scoreshield.privacy.adjacency import Sensitivity
+from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, choose_grid_step
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream, identify_process
@@ -37,6 +38,7 @@ GIVEN: dict[str, Any] = {
     "score_range": (-1, 1),
 }
 ONE = Sensitivity(2.0, 2.0, 1)
+FACTS = ReleaseFacts(ss.Replacement(), "scores", (5,), (-1.0, 1.0), "exact")
 
 
 def contract(**changes: Any) -> PrivacyRequest:
@@ -153,7 +155,7 @@ class TestGuarantee:
     def test_fields(self, mechanism: str) -> None:
         given = contract() if mechanism == "gaussian" else pure(mechanism)
         noise, adjacency = given.calibrate(ONE), ss.Identity([0, 1, 2, 3, 4], centroids=True)
-        found = given.guarantee(noise, adjacency, "scores", (5,), "exact")
+        found = given.state_guarantee(noise, ReleaseFacts(adjacency, "scores", (5,), given.score_range, "exact"))
         assert (found.epsilon, found.delta, found.claimed) == (1.0, given.delta, None)
         assert (found.mechanism, found.calibration) == (mechanism, "analytic" if mechanism == "gaussian" else "pure")
         assert found.adjacency == adjacency.drop_labels()
@@ -165,14 +167,14 @@ class TestGuarantee:
     def test_a_false_claim(self) -> None:
         """Where a rule does not keep what it claims, the guarantee states what is true, and the claim beside it."""
         given = contract(calibration="classical", unsafe=True, epsilon=30.0)
-        found = given.guarantee(given.calibrate(ONE), ss.Replacement(), "scores", (5,), "exact")
+        found = given.state_guarantee(given.calibrate(ONE), FACTS)
         assert found.claimed == (30.0, 1e-6)
         assert found.epsilon == found.profile.epsilon_at(1e-6) > 30.0
         assert found.delta == 1e-6
 
     def test_a_true_claim(self) -> None:
         given = contract(calibration="classical", unsafe=True, epsilon=0.5)
-        found = given.guarantee(given.calibrate(ONE), ss.Replacement(), "scores", (5,), "exact")
+        found = given.state_guarantee(given.calibrate(ONE), FACTS)
         assert (found.epsilon, found.delta, found.claimed) == (0.5, 1e-6, None)
 
 

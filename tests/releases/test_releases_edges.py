@@ -202,7 +202,8 @@ def test_the_smaller_noise() -> None:
     """Staircase noise where it is smaller and one score moves; it leaves delta unspent. Both stand for any width."""
 
     def chosen(epsilon: float, delta: float = 1e-6, query: Any = QUERY, adjacency: Any = ss.Replacement()) -> Any:  # noqa: B008
-        return scores._smaller_noise(ROWS, query, epsilon, delta, adjacency, (-0.4, 0.9))
+        problem = scores._ScoreProblem.check(ROWS, query, adjacency, (-0.4, 0.9), "unit", None)
+        return scores._choose_noise(problem, epsilon, delta)
 
     assert chosen(0.01, 0.0) == ("staircase", 0.0)
     assert chosen(3.0) == ("staircase", 0.0)
@@ -229,11 +230,11 @@ def test_what_the_choice_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(given)
         return "gaussian", 0.25
 
-    monkeypatch.setattr(scores, "_smaller_noise", smaller)
+    monkeypatch.setattr(scores, "_choose_noise", smaller)
     g = ss.release_scores(ROWS, QUERY, **CONTRACT, mechanism="auto", adjacency=PEOPLE, score_range=(0.0, 0.5)).guarantee
-    assert seen[0][2:6] == (2.0, 1e-6, PEOPLE, (0.0, 0.5))
-    assert seen[0][0] is ROWS
-    assert seen[0][1] is QUERY
+    assert seen[0][1:] == (2.0, 1e-6)
+    assert (seen[0][0].source.adjacency, seen[0][0].score_range) == (PEOPLE, (0.0, 0.5))
+    assert seen[0][0].source.records is ROWS
     assert (g.mechanism, g.delta) == ("gaussian", 0.25)
 
 

@@ -35,9 +35,10 @@ from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases.gram import GRAM_PROJECTIONS, release_gram
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS, release_histogram
 from scoreshield.releases.index import release_index
-from scoreshield.releases.matches import SELECTIONS, release_matches, release_top_k
+from scoreshield.releases.matches import release_matches
 from scoreshield.releases.row import release_row
 from scoreshield.releases.scores import release_scores
+from scoreshield.releases.top_k import SELECTIONS, release_top_k
 
 BUDGETS = (0.5, 2.0, 5.0)
 QUICK_BUDGETS = (2.0,)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from scoreshield._types import Calibration
 from scoreshield.geometry.arrays import Progress as ProgressCallback
-from scoreshield.releases.scores import Mechanism
+from scoreshield.releases.scores import ScoreMechanism
 
 IndexMechanism = Literal["privunit", "gaussian"]
 Reduction = Literal["random", "pca"]
@@ -31,7 +31,7 @@ CalibrationOption = Annotated[
     typer.Option(help="The rule that sets the noise; a textbook rule raises an error where it is not private."),
 ]
 MechanismOption = Annotated[
-    Mechanism, typer.Option(help="The noise; laplace and staircase are for one query and need no delta.")
+    ScoreMechanism, typer.Option(help="The noise; laplace and staircase are for one query and need no delta.")
 ]
 ScoreRange = Annotated[
     tuple[float, float],

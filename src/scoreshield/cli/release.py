@@ -47,7 +47,7 @@ from scoreshield.cli.output import (
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
-from scoreshield.releases.matches import Selection
+from scoreshield.releases.top_k import Selection
 
 app = typer.Typer(
     help="Release scores, matches, the best records, a histogram, a row or a Gram matrix: FILE.npz with the guarantee "

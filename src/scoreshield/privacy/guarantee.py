@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,8 +20,12 @@ from scoreshield.privacy.adjacency import (
     adjacency_from_dict,
     check_score_range,
 )
-from scoreshield.privacy.noise.laws import law_from_dict
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, profile_from_dict
+from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise.laws import CalibratedNoise, law_from_dict
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
+
+if TYPE_CHECKING:
+    from scoreshield.privacy.levels.tables import LevelChannel
 
 SAMPLERS = ("exact", "research")
 #: What a release can be of.
@@ -44,8 +48,34 @@ MECHANISMS = (
 
 
 @dataclass(frozen=True)
+class ReleaseFacts:
+    """The public facts that every guarantee states about its release.
+
+    Attributes:
+        adjacency: What counts as a neighbour. A guarantee keeps it without labels.
+        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram" or "index".
+        shape: The shape of what was released.
+        score_range: The public range that clean scores were clamped to.
+        sampler: "exact" or "research".
+    """
+
+    adjacency: Adjacency
+    regime: str
+    shape: tuple[int, ...]
+    score_range: tuple[float, float]
+    sampler: str
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields of a `Guarantee` that these facts fill."""
+        return {**vars(self), "adjacency": self.adjacency.drop_labels()}
+
+
+@dataclass(frozen=True)
 class Guarantee:
     """The privacy of one release.
+
+    Each family of mechanisms has a constructor: `for_additive_noise`, `for_level_table`, `for_selection`, `for_counts`
+    and `for_index`. A new mechanism states its facts through one of them.
 
     Attributes:
         epsilon: The epsilon that holds.
@@ -81,11 +111,139 @@ class Guarantee:
     grid_sensitivity: float
     scale: float
     grid: float
-    noise: Any  # a NoiseLaw, or None
+    noise: Any  # a NoiseLaw, a LevelChannel, or None
     profile: Profile
     sampler: str
     claimed: tuple[float, float] | None = None
     details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def for_additive_noise(
+        cls, facts: ReleaseFacts, noise: CalibratedNoise, *, epsilon: float, delta: float, calibration: str
+    ) -> Guarantee:
+        """State the guarantee of noise that is added to each entry. Without delta it is pure."""
+        return cls(
+            **facts.to_fields(),
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=noise.law.name,
+            calibration=calibration if delta else "pure",
+            sensitivity=noise.sensitivity,
+            grid_sensitivity=noise.grid_sensitivity,
+            scale=noise.scale,
+            grid=noise.step,
+            noise=noise.law,
+            profile=noise.profile,
+        )
+
+    @classmethod
+    def for_level_table(cls, facts: ReleaseFacts, table: LevelChannel, *, mechanism: str) -> Guarantee:
+        """State the guarantee of a level table: what the table was verified to satisfy."""
+        low, high = facts.score_range
+        return cls(
+            **facts.to_fields(),
+            epsilon=table.epsilon,
+            delta=table.delta,
+            mechanism=mechanism,
+            calibration="analytic" if table.delta else "pure",
+            sensitivity=high - low,
+            grid_sensitivity=high - low,
+            scale=table.std,
+            grid=table.step,
+            noise=table,
+            profile=table.profile(),
+            details={"levels": len(table.inputs)},
+        )
+
+    @classmethod
+    def for_selection(
+        cls,
+        facts: ReleaseFacts,
+        *,
+        epsilon: float,
+        mechanism: str,
+        sensitivity: float,
+        grid_sensitivity: float,
+        scale: float,
+        grid: float,
+        details: dict[str, Any],
+    ) -> Guarantee:
+        """State the guarantee of a pure mechanism that names records."""
+        return cls(
+            **facts.to_fields(),
+            epsilon=epsilon,
+            delta=0.0,
+            mechanism=mechanism,
+            calibration="pure",
+            sensitivity=sensitivity,
+            grid_sensitivity=grid_sensitivity,
+            scale=scale,
+            grid=grid,
+            noise=None,
+            profile=PureProfile(epsilon),
+            details=details,
+        )
+
+    @classmethod
+    def for_counts(
+        cls,
+        facts: ReleaseFacts,
+        *,
+        epsilon: float,
+        delta: float,
+        mechanism: str,
+        sensitivity: float,
+        scale: float,
+        profile: Profile,
+        details: dict[str, Any],
+    ) -> Guarantee:
+        """State the guarantee of noise on whole counts."""
+        return cls(
+            **facts.to_fields(),
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            calibration="analytic" if delta else "pure",
+            sensitivity=sensitivity,
+            grid_sensitivity=sensitivity,
+            scale=scale,
+            grid=1.0,
+            noise=None,
+            profile=profile,
+            details=details,
+        )
+
+    @classmethod
+    def for_index(
+        cls,
+        facts: ReleaseFacts,
+        *,
+        epsilon: float,
+        delta: float,
+        mechanism: str,
+        sensitivity: float,
+        grid_sensitivity: float,
+        scale: float,
+        grid: float,
+        noise: GaussianNoise | None,
+        profile: Profile,
+        details: dict[str, Any],
+    ) -> Guarantee:
+        """State the guarantee of private vectors."""
+        return cls(
+            **facts.to_fields(),
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            calibration="analytic" if delta else "pure",
+            sensitivity=sensitivity,
+            grid_sensitivity=grid_sensitivity,
+            scale=scale,
+            grid=grid,
+            noise=noise,
+            profile=profile,
+            details=details,
+        )
 
     @property
     def mu(self) -> float:

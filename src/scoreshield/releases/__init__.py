@@ -11,10 +11,11 @@ that are overwritten or freed; nothing returned, raised or stored holds one.
 from scoreshield.releases.gram import release_gram
 from scoreshield.releases.histogram import release_histogram
 from scoreshield.releases.index import IndexRelease, pair_components, release_index
-from scoreshield.releases.matches import release_matches, release_top_k
+from scoreshield.releases.matches import release_matches
 from scoreshield.releases.results import load
 from scoreshield.releases.row import release_row
 from scoreshield.releases.scores import release_scores
+from scoreshield.releases.top_k import release_top_k
 
 __all__ = [
     "IndexRelease",

@@ -25,9 +25,11 @@ from scoreshield.privacy.adjacency import (
     ReleaseShape,
     Replacement,
 )
+from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import add_noise
+from scoreshield.privacy.noise.laws import CalibratedNoise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.pipeline import CalibratedNoise, PendingRelease, PrivacyRequest, PrivateCollection
+from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection
 from scoreshield.releases.results import GramRelease
 
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
@@ -88,7 +90,10 @@ def release_gram(
     rounding = _embeddings.bound_rounding_error(source.dimension, np.float64)
     released = ReleaseShape("gram", source.size, contract.width, rounding=rounding)
     noise = contract.calibrate(source.adjacency.bound_sensitivity(released), entries_per_draw=2)
-    guarantee = contract.guarantee(noise, source.adjacency, "gram", (source.size, source.size), sampler)
+    shape = (source.size, source.size)
+    guarantee = contract.state_guarantee(
+        noise, ReleaseFacts(source.adjacency, "gram", shape, contract.score_range, sampler)
+    )
 
     def score() -> Float:
         clean = _embeddings.compute_gram(source.rows())

@@ -22,7 +22,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, ReleaseShape, Replacement, check_score_range
-from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
@@ -99,22 +99,14 @@ def release_histogram(
             f"This contract takes noise of scale {scale:.3g} on counts, which drowns them: raise epsilon."
         )
     total = source.size if query is not None else source.size * (source.size - 1) // 2
-    guarantee = Guarantee(
+    guarantee = Guarantee.for_counts(
+        ReleaseFacts(source.adjacency, "histogram", (len(edges) - 1,), (low, high), sampler),
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
-        calibration="pure" if mechanism == "geometric" else "analytic",
-        adjacency=source.adjacency.drop_labels(),
-        regime="histogram",
-        shape=(len(edges) - 1,),
-        score_range=(low, high),
         sensitivity=l1 if mechanism == "geometric" else l2,
-        grid_sensitivity=l1 if mechanism == "geometric" else l2,
         scale=scale,
-        grid=1.0,
-        noise=None,
         profile=profile,
-        sampler=sampler,
         details={"scores": total},
     )
 

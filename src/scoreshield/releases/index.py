@@ -205,7 +205,7 @@ def prepare_index(
     source = PrivateCollection.check(embeddings, adjacency)
     plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
     maker, shape = plan.maker(), (source.size, plan.components)
-    guarantee = plan.guarantee(maker, shape, name_sampler(rng))
+    guarantee = plan.state_guarantee(maker, shape, name_sampler(rng))
 
     def checked_rows() -> _embeddings.Rows:
         rows = source.rows()

@@ -19,7 +19,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity
-from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
@@ -194,7 +194,7 @@ class IndexPlan:
             return PrivUnit.calibrate(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
         return _with_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
 
-    def guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
+    def state_guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
         profile = self.profile()
         details: dict[str, Any] = {"score_std": maker.std, "reduction": self._reduction_name()}
         if self.share:
@@ -215,22 +215,17 @@ class IndexPlan:
             if isinstance(profile, GaussianProfile):
                 # With a covariance beside it: the sensitivity of both together, in units of this noise.
                 on_grid = max(on_grid, profile.mu * scale)
-        return Guarantee(
+        return Guarantee.for_index(
+            ReleaseFacts(self.adjacency, "index", shape, FULL_RANGE, sampler),
             epsilon=self.epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
-            calibration="analytic" if self.delta else "pure",
-            adjacency=self.adjacency.drop_labels(),
-            regime="index",
-            shape=shape,
-            score_range=FULL_RANGE,
             sensitivity=clean,
             grid_sensitivity=on_grid,
             scale=maker.std,
             grid=maker.step,
             noise=noise,
             profile=profile,
-            sampler=sampler,
             details=details,
         )
 

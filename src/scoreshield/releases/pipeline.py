@@ -15,11 +15,11 @@ from scoreshield._types import AccountLike, Reservation, Rng
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import Adjacency, Identity, Sensitivity, check_score_range
-from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.adjacency import Adjacency, Identity, ReleaseShape, Sensitivity, check_score_range
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, choose_grid_step
-from scoreshield.privacy.noise.laws import NoiseLaw
-from scoreshield.privacy.profiles import GaussianProfile, Profile
+from scoreshield.privacy.noise.laws import CalibratedNoise
+from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, open_stream
 
 Clean = TypeVar("Clean")
@@ -29,18 +29,6 @@ T = TypeVar("T")
 #: Noise that is added to scores, and the part of it that needs no delta.
 ADDITIVE = ("gaussian", "laplace", "staircase")
 PURE = ("laplace", "staircase")
-
-
-@dataclass(frozen=True)
-class CalibratedNoise:
-    """Calibrated noise: its law on each entry, its privacy, and the grid of the entries."""
-
-    sensitivity: float
-    grid_sensitivity: float
-    scale: float
-    law: NoiseLaw
-    step: float
-    profile: Profile
 
 
 @dataclass(frozen=True)
@@ -127,25 +115,10 @@ class PrivacyRequest:
             return sensitivity / gaussian.compute_rule_mu(self.epsilon, self.delta, self.calibration)
         return gaussian.calibrate(self.epsilon, self.delta, sensitivity, self.calibration)
 
-    def guarantee(
-        self, noise: CalibratedNoise, adjacency: Adjacency, regime: str, shape: tuple[int, ...], sampler: str
-    ) -> Guarantee:
-        guarantee = Guarantee(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            mechanism=self.mechanism,
-            calibration="pure" if self.mechanism in PURE else self.calibration,
-            adjacency=adjacency.drop_labels(),
-            regime=regime,
-            shape=shape,
-            score_range=self.score_range,
-            sensitivity=noise.sensitivity,
-            grid_sensitivity=noise.grid_sensitivity,
-            scale=noise.scale,
-            grid=noise.step,
-            noise=noise.law,
-            profile=noise.profile,
-            sampler=sampler,
+    def state_guarantee(self, noise: CalibratedNoise, facts: ReleaseFacts) -> Guarantee:
+        """State what this noise promises. A textbook rule that does not reach its claim states the true pair."""
+        guarantee = Guarantee.for_additive_noise(
+            facts, noise, epsilon=self.epsilon, delta=self.delta, calibration=self.calibration
         )
         if not self.unsafe or guarantee.delta_at(self.epsilon) <= self.delta:
             return guarantee
@@ -193,6 +166,23 @@ class PrivateCollection:
         if self.labels is None:
             return self.records
         return _embeddings.compute_centroids(self.records, self.labels)
+
+
+def check_single_query(
+    embeddings: ArrayLike, query: ArrayLike, adjacency: Adjacency
+) -> tuple[PrivateCollection, NDArray[np.float64]]:
+    """Check the collection and the query of a release that is private only if one record moves one score."""
+    source = PrivateCollection.check(embeddings, adjacency)
+    queries, single = _embeddings.as_queries(query, source.dimension)
+    if not single and len(queries) != 1:
+        raise InvalidInput("Give one query. Each further query is a release of its own.")
+    moved = source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size)).moved
+    if moved > 1:
+        raise InvalidInput(
+            f"This release is private only if one record moves one score. An identity moves up to {moved:,} of them: "
+            "use Identity(labels, centroids=True)."
+        )
+    return source, queries
 
 
 def count_steps(low: float, high: float, step: float) -> int:

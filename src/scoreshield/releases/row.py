@@ -18,6 +18,7 @@ from scoreshield.privacy.adjacency import (
     ReleaseShape,
     Replacement,
 )
+from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection, draw_tie_break
@@ -56,7 +57,9 @@ def release_row(
     sampler = name_sampler(rng)
 
     noise = contract.calibrate(source.adjacency.bound_sensitivity(ReleaseShape("row", source.size, contract.width)))
-    guarantee = contract.guarantee(noise, source.adjacency, "row", (source.size,), sampler)
+    guarantee = contract.state_guarantee(
+        noise, ReleaseFacts(source.adjacency, "row", (source.size,), contract.score_range, sampler)
+    )
 
     def score() -> Float:
         rows = source.rows()

@@ -396,7 +396,7 @@ class TestFile:
             store.exists()
         path.unlink()
         path.touch(0o600)
-        with pytest.raises(ss.LedgerError, match="is there and holds no ledger"):
+        with pytest.raises(ss.LedgerError, match="exists and holds no ledger"):
             store.exists()
 
     def test_own_indexes(self) -> None:

@@ -135,7 +135,7 @@ def test_a_fork_inside_a_release_gives_no_second_view(moment: str, monkeypatch: 
     account = Account()
     match moment:
         case "score":
-            before(scores._embeddings, "scores")
+            before(scores._embeddings, "compute_scores")
         case "commit":
             before(account, "commit")
         case "stream":

@@ -125,7 +125,7 @@ def release_cell(
             )
         case "gaussian, clamped" | "staircase, clamped":
             return ss.release_scores(
-                rows, query, epsilon=epsilon, delta=cell.delta or 0.0, mechanism=cell.mechanism.split(",")[0],
+                rows, query, epsilon=epsilon, delta=cell.delta or 0.0, mechanism=cell.mechanism.split(",")[0],  # type: ignore[arg-type]
                 score_range=public.score_range, rng=rng,
             )  # fmt: skip
         case "optimal":

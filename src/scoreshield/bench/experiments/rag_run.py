@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +93,9 @@ class ReleaseSettings:
             return lambda query: ss.release_matches(
                 rows, query, self.threshold, epsilon=self.epsilon, rng=rng(), ledger=ledger
             )
+        mechanism = cast("Any", self.mechanism)
         return lambda query: ss.release_scores(
-            rows, query, epsilon=self.epsilon, delta=self.delta, mechanism=self.mechanism, rng=rng(), ledger=ledger
+            rows, query, epsilon=self.epsilon, delta=self.delta, mechanism=mechanism, rng=rng(), ledger=ledger
         )
 
 

@@ -128,7 +128,7 @@ class NoiseLaws(Experiment):
         rows = np.zeros((2 * count, 2), dtype=np.float32)
         rows[:count, 1] = rows[count:, 0] = 1.0
         query = np.array([1.0, 0.0])
-        mechanism = "gaussian" if cell.mechanism == _FLOAT else cell.mechanism
+        mechanism: Any = "gaussian" if cell.mechanism == _FLOAT else cell.mechanism
         start = time.perf_counter()
         release = ss.release_scores(
             rows, query, epsilon=cell.epsilon, delta=cell.delta or 0.0, mechanism=mechanism, rng=None

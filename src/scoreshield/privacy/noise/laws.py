@@ -11,6 +11,7 @@ steps, at most ``width`` of them; the laws are calibrated to that number.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -41,6 +42,27 @@ class NoiseLaw(Protocol):
         """Independent draws, in whole steps of the grid."""
 
     def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class CalibratedNoise:
+    """The noise of one release.
+
+    Attributes:
+        sensitivity: How far one neighbour can move the clean object, in l2.
+        grid_sensitivity: The same after rounding to the grid; the scale is calibrated to it.
+        scale: The calibrated scale of the law.
+        law: The law of the noise on each entry.
+        step: The step of the grid.
+        profile: The privacy of the release.
+    """
+
+    sensitivity: float
+    grid_sensitivity: float
+    scale: float
+    law: NoiseLaw
+    step: float
+    profile: Profile
 
 
 def law_from_dict(data: dict[str, Any]) -> NoiseLaw:
