@@ -301,7 +301,7 @@ def _list_matrices(epsilon: float) -> Iterator[_Listed]:
 def _list_indexes(epsilon: float) -> Iterator[_Listed]:
     pair = _make_worst_pair("index")
     for mechanism, delta in (("privunit", 0.0), ("gaussian", DELTA)):
-        index = partial(release_index, epsilon=epsilon, delta=delta, mechanism=mechanism)
+        index = partial(release_index, epsilon=epsilon, delta=delta, mechanism=mechanism)  # type: ignore[arg-type]
         yield f"index, {mechanism}", index, pair
         yield f"index, {mechanism}, random subspace", partial(index, components=2, reduction="random"), pair
         yield f"index, {mechanism}, public basis", partial(index, reduction=np.eye(2, _LENGTH)), pair

@@ -132,7 +132,7 @@ def release_row_command(
         index,
         epsilon=epsilon,
         delta=delta,
-        mechanism=mechanism,
+        mechanism=mechanism,  # type: ignore[arg-type]  # the release rejects what it does not offer
         calibration=calibration,
         adjacency=choose_adjacency(labels, centroids),
         score_range=score_range,
@@ -186,7 +186,7 @@ def release_gram_command(
             _files.read_array(embeddings, name=array),
             epsilon=epsilon,
             delta=delta,
-            mechanism=mechanism,
+            mechanism=mechanism,  # type: ignore[arg-type]  # the release rejects what it does not offer
             calibration=calibration,
             adjacency=adjacency,
             score_range=score_range,

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._types import AccountLike, Rng
+from scoreshield._types import AccountLike, Calibration, Rng
 from scoreshield._validation import one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
@@ -29,7 +29,7 @@ from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.noise.laws import CalibratedNoise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection
+from scoreshield.releases.pipeline import AdditiveMechanism, PendingRelease, PrivacyRequest, PrivateCollection
 from scoreshield.releases.results import GramRelease
 
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
@@ -45,11 +45,11 @@ def release_gram(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: str = "gaussian",
-    calibration: str = "analytic",
+    mechanism: AdditiveMechanism = "gaussian",
+    calibration: Calibration = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
-    projection: str = "exact",
+    projection: GramProjection = "exact",
     denoise: str = "projection",
     max_iterations: int | None = None,
     device: str = "cpu",

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._types import AccountLike, Rng
+from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_delta, check_epsilon, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -47,10 +47,10 @@ def release_histogram(
     bins: int | ArrayLike = 64,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: str = "geometric",
+    mechanism: HistogramMechanism = "geometric",
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
-    norm: str = "unit",
+    norm: Norm = "unit",
     rng: Rng = None,
     ledger: AccountLike | None = None,
 ) -> HistogramRelease:

@@ -26,7 +26,7 @@ from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.index_plan import IndexPlan, blocks
+from scoreshield.releases.index_plan import IndexMechanism, IndexPlan, blocks
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 from scoreshield.releases.results import Release
 
@@ -141,7 +141,7 @@ def release_index(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: str = "privunit",
+    mechanism: IndexMechanism = "privunit",
     components: int | None = None,
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
@@ -193,7 +193,7 @@ def prepare_index(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: str = "privunit",
+    mechanism: IndexMechanism = "privunit",
     components: int | None = None,
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ from scoreshield.releases.pipeline import PrivateCollection
 Float = NDArray[np.float64]
 
 
-MECHANISMS = ("privunit", "gaussian")
+IndexMechanism = Literal["privunit", "gaussian"]
+MECHANISMS: tuple[str, ...] = get_args(IndexMechanism)
 REDUCTIONS = ("random", "pca")
 #: Rows are read, reduced and made private in blocks of about this many bytes of double precision.
 _BLOCK_BYTES = 1 << 25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 #: Noise that is added to scores, and the part of it that needs no delta.
-ADDITIVE = ("gaussian", "laplace", "staircase")
+AdditiveMechanism = Literal["gaussian", "laplace", "staircase"]
+ADDITIVE: tuple[str, ...] = get_args(AdditiveMechanism)
 PURE = ("laplace", "staircase")
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._types import AccountLike, Rng
+from scoreshield._types import AccountLike, Calibration, Rng
 from scoreshield._validation import validate
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import (
@@ -21,7 +21,13 @@ from scoreshield.privacy.adjacency import (
 from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection, draw_tie_break
+from scoreshield.releases.pipeline import (
+    AdditiveMechanism,
+    PendingRelease,
+    PrivacyRequest,
+    PrivateCollection,
+    draw_tie_break,
+)
 from scoreshield.releases.results import RowRelease
 
 Float = NDArray[np.float64]
@@ -35,8 +41,8 @@ def release_row(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: str = "gaussian",
-    calibration: str = "analytic",
+    mechanism: AdditiveMechanism = "gaussian",
+    calibration: Calibration = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
     rng: Rng = None,

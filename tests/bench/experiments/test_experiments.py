@@ -337,7 +337,7 @@ def staircase_advantage(epsilon: float) -> float:
 def test_the_epsilon_of_an_advantage(mechanism: str, advantage: float) -> None:
     delta = 1e-6 if mechanism == "gaussian" else 0.0
     cell = ExperimentCell("x", "advantage", mechanism, delta=delta, advantage=advantage)
-    epsilon = mechanisms.find_epsilon(cell)
+    epsilon = mechanisms.find_cell_epsilon(cell)
     known = {
         "gaussian": lambda: calibration.attack_advantage(calibration.find_mu(epsilon, delta)),
         "laplace": lambda: 1 - math.exp(-epsilon / 2),

@@ -9,7 +9,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.bench.experiments import EXPERIMENTS
 from scoreshield.bench.experiments.grid import parse_yaml, read_yaml
-from scoreshield.bench.experiments.mechanisms import find_epsilon
+from scoreshield.bench.experiments.mechanisms import find_cell_epsilon
 
 VISION = EXPERIMENTS["gram-vision"]
 
@@ -122,7 +122,7 @@ def test_advantage_without_delta_pure() -> None:
     # Just above what delta gives, there is a budget to spend.
     grid = EXPERIMENTS["dp-fr"].make_grid({"delta": [0.05], "advantage": [0.05 + 2e-9], "mechanism": ["gaussian"]})
     (cell,) = [cell for cell in EXPERIMENTS["dp-fr"].list_cells(grid) if cell.advantage and cell.repeat == 0][:1]
-    assert find_epsilon(cell) > 1e-9
+    assert find_cell_epsilon(cell) > 1e-9
 
 
 def test_public_knowledge_changed_entry() -> None:

@@ -162,7 +162,7 @@ def find_gaussian_components(epsilon: float, delta: float, dimension: int) -> in
 
 
 def _release(cell: ExperimentCell, grid: Grid, rows: NDArray[np.float32]) -> Any:
-    epsilon, delta, seed = mechanisms.find_epsilon(cell), cell.delta or 0.0, cell.seed(grid.seed)
+    epsilon, delta, seed = mechanisms.find_cell_epsilon(cell), cell.delta or 0.0, cell.seed(grid.seed)
     if cell.mechanism == "index":
         epsilon, components = mechanisms.find_pair_budget(cell, rows.shape[1])
         return ss.release_index(rows, epsilon=epsilon, components=components, rng=seed)
@@ -179,7 +179,7 @@ def _release(cell: ExperimentCell, grid: Grid, rows: NDArray[np.float32]) -> Any
         delta=delta,
         calibration="conservative" if paper else "analytic",
         adjacency=adjacency,
-        projection="exact" if cell.projection in _DENOISERS else cell.projection,
+        projection="exact" if cell.projection in _DENOISERS else cell.projection,  # type: ignore[arg-type]
         denoise=cell.projection if cell.projection in _DENOISERS else "projection",
         max_iterations=grid.options["aap_iterations"] if cell.projection == "aap" else None,
         device=grid.options["device"],

@@ -82,7 +82,7 @@ def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) 
     return found
 
 
-def find_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None = None) -> float:
+def find_cell_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None = None) -> float:
     """Find the epsilon of a cell's contract, or that at which its mechanism has the cell's attack advantage.
 
     Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
@@ -112,7 +112,7 @@ def release_cell(
     cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Any, k: int
 ) -> Any:
     """Release one private answer to one query, by the cell's mechanism; for an index see `release_cell_index`."""
-    epsilon = find_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
+    epsilon = find_cell_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
     if cell.setting == "paper":
         return ss.release_scores(
             rows, query, epsilon=epsilon, delta=cell.delta or 0.0, calibration="conservative", rng=rng,
@@ -144,13 +144,13 @@ def release_cell(
 
 def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Any) -> Any:
     """Release the private index, once for all queries."""
-    return ss.release_index(rows, epsilon=find_epsilon(cell, dimension=rows.shape[1]), rng=rng)
+    return ss.release_index(rows, epsilon=find_cell_epsilon(cell, dimension=rows.shape[1]), rng=rng)
 
 
 def find_pair_budget(cell: ExperimentCell, dimension: int) -> tuple[float, int]:
     """Find epsilon and components of an index for pairwise scores: the components that suit a pure budget best."""
-    components = ss.pair_components(find_epsilon(cell), dimension)
-    return find_epsilon(cell, dimension=components), components
+    components = ss.pair_components(find_cell_epsilon(cell), dimension)
+    return find_cell_epsilon(cell, dimension=components), components
 
 
 def find_nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
