@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,15 @@ def test_secret_setting(tmp_path: Path) -> None:
         ):
             pass
         assert "key" not in str(caught.value)
+
+
+def test_without_filelock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without filelock the error names the extra, and no folder is left."""
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    words = re.escape("pip install 'scoreshield[audit]'")
+    with pytest.raises(InvalidInput, match=words), journal.open_journal(tmp_path / "a", ASKED, lambda: 1):
+        pass
+    assert not (tmp_path / "a").exists()
 
 
 def test_no_trace_before_first_release(tmp_path: Path) -> None:

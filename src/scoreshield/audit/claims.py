@@ -140,6 +140,13 @@ class Claim:
         return f"({self.epsilon:g}, {self.delta:g})-differential privacy, adjacency: {self.adjacency}"
 
 
+def check_claim(value: Any, name: str) -> Claim:
+    """Check for a `Claim`."""
+    if not isinstance(value, Claim):
+        _validation.reject(name, "a Claim, such as Claim(1.0, 1e-6) or Claim.of(release)", value)
+    return value
+
+
 def compute_tpr_ceiling(epsilon: float, delta: float, fpr: ArrayLike) -> Float:
     """Compute the largest true-positive rate that (epsilon, delta) allows at each false-positive rate."""
     a = np.asarray(fpr, dtype=np.float64)

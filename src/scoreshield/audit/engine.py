@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_inside_unit, one_of, optional, validate, whole_from
 from scoreshield.audit import bounds
-from scoreshield.audit.claims import Claim
+from scoreshield.audit.claims import Claim, check_claim
 from scoreshield.audit.evidence import MAIN_SHARE, apply_best_statistic, evaluate_outputs
 from scoreshield.audit.neighbours import Pair, choose_places, climb, random_pair, worst_pairs
 from scoreshield.audit.outputs import Source, classify_output, find_noise_law
@@ -52,12 +52,6 @@ _ORDER = 0x6F72646572
 _PROBED = 16
 
 
-def _check_claim(value: Any, name: str) -> Claim:
-    if not isinstance(value, Claim):
-        _validation.reject(name, "a Claim, such as Claim(1.0, 1e-6) or Claim.of(release)", value)
-    return value
-
-
 def _check_outputs(value: Any, name: str) -> Float:
     must = "an array of finite numbers, one row per release"
     array = _validation.check_array(value, name, must)
@@ -71,7 +65,7 @@ def _check_outputs(value: Any, name: str) -> Float:
 
 @validate(
     releases=check_count,
-    claim=_check_claim,
+    claim=check_claim,
     confidence=check_inside_unit,
     statistic=one_of(STATISTICS),
     seed=optional(whole_from(0)),
@@ -154,7 +148,7 @@ def audit(
 @validate(
     first=_check_outputs,
     second=_check_outputs,
-    claim=_check_claim,
+    claim=check_claim,
     confidence=check_inside_unit,
     statistic=one_of(STATISTICS),
     seed=whole_from(0),

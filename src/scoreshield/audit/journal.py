@@ -159,7 +159,15 @@ def open_journal(
         FileError: The folder cannot be used.
     """
     is_new = not folder.exists()
-    with RunFolder(folder, job="audit", extra="audit", is_private=True, leftovers=(_BEFORE,)).lock() as run_folder:
+    with contextlib.ExitStack() as stack:
+        run_folder = RunFolder(folder, job="audit", extra="audit", is_private=True, leftovers=(_BEFORE,))
+        try:
+            stack.enter_context(run_folder.lock())
+        except ScoreShieldError:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
         is_start = again or not (folder / SETTINGS).exists()
         journal = None
         try:

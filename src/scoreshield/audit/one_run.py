@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,9 +29,9 @@ from scipy.special import betaincc, betaincinv, logit
 
 from scoreshield import _validation
 from scoreshield._loading import describe_error
-from scoreshield._validation import check_inside_unit, validate, whole_from
+from scoreshield._validation import check_inside_unit, optional, validate, whole_from
 from scoreshield.audit.bounds import auc, one_run_epsilon, one_run_p_value, tpr_at, tradeoff
-from scoreshield.audit.claims import Claim
+from scoreshield.audit.claims import Claim, check_claim
 from scoreshield.audit.result import BINS, POINTS, POWER, AuditResult
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -50,7 +50,25 @@ _SHARES = (0.8, 0.4, 0.2, 0.1)
 _COINS, _TIES = 0x636F696E, 0x74696573
 
 
-@validate(confidence=check_inside_unit, seed=whole_from(0))
+def _check_release(value: Any, name: str) -> Callable[[Any], Any]:
+    if not callable(value):
+        _validation.reject(name, "a callable from embeddings to an output", value)
+    return cast("Callable[[Any], Any]", value)
+
+
+def _check_guess(value: Any, name: str) -> Guess:
+    if not callable(value):
+        _validation.reject(name, "a callable or None", value)
+    return cast("Guess", value)
+
+
+@validate(
+    release=_check_release,
+    claim=check_claim,
+    guess=optional(_check_guess),
+    confidence=check_inside_unit,
+    seed=whole_from(0),
+)
 def audit_one_run(
     release: Callable[[Any], Any],
     embeddings: ArrayLike,
@@ -91,12 +109,6 @@ def audit_one_run(
         interval.
     """
     start = time.perf_counter()
-    if not callable(release):
-        _validation.reject("release", "a callable from embeddings to an output", release)
-    if not isinstance(claim, Claim):
-        _validation.reject("claim", "a Claim", claim)
-    if guess is not None and not callable(guess):
-        _validation.reject("guess", "a callable or None", guess)
     if alternatives is None and not claim.is_replacement:
         raise InvalidInput(
             "The claim is about other neighbours than a record and its opposite "

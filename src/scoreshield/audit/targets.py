@@ -18,9 +18,9 @@ import ipaddress
 import json
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -442,18 +442,15 @@ class Endpoint:
 
 
 class _Connection:
-    """One connection to a server, in an event loop of its own thread.
+    """One connection to a server, with an event loop of its own.
 
     httpx has no deadline for a whole answer: its time-outs start again with every byte, so that a server which sends
-    one now and then could hold an audit forever. asyncio has a deadline. The loop has its own thread because a caller
-    may run a loop already, as notebooks do. The httpx transport has no client, since a client logs the whole address,
-    which may hold a key, and sends cookies back.
+    one now and then could hold an audit forever. asyncio has a deadline. The httpx transport has no client, since a
+    client logs the whole address, which may hold a key, and sends cookies back.
     """
 
     def __init__(self, library: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._transport: httpx.AsyncHTTPTransport = library.AsyncHTTPTransport(
             verify=ssl.create_default_context(), trust_env=False, limits=library.Limits(max_connections=1)
         )
@@ -464,17 +461,15 @@ class _Connection:
 
     def close(self) -> None:
         self._run(self._transport.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._runner.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
-        except BaseException:  # also Ctrl-C
-            future.cancel()
-            raise
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._runner.run(work)
+        with ThreadPoolExecutor(1) as pool:  # the caller's thread runs a loop already, as notebooks do
+            return pool.submit(self._runner.run, work).result()
 
     async def _send(self, request: httpx.Request, timeout: float) -> _Answer | None:
         async with asyncio.timeout(timeout):
