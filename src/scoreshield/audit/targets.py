@@ -19,7 +19,7 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -457,19 +457,12 @@ class _Connection:
 
     def send(self, request: httpx.Request, timeout: float) -> _Answer | None:
         """Send a request and read the answer; None where the answer is too large."""
-        return self._run(self._send(request, timeout))
+        answer: _Answer | None = _call_outside_loops(self._runner.run, self._send(request, timeout))
+        return answer
 
     def close(self) -> None:
-        self._run(self._transport.aclose())
-        self._runner.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._runner.run(work)
-        with ThreadPoolExecutor(1) as pool:  # the caller's thread runs a loop already, as notebooks do
-            return pool.submit(self._runner.run, work).result()
+        _call_outside_loops(self._runner.run, self._transport.aclose())
+        _call_outside_loops(self._runner.close)
 
     async def _send(self, request: httpx.Request, timeout: float) -> _Answer | None:
         async with asyncio.timeout(timeout):
@@ -483,6 +476,16 @@ class _Connection:
             finally:
                 await response.aclose()
             return _Answer(response.status_code, bytes(body), _parse_seconds(response.headers.get("Retry-After")))
+
+
+def _call_outside_loops(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function here, or in another thread where this one runs an event loop already, as in notebooks."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return function(*arguments)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def _import_httpx() -> Any:
