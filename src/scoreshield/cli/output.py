@@ -43,7 +43,7 @@ def choose_adjacency(labels: Path | None, centroids: bool) -> ss.Adjacency:
     """Choose the adjacency: single records, or whole identities where there are labels."""
     if labels is None:
         if centroids:
-            raise ss.InvalidInput("--centroids needs --labels, which say who belongs to whom.")
+            raise ss.InvalidInput("--centroids needs --labels, which state the identity of each record.")
         return ss.Replacement()
     return ss.Identity(_files.read_array(labels), centroids=centroids)
 

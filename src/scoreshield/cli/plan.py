@@ -82,7 +82,9 @@ def plan_command(
     research: Annotated[
         bool,
         typer.Option(
-            "--research", help="With --embeddings: I know that this reads clean scores.", rich_help_panel=_SCORES
+            "--research",
+            help="With --embeddings: confirm that the plan may read clean scores.",
+            rich_help_panel=_SCORES,
         ),
     ] = False,
     target_fmr: Annotated[
@@ -220,7 +222,7 @@ def _collect_scores(
     if embeddings is not None:
         _reject_options("--embeddings", {"--impostor": impostor, "--genuine": genuine})
         if labels is None:
-            raise ss.InvalidInput("--embeddings needs --labels, which say which records match.")
+            raise ss.InvalidInput("--embeddings needs --labels, which state which records match.")
         records, groups = _files.read_array(embeddings), _files.read_array(labels)
         return scores_of_collection(records, groups, research=research), "private"
     if labels is not None or research:

@@ -179,7 +179,7 @@ def release_gram_command(
     adjacency = choose_adjacency(labels, centroids)
     if gram_radius is not None:
         if labels is not None:
-            raise ss.InvalidInput("Give --labels or --gram-radius, not both: each names who is protected.")
+            raise ss.InvalidInput("Give --labels or --gram-radius, not both: each states who is protected.")
         adjacency = ss.GramRadius(gram_radius)
     with progress_bar(as_json) as progress:
         release = ss.release_gram(
