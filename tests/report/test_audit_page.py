@@ -122,7 +122,8 @@ def test_a_whole_document_that_needs_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATUS)
-def test_the_verdict_comes_first_and_in_plain_words(name: str) -> None:
+def test_verdict_comes_first_plain_words(name: str) -> None:
+    """The verdict comes first and in plain words."""
     found = RESULTS[name]()
     said = Page(audit_page.render_audit_page(found)).text
     places = [
@@ -133,7 +134,8 @@ def test_the_verdict_comes_first_and_in_plain_words(name: str) -> None:
     assert ("nothing it saw contradicts the promise" in said) == (not found.broken)
 
 
-def test_the_figures_are_those_of_the_result_and_bounds_are_rounded_to_the_safe_side() -> None:
+def test_figures_result_bounds_rounded() -> None:
+    """The figures are those of the result and bounds are rounded to the safe side."""
     found = result(epsilon_lower=0.98765, detectable=1.23410)
     said = Page(audit_page.render_audit_page(found)).text
     assert "ε ≥ 0.987" in said  # a lower bound is never rounded up
@@ -145,7 +147,8 @@ def test_the_figures_are_those_of_the_result_and_bounds_are_rounded_to_the_safe_
     assert f"the claim allows {100 * found.claim.tpr_at(0.01):.3g} %" in said
 
 
-def test_checks_are_listed_with_their_outcome_the_bound_first() -> None:
+def test_checks_listed_their_outcome_bound() -> None:
+    """Checks are listed with their outcome the bound first."""
     said = Page(audit_page.render_audit_page(RESULTS["failed check"]())).text
     assert re.search(r"The bound stays within the claim\s*✓ passed", said)
     assert re.search(r"Outputs are random\s*✓ passed\s*400 different outputs of 400", said)
@@ -154,14 +157,16 @@ def test_checks_are_listed_with_their_outcome_the_bound_first() -> None:
     assert re.search(r"The bound stays within the claim\s*✗ failed", broken)
 
 
-def test_the_control_is_named_with_version_and_number_and_what_it_leaves_open() -> None:
+def test_control_named_version_number() -> None:
+    """The control is named with version and number and what it leaves open."""
     said = Page(audit_page.render_audit_page(result())).text
     assert "v1.0-C11.2.5" in said
     assert "does no better than guessing" in said
     assert "The requirement speaks of training data" in said
 
 
-def test_an_audit_of_one_release_speaks_of_canaries() -> None:
+def test_audit_release_speaks_canaries() -> None:
+    """An audit of one release speaks of canaries."""
     said = Page(audit_page.render_audit_page(RESULTS["one run"]())).text
     assert "one release with 400 canaries" in said
     assert "Steinke, Nasr & Jagielski 2023" in said
@@ -180,7 +185,8 @@ def test_names_and_facts_are_text_not_markup() -> None:
 # ---- Charts.
 
 
-def test_the_measured_curve_and_the_forbidden_region_are_the_ones_of_result_and_claim() -> None:
+def test_measured_curve_forbidden_region() -> None:
+    """The measured curve and the forbidden region are the ones of result and claim."""
     found = result()
     chart = audit_charts.build_tradeoff_chart(found)
     claimed, measured, guessing = chart.lines
@@ -196,7 +202,8 @@ def test_the_measured_curve_and_the_forbidden_region_are_the_ones_of_result_and_
     assert chart.marks[0].y == found.tpr_at_1_percent[0]
 
 
-def test_a_large_claim_is_drawn_down_to_where_it_forbids_something_and_measured_only_where_it_was() -> None:
+def test_large_claim_drawn_down_where() -> None:
+    """A large claim is drawn down to where it forbids something and measured only where it was."""
     found = RESULTS["too few"]()
     chart = audit_charts.build_tradeoff_chart(found)
     assert chart.x.log
@@ -205,7 +212,8 @@ def test_a_large_claim_is_drawn_down_to_where_it_forbids_something_and_measured_
     assert np.all(np.diff(chart.lines[1].x) >= 0)
 
 
-def test_histograms_are_shares_and_their_overlap_is_told() -> None:
+def test_histograms_shares_their_overlap() -> None:
+    """Histograms are shares and their overlap is told."""
     found = result(edges=[0.0, 1.0, 2.0], counts_in=[100, 300], counts_out=[300, 100])
     chart = audit_charts.build_histogram_chart(found)
     assert chart.lines[0].x.tolist() == [0, 1, 1, 2]
@@ -215,7 +223,8 @@ def test_histograms_are_shares_and_their_overlap_is_told() -> None:
     assert "share 50\N{NO-BREAK SPACE}% of their area" in chart.caption
 
 
-def test_the_bound_is_drawn_against_the_claimed_epsilon() -> None:
+def test_bound_drawn_against_claimed() -> None:
+    """The bound is drawn against the claimed epsilon."""
     found = result(epsilon=2.0, trajectory=((50, 0.0), (100, 0.5), (400, 1.25)), epsilon_lower=1.25)
     chart = audit_charts.build_bound_chart(found)
     assert chart.lines[0].x.tolist() == [50, 100, 400]
@@ -227,7 +236,8 @@ def test_the_bound_is_drawn_against_the_claimed_epsilon() -> None:
     assert [area.label for area in chart.areas] == ["would break the claim"]
 
 
-def test_the_releases_that_taught_the_test_are_marked_as_such() -> None:
+def test_releases_taught_test_marked_such() -> None:
+    """The releases that taught the test are marked as such."""
     chart = audit_charts.build_bound_chart(result(trajectory=((210, 0.0), (400, 0.5)), epsilon_lower=0.5))
     taught = chart.areas[1]
     assert taught.label == "taught the test"
@@ -246,7 +256,8 @@ def test_statistics_are_told_in_words() -> None:
 # ---- Files.
 
 
-def test_both_files_are_written_and_the_result_comes_back(tmp_path: Path) -> None:
+def test_both_files_written_result_comes(tmp_path: Path) -> None:
+    """Both files are written and the result comes back."""
     found = RESULTS["broken"]()
     page, data = audit_page.save_audit_page(found, tmp_path, facts={"Target": "service:release"}, now=NOW)
     assert page.read_text("utf-8") == audit_page.render_audit_page(found, facts={"Target": "service:release"}, now=NOW)

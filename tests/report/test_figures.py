@@ -215,7 +215,8 @@ class TestBounds:
                 exact = risk.bounds(found.regime, n, ss.calibrate(5, 1e-6, sensitivity), **options)
                 assert at(line(axes, bound_figures._LEAST_ANALYTIC), n) == pytest.approx(exact.best.value / divisor)
 
-    def test_the_conditional_bound_is_dashed_and_never_the_least(self, drawn: dict[str, Figure]) -> None:
+    def test_conditional_bound_dashed_never(self, drawn: dict[str, Figure]) -> None:
+        """The conditional bound is dashed and never the least."""
         for row in panels(drawn["bounds"], 3):
             assert not any("conditional, " in str(each.get_label()) for each in row[0].lines)
             for axes in row[1:]:

@@ -145,7 +145,8 @@ def test_the_false_match_curves_are_the_rates(pages: dict[str, tuple[ss.plan.Pla
     assert chart.areas[0].x[0] == plan.score_range[1]
 
 
-def test_a_clipped_rule_has_no_solid_curve_beyond_the_range(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+def test_clipped_rule_no_solid_curve(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
+    """A clipped rule has no solid curve beyond the range."""
     plan, text = pages["infeasible"]
     chart = plan_charts.build_fmr_chart(plan)
     x, rates = line(chart, "private")

@@ -85,7 +85,8 @@ class TestMeanAndSd:
             {"method": "exact", "epsilon": 1.0, "mean": 7.0, "sd": 0.0, "count": 1, "unreachable": 0},
         ]
 
-    def test_what_is_out_of_reach_is_counted_and_not_averaged(self) -> None:
+    def test_out_reach_counted_averaged(self) -> None:
+        """What is out of reach is counted and not averaged."""
         rows = [row(value=value) for value in (1.0, math.nan, 3.0)]
         (found,) = summarise_groups(rows)
         assert (found["mean"], found["sd"], found["count"], found["unreachable"]) == (2.0, math.sqrt(2.0), 2, 1)
@@ -126,7 +127,8 @@ def drawn() -> tuple[list[Any], Figure]:
 
 
 class TestGrid:
-    def test_one_panel_for_each_pair_named_and_in_order(self, drawn: tuple[list[Any], Figure]) -> None:
+    def test_panel_pair_named_order(self, drawn: tuple[list[Any], Figure]) -> None:
+        """One panel for each pair named and in order."""
         titles = [axes.get_title().replace("\N{NO-BREAK SPACE}", " ") for axes in drawn[1].axes]
         assert titles == [
             f"{radius}, δ = {delta}"
@@ -159,7 +161,8 @@ class TestGrid:
                     assert ends.min() == pytest.approx(mean(values[e]) - stdev(values[e]))
                     assert ends.max() == pytest.approx(mean(values[e]) + stdev(values[e]))
 
-    def test_the_clean_value_crosses_every_panel_with_its_own_band(self, drawn: tuple[list[Any], Figure]) -> None:
+    def test_clean_value_crosses_every_panel(self, drawn: tuple[list[Any], Figure]) -> None:
+        """The clean value crosses every panel with its own band."""
         for axes in drawn[1].axes:
             found = line(axes, "non-private")
             assert list(found.get_ydata()) == [pytest.approx(0.85)] * 2
@@ -181,7 +184,8 @@ class TestGrid:
             assert one.x1 <= other.x0 + 1 or one.y0 >= other.y1 - 1
 
 
-def test_clean_values_that_stand_once_for_each_budget_count_once() -> None:
+def test_clean_values_stand_once_budget() -> None:
+    """Clean values that stand once for each budget count once."""
     copies = [clean(value, repeat=k, delta=d) for k, value in enumerate((0.7, 0.9)) for d in (1e-8, 1e-2, 1e-5)]
     (axes,) = bands.draw_bands([row(), *copies], **WORDS).axes
     (band,) = axes.patches
@@ -191,7 +195,8 @@ def test_clean_values_that_stand_once_for_each_budget_count_once() -> None:
     assert not any(each.get_label() == "non-private" for each in figure.axes[0].lines)
 
 
-def test_clean_values_of_another_data_set_stay_in_their_panel() -> None:
+def test_clean_values_another_data_set() -> None:
+    """Clean values of another data set stay in their panel."""
     sets = (("a", 0.8), ("b", 0.6))
     rows = [part for name, value in sets for part in (row(dataset=name), clean(value, dataset=name))]
     figure = bands.draw_bands(rows, **WORDS, rows_by="dataset")
@@ -231,7 +236,8 @@ def test_one_false_repeat_makes_the_point_hollow() -> None:
     assert len(xy(line(axes, "exact, not private"))) == 1
 
 
-def test_what_is_out_of_reach_is_a_cross_below_every_curve() -> None:
+def test_out_reach_cross_below_every_curve() -> None:
+    """What is out of reach is a cross below every curve."""
     rows = [row(epsilon=e, value=v) for e, v in ((1.0, 0.4), (1.0, math.nan), (10.0, math.nan), (100.0, 0.8))]
     figure = bands.draw_bands(rows, **WORDS)
     (axes,) = figure.axes
@@ -263,7 +269,8 @@ def test_holes_and_nothing_at_all() -> None:
     assert figure.axes[0].get_ylim()[1] == 1.0
 
 
-def test_methods_are_those_asked_for_in_their_order() -> None:
+def test_methods_asked_their_order() -> None:
+    """Methods are those asked for in their order."""
     rows = [row(method=name) for name in ("exact", "rank", "sure")]
     assert legend(bands.draw_bands(rows, **WORDS, methods=["sure", "exact"])) == ["sure", "exact"]
     with pytest.raises(ss.InvalidInput, match="one of 'exact', 'rank', 'sure'"):
@@ -331,7 +338,8 @@ class TestAdvantage:
         with pytest.raises(ss.InvalidInput, match="put 'radius' into"):
             bands.draw_bands_by_advantage(rows, **WORDS, columns_by=None)
 
-    def test_budgets_that_give_an_attacker_everything_may_coincide(self) -> None:
+    def test_budgets_give_attacker_everything(self) -> None:
+        """Budgets that give an attacker everything may coincide."""
         rows = [row(epsilon=e, attack_advantage=1.0) for e in (50.0, 100.0)]
         assert len(xy(line(bands.draw_bands_by_advantage(rows, **WORDS).axes[0], "exact"))) == 2
 
@@ -390,7 +398,8 @@ class TestStyle:
         looks = [tuple(map(str, style.values())) for style in bands.METHOD_STYLE.values()]
         assert len(set(looks)) == len(looks)
 
-    def test_an_unknown_method_looks_the_same_every_time(self) -> None:
+    def test_unknown_method_looks_same_every(self) -> None:
+        """An unknown method looks the same every time."""
         style = bands.choose_style("a method of tomorrow")
         assert style == bands.choose_style("a method of tomorrow")
         assert style != bands.choose_style("another one")
@@ -418,7 +427,8 @@ class TestStyle:
             ("newton", "aap", "dykstra", "sdp"),
         ],
     )
-    def test_what_is_drawn_together_differs_for_any_colour_vision(self, together: tuple[str, ...]) -> None:
+    def test_drawn_together_differs_any_colour(self, together: tuple[str, ...]) -> None:
+        """What is drawn together differs for any colour vision."""
         # Linear-light matrices of Machado, Oliveira & Fernandes (2009), severity 1: protan, deutan.
         protan = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
         deutan = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
@@ -446,7 +456,8 @@ def seen(colour: str, matrix: np.ndarray) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_samples_of_different_sizes_are_repeats_of_one_point() -> None:
+def test_samples_different_sizes_repeats() -> None:
+    """Samples of different sizes are repeats of one point."""
     rows = [row(n=n, repeat=k, value=v) for k, (n, v) in enumerate(((297, 0.2), (299, 0.4)))]
     rows += [clean(v, n=n, repeat=k) for k, (n, v) in enumerate(((297, 0.8), (299, 0.9)))]
     (axes,) = bands.draw_bands(rows, **WORDS).axes

@@ -97,7 +97,8 @@ def test_the_whole_page(whole: Path, tmp_path: Path, shared_data: Path) -> None:
     assert " nan" not in markdown.lower()
 
 
-def test_numbers_in_the_text_are_those_of_the_rows(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_text_rows(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers in the text are those of the rows."""
     page = compose_results_page(undrawn(whole, monkeypatch))
     rows = table.read_results(whole / "dp-fr" / "results.csv")
     paper = [row["value"] for row in table.where(rows, setting="paper", epsilon=5, metric="accuracy")]
@@ -252,7 +253,8 @@ def test_an_attack_table_tells_the_epsilons() -> None:
     ]
 
 
-def test_what_does_not_clear_the_reference_is_not_best() -> None:
+def test_does_clear_reference_best() -> None:
+    """What does not clear the reference is not best."""
     rows = [
         *rows_of({("clean", "no similarities", 1.0): [0.2, 0.6]}),
         *rows_of({("clean", "equal similarities", 1.0): [0.3, 0.5]}),
@@ -309,7 +311,8 @@ def test_one_delta_for_tables_and_text() -> None:
     assert run_of(rows_of({("contract", "staircase", 1.0): [0.6]})).promise == "δ = 0"
 
 
-def test_equal_attack_names_the_best_and_both_gaussians_near_nine_tenths() -> None:
+def test_equal_attack_names_best_both() -> None:
+    """Equal attack names the best and both gaussians near nine tenths."""
     rows = []
     for advantage, shift in ((0.5, 0.0), (0.85, 0.1), (0.99, 0.2)):
         for method, value in (("levels", 0.7), ("gaussian", 0.5), ("gaussian, clamped", 0.6)):
@@ -343,7 +346,8 @@ def test_sizes_and_places_are_said() -> None:
     ("after", "said"),
     [([0.4, 0.6], "helps"), ([0.2, 0.4], "lowers"), ([0.2, 0.7], "does not help")],
 )
-def test_projection_is_judged_by_paired_differences(after: list[float | None], said: str) -> None:
+def test_projection_judged_paired(after: list[float | None], said: str) -> None:
+    """Projection is judged by paired differences."""
     rows = [
         *rows_of({("paper", "noisy (paper)", 1.0): [0.3, 0.5]}, radius=2.0, metric="spearman"),
         *rows_of({("paper", "aap (paper)", 1.0): after}, radius=2.0, metric="spearman"),
@@ -353,7 +357,8 @@ def test_projection_is_judged_by_paired_differences(after: list[float | None], s
 
 
 @pytest.mark.parametrize(("index", "told"), [([1.0, 1.1], True), ([0.9, 0.95], False), ([0.9, 1.2], True)])
-def test_movielens_without_similarities_is_told_while_true(index: list[float | None], told: bool) -> None:
+def test_movielens_without_similarities(index: list[float | None], told: bool) -> None:
+    """Movielens without similarities is told while true."""
     like = {"metric": "rmse", "better": "lower", "dataset": "ml100k/u1"}
     rows = [
         *rows_of({("clean", "no similarities", 1.0): [1.1, 1.2]}, **like),
@@ -397,7 +402,7 @@ def test_each_runtime_picture_has_its_own_reading() -> None:
     ]
 
 
-def test_names_in_a_table_from_elsewhere_are_plain_text_on_the_page(small: Path, tmp_path: Path) -> None:
+def test_names_table_from_elsewhere_plain(small: Path, tmp_path: Path) -> None:
     """No link, picture, script or formula of a chart: whoever wrote the table does not write the page."""
     links = "[log in](https://evil.example) ![x](https://evil.example/p.png) www.evil.example"
     evil = f"{links} <script>alert(1)</script> $\\frac$"

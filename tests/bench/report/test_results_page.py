@@ -114,7 +114,8 @@ def test_pictures_are_inside_with_their_words(page: ResultsPage, pictures: list[
     ]
 
 
-def test_failures_stand_before_results_and_pictures_before_tables(page: ResultsPage) -> None:
+def test_failures_stand_before_results(page: ResultsPage) -> None:
+    """Failures stand before results and pictures before tables."""
     for text in (render_html(page), render_markdown(page, image_folder="images")):
         body = text.split("</style>")[-1]
         order = ["paragraph", "Gram noise", "release_scores", "Read", "Recall at ten", "One core", "3.11"]
@@ -185,7 +186,8 @@ class TestTexts:
         assert "<script" not in outside_code
         assert "<img" not in outside_code
 
-    def test_a_fence_in_a_command_does_not_end_the_block(self, pictures: list[Picture], page: ResultsPage) -> None:
+    def test_fence_command_does_end_block(self, pictures: list[Picture], page: ResultsPage) -> None:
+        """A fence in a command does not end the block."""
         picture = dataclasses.replace(pictures[0], command="echo ````")
         section = Section("Title", "", [picture])
         text = render_markdown(dataclasses.replace(page, sections=[section]), image_folder="images")
@@ -230,7 +232,8 @@ class TestTables:
     def test_numbers_in_cells(self, cell: str, parsed: Any) -> None:
         assert parse_number(cell) == parsed
 
-    def test_ties_are_all_best_and_units_may_not_differ(self) -> None:
+    def test_ties_all_best_units_may_differ(self) -> None:
+        """Ties are all best and units may not differ."""
         tied = ResultTable("", ["m", "v"], [["a", "1 s"], ["b", "1.0 s"], ["c", "2 s"]], "", best=[None, "min"])
         assert find_best_cells(tied) == {(0, 1), (1, 1)}
         mixed = dataclasses.replace(tied, rows=[["a", "3 ms"], ["b", "2 s"]])
@@ -268,7 +271,8 @@ class TestFiles:
     def snapshot(folder: Path) -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    def test_everything_is_written_and_markdown_finds_its_pictures(self, page: ResultsPage, tmp_path: Path) -> None:
+    def test_everything_written_markdown_finds(self, page: ResultsPage, tmp_path: Path) -> None:
+        """Everything is written and markdown finds its pictures."""
         paths = self.paths(tmp_path / "new")
         save_results_page(page, **paths)
         assert paths["html"].read_text("utf-8") == render_html(page)
@@ -282,7 +286,8 @@ class TestFiles:
             assert f'id="{escape(anchor)}"' in paths["html"].read_text("utf-8")
         assert len(self.snapshot(tmp_path / "new")) == 4
 
-    def test_twice_is_the_same_and_pictures_may_be_in_place_already(self, page: ResultsPage, tmp_path: Path) -> None:
+    def test_twice_same_pictures_may_place(self, page: ResultsPage, tmp_path: Path) -> None:
+        """Twice is the same and pictures may be in place already."""
         paths = self.paths(tmp_path / "new")
         save_results_page(page, **paths)
         before = self.snapshot(tmp_path / "new")
@@ -295,7 +300,8 @@ class TestFiles:
         save_results_page(dataclasses.replace(page, sections=there), **paths)
         assert self.snapshot(tmp_path / "new") == before
 
-    def test_a_failing_write_leaves_everything_as_it_was(self, page: ResultsPage, tmp_path: Path) -> None:
+    def test_failing_write_leaves_everything(self, page: ResultsPage, tmp_path: Path) -> None:
+        """A failing write leaves everything as it was."""
         paths = self.paths(tmp_path / "new")
         save_results_page(page, **paths)
         before = self.snapshot(tmp_path / "new")
@@ -359,7 +365,8 @@ def test_colours(page: ResultsPage) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="the browser test needs a Chromium on the path")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_a_browser_nothing_is_fetched_and_nothing_sticks_out(page: ResultsPage, tmp_path: Path, scheme: str) -> None:
+def test_browser_nothing_fetched_nothing(page: ResultsPage, tmp_path: Path, scheme: str) -> None:
+    """In a browser nothing is fetched and nothing sticks out."""
     playwright = pytest.importorskip("playwright.sync_api")
     path = tmp_path / "page.html"
     path.write_text(render_html(page), "utf-8")
@@ -382,7 +389,8 @@ def test_in_a_browser_nothing_is_fetched_and_nothing_sticks_out(page: ResultsPag
     assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}
 
 
-def test_bold_minds_the_spread_and_what_is_unclear() -> None:
+def test_bold_minds_spread_unclear() -> None:
+    """Bold minds the spread and what is unclear."""
     rows = [["a", "0.500 ± 0.010"], ["b", "0.495 ± 0.001"], ["c", "0.400 ± 0.120"], ["d", "0.480 ± 0.001"]]
     table = ResultTable("c", ["", "x"], rows, "", best=[None, "max"])
     assert find_best_cells(table) == {(0, 1), (1, 1), (2, 1)}  # c cannot be told from a, d can
