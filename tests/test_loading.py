@@ -64,9 +64,8 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestSizes:
     @pytest.mark.usefixtures("small_limit")
     @pytest.mark.parametrize("read", [read_array, ss.load, PrivateSearch.load])
-    def test_an_archive_that_unpacks_to_more_than_the_limit_is_not_read(
-        self, read: Callable[[Path], Any], tmp_path: Path
-    ) -> None:
+    def test_archive_unpacks_more_limit_not_read(self, read: Callable[[Path], Any], tmp_path: Path) -> None:
+        """An archive that unpacks to more than the limit is not read."""
         path = tmp_path / "bomb.npz"
         bomb(path, 64 * MIB)
         assert path.stat().st_size < MIB
@@ -81,9 +80,8 @@ class TestSizes:
         assert _loading.VARIABLE in str(caught.value)
 
     @pytest.mark.usefixtures("small_limit")
-    def test_the_variable_allows_it_and_the_limit_itself_passes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_variable_allows_limit_itself_passes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The variable allows it and the limit itself passes."""
         bomb(tmp_path / "bomb.npz", 16 * MIB)
         monkeypatch.setenv(_loading.VARIABLE, str(17 * MIB))
         assert len(read_array(tmp_path / "bomb.npz")) == 16 * MIB
@@ -98,7 +96,7 @@ class TestSizes:
         assert np.array_equal(read_array(tmp_path / "rows.npz"), rows)
 
     @pytest.mark.usefixtures("small_limit")
-    def test_a_directory_that_lies_about_sizes_is_not_believed(self, tmp_path: Path) -> None:
+    def test_directory_lies_about_sizes_not_believed(self, tmp_path: Path) -> None:
         """The directory says a kilobyte; the stream holds 64 MiB."""
         path = tmp_path / "liar.npz"
         bomb(path, 64 * MIB)
@@ -116,7 +114,8 @@ class TestSizes:
             tracemalloc.stop()
 
     @pytest.mark.usefixtures("small_limit")
-    def test_a_parquet_file_of_repeated_values_is_not_read_beyond_the_limit(self, tmp_path: Path) -> None:
+    def test_parquet_file_repeated_values_not_read(self, tmp_path: Path) -> None:
+        """A parquet file of repeated values is not read beyond the limit."""
         pa = pytest.importorskip("pyarrow")
         import pyarrow.parquet as parquet
 
@@ -143,14 +142,16 @@ class TestSizes:
             "",
         ],
     )
-    def test_an_array_of_an_absurd_form_is_one_sentence(self, text: str, mapped: bool, tmp_path: Path) -> None:
+    def test_array_absurd_form_sentence(self, text: str, mapped: bool, tmp_path: Path) -> None:
+        """An array of an absurd form is one sentence."""
         path = tmp_path / "rows.npy"
         path.write_bytes(header(text) + bytes(24))
         with pytest.raises(ss.InvalidInput) as caught:
             print(read_array(path, mapped=mapped))
         assert one_sentence(caught.value)
 
-    def test_a_packed_line_of_a_journal_that_names_more_than_it_should(self) -> None:
+    def test_packed_line_journal_names_more_should(self) -> None:
+        """A packed line of a journal that names more than it should."""
         packed = base64.b64encode(zlib.compress(bytes(64 * MIB))).decode()
         for shape in ([8], [2**40], [2**20, 2**20], [-1], [0]):
             for half in (False, True):
@@ -164,7 +165,8 @@ class TestSizes:
                 finally:
                     tracemalloc.stop()
 
-    def test_outputs_of_every_form_still_come_back_from_a_journal(self) -> None:
+    def test_outputs_every_form_still_come_back(self) -> None:
+        """Outputs of every form still come back from a journal."""
         rng = np.random.default_rng(1)
         square = rng.random((20, 20))
         for output in (rng.random(100), rng.random((10, 12)), square + square.T, np.arange(90) % 2, rng.random(3)):
@@ -172,7 +174,8 @@ class TestSizes:
             assert found is not None
             assert np.array_equal(journal.decode_output(json.loads(json.dumps(found[0]))), output)
 
-    def test_an_output_that_could_not_be_read_back_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_output_could_not_read_back_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An output that could not be read back is not kept."""
         monkeypatch.setattr(journal, "LARGEST", 800)
         assert journal.encode_output(np.arange(100.0), 100) is not None
         assert journal.encode_output(np.arange(101.0), 101) is None
@@ -218,13 +221,15 @@ class TestReleases:
             "",
         ],
     )
-    def test_a_text_that_is_no_guarantee_is_one_sentence(self, text: str, release: Path) -> None:
+    def test_text_no_guarantee_sentence(self, text: str, release: Path) -> None:
+        """A text that is no guarantee is one sentence."""
         with_meta(release, text)
         with pytest.raises(ss.InvalidInput) as caught:
             ss.load(release)
         assert one_sentence(caught.value)
 
-    def test_nan_in_a_guarantee_of_otherwise_sound_form(self, release: Path) -> None:
+    def test_nan_guarantee_otherwise_sound_form(self, release: Path) -> None:
+        """Nan in a guarantee of otherwise sound form."""
         with zipfile.ZipFile(release) as archive:
             meta = str(np.load(io.BytesIO(archive.read("meta.npy"))))
         assert '"epsilon": 3.0' in meta
@@ -341,7 +346,8 @@ def test_a_corpus_from_an_endless_stream_ends(tmp_path: Path, monkeypatch: pytes
         read_corpus(tmp_path / "pages.jsonl")
 
 
-def test_a_damaged_cache_of_embeddings_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_cache_embeddings_made_anew(tmp_path: Path) -> None:
+    """A damaged cache of embeddings is made anew."""
     embedder, items = HashingEmbedder(8), ["one text", "another"]
     rows = embed_cached(embedder, items, tmp_path)
     (kept,) = tmp_path.glob("*.npy")
@@ -388,7 +394,9 @@ class TestGrids:
             read_yaml(tmp_path / "laughs.yaml")
 
 
-def test_the_text_of_an_error_that_cannot_say_itself() -> None:
+def test_text_error_cannot_say_itself() -> None:
+    """The text of an error that cannot say itself."""
+
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError

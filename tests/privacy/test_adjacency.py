@@ -76,7 +76,7 @@ LABELS = [0, 0, 0, 1, 2, 3, 4, 4]  # eight records, largest identity three
         (ss.Identity([0] * 5 + [1, 1, 2]), "gram", [0, 1, 2, 3, 4], (-1, 1), True),  # more than half: 2 n^2
     ],
 )
-def test_no_neighbour_moves_further_than_the_bound(
+def test_no_neighbour_moves_further_bound(
     adjacency: ss.Adjacency,
     regime: str,
     replaced: list[int],
@@ -84,6 +84,7 @@ def test_no_neighbour_moves_further_than_the_bound(
     tight: bool,
     rng: np.random.Generator,
 ) -> None:
+    """No neighbour moves further than the bound."""
     n, d = 8, 3
     query = unit(rng.standard_normal(d))
     output = {"scores": lambda rows: rows @ query, "row": lambda rows: rows @ rows[0], "gram": gram}[regime]
@@ -94,7 +95,8 @@ def test_no_neighbour_moves_further_than_the_bound(
         assert found >= 0.99 * bound
 
 
-def test_batch_of_queries_moves_by_twice_its_spectral_norm(rng: np.random.Generator) -> None:
+def test_batch_queries_moves_twice_spectral_norm(rng: np.random.Generator) -> None:
+    """Batch of queries moves by twice its spectral norm."""
     queries = unit(rng.standard_normal((5, 3)) + 2)
     bound = ss.Replacement().sensitivity("scores", 8, queries=queries).l2
     assert bound == pytest.approx(2 * np.linalg.norm(queries, 2), rel=1e-8)
@@ -181,7 +183,7 @@ def test_radius_helpers_and_what_they_dominate() -> None:
     assert ss.GramRadius(2 * math.sqrt(2)).dominates_replacement(2)
 
 
-def test_float_error_is_paid_for_where_geometry_is_used() -> None:
+def test_float_error_paid_geometry_used() -> None:
     """Each bound that is derived for exact cosines grows by 2 gamma sqrt(moved entries)."""
     gamma = 1e-3
     batch = ReleaseShape("scores", 50, queries=4, query_norm=1.5)
@@ -215,7 +217,8 @@ def test_spectral_norm_is_rounded_up(rng: np.random.Generator) -> None:
         assert exact <= spectral_norm(queries) <= exact * (1 + 1e-8)
 
 
-def test_guarantees_keep_no_labels_and_centroids_no_sizes() -> None:
+def test_guarantees_keep_no_labels_centroids_no() -> None:
+    """Guarantees keep no labels and centroids no sizes."""
     people = ss.Identity(["ann", "ann", "bob"])
     assert people.drop_labels() == people
     assert people.drop_labels().labels is None

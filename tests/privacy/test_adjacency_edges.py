@@ -25,7 +25,7 @@ def test_a_radius_bounds_the_sum_of_all_moves() -> None:
     assert found.l1 == pytest.approx(0.5 * math.sqrt(90))
 
 
-def test_everyone_replaced_moves_every_entry_and_no_more() -> None:
+def test_everyone_replaced_moves_every_entry_no() -> None:
     """One identity has all records: each of the n (n - 1) entries may move, and half flipped is the worst of all."""
     n = 6
     everyone = ss.Identity(["a"] * n)
@@ -82,7 +82,8 @@ def test_queries_may_be_of_any_real_type(kind: type) -> None:
     assert found.l2 == pytest.approx(2.0, rel=1e-8)
 
 
-def test_the_norm_of_unit_queries_is_between_one_and_the_root_of_their_number() -> None:
+def test_norm_unit_queries_between_root_number() -> None:
+    """The norm of unit queries is between one and the root of their number."""
     assert spectral_norm(np.array([[1.0, 0.0]])) == 1.0
     assert spectral_norm(np.array([[1.0, 0.0], [1.0, 0.0]])) == math.sqrt(2)
     apart = spectral_norm(np.eye(3))
@@ -152,7 +153,8 @@ def test_each_regime_has_its_own_bound() -> None:
     assert moved == {"scores": 1, "row": 9, "gram": 18}
 
 
-def test_the_words_for_an_adjacency_say_what_it_is_about() -> None:
+def test_words_adjacency_say_about() -> None:
+    """The words for an adjacency say what it is about."""
     people = ss.Identity(["a"] * 1200 + ["b"])
     assert "2 identities" in people.describe()
     assert "1,200" in people.describe()
@@ -163,7 +165,8 @@ def test_the_words_for_an_adjacency_say_what_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("std", [1.0, 1.5, 0.999, 0.001, 2.0**26, 1.9 * 2.0**26])
-def test_the_grid_is_the_largest_power_of_two_that_is_fine_enough(std: float) -> None:
+def test_grid_largest_power_two_fine_enough(std: float) -> None:
+    """The grid is the largest power of two that is fine enough."""
     step = choose_grid_step(std)
     assert std / 2 < step * 2**GRID_BITS <= std
 
@@ -203,11 +206,13 @@ def test_every_value_has_a_draw_of_its_own(size: int) -> None:
     assert max((asked for _, asked in law.asked), default=0) <= 1 << 20
 
 
-def test_the_profile_of_gaussian_noise_is_its_ratio() -> None:
+def test_profile_gaussian_noise_ratio() -> None:
+    """The profile of gaussian noise is its ratio."""
     assert GaussianNoise(0.5).profile(2.0).mu == 4.0  # type: ignore[attr-defined]
 
 
-def test_what_a_guarantee_keeps_of_identities_are_their_counts() -> None:
+def test_guarantee_keeps_identities_counts() -> None:
+    """What a guarantee keeps of identities are their counts."""
     for centroids, largest in ((False, 4), (True, 1)):
         kept = ss.Identity([0, 0, 0, 0, 1, 2, 2, 3, 4, 5], centroids=centroids).drop_labels()
         assert (kept.centroids, kept.identities, kept.largest) == (centroids, 6, largest)

@@ -44,7 +44,8 @@ class Script:
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 7, 10, 2**31, 2**62 - 1, 2**62, 3 * 2**61, 2**63 - 1])
-def test_below_rejects_just_what_would_favour_small_numbers(bound: int) -> None:
+def test_below_rejects_just_would_favour_small(bound: int) -> None:
+    """Below rejects just what would favour small numbers."""
     surplus = WORD % bound
     assert (WORD - surplus) % bound == 0  # what is accepted falls on each remainder equally often
     edges = {surplus - 1, surplus, surplus + 1, 0, 1, bound - 1, bound, 2**63 - 1, 2**63, WORD - 1} - {-1}
@@ -228,7 +229,7 @@ def test_a_staircase_draws_minus_nought_again() -> None:
     assert histogram._two_sided_geometric(Script(~THREE_QUARTERS, THREE_QUARTERS), 1.0, 1).tolist() == [0]
 
 
-def test_both_parts_of_a_step_begin_and_end_where_they_should() -> None:
+def test_both_parts_step_begin_end_should() -> None:
     """The inner part is 0, 1, 2, the outer 3 ... 7; a coin of probability 3 / (3 + 5 e^-1) chooses."""
     with mpmath.workdps(60):
         chance = int(mpmath.floor(3 / (3 + 5 * mpmath.exp(-1)) * mpmath.mpf(2) ** 64))
@@ -258,7 +259,7 @@ def test_a_gaussian_mirrors_with_its_bits() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3, 90])
-def test_a_gaussian_at_a_half_is_decided_by_bits_that_the_double_cannot_see(steps: int) -> None:
+def test_gaussian_half_decided_bits_double_cannot(steps: int) -> None:
     """Y = 0 makes the first normal the radius: R s = steps + 1/2 at a known X, of which 191 bits are given."""
     scale = 64.0
     word, after, last = boundary(lambda: mpmath.exp(-(((steps + mpmath.mpf(1) / 2) / mpmath.mpf(scale)) ** 2) / 2))
@@ -299,7 +300,7 @@ def test_the_coin_of_a_cap_at_its_edge(epsilon: float, dimension: int) -> None:
                 assert (steps[0, 0] / 2.0**20 > maker.gamma) == heads
 
 
-def test_a_height_is_accepted_by_bits_beyond_the_double() -> None:
+def test_height_accepted_bits_beyond_double() -> None:
     """gamma / t to 128 bits, and words just below and beyond it."""
     cap = sphere.Cap(5, 1.0, 0.75, 2.0**20, 0.1)
     start = (2**62, 63)

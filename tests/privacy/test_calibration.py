@@ -70,7 +70,8 @@ def test_reference_values(epsilon: float, delta: float, scale: float) -> None:
         ("classical", 1e-2, 6.77),
     ],
 )
-def test_textbook_rules_hold_up_to_their_limit_and_are_refused_beyond(method: str, delta: float, limit: float) -> None:
+def test_textbook_rules_hold_up_limit_refused(method: str, delta: float, limit: float) -> None:
+    """Textbook rules hold up to their limit and are refused beyond."""
     numerator = {"conservative": 2, "classical": 1.25}[method]
     inside = ss.calibrate(limit - 0.01, delta, 2.0, method)
     assert inside == pytest.approx(2 * math.sqrt(2 * math.log(numerator / delta)) / (limit - 0.01), rel=1e-13)
@@ -81,7 +82,8 @@ def test_textbook_rules_hold_up_to_their_limit_and_are_refused_beyond(method: st
     assert exact_log_delta(limit + 0.01, mpmath.mpf(2) / outside) > mpmath.log(delta)
 
 
-def test_refusal_says_what_the_rule_is_really_worth() -> None:
+def test_refusal_says_rule_really_worth() -> None:
+    """Refusal says what the rule is really worth."""
     with pytest.raises(ss.InvalidCalibration, match=r"epsilon 335.1 at delta 0.0001.*0.1824380143") as caught:
         ss.calibrate(100, 1e-4, 2.0, "conservative")
     assert isinstance(caught.value, ValueError)
@@ -131,7 +133,8 @@ def test_far_corners_stay_on_the_safe_side(epsilon: float, delta: float) -> None
         assert compute_log_delta <= mpmath.log(delta)
 
 
-def test_profile_far_out_is_the_smallest_number_not_an_error() -> None:
+def test_profile_far_out_smallest_number_not() -> None:
+    """Profile far out is the smallest number not an error."""
     assert calibration.compute_delta(1e15, 1.0) == math.ulp(0.0)
     assert calibration.compute_delta(1e300, 1e-10) == math.ulp(0.0)
 
@@ -162,7 +165,8 @@ def test_bad_input_is_one_sentence(arguments: tuple[object, ...], message: str) 
 
 
 @pytest.mark.parametrize("sensitivity", [1e-100, 1e100])
-def test_the_ends_of_the_range_of_sensitivities_belong_to_it(sensitivity: float) -> None:
+def test_ends_range_sensitivities_belong(sensitivity: float) -> None:
+    """The ends of the range of sensitivities belong to it."""
     assert ss.calibrate(1, 1e-6, sensitivity) == pytest.approx(sensitivity * ss.calibrate(1, 1e-6, 1.0), rel=1e-12)
 
 
@@ -176,7 +180,8 @@ def test_a_probability_is_at_most_one() -> None:
     assert calibration.compute_delta(0.0, 100.0) == 1.0
 
 
-def test_the_scale_is_never_below_the_exact_quotient(rng: np.random.Generator) -> None:
+def test_scale_never_below_exact_quotient(rng: np.random.Generator) -> None:
+    """The scale is never below the exact quotient."""
     for sensitivity, mu in rng.uniform(0.1, 10, (500, 2)):
         exact = Fraction(float(sensitivity)) / Fraction(float(mu))
         scale = Fraction(calibration._scale(float(sensitivity), float(mu)))
@@ -185,7 +190,8 @@ def test_the_scale_is_never_below_the_exact_quotient(rng: np.random.Generator) -
 
 
 @pytest.mark.parametrize("error", [-1e-7, -1e-10, 1e-10, 1e-7])
-def test_an_answer_is_safe_even_where_the_solver_stops_early(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_safe_even_solver_stops_early(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is safe even where the solver stops early."""
     solve: Callable[..., float] = calibration.brentq
 
     def stop_early(*args: Any, **options: Any) -> float:

@@ -56,7 +56,8 @@ def responses(epsilon: float, times: int, at: float) -> float:
 
 
 @pytest.mark.parametrize(("times", "mu"), [(3, 0.5), (100, 0.05), (700, 0.01), (2, 4.0)])
-def test_gaussians_exactly_and_convolution_never_below(times: int, mu: float) -> None:
+def test_gaussians_exactly_convolution_never(times: int, mu: float) -> None:
+    """Gaussians exactly and convolution never below."""
     exact = compose([GaussianProfile(mu)] * times)
     assert isinstance(exact, GaussianProfile)
     assert exact.mu == pytest.approx(mu * math.sqrt(times), rel=1e-14)
@@ -208,7 +209,8 @@ def test_loss_laws_dominate_what_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 4.0, 20.0])
-def test_the_gaussian_that_covers_a_pure_mechanism(epsilon: float) -> None:
+def test_gaussian_covers_pure_mechanism(epsilon: float) -> None:
+    """The gaussian that covers a pure mechanism."""
     mu = find_dominating_mu(PureProfile(epsilon))
     slack = [gaussian.compute_delta(e, mu) - PureProfile(epsilon).delta_at(e) for e in np.linspace(0, epsilon, 101)]
     assert min(slack) >= -1e-13
@@ -272,7 +274,8 @@ def test_gaussians_add_up_by_their_squares(mu: float, contract: tuple[float, flo
     assert budget.remaining == pytest.approx(contract[0] - budget.spent)
 
 
-def test_many_small_pure_mechanisms_cost_less_than_their_sum() -> None:
+def test_many_small_pure_mechanisms_cost_less_sum() -> None:
+    """Many small pure mechanisms cost less than their sum."""
     budget = PrivacyFilter(5.0, 1e-6)
     for _ in range(250):
         budget.spend(PureProfile(0.05))
@@ -384,7 +387,8 @@ class Adversary:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.5, 0.05), (1.0, 0.2), (2.0, 0.01)])
-def test_no_adaptive_adversary_passes_the_filter_and_one_passes_a_naive_rule(epsilon: float, delta: float) -> None:
+def test_no_adaptive_adversary_passes_filter(epsilon: float, delta: float) -> None:
+    """No adaptive adversary passes the filter and one passes a naive rule."""
     mechanisms: list[Profile] = [PureProfile(0.25), PureProfile(0.5), GaussianProfile(0.4)]
 
     def rule(charged: dict[Profile, int]) -> bool:

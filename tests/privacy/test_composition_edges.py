@@ -35,13 +35,15 @@ from scoreshield.privacy.profiles import (
 )
 
 
-def test_one_mechanism_many_times_in_parallel_is_that_mechanism() -> None:
+def test_mechanism_many_times_parallel_mechanism() -> None:
+    """One mechanism many times in parallel is that mechanism."""
     assert parallel([PureProfile(1.0), PureProfile(1.0)]) == PureProfile(1.0)
     assert parallel([GaussianProfile(0.3), GaussianProfile(0.7), GaussianProfile(0.5)]) == GaussianProfile(0.7)
     assert parallel([PureProfile(0.3), PureProfile(0.7), PureProfile(0.5)]) == PureProfile(0.7)
 
 
-def test_unlike_mechanisms_in_parallel_are_the_worst_at_every_epsilon() -> None:
+def test_unlike_mechanisms_parallel_worst_every() -> None:
+    """Unlike mechanisms in parallel are the worst at every epsilon."""
     parts = [LaplaceProfile(2.0), StepProfile(3.0, 0.2), CurveProfile((0.0, 1.0), (0.3, 0.0))]
     both = parallel(parts)
     for epsilon in np.linspace(0, 3.5, 200):
@@ -103,7 +105,7 @@ def test_where_a_profile_ends() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 0.999, 1.0, 1.001, 5.0, 40.0, 300.0])
-def test_a_gaussian_that_covers_a_pure_promise_meets_it_at_its_corner(epsilon: float) -> None:
+def test_gaussian_covers_pure_promise_meets(epsilon: float) -> None:
     """Phi(-mu/2) = 1 / (1 + e^epsilon): the corner of randomised response lies on the Gaussian's curve."""
     mu = find_dominating_mu(PureProfile(epsilon))
     assert log_ndtr(-mu / 2) == pytest.approx(-np.logaddexp(0, epsilon), rel=1e-9)
@@ -152,7 +154,8 @@ def test_moments_of_laplace_noise_by_integration(order: float, epsilon: float) -
 
 
 @pytest.mark.parametrize("order", [1.5, 2.0, 30.0])
-def test_tiny_budgets_have_the_moment_of_randomised_response_from_above(order: float) -> None:
+def test_tiny_budgets_moment_randomised_response(order: float) -> None:
+    """Tiny budgets have the moment of randomised response from above."""
     for epsilon in (1e-9, 1e-4, 0.009):
         found = compute_log_moment(PureProfile(epsilon), order)
         assert found == pytest.approx(order * (order - 1) * epsilon**2 / 2, rel=0.05)
@@ -165,7 +168,8 @@ def test_moments_only_of_known_profiles() -> None:
         compute_log_moment(None, 2.0)  # type: ignore[arg-type]
 
 
-def test_a_curve_without_a_second_knot_has_a_moment_of_its_mass_alone() -> None:
+def test_curve_without_second_knot_moment_mass() -> None:
+    """A curve without a second knot has a moment of its mass alone."""
     assert compute_log_moment(CurveProfile((0.0,), (0.1,)), 3.0) == pytest.approx(3 * math.log(1.1))
     assert compute_log_moment(CurveProfile((0.0, 701.0), (0.5, 0.1)), 3.0) == math.inf
     assert compute_log_moment(CurveProfile((0.0, 700.0), (0.5, 0.1)), 1.5) < math.inf
@@ -174,7 +178,7 @@ def test_a_curve_without_a_second_knot_has_a_moment_of_its_mass_alone() -> None:
 @pytest.mark.parametrize(
     "profile", [CurveProfile((0.0, 0.5, 1.5, 2.0), (0.4, 0.25, 0.05, 0.01)), CurveProfile((0.0, 1.0), (0.3, 0.0))]
 )
-def test_the_law_of_a_curve_has_the_curve_as_its_profile(profile: CurveProfile) -> None:
+def test_law_curve_curve_profile(profile: CurveProfile) -> None:
     """delta(eps) = E (1 - e^(eps - L))_+ plus what is infinite, at every epsilon; and the masses sum to one."""
     law = make_loss_law(np.array(profile.losses), np.array(profile.deltas))
     total = law.centre + law.infinite + float(np.sum(law.masses * (1 + np.exp(-law.losses))))
@@ -184,7 +188,8 @@ def test_the_law_of_a_curve_has_the_curve_as_its_profile(profile: CurveProfile) 
         assert delta == pytest.approx(profile.delta_at(float(epsilon)), abs=1e-9)
 
 
-def test_every_way_of_composing_agrees_where_it_can() -> None:
+def test_every_way_composing_agrees() -> None:
+    """Every way of composing agrees where it can."""
     parts: list[Profile] = [PureProfile(0.2)] * 4
     pld = compose(parts, method="pld")
     # The binomial law of four coins, in closed form.
@@ -218,7 +223,7 @@ def test_groups_and_quotients_are_rounded_up(rng: np.random.Generator) -> None:
         assert Fraction(stairs.profile(6.0).epsilon_at(0.0)) >= exact
 
 
-def test_losses_without_bound_add_up_in_a_composition() -> None:
+def test_losses_without_bound_add_up_composition() -> None:
     """No epsilon helps against the event that one of sixty mechanisms tells everything."""
     rest = 0.01
     one = CurveProfile((0.0, 1.0), (rest + (1 - rest) * 0.2 * math.tanh(0.5), rest))
@@ -399,7 +404,7 @@ def test_the_tail_of_a_composition() -> None:
         assert found.delta_at(loss) == pytest.approx(bound.at(loss), rel=1e-8, abs=0)
 
 
-def test_a_mass_without_bound_is_part_of_every_delta() -> None:
+def test_mass_without_bound_part_every_delta() -> None:
     """Nothing pays for it, so a curve ends where the convolution does, and its mass is added to each Renyi bound."""
     held = CurveProfile((0.0, 1.0), (0.3, 1e-3))
     made = bare({held: 3}, _middle=lambda: 2.0, _deltas=lambda losses: np.full(len(losses), 0.7))

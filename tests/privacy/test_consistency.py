@@ -83,7 +83,7 @@ def test_no_honest_guarantee_is_rejected() -> None:
 
 
 @every_entry
-def test_a_profile_that_is_too_good_anywhere_is_noticed(entry: Entry) -> None:
+def test_profile_too_good_anywhere_noticed(entry: Entry) -> None:
     """A curve through the true values, except for one knot that lies 3 % too low."""
     data = data_of(entry)
     profile, epsilon = ss.Guarantee.from_dict(data).profile, data["epsilon"]
@@ -98,7 +98,8 @@ def test_a_profile_that_is_too_good_anywhere_is_noticed(entry: Entry) -> None:
 
 
 @every_entry
-def test_a_profile_with_a_smaller_parameter_is_noticed(entry: Entry) -> None:
+def test_profile_smaller_parameter_noticed(entry: Entry) -> None:
+    """A profile with a smaller parameter is noticed."""
     data = data_of(entry)
     for name, value in data["profile"].items():
         if name in ("mu", "epsilon", "mass"):
@@ -117,7 +118,8 @@ def test_a_smaller_promise_is_noticed(entry: Entry) -> None:
 
 
 @every_entry
-def test_less_noise_or_less_sensitivity_is_noticed(entry: Entry) -> None:
+def test_less_noise_or_less_sensitivity_noticed(entry: Entry) -> None:
+    """Less noise or less sensitivity is noticed."""
     data = data_of(entry)
     if entry.regime != "matches":  # where both are the constant 1
         assert not accepted({**data, "sensitivity": 0.9 * data["sensitivity"]})
@@ -154,7 +156,8 @@ def test_a_tiny_delta_is_printed_as_one() -> None:
 @pytest.mark.parametrize(
     ("epsilon", "shown"), [(1.0000001, "1.00001"), (0.1, "0.1"), (2.0, "2"), (12.3456789, "12.3457")]
 )
-def test_a_certificate_never_rounds_its_promise_down(epsilon: float, shown: str) -> None:
+def test_certificate_never_rounds_promise_down(epsilon: float, shown: str) -> None:
+    """A certificate never rounds its promise down."""
     assert f"pure {shown}-differential" in str(
         ss.release_scores(ROWS, QUERY, epsilon=epsilon, mechanism="laplace").guarantee
     )
@@ -178,7 +181,8 @@ ALIKE = ({"optimal", "levels"}, {"permute-and-flip", "gumbel"})
 # Budgets of parts.
 
 
-def test_tampered_screening_and_refining_budgets_are_noticed() -> None:
+def test_tampered_screening_refining_budgets() -> None:
+    """Tampered screening and refining budgets are noticed."""
     data = data_of(BY_NAME["matches, refined"])
     screening, refining = data["details"]["screening_epsilon"], data["details"]["refining_epsilon"]
     for changed in (
@@ -254,7 +258,7 @@ def people(identities: Any, largest: Any, *, centroids: Any = False) -> Data:
 
 
 @every_entry
-def test_records_cannot_become_groups_where_one_score_may_move(entry: Entry) -> None:
+def test_records_cannot_become_groups_score_move(entry: Entry) -> None:
     """An edited adjacency alone would promise one person with many records what was drawn for one record."""
     data = data_of(entry)
     moves_one = entry.mechanism not in ("gaussian", "privunit") or entry.regime == "histogram"
@@ -305,7 +309,7 @@ def test_rows_of_people_cannot_become_centroids(name: str) -> None:
     [entry for entry in ENTRIES if not set(entry.name.split(", ")) & {"records", "identities", "centroids", "radius"}],
     ids=lambda entry: entry.name,
 )
-def test_what_the_release_functions_accept_is_what_loads(entry: Entry) -> None:
+def test_release_functions_accept_loads(entry: Entry) -> None:
     """An adjacency that a release takes loads with its guarantee; one that it rejects does not load in its place."""
     for adjacency in (RAW, CENTROIDS, ss.Identity(np.arange(RECORDS)), ss.Replacement(), ss.GramRadius(0.5)):
         try:
@@ -317,7 +321,8 @@ def test_what_the_release_functions_accept_is_what_loads(entry: Entry) -> None:
             assert accepted(json.loads(json.dumps(release.guarantee.to_dict())))
 
 
-def test_histograms_of_the_smallest_collections_load() -> None:
+def test_histograms_smallest_collections_load() -> None:
+    """Histograms of the smallest collections load."""
     for rows, query in ((ROWS[:1], QUERY), (ROWS[:2], QUERY), (ROWS[:2], None), (ROWS[:3], None)):
         for adjacency in (ss.Replacement(), ss.Identity(np.arange(len(rows)), centroids=True)):
             data = ss.release_histogram(rows, query, epsilon=1, adjacency=adjacency, rng=1).guarantee.to_dict()
@@ -329,7 +334,8 @@ def test_histograms_of_the_smallest_collections_load() -> None:
 
 
 @every_entry
-def test_a_shape_that_the_release_does_not_have_is_noticed(entry: Entry) -> None:
+def test_shape_release_not_noticed(entry: Entry) -> None:
+    """A shape that the release does not have is noticed."""
     data = data_of(entry)
     shape = data["shape"]
     for other in ([], [1, *shape, 1], [4, 5, 6]):
@@ -392,7 +398,7 @@ def table(weights: list[list[int]], epsilon: float, delta: float) -> ss.LevelCha
     return ss.LevelChannel((-0.5, 0.5), (0.0,), outputs, 0.125, np.array(weights, dtype=np.uint64), epsilon, delta)
 
 
-def test_an_excess_that_is_spread_over_two_outputs_is_noticed() -> None:
+def test_excess_spread_over_two_outputs_noticed() -> None:
     """Each output alone exceeds e^epsilon by at most delta; together they exceed it by twice that."""
     epsilon, delta = 0.5, 1e-3
     part = int(delta * WHOLE)
@@ -459,14 +465,14 @@ def test_a_curve_that_falls_at_once_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
-def test_an_index_with_a_private_covariance_is_never_pure(mechanism: str) -> None:
+def test_index_private_covariance_never_pure(mechanism: str) -> None:
     """At a large epsilon its delta is smaller than any double, and still not 0."""
     data = data_of(BY_NAME[f"index, {mechanism}, private PCA, records"])
     assert accepted({**data, "epsilon": 40.0})
     assert not accepted({**data, "epsilon": 40.0, "delta": 0.0, "calibration": "pure"})
 
 
-def test_a_curve_of_an_earlier_version_loads_and_is_not_pure() -> None:
+def test_curve_earlier_version_loads_not_pure() -> None:
     """Earlier versions wrote 0 where the delta of a private PCA beside PrivUnit was smaller than any double."""
     data = data_of(BY_NAME["index, privunit, private PCA, records"])
     profile = data["profile"]
@@ -477,7 +483,7 @@ def test_a_curve_of_an_earlier_version_loads_and_is_not_pure() -> None:
 
 
 @every_entry
-def test_what_is_stated_beside_the_promise_is_checked_too(entry: Entry) -> None:
+def test_stated_beside_promise_checked_too(entry: Entry) -> None:
     """Figures for people and for predictions: whoever reads the certificate takes them for those of the release."""
     data = data_of(entry)
     for name, value in data["details"].items():

@@ -476,7 +476,8 @@ def test_far_promises_are_checked_up_to_a_million() -> None:
     assert asked == [1e6, 6.0]
 
 
-def test_a_profile_below_what_is_implied_is_noticed_beyond_epsilon() -> None:
+def test_profile_below_implied_noticed_beyond() -> None:
+    """A profile below what is implied is noticed beyond epsilon."""
     guarantee = made("scores, Gaussian, records, one query")
     losses = np.linspace(0, 2 * guarantee.epsilon, 33).tolist()
     deltas = [guarantee.delta_at(loss) for loss in losses]

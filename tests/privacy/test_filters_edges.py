@@ -32,7 +32,7 @@ def largest_gain(order: float) -> float:
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("share", [0.99, 0.01])
-def test_all_orders_together_take_their_share_of_delta_and_no_more(epsilon: float, delta: float, share: float) -> None:
+def test_orders_together_take_share_delta_no_more(epsilon: float, delta: float, share: float) -> None:
     """Markov at each order: a run whose moment is m has delta at most c e^(m - (order - 1) epsilon)."""
     limits = filters._compute_limits(epsilon, delta)
     caps = limits.caps if share == 0.99 else limits.mixed_caps
@@ -51,7 +51,8 @@ def test_the_shares_of_a_run_add_up_to_delta() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
-def test_gaussian_runs_have_99_hundredths_of_delta(epsilon: float, delta: float) -> None:
+def test_gaussian_runs_99_hundredths_delta(epsilon: float, delta: float) -> None:
+    """Gaussian runs have 99 hundredths of delta."""
     mu = math.sqrt(filters._compute_limits(epsilon, delta).squared_mu)
     assert calibration.compute_delta(epsilon, mu) <= 0.99 * delta
     assert calibration.compute_delta(epsilon, mu) == pytest.approx(0.99 * delta, rel=1e-9)
@@ -74,7 +75,7 @@ def test_limits_are_rounded_down(epsilon: float, delta: float) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
-def test_the_first_charge_may_take_the_budget_whole(epsilon: float, delta: float) -> None:
+def test_first_charge_take_budget_whole(epsilon: float, delta: float) -> None:
     """By both books, though 99 hundredths of delta would not cover it; a second charge may not."""
     whole = GaussianProfile(calibration.find_mu(epsilon, delta))
     assert filters._compute_limits(epsilon, delta).squared_mu < whole.mu**2
@@ -148,7 +149,7 @@ def test_sums_of_other_charges_are_not_near() -> None:
 
 
 @pytest.mark.parametrize("field", ["pure", "squared_mu", "residual", "moments"])
-def test_sums_are_near_within_one_part_in_2_to_the_40(field: str) -> None:
+def test_sums_near_within_part_2_40(field: str) -> None:
     """Two libraries of mathematics differ by less; another charge differs by more."""
     one = compute_cost(CurveProfile((0.0, 1.0), (0.1, 1e-9)), 1.0, 1e-6)
     one = Sums(**{**vars(one), "pure": Fraction(1, 3), "squared_mu": Fraction(1, 7)})
@@ -355,7 +356,7 @@ def test_room_of_a_pure_run_is_what_is_left_over() -> None:
         assert PrivacyFilter.from_charges(1.0, delta, {PureProfile(0.25): 3}).headroom.pure == 0.25
 
 
-def test_the_rounding_of_a_profile_does_not_turn_it_away() -> None:
+def test_rounding_profile_not_turn_away() -> None:
     """By one part in 2^44 at most."""
     profile = GaussianProfile(0.3)
     delta = profile.delta_at(1.0)
@@ -385,7 +386,7 @@ def test_refusals_in_words() -> None:
         assert "XX" not in str(budget.make_error(profile))
 
 
-def test_what_is_spent_is_the_least_that_is_proved() -> None:
+def test_spent_least_proved() -> None:
     """The pure sum, the one charge by itself, Gaussian noise that covers all, or the best Renyi order."""
     delta = 1e-6
 
@@ -454,7 +455,7 @@ def test_both_rule_books_agree_far_from_the_limit(number: int, profile: PureProf
     assert PrivacyFilter(1.0, 1e-12).is_within_limit_by_rules_1({})
 
 
-def test_a_hair_beyond_the_limit_book_1_counts_the_charge_itself() -> None:
+def test_hair_beyond_limit_book_1_counts_charge() -> None:
     """Three times 0.1 is more than 0.3 in doubles; twice is not."""
     tenth = PureProfile(0.1)
     filter_ = PrivacyFilter.from_charges(0.3, 0.0, {tenth: 2})

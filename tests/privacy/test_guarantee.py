@@ -55,7 +55,7 @@ def test_attack_figures_agree_with_each_other(guarantee: ss.Guarantee) -> None:
     assert guarantee.tpr_at(1.0) == 1.0
 
 
-def test_a_simulated_attacker_reaches_the_stated_rate_and_no_more() -> None:
+def test_simulated_attacker_reaches_stated_rate() -> None:
     """The likelihood-ratio test on worst-case neighbours, each row of the collection an experiment of its own."""
     size, generator = 400_000, np.random.default_rng(2)
     contract = {"epsilon": 5, "delta": 1e-5, "rng": generator}
@@ -144,9 +144,8 @@ def test_certificate_warns_where_it_must(collection: np.ndarray, query: np.ndarr
 
 
 @pytest.mark.parametrize("calibration", ["conservative", "classical"])
-def test_reproducing_the_paper_carries_the_true_pair(
-    calibration: str, collection: np.ndarray, query: np.ndarray
-) -> None:
+def test_reproducing_paper_carries_true_pair(calibration: str, collection: np.ndarray, query: np.ndarray) -> None:
+    """Reproducing the paper carries the true pair."""
     contract = {"epsilon": 100, "delta": 1e-4, "calibration": calibration}
     with pytest.raises(ss.InvalidCalibration) as refused:
         ss.release_scores(collection, query, **contract)
@@ -160,7 +159,8 @@ def test_reproducing_the_paper_carries_the_true_pair(
     assert guarantee.scale == pytest.approx(2 * math.sqrt(2 * math.log(numerator / 1e-4)) / 100, rel=1e-6)
 
 
-def test_the_flag_changes_nothing_where_the_rule_is_true(collection: np.ndarray, query: np.ndarray) -> None:
+def test_flag_changes_nothing_rule_true(collection: np.ndarray, query: np.ndarray) -> None:
+    """The flag changes nothing where the rule is true."""
     guarantee = ss.release_scores(
         collection, query, epsilon=1, delta=1e-4, calibration="conservative", unsafe_reproduce_paper=True
     ).guarantee

@@ -28,7 +28,7 @@ def narrow(collection: np.ndarray) -> ss.Guarantee:
     return release.guarantee
 
 
-def test_a_radius_protects_a_record_with_what_its_noise_is_worth(narrow: ss.Guarantee) -> None:
+def test_radius_protects_record_noise_worth(narrow: ss.Guarantee) -> None:
     """Replacing a record moves 2 (n - 1) entries of the matrix by up to 1 each, over the same noise."""
     moved = math.sqrt(2 * 39)
     assert not narrow.covers_record_replacement
@@ -37,7 +37,8 @@ def test_a_radius_protects_a_record_with_what_its_noise_is_worth(narrow: ss.Guar
     assert record.delta_at(2.0) > narrow.delta
 
 
-def test_a_radius_that_is_large_enough_covers_a_record(collection: np.ndarray) -> None:
+def test_radius_large_enough_covers_record(collection: np.ndarray) -> None:
+    """A radius that is large enough covers a record."""
     large = ss.release_gram(collection, epsilon=2, delta=1e-6, adjacency=ss.GramRadius(2 * math.sqrt(2 * 39) + 1e-9))
     assert large.guarantee.covers_record_replacement
     assert large.guarantee.record_profile() == large.guarantee.profile
@@ -66,7 +67,8 @@ def test_what_may_be_asked_of_a_guarantee(narrow: ss.Guarantee) -> None:
             narrow.epsilon_at(delta)  # type: ignore[arg-type]
 
 
-def test_a_written_guarantee_states_what_an_attacker_gains(narrow: ss.Guarantee) -> None:
+def test_written_guarantee_states_attacker_gains(narrow: ss.Guarantee) -> None:
+    """A written guarantee states what an attacker gains."""
     attack = {"auc": narrow.attack_auc, "advantage": narrow.attack_advantage, "tpr_at_fpr_0.01": narrow.tpr_at(0.01)}
     assert narrow.to_dict()["attack"] == attack
 
@@ -88,13 +90,15 @@ def test_mu_belongs_to_gaussian_noise(collection: np.ndarray, query: np.ndarray)
         _ = laplace.mu
 
 
-def test_the_tail_of_a_gaussian_has_all_its_digits() -> None:
+def test_tail_gaussian_digits() -> None:
+    """The tail of a gaussian has all its digits."""
     assert GaussianNoise(2.0).sf(60.0) == pytest.approx(4.906713927148187e-198, rel=1e-12, abs=0)
     assert GaussianNoise(2.0).sf(np.uint8(2)) == pytest.approx(0.15865525393145705, rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [2, np.float32(2), np.int64(2)])
-def test_a_scale_is_a_plain_number_whatever_was_given(value: float) -> None:
+def test_scale_plain_number_whatever_given(value: float) -> None:
+    """A scale is a plain number whatever was given."""
     for found in (GaussianNoise(value).std, LaplaceNoise(value).b, StaircaseNoise(value, value, 0.5).sensitivity):
         assert type(found) is float
         assert found == 2.0
@@ -110,7 +114,8 @@ def test_each_fork_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) == 4
 
 
-def test_a_forked_process_computes_with_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_computes_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process computes with a lock of its own."""
     lock, context = intervals.LOCK, intervals.INTERVALS
     monkeypatch.setattr(intervals, "LOCK", lock)
     monkeypatch.setattr(intervals, "INTERVALS", context)
@@ -129,7 +134,8 @@ def test_seeds_of_every_kind_are_research(seed: object) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, True, 1.5, "1", np.random.RandomState(1)])
-def test_what_is_no_seed_is_an_error_and_never_secure(seed: object) -> None:
+def test_no_seed_error_never_secure(seed: object) -> None:
+    """What is no seed is an error and never secure."""
     with pytest.raises(ss.InvalidInput):
         stream.open_stream(seed)
 
@@ -155,7 +161,8 @@ def test_the_share_of_a_cap_has_all_its_digits(d: int, gamma: float) -> None:
 
 
 @pytest.mark.parametrize(("d", "epsilon"), [(2, 0.001), (2, 500.0), (65_536, 1.0)])
-def test_the_ends_of_what_may_be_asked_of_privunit(d: int, epsilon: float) -> None:
+def test_ends_asked_privunit(d: int, epsilon: float) -> None:
+    """The ends of what may be asked of privunit."""
     maker = PrivUnit.calibrate(d, epsilon)
     assert maker.spent() <= epsilon
     assert 0 <= maker.gamma < 1
@@ -257,9 +264,8 @@ def test_a_certificate_rounds_its_promise_up(collection: np.ndarray, query: np.n
     assert "(1.23457, 1.23457e-06)" in text
 
 
-def test_a_certificate_of_a_published_rule_does_not_say_that_it_was_checked(
-    collection: np.ndarray, query: np.ndarray
-) -> None:
+def test_certificate_published_rule_not_say(collection: np.ndarray, query: np.ndarray) -> None:
+    """A certificate of a published rule does not say that it was checked."""
     contract = {"epsilon": 100, "delta": 1e-4, "calibration": "classical", "unsafe_reproduce_paper": True}
     text = " ".join(str(ss.release_scores(collection, query, **contract).guarantee).split())
     assert "calibration as published" in text
@@ -270,7 +276,7 @@ def test_a_certificate_of_a_published_rule_does_not_say_that_it_was_checked(
     assert "AES" not in seeded
 
 
-def test_a_record_behind_a_gram_radius_pays_for_rounding_to_the_grid_too() -> None:
+def test_record_behind_gram_radius_pays_rounding() -> None:
     """In 50 digits: its 2 (n - 1) entries move by the whole range and by one step more each."""
     rows = np.random.default_rng(2).standard_normal((9, 4))
     for score_range in ((-1.0, 1.0), (-0.25, 0.5)):
@@ -292,7 +298,8 @@ def test_a_record_behind_a_gram_radius_pays_for_rounding_to_the_grid_too() -> No
             assert profile.mu <= moved / mpmath.mpf(guarantee.scale) * (1 + mpmath.mpf(10) ** -5)
 
 
-def test_a_certificate_of_a_centroid_says_identity(collection: np.ndarray) -> None:
+def test_certificate_centroid_says_identity(collection: np.ndarray) -> None:
+    """A certificate of a centroid says identity."""
     central = ss.Identity(LABELS, centroids=True)
     text = " ".join(str(ss.release_row(collection, 3, epsilon=1, delta=1e-6, adjacency=central).guarantee).split())
     assert "20 similarity scores of one identity, at a public index, with all identities" in text

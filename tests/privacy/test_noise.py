@@ -15,7 +15,8 @@ from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 
 
 @given(st.floats(1e-12, 1e8))
-def test_grid_is_a_power_of_two_well_below_the_noise(std: float) -> None:
+def test_grid_power_two_well_below_noise(std: float) -> None:
+    """Grid is a power of two well below the noise."""
     step = choose_grid_step(std)
     assert math.frexp(step)[0] == 0.5
     assert step >= std / 2**46
@@ -29,7 +30,8 @@ def test_noise_too_large_for_any_use_is_refused() -> None:
 
 
 @given(st.floats(1e-6, 1e5), st.integers(0, 2**32))
-def test_every_result_is_an_exact_multiple_of_the_step(std: float, seed: int) -> None:
+def test_every_result_exact_multiple_step(std: float, seed: int) -> None:
+    """Every result is an exact multiple of the step."""
     values = np.linspace(-1, 1, 101)
     step = choose_grid_step(std)
     add_noise(values, GaussianNoise(std), step, ResearchStream(np.random.default_rng(seed)))
@@ -103,7 +105,7 @@ class OneStep:
         out[:] = 1.0
 
 
-def test_clean_values_are_rounded_before_the_noise() -> None:
+def test_clean_values_rounded_before_noise() -> None:
     """Where a clean value lies half-way between two steps, which of them it is must not depend on the noise."""
     step = 2.0**-20
     halves = np.arange(-5, 6) + 0.5

@@ -37,7 +37,8 @@ def cap_of(maker: PrivUnit, factor: float | None = None) -> sphere.Cap:
 
 class TestParameters:
     @pytest.mark.parametrize(("d", "epsilon"), GRID)
-    def test_the_constraint_holds_in_fifty_digits_and_is_spent(self, d: int, epsilon: float) -> None:
+    def test_constraint_holds_fifty_digits_spent(self, d: int, epsilon: float) -> None:
+        """The constraint holds in fifty digits and is spent."""
         maker = PrivUnit.calibrate(d, epsilon)
         with mpmath.workdps(150):
             gamma, coin = mpmath.mpf(maker.gamma), mpmath.mpf(maker.coin)
@@ -174,7 +175,7 @@ class TestLaw:
 
 class TestPrivacy:
     @pytest.mark.parametrize(("d", "epsilon"), [(2, 1.0), (3, 0.1), (16, 10.0), (384, 20.0), (4096, 200.0)])
-    def test_the_worst_ratio_of_densities_is_the_budget(self, d: int, epsilon: float) -> None:
+    def test_worst_ratio_densities_budget(self, d: int, epsilon: float) -> None:
         """In the cap of v the density is p/P under v and (1-p)/(1-P) under -v: their log-ratio is epsilon."""
         maker = PrivUnit.calibrate(d, epsilon)
         log_ratio = math.log(maker.p) - math.log(maker.cap) - (math.log1p(-maker.p) - math.log1p(-maker.cap))
@@ -198,7 +199,7 @@ class TestPrivacy:
         assert abs(math.log(shares[0] / shares[1]) - epsilon) < error
         assert error < 0.2
 
-    def test_what_is_read_does_not_depend_on_the_vector(self) -> None:
+    def test_read_not_depend_vector(self) -> None:
         """How many words a release takes has the same law for every vector; here, the same number on the same bits."""
 
         class Counting(ResearchStream):
@@ -269,7 +270,8 @@ class TestExactness:
         assert off.max() > 0  # the grid is fine enough to see an error
         assert np.median(seen[0]) < 2.0**50 * 1e-11  # and the bound is not vacuous
 
-    def test_pairs_that_the_fast_path_leaves_are_read_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pairs_fast_path_leaves_read_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pairs that the fast path leaves are read further."""
         plain = sphere._Normals.draw(research(11), 20, 9)
         assert not plain.longer
         monkeypatch.setattr(gaussian, "_SMALLEST_RADIUS", 1.0)  # more than a third of all pairs

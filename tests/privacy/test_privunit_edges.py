@@ -545,7 +545,7 @@ class TestParameters:
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), [(2, 1.0), (8, 6.0), (384, 20.0)])
-def test_the_variance_of_a_score_is_linear_in_its_square(dimension: int, epsilon: float) -> None:
+def test_variance_score_linear_square(dimension: int, epsilon: float) -> None:
     """It is s^2 times that of a score of 1, and (1 - s^2) times that of a score of 0."""
     maker = PrivUnit.calibrate(dimension, epsilon)
     at_zero, at_one = maker.score_std(0.0) ** 2, maker.score_std(1.0) ** 2

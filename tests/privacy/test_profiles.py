@@ -154,7 +154,7 @@ def test_the_profile_of_a_staircase(epsilon: float, gamma: float | None) -> None
 @pytest.mark.parametrize(
     ("epsilon", "width", "inner"), [(0.3, 7, 3), (1.0, 8, 3), (3.0, 50, 9), (2.0, 5, 2), (5.0, 40, 1)]
 )
-def test_what_is_sampled_tells_no_more_than_its_profile(epsilon: float, width: int, inner: int) -> None:
+def test_sampled_tells_no_more_profile(epsilon: float, width: int, inner: int) -> None:
     """The law on the integers, summed, for every move up to a step."""
     reach = 300 * width
     z = np.arange(-reach, reach + 1)
@@ -176,12 +176,13 @@ def test_what_is_sampled_tells_no_more_than_its_profile(epsilon: float, width: i
     )
 
 
-def test_a_broad_inner_part_has_the_bound_for_all_pure_mechanisms() -> None:
+def test_broad_inner_part_bound_pure_mechanisms() -> None:
     """Where it is more than half a step, what is sampled on a coarse grid tells a little more than its density."""
     assert StaircaseNoise(2.0, 5.0, 1.0).profile(5.0) == PureProfile(2.0)
 
 
-def test_a_step_is_never_worse_than_randomised_response() -> None:
+def test_step_never_worse_randomised_response() -> None:
+    """A step is never worse than randomised response."""
     for epsilon in (1e-3, 1.0, 30.0):
         assert StepProfile(epsilon, 5.0).advantage == pytest.approx(PureProfile(epsilon).advantage, rel=1e-12)
         assert StepProfile(epsilon, 0.5).advantage < PureProfile(epsilon).advantage

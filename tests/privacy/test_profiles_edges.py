@@ -40,7 +40,8 @@ PROFILES: list[Profile] = [
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 @pytest.mark.parametrize("method", ["cdf", "sf", "quantile"])
-def test_laws_compute_in_double_precision_whatever_they_get(law: GaussianNoise, method: str) -> None:
+def test_laws_compute_double_precision_whatever(law: GaussianNoise, method: str) -> None:
+    """Laws compute in double precision whatever they get."""
     single = np.array([0.1, 0.3, 0.7, 0.9], dtype=np.float32)
     found = getattr(law, method)(single)
     assert found.dtype == np.float64
@@ -52,7 +53,8 @@ def test_laws_compute_in_double_precision_whatever_they_get(law: GaussianNoise, 
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.kind)
-def test_profiles_compute_in_double_precision_whatever_they_get(profile: Profile) -> None:
+def test_profiles_compute_double_precision(profile: Profile) -> None:
+    """Profiles compute in double precision whatever they get."""
     single = np.array([0.01, 0.1, 0.3, 0.7, 0.9], dtype=np.float32)
     found = profile.tpr_at(single)
     assert found.dtype == np.float64
@@ -97,7 +99,8 @@ def test_profiles_are_rounded_up_and_tight(profile: PureProfile | LaplaceProfile
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 30.0])
-def test_nothing_is_left_to_pay_where_delta_is_the_whole_advantage(epsilon: float) -> None:
+def test_nothing_left_pay_delta_whole_advantage(epsilon: float) -> None:
+    """Nothing is left to pay where delta is the whole advantage."""
     for profile in (PureProfile(epsilon), StepProfile(epsilon, 0.4), LaplaceProfile(epsilon)):
         for delta in (profile.advantage, (1 + profile.advantage) / 2, 0.999_999_999):
             if delta >= profile.advantage:
@@ -107,7 +110,8 @@ def test_nothing_is_left_to_pay_where_delta_is_the_whole_advantage(epsilon: floa
 
 
 @pytest.mark.parametrize("make", [PureProfile, LaplaceProfile, lambda epsilon: StepProfile(epsilon, 0.9)])
-def test_huge_budgets_neither_overflow_nor_leave_the_unit_interval(make: type[PureProfile]) -> None:
+def test_huge_budgets_neither_overflow_nor_leave(make: type[PureProfile]) -> None:
+    """Huge budgets neither overflow nor leave the unit interval."""
     for epsilon in (600.0, 720.0, 5000.0):
         rates = np.array([0.0, 1e-300, 1e-100, 0.1, 1.0])
         found = make(epsilon).tpr_at(rates)
@@ -117,7 +121,7 @@ def test_huge_budgets_neither_overflow_nor_leave_the_unit_interval(make: type[Pu
         assert found[2] >= 0.9 * (1 - 1e-12)  # rates far above e^-epsilon already reach what noise leaves
 
 
-def test_the_curve_of_a_step_runs_through_its_corners() -> None:
+def test_curve_step_runs_through_corners() -> None:
     """(0, 0), (m q, m), (1 - m, 1 - m q), (1, 1), with q = e^-E, and the area below."""
     profile = StepProfile(1.5, 0.4)
     q = math.exp(-1.5)
@@ -128,7 +132,8 @@ def test_the_curve_of_a_step_runs_through_its_corners() -> None:
     assert profile.auc >= float(np.trapezoid(heights, corners))
 
 
-def test_the_curve_of_laplace_noise_runs_through_its_corners() -> None:
+def test_curve_laplace_noise_runs_through_corners() -> None:
+    """The curve of laplace noise runs through its corners."""
     shrink = math.exp(-2.0)
     profile = LaplaceProfile(2.0)
     assert profile.tpr_at([0.0, shrink / 4, shrink / 2, 0.3, 0.5, 1.0]) == pytest.approx(
@@ -145,7 +150,8 @@ def test_a_mass_from_an_advantage_is_rounded_up() -> None:
     assert StepProfile.of_advantage(1.0, 5.0).mass == pytest.approx(1 / (1 + math.exp(-1.0)), rel=1e-15)
 
 
-def test_between_its_knots_a_curve_is_linear_in_the_exponential() -> None:
+def test_between_knots_curve_linear_exponential() -> None:
+    """Between its knots a curve is linear in the exponential."""
     curve = CurveProfile((0.0, 1.0, 3.0), (0.5, 0.2, 0.01))
     x = 0.25 * math.e + 0.75 * math.exp(3.0)
     assert curve.delta_at(math.log(x)) == pytest.approx(0.25 * 0.2 + 0.75 * 0.01, rel=1e-12)
@@ -163,7 +169,8 @@ def test_between_its_knots_a_curve_is_linear_in_the_exponential() -> None:
     assert CurveProfile((0.0, 1.0), (1.0, 0.0)).delta_at(0.0) == 1.0
 
 
-def test_a_curve_of_randomised_response_is_its_closed_form() -> None:
+def test_curve_randomised_response_closed_form() -> None:
+    """A curve of randomised response is its closed form."""
     rates = np.linspace(0, 1, 501)
     curve = CurveProfile((0.0, 2.0), (PureProfile(2.0).delta_at(0.0), 0.0))
     assert curve.tpr_at(rates) == pytest.approx(PureProfile(2.0).tpr_at(rates), abs=1e-12)
@@ -203,7 +210,8 @@ def test_a_curve_that_is_no_profile_is_an_error(data: dict[str, object]) -> None
     ("losses", "deltas"),
     [((0.0,), (0.3,)), ((0.0, 700.0), (1.0, 0.0)), ((0.0, 1.0), (0.0, 0.0))],
 )
-def test_the_ends_of_what_a_curve_may_be_belong_to_it(losses: tuple[float, ...], deltas: tuple[float, ...]) -> None:
+def test_ends_curve_belong(losses: tuple[float, ...], deltas: tuple[float, ...]) -> None:
+    """The ends of what a curve may be belong to it."""
     curve = CurveProfile(losses, deltas)
     assert profile_from_dict(curve.to_dict()) == curve
 
@@ -236,7 +244,8 @@ def test_the_share_of_a_staircase() -> None:
     assert 0 < StaircaseNoise.calibrate(1e6, 1.0).gamma < 1e-300
 
 
-def test_the_pure_scale_of_laplace_noise_is_rounded_up(rng: np.random.Generator) -> None:
+def test_pure_scale_laplace_noise_rounded_up(rng: np.random.Generator) -> None:
+    """The pure scale of laplace noise is rounded up."""
     for epsilon, sensitivity in rng.uniform(0.1, 10, (300, 2)):
         law = LaplaceNoise.calibrate(float(epsilon), float(sensitivity))
         with mpmath.workdps(40):
@@ -276,7 +285,7 @@ NOT_PURE = {
 
 
 @pytest.mark.parametrize("profile", NOT_PURE.values(), ids=NOT_PURE)
-def test_a_profile_with_gaussian_noise_in_it_is_never_pure(profile: Profile) -> None:
+def test_profile_gaussian_noise_never_pure(profile: Profile) -> None:
     """Where delta is smaller than any double it is rounded up, and a budget without delta does not take it."""
     assert profile.delta_at(600.0) > 0
     assert math.isinf(find_pure_epsilon(profile))

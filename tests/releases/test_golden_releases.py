@@ -33,7 +33,8 @@ def test_every_kind_of_release_has_a_golden_file() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONTENTS))
-def test_a_golden_release_loads_with_the_same_arrays_and_the_same_certificate(name: str) -> None:
+def test_golden_release_loads_same_arrays_same(name: str) -> None:
+    """A golden release loads with the same arrays and the same certificate."""
     assert _content(ss.load(GOLDEN / "releases" / f"{name}.npz")) == CONTENTS[name]
 
 

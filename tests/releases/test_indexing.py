@@ -65,9 +65,10 @@ class TestScores:
         assert error < STRICT
         assert abs(float(np.mean(noise**2)) / (0.95 * sigma) ** 2 - 1) / math.sqrt(2 / noise.size) > STRICT
 
-    def test_batches_searches_and_single_queries_agree(
+    def test_batches_searches_single_queries_agree(
         self, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Batches searches and single queries agree."""
         rows, queries = rng.standard_normal((500, 10)).astype(np.float32), rng.standard_normal((7, 10))
         index = release_index(rows, epsilon=20, components=6, rng=5)
         scores = index.scores(queries)
@@ -101,7 +102,7 @@ class TestScores:
 
 
 class TestReduction:
-    def test_a_random_subspace_keeps_cosines_on_average(self, rng: np.random.Generator) -> None:
+    def test_random_subspace_keeps_cosines_average(self, rng: np.random.Generator) -> None:
         """The mean reduced cosine is that of r pairs of normals, up to O(1/d), not the cosine. False alarm 1e-7."""
         d, r, s = 256, 4, 0.6
         pair = np.zeros((2, d))
@@ -186,7 +187,9 @@ class TestPrivatePca:
         mu = find_mu(1.0, 1e-6)
         assert std == pytest.approx(math.sqrt(2) / (mu * math.sqrt(0.1)), rel=1e-4)
 
-    def test_its_sensitivity_is_attained_and_not_passed(self, rng: np.random.Generator) -> None:
+    def test_sensitivity_attained_not_passed(self, rng: np.random.Generator) -> None:
+        """Its sensitivity is attained and not passed."""
+
         def moment(rows: Array) -> Array:
             return unit(rows).T @ unit(rows)
 
@@ -407,7 +410,8 @@ def test_every_finite_record_is_released(mechanism: str, vanishing: str, rng: np
 
 @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
 @pytest.mark.parametrize("centroids", [True, False])
-def test_every_finite_collection_has_an_index_by_private_pca(mechanism: str, centroids: bool) -> None:
+def test_every_finite_collection_index_private(mechanism: str, centroids: bool) -> None:
+    """Every finite collection has an index by private pca."""
     contract: dict[str, Any] = {"epsilon": 5, "delta": 1e-6, "components": 2, "reduction": "pca"}
     who = ss.Identity([0, 0, 1, 1, 2], centroids=centroids)
     for rows in (np.zeros((5, 4)), np.eye(5, 4), [[1, 0, 0, 0], [-1, 0, 0, 0], [0, 1, 0, 0], [0, -1, 0, 0], [0] * 4]):
@@ -416,7 +420,9 @@ def test_every_finite_collection_has_an_index_by_private_pca(mechanism: str, cen
         assert index.is_intact()
 
 
-def test_a_ledger_is_charged_before_the_noise_and_not_for_bad_rows(collection: Array) -> None:
+def test_ledger_charged_before_noise_not_bad_rows(collection: Array) -> None:
+    """A ledger is charged before the noise and not for bad rows."""
+
     class Book:
         dataset = "faces"
         entries: list[Guarantee]

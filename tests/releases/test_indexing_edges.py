@@ -56,7 +56,7 @@ def test_opposite_rows_are_within_the_sensitivity() -> None:
     assert longest > 4
 
 
-def test_noise_that_single_precision_does_not_hold() -> None:
+def test_noise_single_precision_not_hold() -> None:
     """2^24 steps must reach 2, the length of the interval of all entries."""
     finest = 2.0**-23  # a step of this size is the last that does
     mu = GaussianRows(2, 1, 1.0).sensitivity / (finest * 2**16)
@@ -206,13 +206,15 @@ def test_two_gaussian_parts_are_within_the_whole(share: float, monkeypatch: pyte
         assert whole * (1 - Fraction(1, 2**46)) <= Fraction(plan.moment_mu) ** 2 + Fraction(mu) ** 2 <= whole
 
 
-def test_nothing_is_taken_off_where_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_taken_off_nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken off where nothing is shared."""
     monkeypatch.setattr(index_plan, "GaussianRows", lambda *given: given)
     plan = shared("gaussian", 2.0, 0.0)
     assert plan.maker() == (3, 1, plan.mu)  # type: ignore[comparison-overlap]
 
 
-def test_the_covariance_beside_privunit_has_its_share_of_epsilon() -> None:
+def test_covariance_beside_privunit_share_epsilon() -> None:
+    """The covariance beside privunit has its share of epsilon."""
     plan = shared("privunit", 4.0, 0.25, 2)
     assert plan.mu == plan.moment_mu == find_mu(1.0, 1e-6)
     assert plan.maker() == PrivUnit.calibrate(3, plan.per_record)
@@ -277,7 +279,7 @@ def test_a_moment_is_exact(block_rows: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert np.array_equal(moment, wanted)
 
 
-def test_an_entry_for_two_places_has_half_the_square(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_two_places_half_square(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never less than half, in fractions, for any scale."""
     for std in np.linspace(0.3, 9.0, 30).tolist():
         laws: list[GaussianNoise] = []
@@ -380,7 +382,8 @@ def test_a_pure_part_beside_a_gaussian_one(epsilon: float) -> None:
     assert all(a >= b for a, b in zip(curve.deltas, curve.deltas[1:], strict=False))
 
 
-def test_small_deltas_beside_a_pure_part_keep_their_digits() -> None:
+def test_small_deltas_beside_pure_part_keep() -> None:
+    """Small deltas beside a pure part keep their digits."""
     other = GaussianProfile(0.1)
     curve = index_plan._with_pure(other, 3.0, 4.0)
     p, checked = 1 / (1 + math.exp(-3.0)), 0

@@ -94,9 +94,10 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_reserve_then_clean_values_then_commit_then_noise(
+def test_reserve_clean_values_commit_noise(
     name: str, order: list[str], collection: np.ndarray, query: np.ndarray
 ) -> None:
+    """Reserve then clean values then commit then noise."""
     book = Book(order)
     release = RELEASES[name](collection, query, ledger=book)
     assert book.asked == [release.guarantee]
@@ -121,9 +122,10 @@ def ledger(tmp_path: Path) -> ss.Ledger:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_release_is_charged_once_and_what_does_not_fit_is_not_drawn(
+def test_release_charged_once_not_fit_not_drawn(
     name: str, ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A release is charged once and what does not fit is not drawn."""
     account = ledger.account("faces")
     release = RELEASES[name](collection, query, ledger=account)
     (entry,) = ledger.entries()
@@ -146,9 +148,10 @@ def test_a_release_is_charged_once_and_what_does_not_fit_is_not_drawn(
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_research_mode_and_wrong_ledgers_are_refused(
+def test_research_mode_wrong_ledgers_refused(
     name: str, ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
 ) -> None:
+    """Research mode and wrong ledgers are refused."""
     with pytest.raises(ss.InvalidInput, match="research"):
         RELEASES[name](collection, query, ledger=ledger.account("faces"), rng=1)
     for wrong in ("sqlite:///x.db", ledger, object()):  # a ledger without a name is no account
@@ -217,9 +220,8 @@ def test_the_command_line_asks_for_a_name(tmp_path: Path, monkeypatch: pytest.Mo
     assert "--ledger needs --dataset" in capsys.readouterr().err
 
 
-def test_the_same_records_in_another_type_share_a_budget_by_their_name(
-    ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
-) -> None:
+def test_same_records_another_type_share_budget(ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray) -> None:
+    """The same records in another type share a budget by their name."""
     account = ledger.account("faces")
     ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=account)
     changed = collection.copy()
@@ -229,9 +231,8 @@ def test_the_same_records_in_another_type_share_a_budget_by_their_name(
             ss.release_scores(same, query, epsilon=1, mechanism="laplace", ledger=account)
 
 
-def test_promises_about_other_identities_do_not_add_up(
-    ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
-) -> None:
+def test_promises_about_other_identities_not_add(ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray) -> None:
+    """Promises about other identities do not add up."""
     account = ledger.account("people")
     contract = {"epsilon": 0.3, "delta": 1e-6, "ledger": account}
     ss.release_scores(collection, query, adjacency=ss.Identity(np.arange(40) // 10), **contract)
@@ -240,9 +241,10 @@ def test_promises_about_other_identities_do_not_add_up(
             ss.release_scores(collection, query, adjacency=other, **contract)
 
 
-def test_a_raised_limit_is_seen_by_the_next_charge(
+def test_raised_limit_seen_next_charge(
     tmp_path: Path, ledger: ss.Ledger, collection: np.ndarray, query: np.ndarray
 ) -> None:
+    """A raised limit is seen by the next charge."""
     ss.release_scores(collection, query, epsilon=1, mechanism="laplace", ledger=ledger.account("x"))
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         raised = """replace(facts, '"epsilon":1.2', '"epsilon":50.0')"""

@@ -82,9 +82,8 @@ def entries_of(guarantee: Guarantee, clean: Array) -> Array:
 
 
 @every_entry
-def test_neighbours_move_clean_values_no_further_than_the_certificate_says(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neighbours_move_clean_values_no_further(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours move clean values no further than the certificate says."""
     adjacency = clean_of(entry, ROWS, monkeypatch).guarantee.adjacency
     if isinstance(adjacency, ss.GramRadius):
         pytest.skip("a radius limits the neighbours, not the movement of each")
@@ -123,7 +122,7 @@ def rows_of(guarantee: Guarantee) -> int:
 
 
 @every_entry
-def test_what_noise_is_put_on_lies_in_the_public_range(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_put_lies_public_range(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the noise on scores that passed a screen, the range above its threshold."""
     seen: list[Array] = []
     add = scores.add_noise
@@ -182,7 +181,7 @@ def test_noise_reaches_every_value_that_leaves(entry: Entry, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
-def test_noise_reaches_every_entry_of_a_private_covariance(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_reaches_every_entry_private(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the leading directions are taken of is symmetric, and none of it is as it was."""
     taken: list[Array] = []
     eigh = np.linalg.eigh
@@ -211,9 +210,7 @@ SHORT = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True) / 4
 
 @pytest.mark.parametrize("norm", ["unit", "ball"])
 @pytest.mark.parametrize("name", WITH_A_NORM)
-def test_each_release_scores_by_the_norm_that_was_asked_for(
-    name: str, norm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_release_scores_norm_asked(name: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of length one fourth keep it in the ball, and lose it on the sphere."""
 
     def capture(prepared: Any, ledger: Any) -> Any:
@@ -233,7 +230,8 @@ def test_each_release_scores_by_the_norm_that_was_asked_for(
     np.testing.assert_allclose(clean, wanted, atol=2 if name == "top-k" else 1e-9)
 
 
-def test_the_norm_is_an_option_of_what_is_tested_here() -> None:
+def test_norm_option_tested_here() -> None:
+    """The norm is an option of what is tested here."""
     takes = {
         name for name in ss.__all__ if name.startswith("release_") and "norm" in signature(getattr(ss, name)).parameters
     }

@@ -192,7 +192,7 @@ def test_a_repeated_or_missing_chunk_is_noticed(monkeypatch: pytest.MonkeyPatch)
     assert correlation(noise[CHUNK:], noise[: len(noise) - CHUNK]) > LIMIT
 
 
-def test_draws_from_tables_and_coins_are_fresh_beyond_their_chunks() -> None:
+def test_draws_tables_coins_fresh_beyond_chunks() -> None:
     """Equal clean scores: the draws of any two chunks of 16,384 agree no more often than chance has it."""
     rows = np.tile([[1.0, 0.0]], (5 * 16_384, 1))
     told = np.zeros(len(rows))
@@ -250,7 +250,8 @@ REPEATED = np.vstack([QUERIES[:1], QUERIES[:1], QUERIES[1:], QUERIES[:1]])
 
 
 @pytest.mark.parametrize("queries", [QUERIES, REPEATED], ids=["different", "repeated"])
-def test_each_query_of_a_batch_has_noise_of_its_own(queries: Array) -> None:
+def test_each_query_batch_noise(queries: Array) -> None:
+    """Each query of a batch has noise of its own."""
     check_fresh(batch_noise(queries))
 
 

@@ -103,7 +103,8 @@ def kind_of(guarantee: Guarantee) -> tuple[Any, ...]:
 SAME_AS = {("Identity", True): ("Replacement", None)}
 
 
-def test_whatever_the_release_functions_accept_has_an_entry() -> None:
+def test_whatever_release_functions_accept_entry() -> None:
+    """Whatever the release functions accept has an entry."""
     registered = {kind_of(entry.release(rng=1).guarantee) for entry in ENTRIES}
     missing = set()
     for kind in produced():
@@ -123,7 +124,8 @@ def test_every_adjacency_has_an_entry() -> None:
     assert known == set(Adjacency.__subclasses__())
 
 
-def test_guarantees_are_made_where_the_registry_looks() -> None:
+def test_guarantees_made_registry_looks() -> None:
+    """Guarantees are made where the registry looks."""
     folder = Path(ss.__file__).parent
     texts = {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
     assert not {name for name, text in texts.items() if " Guarantee(\n" in text}, "a constructor states the facts"
@@ -217,9 +219,7 @@ def test_nothing_is_drawn_where_the_payment_fails(
     assert account.charged == []
 
 
-def test_a_release_that_draws_before_it_pays_would_be_noticed(
-    happened: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_release_draws_before_pays_would_noticed(happened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """For each of the faults: drawing first, and paying twice."""
     release = pipeline.PendingRelease.release
 
@@ -264,9 +264,8 @@ DEPENDING = ("gumbel", "privunit", "screen-and-refine")
 @pytest.mark.parametrize(
     "entry", [entry for entry in ENTRIES if entry.mechanism not in DEPENDING], ids=lambda entry: entry.name
 )
-def test_the_number_of_random_words_does_not_depend_on_the_scores(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_random_words_not_depend_scores(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of random words does not depend on the scores."""
     others = (ROWS, -ROWS, np.tile(QUERY, (len(ROWS), 1)), np.eye(*ROWS.shape))
     assert len({words_drawn(entry, rows, monkeypatch) for rows in others}) == 1
 
@@ -282,9 +281,11 @@ def test_the_count_of_words_notices_what_depends(monkeypatch: pytest.MonkeyPatch
 
 @every_entry
 @pytest.mark.parametrize("error", [OSError("no entropy"), NotImplementedError("no source")], ids=repr)
-def test_a_failing_operating_system_generator_ends_the_release(
+def test_failing_operating_system_generator_ends(
     entry: Entry, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A failing operating system generator ends the release."""
+
     def fails(count: int) -> bytes:
         del count
         raise error
@@ -313,7 +314,8 @@ def test_a_failing_cipher_ends_the_release(entry: Entry, monkeypatch: pytest.Mon
 
 
 @every_entry
-def test_what_reaches_the_samplers_is_what_the_certificate_says(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reaches_samplers_certificate_says(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches the samplers is what the certificate says."""
     calls = watch_samplers(monkeypatch)
     guarantee = entry.release(rng=1).guarantee
     assert (guarantee.mechanism, guarantee.regime) == (entry.mechanism, entry.regime)
@@ -468,7 +470,8 @@ def test_every_entry_has_a_near_miss() -> None:
     assert {name for name, _ in NEAR_MISSES} == set(BY_NAME)
 
 
-def test_the_watch_sees_only_the_outermost_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_sees_outermost_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch sees only the outermost sampler."""
     calls = watch_samplers(monkeypatch)
     discrete.fill_staircase(SecureStream(), 1.0, 8, 3, np.empty(5))
     assert calls == [Call("staircase", (1.0, 8, 3), 5)]

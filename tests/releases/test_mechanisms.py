@@ -60,7 +60,7 @@ def test_the_noise_on_a_release_has_its_law(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", PURE)
-def test_an_attacker_reaches_the_stated_rate_and_no_more(mechanism: str) -> None:
+def test_attacker_reaches_stated_rate_no_more(mechanism: str) -> None:
     """The likelihood ratio of worst-case neighbours, by the law's own cell masses, at one false-positive rate."""
     size, epsilon = 300_000, 2.0
     outs, ins = (
@@ -132,7 +132,7 @@ def test_degenerate_contracts_are_one_sentence(call: object, collection: np.ndar
     assert "\n" not in str(caught.value)
 
 
-def test_refined_scores_of_false_names_say_nothing_below_the_threshold() -> None:
+def test_refined_scores_false_names_say_nothing() -> None:
     """A record below the threshold that is named by a false bit is scored as if it stood at the threshold."""
     seed = next(
         seed
@@ -176,7 +176,8 @@ def test_forged_guarantees_are_refused(name: str, collection: np.ndarray, query:
             ss.Guarantee.from_dict(without)
 
 
-def test_a_sensitivity_below_the_adjacencys_is_refused(collection: np.ndarray, query: np.ndarray) -> None:
+def test_sensitivity_below_adjacencys_refused(collection: np.ndarray, query: np.ndarray) -> None:
+    """A sensitivity below the adjacencys is refused."""
     data = ss.release_scores(collection, query, epsilon=5, delta=1e-6).guarantee.to_dict()
     small = {"sensitivity": 0.001, "grid_sensitivity": 0.001, "epsilon": 0.01}
     mu = 0.001 / data["scale"]
@@ -266,7 +267,8 @@ def test_unmoved_scores_are_the_same_bit_for_bit(collection: np.ndarray, query: 
 # Screening
 
 
-def test_screening_keeps_bits_with_its_probability(tmp_path: Path) -> None:
+def test_screening_keeps_bits_probability(tmp_path: Path) -> None:
+    """Screening keeps bits with its probability."""
     n = 200_000
     rows = np.zeros((n, 2))
     rows[:, 0], rows[: n // 4, 1] = 1.0, 5.0
@@ -305,7 +307,8 @@ def test_intervals_cover(collection: np.ndarray, query: np.ndarray) -> None:
     assert misses < allowed < near
 
 
-def test_refined_matches_are_ordered_by_noisy_score(collection: np.ndarray, query: np.ndarray, tmp_path: Path) -> None:
+def test_refined_matches_ordered_noisy_score(collection: np.ndarray, query: np.ndarray, tmp_path: Path) -> None:
+    """Refined matches are ordered by noisy score."""
     release = ss.release_matches(collection, query, 0.0, epsilon=40, refine=0.5, rng=1)
     g = release.guarantee
     assert (g.mechanism, g.details["screening_epsilon"], g.details["refining_epsilon"]) == ("screen-and-refine", 20, 20)
@@ -375,7 +378,7 @@ def test_selections_follow_their_law(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["permute-and-flip", "gumbel"])
-def test_one_moved_score_changes_a_selection_by_its_epsilon(mechanism: str) -> None:
+def test_moved_score_changes_selection_epsilon(mechanism: str) -> None:
     """Over random scores and moves the exact laws never differ by more than e^epsilon, and come near."""
     rng, epsilon, worst = np.random.default_rng(1), 1.0, 0.0
     for _ in range(400):
@@ -433,7 +436,8 @@ def test_histogram_counts_and_their_noise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mechanism", "delta"), [("geometric", 0.0), ("gaussian", 1e-6)])
-def test_the_curve_of_a_histogram_is_within_its_error(mechanism: str, delta: float) -> None:
+def test_curve_histogram_within_error(mechanism: str, delta: float) -> None:
+    """The curve of a histogram is within its error."""
     rng = np.random.default_rng(3)
     rows, query = rng.standard_normal((5000, 16)), rng.standard_normal(16)
     scores = rows @ query / np.linalg.norm(rows, axis=1) / np.linalg.norm(query)
@@ -489,7 +493,8 @@ def test_bad_histograms(change: dict[str, object], says: str, collection: np.nda
         ss.release_histogram(collection, query, **{"epsilon": 1, **change})  # type: ignore[arg-type]
 
 
-def test_a_random_order_is_uniform_even_where_keys_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_order_uniform_even_keys_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random order is uniform even where keys collide."""
     draws, close = 24_000, 6 * math.sqrt(24_000 * 5 / 36)  # six deviations of each of six counts
     monkeypatch.setattr(top_k, "_KEYS", 4)
     stream = open_stream(3)

@@ -283,7 +283,7 @@ def test_a_screen_keeps_or_flips(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [(2.0, 5), (2.0, 5), (1.5, 5)]
 
 
-def test_refined_scores_are_clamped_to_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refined_scores_clamped_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To [threshold, upper end]: a record that a coin let pass has the threshold for its score."""
     seen: list[Any] = []
 
@@ -344,7 +344,8 @@ def test_screens_at_the_ends() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.7, 2.9, 1e-3])
-def test_two_budgets_are_within_epsilon_to_the_last_bit(epsilon: float) -> None:
+def test_two_budgets_within_epsilon_last_bit(epsilon: float) -> None:
+    """Two budgets are within epsilon to the last bit."""
     for share in (0.1, 0.3, 0.7, 1 / 3, 0.9):
         told = matches.prepare_matches(ROWS, QUERY, 0.0, epsilon=epsilon, refine=share).guarantee.details
         spent = Fraction(told["screening_epsilon"]) + Fraction(told["refining_epsilon"])

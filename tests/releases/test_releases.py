@@ -41,7 +41,8 @@ def on_grid(release: ss.Release) -> bool:
     return bool(np.all(np.fmod(release.noisy, release.guarantee.grid) == 0))
 
 
-def test_scores_carry_exactly_the_noise_they_state(rng: np.random.Generator) -> None:
+def test_scores_carry_exactly_noise_state(rng: np.random.Generator) -> None:
+    """Scores carry exactly the noise they state."""
     rows, query = rng.standard_normal((100_000, 4)), rng.standard_normal(4)
     for source in (None, 3):
         release = ss.release_scores(rows, query, epsilon=2, delta=1e-6, rng=source)
@@ -51,7 +52,8 @@ def test_scores_carry_exactly_the_noise_they_state(rng: np.random.Generator) -> 
         assert np.array_equal(release.scores, np.clip(release.noisy, -1, 1))
 
 
-def test_a_row_carries_more_and_its_own_entry_none(rng: np.random.Generator) -> None:
+def test_row_carries_more_entry_none(rng: np.random.Generator) -> None:
+    """A row carries more and its own entry none."""
     rows = rng.standard_normal((20_000, 4))
     release = ss.release_row(rows, -3, epsilon=2, delta=1e-6, rng=1)
     assert release.index == 19_997
@@ -76,7 +78,8 @@ def test_a_gram_matrix_is_drawn_once_and_mirrored(rng: np.random.Generator) -> N
     assert np.unique(noise[np.triu_indices(700, 1)]).size == 700 * 699 // 2
 
 
-def test_gram_is_projected_onto_valid_cosine_matrices(rng: np.random.Generator) -> None:
+def test_gram_projected_onto_valid_cosine(rng: np.random.Generator) -> None:
+    """Gram is projected onto valid cosine matrices."""
     rows = rng.standard_normal((30, 5))
     release = ss.release_gram(rows, epsilon=10, delta=1e-6, adjacency=ss.GramRadius(1.0), rng=1)
     assert (release.projection, release.denoise) == ("exact", "projection")
@@ -115,7 +118,8 @@ def test_denoisers_read_the_noisy_release_alone(denoise: str, rng: np.random.Gen
         assert np.mean((release.gram - clean) ** 2) < np.mean((plain.noisy - clean) ** 2)
 
 
-def test_a_public_range_is_enforced_and_cuts_the_noise(rng: np.random.Generator) -> None:
+def test_public_range_enforced_cuts_noise(rng: np.random.Generator) -> None:
+    """A public range is enforced and cuts the noise."""
     rows, query = rng.standard_normal((100_000, 2)), rng.standard_normal(2)
     release = ss.release_scores(rows, query, epsilon=2, delta=1e-6, score_range=(0, 0.5), rng=1)
     assert release.guarantee.sensitivity == 0.5
@@ -139,7 +143,8 @@ def test_the_range_is_enforced_in_every_regime(rng: np.random.Generator) -> None
     assert np.abs(np.clip(unit(rows) @ unit(rows).T, -1, 1)[off] - cosines[off]).max() > 0.3  # the clamp does bite
 
 
-def test_the_grid_is_accounted_for_on_every_moved_entry(rng: np.random.Generator) -> None:
+def test_grid_accounted_every_moved_entry(rng: np.random.Generator) -> None:
+    """The grid is accounted for on every moved entry."""
     rows = rng.standard_normal((101, 3))
     contract = {"epsilon": 1, "delta": 1e-6}
     labels = np.arange(101) // 2
@@ -156,7 +161,7 @@ def test_the_grid_is_accounted_for_on_every_moved_entry(rng: np.random.Generator
         assert g.scale == pytest.approx(ss.calibrate(1, 1e-6, g.grid_sensitivity), rel=1e-12)
 
 
-def test_scores_above_one_by_float_error_are_clipped_before_the_noise() -> None:
+def test_scores_above_float_error_clipped_before() -> None:
     """Parallel vectors whose float32 cosine exceeds one must not move further than the sensitivity allows."""
     rng = np.random.default_rng(1)
     query = rng.standard_normal(384).astype(np.float32)
@@ -187,7 +192,8 @@ def test_batch_is_calibrated_to_its_spectral_norm(rng: np.random.Generator) -> N
     assert alone.guarantee.sensitivity == 2
 
 
-def test_identities_cost_the_root_of_their_size_or_nothing_as_centroids(rng: np.random.Generator) -> None:
+def test_identities_cost_root_size_or_nothing(rng: np.random.Generator) -> None:
+    """Identities cost the root of their size or nothing as centroids."""
     rows, labels = rng.standard_normal((1000, 5)), np.arange(1000) // 4
     query = rng.standard_normal(5)
     raw = ss.release_scores(rows, query, epsilon=2, delta=1e-6, adjacency=ss.Identity(labels))
@@ -213,7 +219,8 @@ def test_a_gram_radius_is_calibrated_to_itself(rng: np.random.Generator) -> None
     assert release.guarantee.sensitivity == pytest.approx(0.5, rel=1e-9)
 
 
-def test_noise_is_fresh_each_time_and_repeats_only_on_request(collection: Array, query: Array) -> None:
+def test_noise_fresh_each_time_repeats_request(collection: Array, query: Array) -> None:
+    """Noise is fresh each time and repeats only on request."""
     contract = {"epsilon": 1, "delta": 1e-6}
     assert ss.release_scores(collection, query, **contract) != ss.release_scores(collection, query, **contract)
     for make in (
@@ -246,7 +253,7 @@ class TestRanking:
         assert release.top_k(2, threshold=1.5).tolist() == [3, 1]
         assert release.top_k(5, threshold=8).tolist() == []
 
-    def test_ties_are_broken_at_random_but_consistently(self) -> None:
+    def test_ties_broken_random_but_consistently(self) -> None:
         """Four records tie for two places; each must be first about a quarter of the time."""
         noisy = [1.0, 2.0, 2.0, 0.5, 2.0, 2.0]
         firsts = [int(self.release(noisy, seed).top_k(2)[0]) for seed in range(4000)]
@@ -261,7 +268,8 @@ class TestRanking:
             assert all(release.top_k(k).tolist() == everything[:k] for k in range(1, 7))
             assert release.top_k(4, threshold=1.5).tolist() == everything[:4]
 
-    def test_each_release_has_a_random_order_of_its_own(self) -> None:
+    def test_each_release_random_order(self) -> None:
+        """Each release has a random order of its own."""
         seen = {ss.release_scores(np.eye(3), np.ones(3), epsilon=1, delta=0.1).tie_break for _ in range(20)}
         assert len(seen) == 20
 
@@ -370,9 +378,7 @@ def test_the_ends_of_the_rows(collection: np.ndarray, position: int) -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("dimension", [1, 8, 1000])
-def test_the_error_of_a_computed_score_is_within_its_bound(
-    kind: type, dimension: int, rng: np.random.Generator
-) -> None:
+def test_error_computed_score_within_bound(kind: type, dimension: int, rng: np.random.Generator) -> None:
     """A cosine from rows of this type against fractions, and a bound that is not vacuous."""
     bound = embeddings.bound_rounding_error(dimension, np.dtype(kind))
     # Two inner products with one rounding per term each are part of any proof.
@@ -386,7 +392,8 @@ def test_the_error_of_a_computed_score_is_within_its_bound(
         assert abs(found - float(dot) / math.sqrt(lengths)) <= bound
 
 
-def test_a_projection_has_converged_if_each_of_its_parts_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_projection_converged_if_each_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection has converged if each of its parts has."""
     ends = [SimpleNamespace(iterations=3, residual=0.5, converged=False, matrix="first")]
     ends.append(SimpleNamespace(iterations=4, residual=0.1, converged=True, matrix="second"))
     monkeypatch.setattr(gram, "project_elliptope", lambda *_, **__: ends.pop(0))

@@ -82,7 +82,8 @@ def contract(
 # Scores
 
 
-def test_each_option_of_a_score_release_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_option_score_release_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option of a score release is passed on."""
     seen: list[Any] = []
 
     def prepare(*given: Any, **options: Any) -> Any:

@@ -163,7 +163,8 @@ def rewrite(path: Path, **changes: object) -> None:
         ({"noisy": np.full(40, 0.1)}, "does not hold together"),
     ],
 )
-def test_files_that_do_not_hold_together_are_refused(saved: Path, changes: dict[str, object], message: str) -> None:
+def test_files_not_hold_together_refused(saved: Path, changes: dict[str, object], message: str) -> None:
+    """Files that do not hold together are refused."""
     rewrite(saved, **changes)
     with pytest.raises(ss.InvalidInput, match=message):
         ss.load(saved)
@@ -206,7 +207,7 @@ def test_a_failed_write_leaves_what_was_there(
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_several_files_are_put_back_when_the_last_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_files_put_back_when_last_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of three names is a folder, or the process is interrupted between two renames."""
     paths = [tmp_path / name for name in ("a", "b", "c")]
     paths[0].write_text("old")

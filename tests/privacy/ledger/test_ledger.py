@@ -72,7 +72,7 @@ def test_the_constructor_does_either_and_warns_when_it_makes_one(url: str, tmp_p
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions are POSIX")
-def test_a_file_that_was_there_is_not_made_into_a_ledger(url: str, tmp_path: Path) -> None:
+def test_file_not_made_into_ledger(url: str, tmp_path: Path) -> None:
     """Its permissions are not the ledger's, and another process may be making something of it."""
     path = tmp_path / "ledger.db"
     path.touch(mode=0o644)
@@ -186,7 +186,8 @@ def test_a_release_may_take_the_limit_whole(tmp_path: Path, contract: tuple[floa
         book.spend(release)
 
 
-def test_datasets_have_their_own_budgets_and_unnamed_charges_count_against_all(ledger: Ledger) -> None:
+def test_datasets_budgets_unnamed_charges_count(ledger: Ledger) -> None:
+    """Datasets have their own budgets and unnamed charges count against all."""
     assert ledger.datasets() == []
     ledger.spend(pure(6.0), dataset="a")
     ledger.spend(pure(7.0), dataset="b")
@@ -222,7 +223,7 @@ def grouped(labels: np.ndarray, **options: bool) -> ss.Guarantee:
     return ss.release_scores(rows, np.ones(3), epsilon=0.5, delta=1e-8, adjacency=adjacency).guarantee
 
 
-def test_identities_that_come_and_go_are_promised_the_same(ledger: Ledger) -> None:
+def test_identities_come_go_promised_same(ledger: Ledger) -> None:
     """Where the caller says that they are the same people: without, other labels are another grouping."""
     for labels in (np.arange(6) // 2, np.arange(8) // 2, np.arange(9) // 3, np.arange(5)):
         adjacency = ss.Identity(labels)
@@ -248,7 +249,7 @@ def test_identities_that_come_and_go_are_promised_the_same(ledger: Ledger) -> No
 
 
 @pytest.mark.parametrize("centroids", [False, True])
-def test_two_groupings_of_equal_counts_do_not_share_a_budget(tmp_path: Path, centroids: bool) -> None:
+def test_two_groupings_equal_counts_not_share(tmp_path: Path, centroids: bool) -> None:
     """Records 0 and 1 are one person, or 0 and 2 are: two promises of 1 each do not make one of 2."""
     ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=2.0, delta=1e-6)
     account, rows = ledger.account("people"), np.eye(4) + 0.1
@@ -264,7 +265,9 @@ def test_two_groupings_of_equal_counts_do_not_share_a_budget(tmp_path: Path, cen
     assert len(ledger.entries()) == 2
 
 
-def test_equal_labels_have_one_hash_whatever_holds_them(ledger: Ledger) -> None:
+def test_equal_labels_hash_whatever_holds_them(ledger: Ledger) -> None:
+    """Equal labels have one hash whatever holds them."""
+
     def unit(labels: object, name: str) -> str:
         return ledger.spend(pure(0.01, adjacency=ss.Identity(labels)), dataset=name).unit  # type: ignore[arg-type]
 
@@ -291,7 +294,8 @@ def test_equal_labels_have_one_hash_whatever_holds_them(ledger: Ledger) -> None:
     assert other.spend(pure(0.1, adjacency=ss.Identity(numbers))).unit not in whole, "the hash is keyed"
 
 
-def test_an_identity_without_its_labels_is_charged_only_on_the_callers_word(ledger: Ledger) -> None:
+def test_identity_without_labels_charged_callers(ledger: Ledger) -> None:
+    """An identity without its labels is charged only on the callers word."""
     labels = np.arange(6) // 2
     promise = grouped(labels)
     with pytest.raises(ss.InvalidInput, match=r"needs its labels.*or same_people=True"):
@@ -435,7 +439,7 @@ def test_what_cannot_be_charged(ledger: Ledger) -> None:
     assert ledger.entries() == []
 
 
-def test_what_could_not_be_read_again_is_not_charged(tmp_path: Path) -> None:
+def test_could_not_read_again_not_charged(tmp_path: Path) -> None:
     """An entry that is too long to be read left its account unusable, and verify false forever."""
     ledger = Ledger.create(f"sqlite:///{tmp_path / 'long.db'}", epsilon=50.0, delta=0.01)
     for number in (80_000, 260_000):
@@ -451,7 +455,8 @@ def test_what_could_not_be_read_again_is_not_charged(tmp_path: Path) -> None:
     assert ledger.verify()
 
 
-def test_promises_about_different_changes_do_not_add_up(ledger: Ledger) -> None:
+def test_promises_about_different_changes_not_add(ledger: Ledger) -> None:
+    """Promises about different changes do not add up."""
     ledger.spend(pure(1.0), dataset="a")
     for adjacency in (ss.GramRadius(0.5), ss.Identity(np.array([0, 0, 1]))):
         with pytest.raises(ss.InvalidInput, match="counts promises about 'replacement'"):
@@ -696,13 +701,15 @@ def test_real_releases_take_a_budget_whole(tmp_path: Path, mechanism: str) -> No
         assert book.verify()
 
 
-def test_postgres_without_its_driver_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgres_without_driver_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Postgres without its driver is one sentence."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ss.InvalidInput, match="needs the 'postgres' extra"):
         Ledger.create("postgresql://ada:secret@localhost/x", epsilon=1.0, delta=0.0)
 
 
-def test_several_charges_are_made_together_or_not_at_all(url: str) -> None:
+def test_several_charges_made_together_or_not(url: str) -> None:
+    """Several charges are made together or not at all."""
     ledger = Ledger.create(url, epsilon=1.0, delta=0.0)
     entries = ledger.spend_all([pure(0.3), pure(0.3)], dataset="files")
     assert [entry.id for entry in entries] == [1, 2]

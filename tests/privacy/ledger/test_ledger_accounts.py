@@ -92,7 +92,7 @@ class TestSums:
         st.lists(st.tuples(st.sampled_from(PROFILES), st.integers(1, 40)), min_size=1, max_size=6),
         st.sampled_from([(10.0, 1e-6), (2.0, 1e-5), (30.0, 1e-9)]),
     )
-    def test_the_two_books_of_rules_agree_where_they_are_not_a_hair_apart(
+    def test_two_books_rules_agree_not_hair_apart(
         self, charged: list[tuple[Profile, int]], budget: tuple[float, float]
     ) -> None:
         """Book 1 as it was written down before there were sums: products rounded, then added up."""
@@ -112,7 +112,7 @@ class TestSums:
             by_hand = now._fits(now._add_up_by_rules_1(counts + Counter([profile])), profile)
             assert now.would_fit_by_rules_1(profile, lambda: counts) == by_hand
 
-    def test_a_hair_apart_the_first_book_decides_for_a_ledger_of_the_first_book(self) -> None:
+    def test_hair_apart_first_book_decides_ledger(self) -> None:
         """Epsilons whose rounded products add up to the limit, and whose exact sum is a little more, or less."""
         seen = set()
         for first, second in itertools.product(range(1, 60), repeat=2):
@@ -135,9 +135,7 @@ class TestSums:
 
 class TestConstantCost:
     @pytest.mark.parametrize("distinct", [False, True])
-    def test_a_charge_and_spent_and_room_take_the_same_steps_however_long_the_ledger(
-        self, url: str, distinct: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_charge_spent_room_take_same_steps(self, url: str, distinct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Counted in instructions of SQLite's machine, which no busy processor changes."""
         ledger = Ledger.create(url, epsilon=1e5, delta=1e-6)
         place = itertools.count()
@@ -213,7 +211,7 @@ def fill(ledger: Ledger) -> None:
 
 
 class TestTampering:
-    def test_every_edit_of_every_value_in_the_database_is_seen(self, url: str, ledger: Ledger) -> None:
+    def test_every_edit_every_value_database_seen(self, url: str, ledger: Ledger) -> None:
         """Each value of each row of each table, changed in several ways: verify says so, or the ledger raises."""
         fill(ledger)
         path = Path(url.removeprefix("sqlite:///"))
@@ -310,7 +308,7 @@ class TestTampering:
         assert ledger.verify().reason.startswith("The database is damaged or was altered: 'row 2 missing from index")
 
     @pytest.mark.parametrize("name", [None, b""])
-    def test_a_row_that_no_charge_reads_hides_no_other(self, url: str, ledger: Ledger, name: object) -> None:
+    def test_row_no_charge_reads_hides_no_other(self, url: str, ledger: Ledger, name: object) -> None:
         """'' stands for charges without a dataset; NULL and an empty blob were taken for it by verify alone."""
         fill(ledger)
         ((last, sums, seal),) = execute(url, "SELECT last, sums, seal FROM scoreshield_accounts WHERE dataset = ''")
@@ -320,7 +318,7 @@ class TestTampering:
         assert "saved sums for charges without a dataset" in ledger.verify().reason
 
     @pytest.mark.parametrize("time", ["some day", "2026-01-01T00:00:00", ""])
-    def test_a_time_that_is_none_is_named_and_stops_a_charge(self, url: str, ledger: Ledger, time: str) -> None:
+    def test_time_none_named_stops_charge(self, url: str, ledger: Ledger, time: str) -> None:
         """In an entry that was written anew, with its hash."""
         fill(ledger)
         forged = replace(ledger.entries()[-1], time=time).seal()
@@ -331,7 +329,8 @@ class TestTampering:
         with pytest.raises(LedgerError, match="has been altered"):
             ledger.spend(pure(0.1), dataset="a")
 
-    def test_an_entry_that_cannot_be_hashed_has_no_hash(self, url: str, ledger: Ledger) -> None:
+    def test_entry_cannot_hashed_no_hash(self, url: str, ledger: Ledger) -> None:
+        """An entry that cannot be hashed has no hash."""
         fill(ledger)
         execute(url, "UPDATE scoreshield_entries SET why = ?, hash = '' WHERE id = 7", b"no text")
         execute(url, "UPDATE scoreshield_ledger SET head = ''")
@@ -340,7 +339,8 @@ class TestTampering:
         with pytest.raises(LedgerError, match="has been altered"):
             ledger.spend(pure(0.1), dataset="a")
 
-    def test_another_ledger_in_the_same_place_is_not_read_as_this_one(self, url: str, ledger: Ledger) -> None:
+    def test_another_ledger_same_place_not_read(self, url: str, ledger: Ledger) -> None:
+        """Another ledger in the same place is not read as this one."""
         ledger.spend(pure(9.0), dataset="a")
         Path(url.removeprefix("sqlite:///")).unlink()
         Ledger.create(url, epsilon=10.0, delta=1e-6)
@@ -395,16 +395,16 @@ def test_what_no_ledger_has_stops_a_charge(url: str, ledger: Ledger, what: str) 
     assert execute(url, "SELECT COUNT(*) FROM scoreshield_entries") == [(1,)]
 
 
-def test_a_table_of_ours_with_more_in_it_stops_a_charge(url: str, ledger: Ledger) -> None:
+def test_table_ours_more_stops_charge(url: str, ledger: Ledger) -> None:
+    """A table of ours with more in it stops a charge."""
     execute(url, "ALTER TABLE scoreshield_accounts ADD COLUMN more TEXT")
     with pytest.raises(LedgerError, match="holds the table scoreshield_accounts, which no ledger has"):
         ledger.spend(pure(1.0), dataset="a")
 
 
 @pytest.mark.parametrize("step", ["append", "advance", "write_account"])
-def test_what_was_written_is_read_back_before_the_commit(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_written_read_back_before_commit(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """What was written is read back before the commit."""
     ledger.spend(pure(1.0), dataset="a")
     with monkeypatch.context() as patch:
         patch.setattr(database.Session, step, lambda *_: None)
@@ -414,7 +414,7 @@ def test_what_was_written_is_read_back_before_the_commit(
     assert ledger.verify()
 
 
-def test_entries_of_an_earlier_version_are_added_to_the_sums(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_earlier_version_added_sums(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows the chain and not the table of sums."""
     ledger.spend(pure(1.0), dataset="a")
     with monkeypatch.context() as patch:
@@ -536,7 +536,8 @@ class TestMixedRuns:
         assert not last.is_within_limit(), "one Gaussian charge makes it a mixed run, which has a hundredth of delta"
 
 
-def test_numbers_that_are_none_end_in_one_sentence(url: str, ledger: Ledger) -> None:
+def test_numbers_none_end_sentence(url: str, ledger: Ledger) -> None:
+    """Numbers that are none end in one sentence."""
     fill(ledger)
     path = Path(url.removeprefix("sqlite:///"))
     whole = path.read_bytes()
@@ -572,7 +573,8 @@ def test_numbers_that_are_none_end_in_one_sentence(url: str, ledger: Ledger) -> 
             assert "\n" not in str(error)  # noqa: PT017
 
 
-def test_labels_of_many_records_are_hashed_in_no_time() -> None:
+def test_labels_many_records_hashed_no_time() -> None:
+    """Labels of many records are hashed in no time."""
     from scoreshield.privacy.ledger.units import _hash_labels
 
     assert len(_hash_labels(np.arange(10**6) // 3, b"key")) == 64

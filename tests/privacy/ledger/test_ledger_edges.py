@@ -21,7 +21,8 @@ TEXTS = "f4b2c1eb235c94a59fb6b4ee28f72410ed6387a9651d17e2a5da50d254316802"
 BYTES = "03033ded7128b37c7a6141bbc4aac7e9556fcbaff64c71e1b934794f1d3bc225"
 
 
-def test_equal_labels_have_one_hash_whatever_array_holds_them() -> None:
+def test_equal_labels_hash_whatever_array_holds() -> None:
+    """Equal labels have one hash whatever array holds them."""
     same = [np.array([1, 2, 200], dtype=kind) for kind in ("i8", "u1", "u2", "i2", ">i4", "u8")]
     assert len({_hash_labels(labels, KEY) for labels in same}) == 1
     texts = [np.array(["a", "bc"]), np.array(["a", "bc"], dtype="<U9"), np.array(["a", "bc"], dtype=">U2")]
@@ -46,7 +47,7 @@ def test_other_labels_have_another_hash() -> None:
     assert _hash_labels(labels[0], KEY) != _hash_labels(labels[0], bytes(31) + b"1")
 
 
-def test_what_another_process_charged_is_counted_before_the_next_charge(tmp_path: Path) -> None:
+def test_another_process_charged_counted_before(tmp_path: Path) -> None:
     """Two handles of one ledger: each catches up with what the other has written, and the limit holds for both."""
     rows, query = np.eye(6), np.ones(6)
     first = ss.Ledger.create(f"sqlite:///{tmp_path / 'l.db'}", epsilon=1.0, delta=0.0)
@@ -69,7 +70,8 @@ def test_the_hash_of_labels_never_changes() -> None:
     assert _hash_labels(np.array([b"ann", b"bob"]), KEY) == BYTES
 
 
-def test_names_are_of_letters_of_every_alphabet_and_of_plain_characters() -> None:
+def test_names_letters_every_alphabet_plain() -> None:
+    """Names are of letters of every alphabet and of plain characters."""
     # Upper, lower and title case, letters without case, digits and punctuation.
     for name in (
         "Faces",
@@ -113,7 +115,8 @@ def test_names_are_of_letters_of_every_alphabet_and_of_plain_characters() -> Non
             normalise_name(name)
 
 
-def test_the_name_of_a_server_is_host_port_and_database() -> None:
+def test_name_server_host_port_database() -> None:
+    """The name of a server is host port and database."""
     secret = {"password": "s3cret", "user": "ann", "sslkey": "k"}
     assert _write_address({"host": "db", "port": "5432", "dbname": "x", **secret}) == "postgresql://db:5432/x"
     assert _write_address({"hostaddr": "10.0.0.1", "dbname": "a/b", **secret}) == "postgresql://10.0.0.1/a%2Fb"
@@ -131,7 +134,8 @@ def test_a_release_is_charged_by_its_guarantee() -> None:
     assert of_release[0] == release.guarantee.profile
 
 
-def test_a_check_names_the_first_entry_that_is_wrong(tmp_path: Path) -> None:
+def test_check_names_first_entry_wrong(tmp_path: Path) -> None:
+    """A check names the first entry that is wrong."""
     path = tmp_path / "l.db"
     ledger = ss.Ledger.create(f"sqlite:///{path}", epsilon=2.0, delta=0.0)
     for _ in range(4):
@@ -161,7 +165,8 @@ def test_a_check_names_the_first_entry_that_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://ann:s3cret@db/x", "ann:s3cret@db", "http://s3cret@db"])
-def test_an_address_that_is_none_is_not_repeated_with_its_password(url: str) -> None:
+def test_address_none_not_repeated_password(url: str) -> None:
+    """An address that is none is not repeated with its password."""
     with pytest.raises(ss.ScoreShieldError) as caught:
         ss.Ledger.open(url)
     assert "s3cret" not in str(caught.value)

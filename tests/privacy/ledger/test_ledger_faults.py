@@ -108,7 +108,7 @@ def test_racing_makers_and_chargers(fast: str) -> None:
     assert found["whole"] == found["rounds"] == 12
 
 
-def test_children_that_are_forked_during_a_charge_can_charge(fast: str) -> None:
+def test_children_forked_during_charge_charge(fast: str) -> None:
     """A fork copies what SQLite believes about its locks, and not the locks; it hung every child."""
     found = drive("fork_while_charging", fast, "25")
     print(f"\n{found}")
@@ -118,7 +118,8 @@ def test_children_that_are_forked_during_a_charge_can_charge(fast: str) -> None:
     assert found["whole"]
 
 
-def test_a_fork_inside_a_charge_leaves_the_charge_to_the_parent(fast: str) -> None:
+def test_fork_inside_charge_leaves_charge_parent(fast: str) -> None:
+    """A fork inside a charge leaves the charge to the parent."""
     found = drive("fork_inside_a_charge", fast)
     print(f"\n{found}")
     assert (
@@ -129,7 +130,7 @@ def test_a_fork_inside_a_charge_leaves_the_charge_to_the_parent(fast: str) -> No
     assert found["whole"]
 
 
-def test_a_process_that_was_forked_inside_a_charge_says_at_once_that_it_cannot_charge(fast: str) -> None:
+def test_process_forked_inside_charge_says_once(fast: str) -> None:
     """SQLite believes that the child holds its parent's locks: each charge waited for a minute, and failed."""
     found = drive("charge_after_a_fork_inside_a_charge", fast)
     print(f"\n{found}")
@@ -243,7 +244,7 @@ def test_a_ledger_that_vanishes(url: str) -> None:
         ledger.spend(pure(1.0))
 
 
-def test_a_second_name_of_the_file_stops_every_use(url: str, tmp_path: Path) -> None:
+def test_second_name_file_stops_every_use(url: str, tmp_path: Path) -> None:
     """SQLite's journal is beside the name that was opened: through another name, charges could be lost."""
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     ledger.spend(pure(1.0))
@@ -258,9 +259,7 @@ def test_a_second_name_of_the_file_stops_every_use(url: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["ledger.db", "my ledger\\\t.db"])
-def test_a_file_that_is_mounted_by_itself_is_rejected(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_mounted_itself_rejected(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a hard link, its journal is where no other name of the file has it: a charge was lost."""
     url = f"sqlite:///{tmp_path / name}"
     Ledger.create(url, epsilon=10.0, delta=0.0)
@@ -277,7 +276,8 @@ def test_a_file_that_is_mounted_by_itself_is_rejected(
             Ledger.open(address)
 
 
-def test_the_second_name_that_a_killed_creation_leaves_is_removed(url: str, tmp_path: Path) -> None:
+def test_second_name_killed_creation_leaves(url: str, tmp_path: Path) -> None:
+    """The second name that a killed creation leaves is removed."""
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     left = tmp_path / ".ledger.db.0123456789abcdef.part"
     left.hardlink_to(tmp_path / "ledger.db")
@@ -326,7 +326,7 @@ def test_a_write_ahead_log_stops_every_use(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["-journal", "-wal", "-shm"])
-def test_a_ledger_is_not_made_beside_what_another_left(url: str, tmp_path: Path, ending: str) -> None:
+def test_ledger_not_made_beside_another_left(url: str, tmp_path: Path, ending: str) -> None:
     """SQLite would write a journal that is left over into the new ledger, the old limit with it."""
     left = tmp_path / f"ledger.db{ending}"
     left.write_bytes(b"x")
@@ -337,7 +337,7 @@ def test_a_ledger_is_not_made_beside_what_another_left(url: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("what", ["spend", "spent"])
-def test_an_interrupt_at_any_line_leaves_neither_the_gate_nor_the_lock_behind(fast: str, what: str) -> None:
+def test_interrupt_any_line_leaves_neither_gate(fast: str, what: str) -> None:
     """The exception is kept, as a notebook keeps it; a fork and another thread's charge must still be possible."""
     ledger = Ledger.create(fast, epsilon=1e6, delta=0.0)
     watched = (sqlite.__file__, contextlib.__file__)

@@ -59,7 +59,8 @@ def test_it_is_charged_further(golden: tuple[Ledger, dict[str, Any]]) -> None:
     assert again.spent_on("another") == ledger.spent_on("another")
 
 
-def test_every_account_goes_on_from_where_it_stood(golden: tuple[Ledger, dict[str, Any]]) -> None:
+def test_every_account_goes_stood(golden: tuple[Ledger, dict[str, Any]]) -> None:
+    """Every account goes on from where it stood."""
     ledger, facts = golden
     for name, before in facts["spent_on"].items():
         units = {entry.unit for entry in ledger.entries() if entry.dataset == name}
@@ -76,7 +77,8 @@ def test_every_account_goes_on_from_where_it_stood(golden: tuple[Ledger, dict[st
     assert ledger.verify(head=facts["head"])
 
 
-def test_a_budget_that_is_exactly_full_holds_and_takes_no_more(tmp_path: Path) -> None:
+def test_budget_exactly_full_holds_takes_no_more(tmp_path: Path) -> None:
+    """A budget that is exactly full holds and takes no more."""
     for name, charge in (("pure", pure(1e-9)), ("whole", pure(1e-9)), ("whole", gaussian(1e-6))):
         ledger = opened(name, tmp_path)
         assert ledger.verify()
@@ -85,9 +87,8 @@ def test_a_budget_that_is_exactly_full_holds_and_takes_no_more(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "centroids"), [("raw", False), ("centroids", True)])
-def test_identities_without_a_hash_of_their_labels_need_the_callers_word(
-    tmp_path: Path, name: str, centroids: bool
-) -> None:
+def test_identities_without_hash_labels_need(tmp_path: Path, name: str, centroids: bool) -> None:
+    """Identities without a hash of their labels need the callers word."""
     ledger = opened("identities", tmp_path)
     promise = pure(0.01, adjacency=ss.Identity([0, 0, 1, 1, 2, 2], centroids=centroids))
     with pytest.raises(ss.InvalidInput, match="without a hash of its labels, as earlier versions wrote it"):
@@ -99,7 +100,8 @@ def test_identities_without_a_hash_of_their_labels_need_the_callers_word(
     assert ledger.verify(head=FACTS["identities"]["head"])
 
 
-def test_names_that_are_rejected_now_are_still_reached(tmp_path: Path) -> None:
+def test_names_rejected_now_still_reached(tmp_path: Path) -> None:
+    """Names that are rejected now are still reached."""
     ledger = opened("names", tmp_path)
     for name in ledger.datasets():
         assert ledger.account(name).dataset == name, "as it was written, composed or not"

@@ -246,7 +246,8 @@ def test_triggers_rules_and_views_stop_a_charge(url: str, statement: str) -> Non
     assert execute(url, "SELECT COUNT(*) FROM ONLY scoreshield_entries") == [(1,)]
 
 
-def test_a_table_of_sums_that_was_dropped_is_made_again(url: str) -> None:
+def test_table_sums_dropped_made_again(url: str) -> None:
+    """A table of sums that was dropped is made again."""
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     ledger.spend(pure(1.0), dataset="a")
     execute(url, "DROP TABLE scoreshield_accounts")
@@ -255,7 +256,8 @@ def test_a_table_of_sums_that_was_dropped_is_made_again(url: str) -> None:
     assert ledger.verify()
 
 
-def test_an_old_ledger_gets_its_sums_from_its_owner_alone(url: str) -> None:
+def test_old_ledger_gets_sums_owner_alone(url: str) -> None:
+    """An old ledger gets its sums from its owner alone."""
     ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
     ledger.spend_all([pure(1.0), pure(2.0)], dataset="a")
     schema = url.rpartition("%3D")[2]
@@ -329,7 +331,8 @@ def dump(error: BaseException | None) -> list[str]:
     return found
 
 
-def test_a_ledger_on_a_server_shows_host_and_database_alone(url: str) -> None:
+def test_ledger_server_shows_host_database_alone(url: str) -> None:
+    """A ledger on a server shows host and database alone."""
     ledger = Ledger.create(url, epsilon=1.0, delta=0.0)
     shown = url.partition("@")[2].partition("?")[0]
     secret = url.replace("postgres:@", "postgres:w0rd%23%2F@", 1) + "&sslmode=prefer"
@@ -343,7 +346,8 @@ def test_a_ledger_on_a_server_shows_host_and_database_alone(url: str) -> None:
     assert shown.rpartition("/")[2] in ledger.name
 
 
-def test_what_the_environment_and_a_service_say_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_service_say_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment and a service say stays there."""
     monkeypatch.setenv("PGPASSWORD", "w0rd")
     for address in (f"postgresql://ada@/books?host={tmp_path}", "postgresql:///?service=h1dden"):
         caught = failure(address)
@@ -353,7 +357,8 @@ def test_what_the_environment_and_a_service_say_stays_there(tmp_path: Path, monk
         assert "\n" not in str(caught)
 
 
-def test_no_server_and_no_password_in_what_is_said(tmp_path: Path) -> None:
+def test_no_server_no_password_said(tmp_path: Path) -> None:
+    """No server and no password in what is said."""
     address = f"postgresql://ada:s3cret@/books?host={tmp_path}"
     with pytest.raises(LedgerError, match="cannot be used") as caught:
         Ledger.create(address, epsilon=1.0, delta=0.0)

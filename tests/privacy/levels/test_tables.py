@@ -110,7 +110,7 @@ def test_two_levels_by_hand(epsilon: float) -> None:
     assert channel.std == pytest.approx(2 * math.sqrt(1 - keep), rel=1e-12)
 
 
-def test_two_levels_with_a_lopsided_prior_say_nothing() -> None:
+def test_two_levels_lopsided_prior_say_nothing() -> None:
     """At prior (0.9, 0.1) and e^eps < 9 telling the likelier level always is best: the cost is 4 * 0.1."""
     channel = optimal_channel(1.0, levels=2, prior=[0.9, 0.1])
     assert channel.expected_cost([9, 1]) == pytest.approx(0.4, rel=1e-12)
@@ -119,7 +119,8 @@ def test_two_levels_with_a_lopsided_prior_say_nothing() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_three_levels_against_enumeration_and_the_pairwise_program(epsilon: float, seed: int) -> None:
+def test_three_levels_against_enumeration(epsilon: float, seed: int) -> None:
+    """Three levels against enumeration and the pairwise program."""
     rng = np.random.default_rng(seed)
     costs, prior = rng.random((3, 3)), rng.random(3) + 0.1
     channel = optimal_channel(epsilon, levels=3, utility=costs, prior=prior)
@@ -157,9 +158,8 @@ def test_never_worse_than_the_rivals(epsilon: float, prior: Any, utility: str, t
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 10.0, 15.0, 20.0])
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize(("utility", "threshold"), UTILITIES)
-def test_rounding_loses_nothing_and_the_dual_proves_it(
-    epsilon: float, prior: Any, utility: str, threshold: float | None
-) -> None:
+def test_rounding_loses_nothing_dual_proves(epsilon: float, prior: Any, utility: str, threshold: float | None) -> None:
+    """Rounding loses nothing and the dual proves it."""
     channel = optimal_channel(epsilon, prior=prior, utility=utility, threshold=threshold)
     solution = program.solve_pure(epsilon, weighted_costs(channel, prior, utility, threshold))
     cost = channel.expected_cost(prior, utility, threshold)
@@ -331,7 +331,8 @@ def test_draws_follow_the_table() -> None:
         assert (((counts - near_miss) ** 2)[some] / near_miss[some]).sum() > critical
 
 
-def test_release_keeps_shape_and_reads_the_level_alone() -> None:
+def test_release_keeps_shape_reads_level_alone() -> None:
+    """Release keeps shape and reads the level alone."""
     channel = randomised_response(3.0, [-0.5, 0.25])
     clean = np.array([[-0.9, -0.5, -0.4], [0.25, 0.26, 7.0]])
     assert channel.level_of(clean).tolist() == [[0, 0, 1], [1, 2, 2]]
@@ -452,7 +453,8 @@ def test_predicted_recall_agrees_with_simulation() -> None:
     assert abs(hits.mean() - predict_recall(epsilon + 1.2, records, k, far, near, found.cuts)) > STRICT * error
 
 
-def test_predicted_recall_against_the_curve_and_by_hand() -> None:
+def test_predicted_recall_against_curve_hand() -> None:
+    """Predicted recall against the curve and by hand."""
     rng = np.random.default_rng(3)
     far, near = rng.normal(0, 0.1, 2000), rng.normal(0.4, 0.2, 500)
     cuts = [0.1, 0.2, 0.3]
@@ -466,7 +468,8 @@ def test_predicted_recall_against_the_curve_and_by_hand() -> None:
     assert predict_recall(1.0, 5, 5, far, near, [0.0]) == 1.0
 
 
-def test_cuts_are_at_least_as_good_as_any_of_a_coarse_grid() -> None:
+def test_cuts_least_good_any_coarse_grid() -> None:
+    """Cuts are at least as good as any of a coarse grid."""
     far, near = Distribution(norm(0.05, 0.1)), Distribution(norm(0.5, 0.15))
     best = retrieval_cuts(7.0, 2000, 5, far, near, 3).recall
     grid = np.linspace(-0.5, 0.95, 30)

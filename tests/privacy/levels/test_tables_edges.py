@@ -165,7 +165,7 @@ def test_scores_that_are_none(scores: Any) -> None:
         table().release(SecureStream(), scores)
 
 
-def test_the_profile_of_a_pure_table_knows_its_advantage() -> None:
+def test_profile_pure_table_knows_advantage() -> None:
     """The rows differ by 1/2 in total variation, which is less than any table with epsilon 1.2 may."""
     assert compute_total_variation(TWO) == pytest.approx(0.5, rel=1e-15)
     assert compute_total_variation(TWO) > 0.5
@@ -191,14 +191,16 @@ def test_the_profile_of_three_rows_in_fractions() -> None:
     assert profile.epsilon_at(0.0) == pytest.approx(math.log(8), rel=1e-9)
 
 
-def test_a_table_whose_rows_are_alike_tells_nothing() -> None:
+def test_table_whose_rows_alike_tells_nothing() -> None:
+    """A table whose rows are alike tells nothing."""
     weights = np.full((2, 2), WHOLE // 2, dtype=np.uint64)
     profile = compute_channel_profile(weights, 1.0)
     assert set(profile.deltas) == {0.0}
     assert profile.losses[-1] < 1e-13
 
 
-def test_an_output_that_only_one_row_has_is_never_paid_off() -> None:
+def test_output_row_never_paid_off() -> None:
+    """An output that only one row has is never paid off."""
     weights = np.array([[WHOLE // 2, WHOLE // 2], [WHOLE, 0]], dtype=np.uint64)
     profile = compute_channel_profile(weights, 1.0)
     assert profile.delta_at(50.0) == pytest.approx(0.5)
@@ -230,7 +232,8 @@ def test_the_worst_excess_by_hand() -> None:
     assert program.find_worst_excess(rows, Fraction(4)) == 0
 
 
-def test_rounding_keeps_rows_whole_and_ratios_exact() -> None:
+def test_rounding_keeps_rows_whole_ratios_exact() -> None:
+    """Rounding keeps rows whole and ratios exact."""
     rng = np.random.default_rng(4)
     for epsilon in (0.1, 1.0, 6.0):
         ratio = program.floor_ratio(epsilon)
@@ -248,7 +251,8 @@ def test_rounding_keeps_rows_whole_and_ratios_exact() -> None:
             assert program.find_worst_excess(mixed, ratio) <= Fraction(delta) * WHOLE
 
 
-def test_a_float_table_is_moved_until_it_is_private() -> None:
+def test_float_table_moved_until_private() -> None:
+    """A float table is moved until it is private."""
     rng = np.random.default_rng(5)
     channel, costs = rng.dirichlet(np.ones(4), 4), rng.random((4, 4))
     ratio = program.floor_ratio(1.0)
@@ -288,7 +292,8 @@ def test_a_float_table_is_moved_until_it_is_private() -> None:
         {"prior": ["a"] * 5},
     ],
 )
-def test_contracts_that_no_table_can_meet_are_errors(arguments: dict[str, Any]) -> None:
+def test_contracts_no_table_meet_errors(arguments: dict[str, Any]) -> None:
+    """Contracts that no table can meet are errors."""
     with pytest.raises(ss.InvalidInput):
         optimal_channel(**{"epsilon": 1.0, "levels": 5, **arguments})
 
@@ -306,7 +311,8 @@ def test_the_ends_of_what_may_be_asked_of_a_table() -> None:
     assert huge.epsilon == 1000.0
 
 
-def test_inputs_and_outputs_lie_on_the_public_grid() -> None:
+def test_inputs_outputs_lie_public_grid() -> None:
+    """Inputs and outputs lie on the public grid."""
     channel = optimal_channel(1.0, levels=7, score_range=(-0.9, 0.7))
     assert 2.0**-32 * 1.6 < channel.step <= 2.0**-30 * 1.6
     assert channel.inputs[0] >= -0.9
@@ -323,7 +329,8 @@ def test_inputs_and_outputs_lie_on_the_public_grid() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 3.0, 60.0])
 @pytest.mark.parametrize("k", [2, 3, 10])
-def test_randomised_response_tells_the_truth_as_often_as_it_may(epsilon: float, k: int) -> None:
+def test_randomised_response_tells_truth_often(epsilon: float, k: int) -> None:
+    """Randomised response tells the truth as often as it may."""
     cuts = np.linspace(-0.8, 0.8, k - 1)
     channel = randomised_response(epsilon, cuts)
     truth = 1 / (1 + (k - 1) * math.exp(-epsilon))
@@ -395,13 +402,14 @@ def test_the_best_single_cut_is_found() -> None:
             retrieval_cuts(2.0, 50, 5, far, near, bins)  # type: ignore[arg-type]
 
 
-def test_costs_that_are_all_alike_are_met_by_any_table() -> None:
+def test_costs_alike_met_any_table() -> None:
+    """Costs that are all alike are met by any table."""
     channel = optimal_channel(1.0, levels=3, utility=np.ones((3, 3)))
     assert channel.expected_cost(None, np.ones((3, 3))) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("found", ["nothing", "a bad table"])
-def test_of_two_tables_the_one_that_costs_less_is_taken(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_tables_costs_less_taken(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the general program finds nothing, or nothing better, the mixture is used."""
     constant = [[WHOLE, 0, 0]] * 3
     monkeypatch.setattr(program, "round_approximate", lambda *_: None if found == "nothing" else constant)
@@ -622,7 +630,8 @@ def test_the_grid_of_a_table() -> None:
             tables._outputs(wrong, -1.0, 1.0, step)
 
 
-def test_a_threshold_beside_another_utility_is_a_cut() -> None:
+def test_threshold_beside_another_utility_cut() -> None:
+    """A threshold beside another utility is a cut."""
     assert optimal_channel(1.0, levels=5, threshold=0.9).cuts == (-0.75, -0.25, 0.25, 0.9)
     assert optimal_channel(1.0, levels=5, threshold=-1.0).cuts[0] == -1.0
     assert optimal_channel(1.0, levels=5).cuts == (-0.75, -0.25, 0.25, 0.75)
@@ -697,7 +706,7 @@ def test_no_knot_of_a_profile_is_understated(spread: float) -> None:
                 assert true <= mpmath.mpf(delta) <= true + mpmath.mpf("1e-14")
 
 
-def test_fractions_that_no_double_holds_are_rounded_up() -> None:
+def test_fractions_no_double_holds_rounded_up() -> None:
     """The rows differ by 2^60 + 1 parts: a quarter, and a little more than a double can tell."""
     apart = 2**60 + 1
     weights = np.array([[WHOLE // 2 + apart, WHOLE // 2 - apart], [WHOLE // 2, WHOLE // 2]], dtype=np.uint64)
@@ -752,7 +761,8 @@ BAD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("place", BAD)
-def test_errors_name_the_parameter_and_the_function(place: str) -> None:
+def test_errors_name_parameter_function(place: str) -> None:
+    """Errors name the parameter and the function."""
     name, function = place.split(" of ")
     with pytest.raises(ss.InvalidInput, match=f"^The '{name}' parameter of {function} must be"):
         BAD[place]()
@@ -764,7 +774,7 @@ def test_what_is_released_of_a_bin() -> None:
     assert found == pytest.approx(np.array([[1.0, 0.75 / 4 + 0.5, 0.25 / 4 + 0.25, 0.0]]))
 
 
-def test_recall_in_a_bin_that_no_other_record_reaches() -> None:
+def test_recall_bin_no_other_record_reaches() -> None:
     """Shares of 0 divide nothing: above all others a record is first for certain."""
     far, near = np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]])
     assert channel_cuts._recall(700.0, 50, 5, far, near) == pytest.approx([1.0])
@@ -781,7 +791,8 @@ def test_cuts_in_a_range_of_their_own() -> None:
     assert (found.cuts[0] * 1024) % 1 == 0  # 512 equal parts of the range
 
 
-def test_climbing_ends_at_a_place_that_no_single_move_betters() -> None:
+def test_climbing_ends_place_no_single_move() -> None:
+    """Climbing ends at a place that no single move betters."""
     rng = np.random.default_rng(9)
     far, near = np.sort(rng.random(30))[::-1], np.sort(rng.random(30))[::-1]
     best, cuts = channel_cuts._climb(np.array([3, 4, 5]), 2.0, 40, 3, far, near)

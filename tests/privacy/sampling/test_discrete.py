@@ -39,7 +39,8 @@ def uniform_enough(p_values: np.ndarray) -> bool:
     return bool(gap < math.sqrt(math.log(2 / 1e-7) / (2 * n)))
 
 
-def test_laplace_draws_follow_the_law_and_a_near_miss_is_seen() -> None:
+def test_laplace_draws_follow_law_near_miss_seen() -> None:
+    """Laplace draws follow the law and a near miss is seen."""
     draws = np.empty(400_000)
     discrete.fill_rounded_laplace(stream(), 2.0**26, draws)
     assert np.array_equal(draws, np.rint(draws))
@@ -63,7 +64,7 @@ def test_small_scales_are_the_rounded_law() -> None:
 
 
 @pytest.mark.parametrize("word", [2**63 - 1, -(2**63), 1, -1, 0, 2**44, 2**44 - 1, -(2**62), 2**62 + 12345])
-def test_draws_at_the_edges_agree_with_high_precision(word: int) -> None:
+def test_draws_edges_agree_high_precision(word: int) -> None:
     """The word settles the draw up to what follows; both ends of what may follow must enclose it."""
     draws = np.empty(1)
     discrete.fill_rounded_laplace(Given([word]), 2.0**20, draws)

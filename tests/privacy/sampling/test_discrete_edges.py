@@ -46,7 +46,7 @@ def mirrored(word: int, tail: list[int]) -> tuple[int, list[int]]:
 @pytest.mark.parametrize("agree", [0, 1, 2])
 @pytest.mark.parametrize(("factor", "boundary"), [(Fraction(3), 4), (Fraction(1000, 7), 150), (Fraction(1, 3), 0)])
 @pytest.mark.parametrize("half", [False, True])
-def test_a_draw_at_a_boundary_is_decided_by_the_first_bit_that_differs(
+def test_draw_boundary_decided_first_bit_differs(
     negative: bool, agree: int, factor: Fraction, boundary: int, half: bool
 ) -> None:
     """X agrees with the boundary on 63 bits and ``agree`` words; the next word decides, whichever way it goes."""
@@ -67,9 +67,7 @@ def test_a_draw_at_a_boundary_is_decided_by_the_first_bit_that_differs(
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("agree", [0, 1])
 @pytest.mark.parametrize("boundary", [0, 3, 1000])
-def test_a_gaussian_draw_at_a_boundary_is_decided_by_the_first_bit_that_differs(
-    negative: bool, agree: int, boundary: int
-) -> None:
+def test_gaussian_draw_boundary_decided_first_bit(negative: bool, agree: int, boundary: int) -> None:
     """With Y = 0 the first of a pair is the radius itself, and the second is 0."""
     scale = (boundary + 0.5) / 1.25
     with mpmath.workdps(200):
@@ -113,7 +111,7 @@ def test_normals_of_mirrored_bits_are_mirrored(y: int) -> None:
 
 
 @pytest.mark.parametrize("agree", [0, 1])
-def test_a_height_is_accepted_by_the_first_bit_that_differs(agree: int) -> None:
+def test_height_accepted_first_bit_differs(agree: int) -> None:
     """Accepted if U t < gamma; X = 1/2 is all zeros after its first bit, which leaves U's word to decide."""
     cap = sphere.Cap(3, 1.0, 0.25, 1.0, 0.1)  # W = |X|, so t^2 = 1 - 15/16 |X|
     x = 1 << 62
@@ -144,7 +142,8 @@ def test_the_smallest_numbers_are_read_on(sign: int) -> None:
 
 @pytest.mark.parametrize("numerator", [1, 2, 3, 6])
 @pytest.mark.parametrize("agree", [0, 1, 2])
-def test_a_coin_is_decided_by_the_first_bit_that_differs(numerator: int, agree: int) -> None:
+def test_coin_decided_first_bit_differs(numerator: int, agree: int) -> None:
+    """A coin is decided by the first bit that differs."""
     chance = discrete.enclose(lambda iv: iv.mpf(numerator) / 7)
     with mpmath.workdps(200):
         first, *tail = bits_of(mpmath.mpf(numerator) / 7, 64, 6)
@@ -154,7 +153,8 @@ def test_a_coin_is_decided_by_the_first_bit_that_differs(numerator: int, agree: 
         assert stream.left == 1
 
 
-def test_coins_next_to_their_chance_need_no_second_word() -> None:
+def test_coins_next_chance_need_no_second_word() -> None:
+    """Coins next to their chance need no second word."""
     chance = discrete.enclose(lambda iv: iv.mpf(3) / 7)
     edge = 3 * 2**64 // 7
     stream = Script([edge - 2, edge + 2, 0, ONES])
@@ -206,7 +206,8 @@ def test_a_table_is_read_at_its_edges() -> None:
 
 
 @pytest.mark.parametrize("count", [1, discrete._CHUNK - 1, discrete._CHUNK, 2 * discrete._CHUNK + 3])
-def test_long_draws_are_the_short_ones_one_after_the_other(count: int) -> None:
+def test_long_draws_short_ones_after_other(count: int) -> None:
+    """Long draws are the short ones one after the other."""
     words = np.random.default_rng(3).integers(0, 2**64, 2 * discrete._CHUNK + 100, dtype=np.uint64).tolist()
     table = np.array([[2**61, 2**62]], dtype=np.uint64)
     rows = np.zeros(count, dtype=np.int64)

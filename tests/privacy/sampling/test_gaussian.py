@@ -73,7 +73,8 @@ def test_fast_path_stays_within_its_derived_error(rng: np.random.Generator, monk
     assert largest_error(x, y) > DERIVED
 
 
-def test_constants_are_the_doubles_nearest_to_what_they_stand_for() -> None:
+def test_constants_doubles_nearest_stand() -> None:
+    """Constants are the doubles nearest to what they stand for."""
     with mpmath.workdps(60):
         centre = mpmath.mpf(gaussian._CENTRE)
         for constant, exact in (
@@ -113,9 +114,7 @@ class Scripted:
         return np.array(taken, dtype=np.int64)
 
 
-def test_values_at_a_rounding_boundary_are_never_guessed(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_rounding_boundary_never_guessed(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales at which a half lies between the double's normal and the true one: only reading on rounds them right."""
     x = ((1 - 2.0 ** -rng.uniform(12, 14.5, 400)) * 2.0**63).astype(np.int64)  # small radii, where errors are largest
     y = rng.integers(-(2**60), 2**60, size=400)
@@ -179,7 +178,7 @@ def rounded_gaussian_pmf(scale: float, reach: int) -> np.ndarray:
     return np.diff(ndtr(edges))
 
 
-def test_enumerating_the_sampler_on_a_tiny_grid_gives_the_law_and_its_privacy() -> None:
+def test_enumerating_sampler_tiny_grid_gives_law() -> None:
     """Run the code itself over a lattice of all words: its law, and delta by brute force over every outcome."""
     bits, scale, reach, shift, epsilon = 12, 1.9, 12, 2, 1.0
     out = np.empty(2 << (2 * bits))
@@ -224,7 +223,8 @@ def variance_error(sample: np.ndarray, scale: float) -> float:
 
 
 @pytest.mark.parametrize("scale", [3.3, 1000.0, 1.37 * 2.0**26])
-def test_scale_is_right_and_five_percent_off_is_seen(scale: float) -> None:
+def test_scale_right_five_percent_off_seen(scale: float) -> None:
+    """Scale is right and five percent off is seen."""
     sample = draws(scale, 400_000)
     assert variance_error(sample, scale) < STRICT
     assert variance_error(sample, scale * 1.05) > 4 * STRICT
@@ -330,7 +330,8 @@ def test_secure_streams_never_agree() -> None:
     assert not np.array_equal(one.words(64), one.words(64))
 
 
-def test_key_and_counter_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_counter_come_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Key and counter come from the operating system."""
     asked: list[int] = []
 
     def scripted(fill: bytes) -> None:
@@ -359,7 +360,8 @@ def test_secure_words_are_uniform() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_does_not_repeat_its_parent() -> None:
+def test_forked_process_not_repeat_parent() -> None:
+    """A forked process does not repeat its parent."""
     import multiprocessing
 
     with multiprocessing.get_context("fork").Pool(2) as pool:

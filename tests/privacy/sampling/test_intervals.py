@@ -66,7 +66,8 @@ def test_the_search_finds_what_is_wrong_in_mpmath() -> None:
 
 
 @pytest.mark.parametrize("function", ["exp", "log", "sin", "cos"])
-def test_the_margin_covers_an_error_of_mpmath_up_to_2_to_the_60_units(function: str) -> None:
+def test_margin_covers_error_mpmath_up_2_60_units(function: str) -> None:
+    """The margin covers an error of mpmath up to 2 to the 60 units."""
     for bits, enough in ((60, True), (66, False)):
         context = Intervals()
         right = getattr(context._context, function)
@@ -118,7 +119,7 @@ def test_nobody_else_uses_mpmaths_intervals() -> None:
     assert users == {"intervals.py"}
 
 
-def test_a_coin_at_the_edge_of_its_chance_is_decided_by_the_true_one() -> None:
+def test_coin_edge_chance_decided_true() -> None:
     """e^-1/4 to 640 bits: words that agree with it in 64, 128, ... bits and then fall short or go beyond by one."""
     chance = discrete.enclose(lambda iv: iv.exp(-iv.mpf(1) / 4))
     with mpmath.workprec(900):
@@ -162,7 +163,7 @@ CAP = sphere.Cap(2, 1.0, 0.9, 2.0**10, 0.1)
 
 
 @pytest.mark.parametrize("name", EXACT_PATHS)
-def test_an_interrupt_at_any_conversion_of_a_number_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_any_conversion_number_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """mpmath compares an interval with a number under a bare ``except``, which makes a TypeError of an interrupt."""
     original, left = MPIntervalContext.convert, [math.inf]
 
@@ -204,7 +205,7 @@ def test_intervals_are_compared_by_their_ends() -> None:
     assert context.is_below(low, 10**400)
 
 
-def test_the_calibration_of_a_cap_does_not_convert_its_height_from_a_float(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_cap_not_convert_height_float(monkeypatch: pytest.MonkeyPatch) -> None:
     """mpmath's conversion of a float turns an interrupt into a NaN, and a cache would keep the result."""
     original, seen = ctx_mp_python.from_float, []
 
@@ -219,7 +220,7 @@ def test_the_calibration_of_a_cap_does_not_convert_its_height_from_a_float(monke
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_while_another_thread_computes_leaves_the_child_a_lock_of_its_own() -> None:
+def test_fork_while_another_thread_computes() -> None:
     """A lock that was held at the fork is held forever in the child, unless it is renewed."""
     held, done = threading.Event(), threading.Event()
 

@@ -53,7 +53,8 @@ SENTENCE = "This release was started in another process; a fork cannot continue 
 
 
 @forks
-def test_a_fork_in_the_middle_of_drawing_gets_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_middle_drawing_gets_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork in the middle of drawing gets no word."""
     monkeypatch.setattr(os, "urandom", lambda count: bytes(range(count)))
     undisturbed = SecureStream()
     undisturbed.words(1000)
@@ -67,7 +68,8 @@ def test_a_fork_in_the_middle_of_drawing_gets_no_word(monkeypatch: pytest.Monkey
 
 
 @forks
-def test_the_same_fork_without_the_check_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_fork_without_check_would_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same fork without the check would be seen."""
     monkeypatch.setattr(streams, "identify_process", lambda: (1, 0))
     stream = SecureStream()
     stream.words(1000)
@@ -75,7 +77,8 @@ def test_the_same_fork_without_the_check_would_be_seen(monkeypatch: pytest.Monke
 
 
 @forks
-def test_a_process_id_that_is_given_out_again_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_id_given_out_again_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process id that is given out again is another process."""
     monkeypatch.setattr(os, "getpid", lambda: 4711)
     stream = SecureStream()
     assert in_a_fork(lambda: words_or_error(stream)) == SENTENCE
@@ -119,7 +122,7 @@ ROWS = np.random.default_rng(2).standard_normal((600, 4))
 
 @forks
 @pytest.mark.parametrize("moment", ["score", "commit", "stream", "words", "last words", "done"])
-def test_a_fork_inside_a_release_gives_no_second_view(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_inside_release_gives_no_second_view(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever a process forks between the check of the arguments and the result, only one side gets a result."""
     fork = Fork()
 
@@ -178,7 +181,8 @@ def test_forks_of_a_callback_inside_a_gram_matrix(tmp_path: Path) -> None:
 
 
 @forks
-def test_a_fork_inside_a_research_release_repeats_it() -> None:
+def test_fork_inside_research_release_repeats() -> None:
+    """A fork inside a research release repeats it."""
     fork = Fork()
     here, there = fork.ending(
         lambda: ss.release_gram(ROWS, epsilon=1, delta=1e-6, projection="none", progress=fork, rng=3).noisy.tolist()
@@ -187,7 +191,9 @@ def test_a_fork_inside_a_research_release_repeats_it() -> None:
 
 
 @forks
-def test_forks_between_releases_release_by_themselves() -> None:
+def test_forks_between_releases_release() -> None:
+    """Forks between releases release by themselves."""
+
     def release() -> list[float]:
         noisy: list[float] = ss.release_scores(ROWS, np.ones(4), epsilon=1, delta=1e-6).noisy.tolist()
         return noisy
@@ -197,7 +203,7 @@ def test_forks_between_releases_release_by_themselves() -> None:
     assert before != child != after
 
 
-def test_threads_that_share_a_stream_share_no_word() -> None:
+def test_threads_share_stream_share_no_word() -> None:
     """Two calls at once get different words, or one of them an error of the cipher: never the same words, or none."""
     stream, found = SecureStream(), [[] for _ in range(4)]  # type: list[list[int]]
     sizes = [3, 700, 1, 64]
@@ -218,7 +224,8 @@ def test_threads_that_share_a_stream_share_no_word() -> None:
     assert 0 not in drawn  # which unfilled room would be
 
 
-def test_a_cipher_that_returns_too_little_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cipher_returns_too_little_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cipher that returns too little is an error."""
     stream = SecureStream()
 
     class Short:
@@ -254,7 +261,8 @@ def test_words_are_the_key_stream_without_a_gap(monkeypatch: pytest.MonkeyPatch)
     assert len(stream.words(0)) == 0
 
 
-def test_research_words_are_those_of_the_generator() -> None:
+def test_research_words_those_generator() -> None:
+    """Research words are those of the generator."""
     words = ResearchStream(np.random.default_rng(5)).words(1000)
     same = np.random.default_rng(5).integers(0, 2**64, 1000, dtype=np.uint64)
     assert np.array_equal(words.view(np.uint64), same ^ np.uint64(2**63))
