@@ -41,7 +41,7 @@ from scoreshield.privacy.sampling.stream import Stream
 
 Float = NDArray[np.float64]
 
-#: Budgets outside are refused: below, an index is pure noise; above, the cap is smaller than the grid.
+#: Budgets outside raise an error: below, an index is pure noise; above, the cap is smaller than the grid.
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-3, 500.0
 LARGEST_DIMENSION = 65_536
 #: No cap is narrower than this (an angle of about 2e-5); what budget is left goes to the coin.

@@ -49,7 +49,7 @@ class GaussianRows:
         # Rows are of length one up to rounding; rounding to the grid moves each of the g r entries by one step more.
         self.sensitivity = 2 * math.sqrt(group) * (1 + (components + 8) * 2.0**-53)
         rough = self.sensitivity / mu
-        choose_grid_step(rough)  # refuses noise that drowns everything
+        choose_grid_step(rough)  # rejects noise that is larger than any score
         self.step = math.ldexp(1.0, math.frexp(rough)[1] - 1 - _GAUSSIAN_BITS)
         if 2.0**24 * self.step < 2:
             raise InvalidInput("At this epsilon the noise is too small for single precision to hold it; ask for less.")
@@ -121,7 +121,7 @@ class IndexPlan:
             group,
             source.size,
         )
-        plan.maker()  # refuses a budget it cannot serve before any row is read
+        plan.maker()  # rejects a budget outside its range before any row is read
         return plan
 
     @property

@@ -47,7 +47,7 @@ _LIKE_LATIN = frozenset(
 
 
 def normalise_name(name: Any) -> str:
-    """The one spelling of a new name, or an error that says what is wrong with it."""
+    """Return the one spelling of a new name, or raise an error that says what is wrong with it."""
     if not isinstance(name, str):
         _validation.reject("dataset", "the collection's name, a string", name)
     composed = unicodedata.normalize("NFC", name)
@@ -66,7 +66,7 @@ def _has_plain_spaces(name: str) -> bool:
 
 
 def _has_plain_characters(name: str) -> bool:
-    """ASCII from the space on, or a letter that stands by itself."""
+    """Return whether every character is printable ASCII or a letter that stands by itself."""
     return all(_is_plain(character) for character in name)
 
 
@@ -94,7 +94,7 @@ def _has_one_script(name: str) -> bool:
 
 
 def _script(character: str) -> str:
-    """The first word of a letter's Unicode name, which is its script."""
+    """Return the script of a letter: the first word of its Unicode name."""
     first = unicodedata.name(character).split()[0].partition("-")[0]
     return {"IDEOGRAPHIC": "CJK"}.get(first, first)
 

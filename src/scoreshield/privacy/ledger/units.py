@@ -1,4 +1,4 @@
-"""Who a charge protects: the unit of an entry. Promises about different changes of the records do not add up.
+"""The unit of a charge: what it protects. Promises about different changes of the records do not add up.
 
 The unit of an identity adjacency names the grouping itself, by a keyed hash of its labels: two groupings with equal
 counts are two promises. The hash tells nothing to anyone without the ledger's key.
@@ -55,7 +55,7 @@ def check_units(known: Iterable[str], unit: str, *, same_people: bool) -> None:
 
 
 def make_charge(item: Any, adjacency: Adjacency | None, key: bytes, *, same_people: bool) -> tuple[Profile, str, str]:
-    """The profile, the unit and the whole guarantee as text, or an error for what cannot be charged."""
+    """Return the profile, the unit and the guarantee as text; raise an error for what cannot be charged."""
     guarantee = getattr(item, "guarantee", item)
     if isinstance(guarantee, Profile) or not hasattr(guarantee, "sampler"):
         _validation.reject("item", "a guarantee or a release", guarantee)
@@ -100,7 +100,7 @@ def _unit(promised: Adjacency, given: Adjacency | None, key: bytes, same_people:
 
 
 def _hash_labels(labels: NDArray[Any], key: bytes) -> str:
-    """HMAC of the labels in the order of the rows; equal labels have one hash, whatever array holds them."""
+    """Compute the HMAC of the labels in the order of the rows. Equal labels have one hash in any type of array."""
     kind: str = labels.dtype.kind
     if kind in "US":
         width = max(1, int(np.strings.str_len(labels).max()))
@@ -119,5 +119,5 @@ def _promise(unit: str) -> str:
 
 
 def _brief(unit: str) -> str:
-    """Without the hash, which nobody can read."""
+    """Return a unit without the hash of its labels."""
     return unit.partition(" labels ")[0]

@@ -167,7 +167,7 @@ def usable(delta: float) -> int:
 
 
 def round_mixture(caps: Float, costs: Float, ratio: Fraction, delta: float) -> Rows:
-    """A pure channel, and with probability delta the best output, told openly: (epsilon, delta) for every pair."""
+    """Mix a pure channel with the best output, of probability delta: (epsilon, delta) for every pair."""
     open_share = usable(delta)
     rows = round_pure(caps, costs, ratio, WHOLE - open_share)
     for row, best in zip(rows, np.argmin(costs, axis=1), strict=True):

@@ -90,5 +90,5 @@ def add_noise(values: NDArray[np.float64], law: _Drawn, step: float, stream: Str
         part /= step
         np.rint(part, out=part)
         part += drawn
-        part += 0.0  # -0.0 comes only of two zeros with that sign: left alone, it would betray a clean score near 0
+        part += 0.0  # -0.0 is the sum of two such zeros only, and would reveal a clean score near 0
         part *= step
