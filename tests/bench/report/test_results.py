@@ -18,7 +18,7 @@ from scoreshield.bench.report.frames import drop_gap, select_rows
 from scoreshield.bench.report.negatives import list_negatives
 from scoreshield.bench.report.results import build_runtime, compose_results_page, make_results_page
 from scoreshield.bench.report.results_page import render_markdown
-from scoreshield.bench.report.runs import Run, describe_environment, read_runs
+from scoreshield.bench.report.runs import Run, read_runs, summarise_environment
 from scoreshield.bench.report.tables import (
     beats_reference,
     build_attack_table,
@@ -336,7 +336,7 @@ def test_sizes_and_places_are_said() -> None:
     assert run_of(rows[:1]).describe_sizes() == "Sizes: stsb: n = 10. One repeat, so no spread is known."
     there = run_of([row | {"python": "3.12", "cores": 8} for row in rows], "noise")
     here = run_of([row | {"python": "3.11", "cores": 8} for row in rows])
-    assert describe_environment({"dp-fr": here, "noise": there}) == {
+    assert summarise_environment({"dp-fr": here, "noise": there}) == {
         "python": "3.11 (dp-fr); 3.12 (noise)",
         "cores": "8",
     }

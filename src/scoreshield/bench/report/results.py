@@ -23,7 +23,7 @@ from scoreshield.bench.report.frames import drop_gap, select_rows
 from scoreshield.bench.report.negatives import AS_PUBLISHED, list_negatives
 from scoreshield.bench.report.pictures import describe_release, draw_true_epsilons, make_slug
 from scoreshield.bench.report.results_page import Picture, ResultsPage, ResultTable, Section, save_results_page
-from scoreshield.bench.report.runs import Run, describe_environment, find_best_method, join_sentence, read_runs
+from scoreshield.bench.report.runs import Run, find_best_method, join_sentence, read_runs, summarise_environment
 from scoreshield.bench.report.tables import (
     build_attack_table,
     build_gram_table,
@@ -621,7 +621,7 @@ def compose_results_page(runs: dict[str, Run], *, operating_points: Section | No
         title="The evidence",
         lead=_LEAD,
         sections=[section for section in sections if section is not None],
-        environment={**describe_environment(runs), "made from": ", ".join(runs)},
+        environment={**summarise_environment(runs), "made from": ", ".join(runs)},
         negatives=list_negatives(runs),
         made_by="`scoreshield report results` made this page from the runs of the commands above. `make "
         "bench-quick` does both.",

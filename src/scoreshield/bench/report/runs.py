@@ -151,7 +151,7 @@ def join_sentence(opening: str, pieces: Iterable[tuple[str, str]]) -> str:
     return f"{opening}{', '.join(known)}." if known else ""
 
 
-def describe_environment(runs: dict[str, Run]) -> dict[str, str]:
+def summarise_environment(runs: dict[str, Run]) -> dict[str, str]:
     """Describe where the rows say that they were measured; where that differs, which runs were where."""
     facts = {}
     for name in _ENVIRONMENT:
