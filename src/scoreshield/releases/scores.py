@@ -78,7 +78,7 @@ def release_scores(
             delta allows it) or staircase noise, whichever has the smaller standard deviation.
         calibration: ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, which
             raise an error where they are not private).
-        adjacency: What is protected: ``Replacement()`` or ``Identity(labels)``. With
+        adjacency: Who is protected: ``Replacement()`` or ``Identity(labels)``. With
             ``Identity(labels, centroids=True)`` one score per identity is released, in sorted order of the labels.
         score_range: A public range that clean scores are clamped to before the noise. A narrower one takes less noise.
         norm: ``"unit"`` normalises rows, and takes a zero row as the first basis vector. ``"ball"`` only shortens rows
