@@ -54,6 +54,14 @@ def test_any_finite_scores(values: list[float], sigma: float, t: float) -> None:
     assert abs(Sample(array).rate(t, GaussianNoise(sigma)) - plain_rate(array, t, sigma)) < 1e-11
 
 
+def test_scores_far_from_zero() -> None:
+    """Positions of bins far from zero would be rounded by more than the stated error, so such scores are not binned."""
+    array = np.repeat([1024.0, 1024.0 + 2.0**-10], 50_000)
+    for sigma in (0.00390625, 0.0039):
+        found = Sample(array).rate(1024.0 + 2.0**-11, GaussianNoise(sigma))
+        assert abs(found - plain_rate(array, 1024.0 + 2.0**-11, sigma)) < 2e-12
+
+
 def test_many_thresholds(rng: np.random.Generator) -> None:
     """Many thresholds at once give the same rates as one by one."""
     sample, law = Sample(rng.normal(0, 0.2, 5_000)), GaussianNoise(0.05)

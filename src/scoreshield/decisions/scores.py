@@ -32,6 +32,8 @@ Float = NDArray[np.float64]
 
 #: The most that the binning of a sample changes a rate under Gaussian noise.
 BINNING_ERROR = 4e-13
+#: Scores further out than this many standard deviations are not binned: rounding the positions would cost more.
+_LARGEST_RATIO = 2.0**12
 
 _NODES = 8
 _CHEBYSHEV = np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
@@ -236,6 +238,8 @@ class Sample(Scores):
             return self._weigh_points()
         width = math.ldexp(1.0, math.frexp(law.std)[1] - 3)  # the power of two in (sigma/8, sigma/4]
         if (self.highest - self.lowest) / width * _NODES > len(self):
+            return self._weigh_points()
+        if max(-self.lowest, self.highest) > _LARGEST_RATIO * law.std:
             return self._weigh_points()
         if width not in self._binned:
             self._binned[width] = _bin_values(self.values, width)
