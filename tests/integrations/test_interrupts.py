@@ -107,3 +107,28 @@ def test_interrupt(framework: Any, error: Any, tmp_path: Path) -> None:
     assert account.spent == 1
     assert len(ask()) == 3
     assert account.spent == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize(
+    ("framework", "makes"),
+    [(langchain, "langchain.Document"), (llama_index, "llama_index.copy_node"), (haystack, "haystack.replace")],
+    ids=["langchain", "llama_index", "haystack"],
+)
+def test_translation_fails(
+    framework: Any, makes: str, error: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A charged ranking is kept also where the framework's own objects cannot be made of it."""
+    source, account, ask = framework(tmp_path, ConnectionError)
+    source.interrupted = False
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"scoreshield.integrations.{makes}", fail)
+        with pytest.raises(error):
+            ask()
+    assert account.spent == 1
+    assert len(ask()) == 3
+    assert account.spent == 1

@@ -186,8 +186,13 @@ class RetrievalCore(Generic[Record]):
         self._kept: dict[Hashable, list[Hits]] = {}
 
     def find(
-        self, queries: NDArray[Any], k: int, record_filter: RecordFilter[Record] | None = None
-    ) -> list[list[Answer[Record]]]:
+        self,
+        queries: NDArray[Any],
+        k: int,
+        record_filter: RecordFilter[Record] | None = None,
+        *,
+        translate: Callable[[Answer[Record]], Any] = lambda answer: answer,
+    ) -> list[list[Any]]:
         """Find the k best records of each query that pass the filter, by released scores.
 
         All queries are charged together, where queries are charged.
@@ -196,19 +201,24 @@ class RetrievalCore(Generic[Record]):
             queries: The query vectors, (m, d).
             k: How many records to return for each query.
             record_filter: Which records may be returned; None for all.
+            translate: Makes the framework's object of an answer. It runs here, because a charged ranking is kept also
+                where it fails.
+
+        Returns:
+            The translated answers of each query; those of this module by default.
 
         Raises:
             DocumentsNotRead: If the query was charged and its records could not be read.
         """
         if self.search.mode == "index":
-            return self._find_in_index(queries, k, record_filter)
+            return _translate_all(self._find_in_index(queries, k, record_filter), translate)
         if record_filter is not None and record_filter.key is None:
-            return self._find_unrepeatable(queries, k, record_filter)
+            return _translate_all(self._find_unrepeatable(queries, k, record_filter), translate)
         filter_key = None if record_filter is None else record_filter.key
         key = queries.shape, queries.tobytes(), k, filter_key
         hits = self._take_kept(key) or self._release(queries, k, record_filter)
         try:
-            return self._answer(hits, k, record_filter, {})[0]
+            return _translate_all(self._answer(hits, k, record_filter, {})[0], translate)
         except BaseException as error:  # an interrupt does not lose a charged ranking either
             self._kept = dict([*self._kept.items(), (key, hits)][-_MOST_KEPT:])
             if not isinstance(error, StoreError | InvalidInput):
@@ -458,6 +468,10 @@ def _run_before_charge(read: Callable[[], Result]) -> Result:
 
 def _build_test(record_filter: RecordFilter[Record], records: Mapping[Any, Record]) -> Callable[[Any], bool]:
     return lambda one: one in records and record_filter.allows(one, records[one])
+
+
+def _translate_all(answers: list[list[Answer[Record]]], translate: Callable[[Answer[Record]], Any]) -> list[list[Any]]:
+    return [list(map(translate, answer)) for answer in answers]
 
 
 def _describe_loss(error: Exception, hits: Sequence[Hits], k: int) -> DocumentsNotRead:

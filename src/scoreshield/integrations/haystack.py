@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +253,8 @@ class PrivateRetriever:
             is_strict = bool(getattr(self._store.wrapped, "strict_datetime_comparison", False))
             record_filter = ConditionFilter(conditions, is_strict=is_strict)
         is_scaled = self.scale_score if scale_score is None else scale_score
-        answers = self._core.find(queries, k, record_filter)
-        return [[self._translate(one, is_scaled=is_scaled) for one in answer] for answer in answers]
+        translate = partial(self._translate, is_scaled=is_scaled)
+        return self._core.find(queries, k, record_filter, translate=translate)
 
     def _translate(self, answer: Answer[Document], *, is_scaled: bool) -> Document:
         blob, score = answer.record.blob, answer.score

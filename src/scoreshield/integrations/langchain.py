@@ -413,7 +413,7 @@ class PrivateVectorStore(VectorStore):
         queries: Any = vectors
         if self.mode != "index":
             queries = _validation.check_array(vectors, "embedding", "vectors of one length")
-        return [list(map(_translate, answers)) for answers in self._core.find(queries, k, record_filter)]
+        return self._core.find(queries, k, record_filter, translate=_translate)
 
     def _check_has_scores(self) -> None:
         """Raise an error before anything is charged."""

@@ -390,8 +390,7 @@ def _find_nodes(
     def translate(answer: Answer[BaseNode]) -> NodeWithScore:
         return NodeWithScore(node=copy_node(answer.record, answer.metadata, core.fields), score=answer.score)
 
-    answers = core.find(queries, k, node_filter if node_filter.is_restrictive else None)
-    return [list(map(translate, answer)) for answer in answers]
+    return core.find(queries, k, node_filter if node_filter.is_restrictive else None, translate=translate)
 
 
 def _check_request(similarity_top_k: Any, embed_model: Any, callback_manager: Any) -> int:
