@@ -275,6 +275,15 @@ def test_cache_of_earlier_versions(server: ChatServer, connect: Callable[..., Ch
     assert len(server.requests) == 1
 
 
+def test_cache_of_half_a_character(server: ChatServer, connect: Callable[..., ChatModel], tmp_path: Path) -> None:
+    """An answer that was cut within a character is kept as it is, for its owner alone."""
+    server.script = ["half \ud83d"]
+    assert connect(cache=tmp_path).complete(ASKED) == "half \ud83d"
+    assert connect(cache=tmp_path).complete(ASKED) == "half \ud83d"
+    assert len(server.requests) == 1
+    assert all(file.stat().st_mode & 0o077 == 0 for file in tmp_path.iterdir())
+
+
 def test_cache_file_damaged(connect: Callable[..., ChatModel], tmp_path: Path) -> None:
     """A damaged file is one sentence."""
     (tmp_path / "cache.db").write_bytes(b"not a database" * 999)

@@ -28,6 +28,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from scoreshield import _loading, _validation
+from scoreshield._files import write_whole
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import check_count, validate
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
@@ -390,6 +391,10 @@ class AnswerCache:
 
     def write(self, name: str, answer: str) -> None:
         """Write one answer and bring it to disk."""
+        if not _fits_utf8(answer):  # half a character, which JSON can name and SQLite cannot hold
+            data = json.dumps({"answer": answer}).encode()
+            write_whole({self.folder / f"{name}.json": lambda file: file.write(data)}, private=True)
+            return
         with self._failing():
             self._cache.set(name, answer, retry=True)
 
@@ -413,6 +418,10 @@ def _read_old_answer(path: Path) -> str | None:
     except (_loading.MissingFile, ValueError, KeyError, TypeError):
         return None
     return answer if isinstance(answer, str) else None
+
+
+def _fits_utf8(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _missing_extra() -> InvalidInput:
@@ -548,7 +557,7 @@ def _check_messages(messages: object) -> list[dict[str, str]]:
         content = message["content"]
         if not isinstance(content, str) or not content.strip():
             _validation.reject("messages", must, "a message without text")
-        if any("\ud800" <= character <= "\udfff" for character in content):
+        if not _fits_utf8(content):
             _validation.reject("messages", "text that UTF-8 can hold", "a lone surrogate")
         checked.append({"role": message["role"], "content": content})
     return checked
