@@ -196,14 +196,14 @@ def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
         if name is None:
             usual = [option for option in ("embeddings", "emb", "query") if option in names]
             if len(names) != 1 and not usual:
-                raise InvalidInput(f"{path} holds several arrays ({_listed(names)}); say which one by name.")
+                raise InvalidInput(f"{path} holds several arrays ({_join_names(names)}); say which one by name.")
             name = names[0] if len(names) == 1 else usual[0]
         if name not in names:
-            raise InvalidInput(f"{path} holds no array {name!r}; it holds {_listed(names) or 'nothing'}.")
+            raise InvalidInput(f"{path} holds no array {name!r}; it holds {_join_names(names) or 'nothing'}.")
         return archive[name]
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(_loading.make_printable(name[:40]) for name in names[:10]) + (", ..." if len(names) > 10 else "")
 
 
@@ -333,12 +333,12 @@ class RunFolder:
             if not (self.path / self.LOCK).exists():
                 self._reject_other_files()  # before the lock adds a file to them
         except OSError as error:
-            raise self._unusable(error) from None
+            raise self._make_folder_error(error) from None
         with lock_file(self.path / self.LOCK, extra=self._extra, is_private=self._is_private):
             try:
                 self._reject_other_files()
             except OSError as error:
-                raise self._unusable(error) from None
+                raise self._make_folder_error(error) from None
             yield self
 
     def start_or_resume(self, settings: Mapping[str, Any], *, compatible: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -430,7 +430,7 @@ class RunFolder:
         is_part = name.startswith(".") and name.endswith(".part")
         return name == self.LOCK or is_part or name.startswith(self._leftovers)
 
-    def _unusable(self, error: OSError) -> FileError:
+    def _make_folder_error(self, error: OSError) -> FileError:
         return FileError(f"Cannot use the folder {self.path}: {error.strerror}.")
 
 

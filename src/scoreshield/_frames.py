@@ -34,7 +34,7 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
     constructs = function.__name__ == "__init__"
 
     @functools.wraps(function)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_and_clear(*args: P.args, **kwargs: P.kwargs) -> R:
         callers = None
         try:
             callers = sys.exception()
@@ -51,7 +51,7 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     @functools.wraps(function)
-    async def guarded_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+    async def await_and_clear(*args: P.args, **kwargs: P.kwargs) -> Any:
         callers = None
         try:
             callers = sys.exception()
@@ -64,7 +64,7 @@ def clear_frames_on_error(function: Callable[P, R]) -> Callable[P, R]:
                 clear_frames(error, callers)
             raise
 
-    return cast("Callable[P, R]", guarded_coroutine) if inspect.iscoroutinefunction(function) else guarded
+    return cast("Callable[P, R]", await_and_clear) if inspect.iscoroutinefunction(function) else call_and_clear
 
 
 def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:

@@ -58,7 +58,7 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
             return tuple(positional)
 
         @functools.wraps(function)
-        def validated(*args: P.args, **kwargs: P.kwargs) -> R:
+        def check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*check(args, kwargs), **kwargs) if checks else function(*args, **kwargs)
             except InvalidParameter as error:
@@ -66,14 +66,14 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 raise
 
         @functools.wraps(function)
-        async def validated_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+        async def check_and_await(*args: P.args, **kwargs: P.kwargs) -> Any:
             try:
                 return await cast("Any", function(*check(args, kwargs), **kwargs))
             except InvalidParameter as error:
                 error.name_function(_public_name(function))
                 raise
 
-        return cast("Callable[P, R]", validated_coroutine) if inspect.iscoroutinefunction(function) else validated
+        return cast("Callable[P, R]", check_and_await) if inspect.iscoroutinefunction(function) else check_and_call
 
     return decorate
 

@@ -114,7 +114,7 @@ def test_bad_options(arguments: dict[str, object]) -> None:
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too little memory is reported before starting."""
-    monkeypatch.setattr(elliptope, "_available_memory", lambda: 10_000)
+    monkeypatch.setattr(elliptope, "_find_available_memory", lambda: 10_000)
     with pytest.raises(ss.InvalidInput, match=r"needs about .* GiB for a matrix of 50 rows"):
         ss.project_elliptope(np.eye(50))
     assert ss.project_elliptope(np.eye(3)).converged
@@ -125,7 +125,7 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram, "_add_symmetric_noise", never)
     with pytest.raises(ss.InvalidInput, match="needs about"):
         ss.release_gram(np.eye(50), epsilon=1, delta=1e-6)
-    monkeypatch.setattr(elliptope, "_available_memory", lambda: None)
+    monkeypatch.setattr(elliptope, "_find_available_memory", lambda: None)
     assert ss.project_elliptope(np.eye(50)).converged
 
 

@@ -235,26 +235,26 @@ def test_losses_without_bound_add_up_composition() -> None:
 def test_the_hull() -> None:
     """In e^loss: a rise is cut off, a point above a chord is left out, and so is one on it."""
     places = np.log([1.0, 2.0, 3.0, 4.0, 5.0])
-    found = composition._falling_curve(places, np.array([0.8, 0.9, 0.3, 0.2, 0.2]))
+    found = composition._make_falling_curve(places, np.array([0.8, 0.9, 0.3, 0.2, 0.2]))
     assert found == CurveProfile(tuple(places[[0, 2, 3, 4]].tolist()), (0.8, 0.3, 0.2, 0.2))
-    found = composition._falling_curve(places, np.array([0.5, 0.0, 0.0, 0.0, 0.0]))
+    found = composition._make_falling_curve(places, np.array([0.5, 0.0, 0.0, 0.0, 0.0]))
     assert found == CurveProfile(tuple(places[[0, 1, 4]].tolist()), (0.5, 0.0, 0.0))
     for height, kept in ((0.5, [0, 4]), (0.4, [0, 2, 4])):  # the chord is at 0.45
-        found = composition._falling_curve(places[::2], np.array([0.8, height, 0.1]))
+        found = composition._make_falling_curve(places[::2], np.array([0.8, height, 0.1]))
         assert found.losses == tuple(places[kept].tolist())
-    found = composition._falling_curve(np.array([0.0, 300.0, 600.0]), np.array([1.0, 0.5, 0.1]))
+    found = composition._make_falling_curve(np.array([0.0, 300.0, 600.0]), np.array([1.0, 0.5, 0.1]))
     assert found == CurveProfile((0.0, 300.0, 600.0), (1.0, 0.5, 0.1))
 
 
 def test_both_sides_of_a_loss() -> None:
     law = LossLaw(np.array([0.5, 1.0]), np.array([0.0, 0.3]), 0.2, 0.1)
-    assert composition._both_sides(law) == {0: 0.2, 2: 0.3, -2: pytest.approx(0.3 * math.exp(-1.0), rel=1e-15)}
+    assert composition._mirror_losses(law) == {0: 0.2, 2: 0.3, -2: pytest.approx(0.3 * math.exp(-1.0), rel=1e-15)}
 
 
 def test_where_a_grid_ends() -> None:
-    assert composition._reach(CurveProfile((0.0, 1.0, 2.0), (0.3, 0.0, 0.0))) == 2.0
-    assert composition._reach(LaplaceProfile(1.5)) == 1.5
-    assert composition._reach(GaussianProfile(0.5)) == GaussianProfile(0.5).epsilon_at(1e-16)
+    assert composition._find_reach(CurveProfile((0.0, 1.0, 2.0), (0.3, 0.0, 0.0))) == 2.0
+    assert composition._find_reach(LaplaceProfile(1.5)) == 1.5
+    assert composition._find_reach(GaussianProfile(0.5)) == GaussianProfile(0.5).epsilon_at(1e-16)
 
 
 def test_roots_are_rounded_up() -> None:
@@ -286,7 +286,7 @@ def test_the_step_of_a_grid(counts: dict[Profile, int], step: float) -> None:
     made = _Convolution(None, Counter(counts))  # type: ignore[arg-type]
     assert made._step == pytest.approx(step, rel=1e-12)
     assert made._hopeless
-    assert made._middle() == math.inf
+    assert made._find_middle() == math.inf
     assert made._deltas(np.zeros(3)).tolist() == [1.0] * 3
 
 
@@ -319,7 +319,7 @@ def test_a_profile_on_the_grid(profile: Profile, reach: float | None) -> None:
     last = math.ceil((profile.epsilon_at(1e-16) if reach is None else reach) / 0.25)
     grid = 0.25 * np.arange(last + 1)
     law = make_loss_law(grid, np.array([profile.delta_at(float(loss)) for loss in grid]))
-    assert masses == composition._both_sides(law)
+    assert masses == composition._mirror_losses(law)
     assert (part.pmf, step, infinite, pessimistic) == ("law", 0.25, profile.delta_at(0.25 * last), True)
     assert part.norm == pytest.approx(math.sqrt(sum(mass**2 for mass in masses.values())), rel=1e-14)
     assert part.slack == 2.0**-50  # two sums of at most 1, each rounded
@@ -343,7 +343,7 @@ def test_the_error_of_a_convolution(size: int) -> None:
         return SimpleNamespace(size=size)
 
     one, other = _Part(SimpleNamespace(size=7), 0.5, 1e-14), _Part(SimpleNamespace(size=13), 0.25, 3e-14)
-    part = bare({}, _pld_pmf=SimpleNamespace(compose_pmfs=together))._together(one, other)
+    part = bare({}, _pld_pmf=SimpleNamespace(compose_pmfs=together))._convolve(one, other)
     assert seen == [(one.pmf, other.pmf, 1e-16)]
     points = 2 * max(20, size)
     error = 24 * 2.0**-53 * math.log2(points) * math.sqrt(points) * 0.5
@@ -353,8 +353,8 @@ def test_the_error_of_a_convolution(size: int) -> None:
 
 @pytest.mark.parametrize("number", range(1, 9))
 def test_powers_of_a_law(number: int) -> None:
-    made = bare({}, _together=lambda one, other: _Part(one.pmf + other.pmf, 0.0, 0.0))
-    assert made._power(_Part(1, 0.0, 0.0), number).pmf == number
+    made = bare({}, _convolve=lambda one, other: _Part(one.pmf + other.pmf, 0.0, 0.0))
+    assert made._convolve_times(_Part(1, 0.0, 0.0), number).pmf == number
 
 
 def test_what_a_convolution_resolves() -> None:
@@ -371,9 +371,9 @@ def test_what_a_convolution_resolves() -> None:
             return 7.0
 
     made = bare({}, _whole=Whole(), _slack=1e-4)
-    assert made._middle() == 7.0
+    assert made._find_middle() == 7.0
     Whole.infinite = 0.4
-    assert made._middle() == 7.0
+    assert made._find_middle() == 7.0
     assert seen == [pytest.approx(2.2e-3), 0.5]
     assert made._deltas(np.zeros(2)) == pytest.approx([0.25 * (1 + 1e-9) + 1e-4] * 2, rel=1e-14)
 
@@ -407,7 +407,7 @@ def test_the_tail_of_a_composition() -> None:
 def test_mass_without_bound_part_every_delta() -> None:
     """Nothing pays for it, so a curve ends where the convolution does, and its mass is added to each Renyi bound."""
     held = CurveProfile((0.0, 1.0), (0.3, 1e-3))
-    made = bare({held: 3}, _middle=lambda: 2.0, _deltas=lambda losses: np.full(len(losses), 0.7))
+    made = bare({held: 3}, _find_middle=lambda: 2.0, _deltas=lambda losses: np.full(len(losses), 0.7))
     found, bound = made.curve(math.inf), Renyi({held: 3})
     assert found.losses[-1] == 2.0
     for loss, delta in zip(found.losses, found.deltas, strict=True):
@@ -419,7 +419,7 @@ def test_mass_without_bound_part_every_delta() -> None:
 def test_a_composition_ends_at_its_pure_epsilon(pure: float) -> None:
     """Up to 600; beyond that a curve does not speak of it."""
     parts: dict[Profile, int] = {PureProfile(0.5): 3}
-    found = bare(parts, _middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 0.7)).curve(pure)
+    found = bare(parts, _find_middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 0.7)).curve(pure)
     bound = Renyi(parts)
     assert found.losses[-1] == (pytest.approx(bound.reaches(1e-40), rel=1e-9) if pure > 600 else pure)
     assert (found.deltas[-1] == 0.0) == (pure <= 600)
@@ -428,13 +428,13 @@ def test_a_composition_ends_at_its_pure_epsilon(pure: float) -> None:
 
 
 def test_no_curve_goes_beyond_its_end() -> None:
-    made = bare({GaussianProfile(40.0): 1}, _middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 0.7))
+    made = bare({GaussianProfile(40.0): 1}, _find_middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 0.7))
     assert Renyi({GaussianProfile(40.0): 1}).reaches(1e-40) > 1000
     assert made.curve(math.inf).losses[-1] == 600.0
 
 
 def test_no_composition_is_certain_beyond_one() -> None:
-    made = bare({PureProfile(50.0): 3}, _middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 3.0))
+    made = bare({PureProfile(50.0): 3}, _find_middle=lambda: 1.0, _deltas=lambda losses: np.full(len(losses), 3.0))
     assert made.curve(math.inf).deltas[0] == 1.0
 
 

@@ -57,9 +57,9 @@ LEAST = {
 def test_the_least_sensitivity(name: str) -> None:
     least, moved = LEAST[name]
     guarantee = ranged(made(name), -0.5, 0.7)
-    assert consistency._least_sensitivity(guarantee) == pytest.approx(least, rel=1e-12)
-    assert consistency._moved(guarantee) == moved
-    assert consistency._group(guarantee) == (3 if "identities" in name else 1)
+    assert consistency._compute_least_sensitivity(guarantee) == pytest.approx(least, rel=1e-12)
+    assert consistency._count_moved_entries(guarantee) == moved
+    assert consistency._count_moved_rows(guarantee) == (3 if "identities" in name else 1)
 
 
 def test_the_least_sensitivity_of_other_releases() -> None:
@@ -70,10 +70,10 @@ def test_the_least_sensitivity_of_other_releases() -> None:
         ("histogram, geometric, query", 2.0),
         ("histogram, gaussian, all pairs", ROOT(2)),
     ):
-        assert consistency._least_sensitivity(ranged(made(name), -0.5, 0.7)) == pytest.approx(least, rel=1e-12)
+        assert consistency._compute_least_sensitivity(ranged(made(name), -0.5, 0.7)) == pytest.approx(least, rel=1e-12)
     # A narrow range binds a batch before the geometry does.
     batch = ranged(made("scores, Gaussian, identities, batch"), -0.1, 0.3)
-    assert consistency._least_sensitivity(batch) == pytest.approx(ROOT(3) * 0.4 * ROOT(4), rel=1e-12)
+    assert consistency._compute_least_sensitivity(batch) == pytest.approx(ROOT(3) * 0.4 * ROOT(4), rel=1e-12)
 
 
 # Rows and labels
@@ -94,22 +94,22 @@ def test_how_many_rows_a_release_has() -> None:
         ("histogram, geometric, all pairs", (12,)),
         ("histogram, gaussian, all pairs", (12,)),
     ):
-        assert consistency._rows(made(name)) == rows, name
-        assert all(type(count) is int for count in consistency._rows(made(name)))
+        assert consistency._count_rows(made(name)) == rows, name
+        assert all(type(count) is int for count in consistency._count_rows(made(name)))
     pairs = ss.release_histogram(ROWS[:2], None, epsilon=1, rng=1).guarantee
-    assert consistency._rows(pairs) == (1, 2)  # one score is of one row, or of one pair of them
+    assert consistency._count_rows(pairs) == (1, 2)  # one score is of one row, or of one pair of them
     for n in (3, 4, 5, 9, 100):
         many = told(
             replace(made("histogram, geometric, all pairs"), sensitivity=2.0 * (n - 1)), scores=n * (n - 1) // 2
         )
-        assert consistency._rows(many) == (n,)
+        assert consistency._count_rows(many) == (n,)
     for name, detail in (("top-k, gumbel", "records"), ("histogram, geometric, query", "scores")):
         with pytest.raises(ss.InvalidInput):
-            consistency._rows(told(made(name), **{detail: 0}))
+            consistency._count_rows(told(made(name), **{detail: 0}))
 
 
 def people(identities: int, largest: int, centroids: bool = False) -> ss.Identity:
-    return ss.Identity._bare(centroids, identities, largest)
+    return ss.Identity._from_counts(centroids, identities, largest)
 
 
 def test_counts_that_labels_can_have() -> None:
@@ -122,7 +122,7 @@ def test_counts_that_labels_can_have() -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_adjacencies_that_fit(entry: Any) -> None:
     guarantee = made(entry.name)
-    rows = consistency._rows(guarantee)[0]
+    rows = consistency._count_rows(guarantee)[0]
     assert consistency._fits_adjacency(guarantee)
     assert consistency._fits_adjacency(replace(guarantee, adjacency=ss.GramRadius(1.0))) == (entry.regime == "gram")
     assert consistency._fits_adjacency(replace(guarantee, adjacency=people(rows, 1, True))) == (
@@ -225,7 +225,7 @@ def test_a_profile_at_a_loss_of_either_sign(epsilon: float) -> None:
             asked.append(loss)
             return profile.delta_at(loss)
 
-    found = consistency._either_sign(Watched(), epsilon)  # type: ignore[arg-type]
+    found = consistency._extend_delta(Watched(), epsilon)  # type: ignore[arg-type]
     wanted = profile.delta_at(abs(epsilon))
     if epsilon < 0:
         wanted = 1 - math.exp(epsilon) + math.exp(epsilon) * wanted
@@ -239,7 +239,7 @@ POINTS = (0.0, 0.3, 0.999, 1.0, 1.5, 5.9)
 
 
 def implied(guarantee: Guarantee) -> Any:
-    return consistency._implied(guarantee)
+    return consistency._derive_profile(guarantee)
 
 
 def same(found: Any, profile: Any, rel: float = 1e-9) -> None:
@@ -360,13 +360,13 @@ def test_privunit_beside_a_covariance_implies(who: str) -> None:
 def test_the_mu_of_a_covariance() -> None:
     for name, group in (("index, privunit, private PCA, records", 1), ("index, gaussian, private PCA, identities", 3)):
         least = group * ROOT(2)
-        found = consistency._covariance_mu(told(made(name), covariance_sensitivity=least, covariance_std=0.5))
+        found = consistency._compute_covariance_mu(told(made(name), covariance_sensitivity=least, covariance_std=0.5))
         assert found == least / 0.5
         short = told(made(name), covariance_sensitivity=math.nextafter(least, 0), covariance_std=0.5)
-        assert consistency._covariance_mu(short) is None
+        assert consistency._compute_covariance_mu(short) is None
         for std in (0.0, -1.0):
             bad = told(made(name), covariance_sensitivity=least, covariance_std=std)
-            assert consistency._covariance_mu(bad) is None
+            assert consistency._compute_covariance_mu(bad) is None
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_the_mu_of_a_covariance() -> None:
 def test_gaussian_noise_implies(name: str) -> None:
     """Its own sensitivity with a step for each entry that moves, over the scale, a little less."""
     guarantee = made(name)
-    on_grid = guarantee.sensitivity + guarantee.grid * ROOT(consistency._moved(guarantee))
+    on_grid = guarantee.sensitivity + guarantee.grid * ROOT(consistency._count_moved_entries(guarantee))
     mu = on_grid / guarantee.scale
     if "PCA" in name:
         mu = math.hypot(mu, guarantee.details["covariance_sensitivity"] / guarantee.details["covariance_std"])

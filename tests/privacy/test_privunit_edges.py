@@ -293,8 +293,8 @@ class TestExactPaths:
             iv = intervals.INTERVALS
             iv.prec = 100
             clear, wide = iv.mpf(1) / 3, iv.mpf([0, 1]) / 4
-            assert sphere._all_nearest(cap, [clear, -clear, clear * 2]) == [1, -1, 3]
-            assert sphere._all_nearest(cap, [clear, wide]) is None
+            assert sphere._round_all(cap, [clear, -clear, clear * 2]) == [1, -1, 3]
+            assert sphere._round_all(cap, [clear, wide]) is None
             assert sphere._row_enclosures([(9, 3, 4), (0, 3, 4)], 3) is None
             assert len(sphere._row_enclosures([(9, 3, 4), (7, 3, 4)], 3) or []) == 3
 
@@ -486,11 +486,11 @@ class TestParameters:
     @pytest.mark.parametrize("d", [2, 3, 24, 1000])
     @pytest.mark.parametrize("epsilon", [0.01, 0.5, 0.999, 1.0, 1.5, 8.0])
     def test_the_widest_cap_takes_the_whole_budget(self, d: int, epsilon: float) -> None:
-        gamma = privunit._widest(d, epsilon)
+        gamma = privunit._find_widest_cap(d, epsilon)
         assert float(privunit._cap_cost(d, gamma)) == pytest.approx(epsilon, rel=1e-8)
 
     def test_no_cap_is_narrower_than_the_grid(self) -> None:
-        assert privunit._widest(2, 400.0) == 1 - 2.0**-32
+        assert privunit._find_widest_cap(2, 400.0) == 1 - 2.0**-32
         maker = PrivUnit.calibrate(2, 500.0)
         assert maker.gamma <= 1 - 2.0**-32
         assert 499 < maker.coin + float(privunit._cap_cost(2, maker.gamma)) <= 500

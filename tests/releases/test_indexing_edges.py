@@ -360,7 +360,7 @@ def test_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pure_part_beside_a_gaussian_one(epsilon: float) -> None:
     """Randomised response, then the Gaussian: at 129 knots up to twice epsilon and 20, or 700, and never 0."""
     other, pure = GaussianProfile(0.7), 0.75 * epsilon
-    curve = index_plan._with_pure(other, pure, epsilon)
+    curve = index_plan._add_pure(other, pure, epsilon)
     last = min(700.0, 2 * epsilon + 20)
     assert len(curve.losses) == 129
     assert list(curve.losses) == sorted(set(curve.losses))
@@ -385,7 +385,7 @@ def test_a_pure_part_beside_a_gaussian_one(epsilon: float) -> None:
 def test_small_deltas_beside_pure_part_keep() -> None:
     """Small deltas beside a pure part keep their digits."""
     other = GaussianProfile(0.1)
-    curve = index_plan._with_pure(other, 3.0, 4.0)
+    curve = index_plan._add_pure(other, 3.0, 4.0)
     p, checked = 1 / (1 + math.exp(-3.0)), 0
     for loss, delta in zip(curve.losses, curve.deltas, strict=True):
         if 3.0 <= loss < 4.0:
@@ -395,10 +395,10 @@ def test_small_deltas_beside_pure_part_keep() -> None:
 
 
 def test_the_least_delta_beside_a_pure_part() -> None:
-    curve = index_plan._with_pure(GaussianProfile(0.01), 3.0, 4.0)
+    curve = index_plan._add_pure(GaussianProfile(0.01), 3.0, 4.0)
     assert curve.deltas[-1] == LEAST_DELTA
     with pytest.raises(ss.InvalidInput, match="at most 600"):
-        index_plan._with_pure(GaussianProfile(0.01), 3.0, math.nextafter(600.0, 601))
+        index_plan._add_pure(GaussianProfile(0.01), 3.0, math.nextafter(600.0, 601))
 
 
 def test_profiles_of_each_kind() -> None:
@@ -408,7 +408,7 @@ def test_profiles_of_each_kind() -> None:
     gaussian = make_plan(WIDE, epsilon=3, delta=1e-6, mechanism="gaussian", adjacency=RAW)
     assert gaussian.profile() == GaussianProfile(find_mu(3.0, 1e-6))
     plan = make_plan(WIDE, **PCA, adjacency=RAW, pca_share=0.3)
-    assert plan.profile() == index_plan._with_pure(
+    assert plan.profile() == index_plan._add_pure(
         GaussianProfile(find_mu(4.0 * 0.3, 1e-6)), plan.per_record * 3, plan.epsilon
     )
     assert plan.per_record * 3 == pytest.approx(2.8)
@@ -611,7 +611,7 @@ def test_the_best_of_an_index(index: IndexRelease, rows: int, monkeypatch: pytes
 def test_the_best_of_equal_columns() -> None:
     scores, indices = np.array([[1.0, 3.0, 2.0]]), np.array([[7, 8, 9]])
     for k, wanted in ((1, [8]), (2, [8, 9]), (3, [7, 8, 9]), (4, [7, 8, 9])):
-        found, places = indexing._best(scores, indices, k)
+        found, places = indexing._select_best(scores, indices, k)
         assert places.tolist() == [wanted]
         assert found.tolist() == [[scores[0, number - 7] for number in wanted]]
 
@@ -619,7 +619,7 @@ def test_the_best_of_equal_columns() -> None:
 def test_the_best_of_many_columns() -> None:
     scores = np.random.default_rng(1).permuted(np.arange(6000.0).reshape(2, 3000), axis=1)
     for k in (1, 2, 7, 300, 1500, 2999, 3000, 3001):
-        found, places = indexing._best(scores, np.tile(np.arange(3000), (2, 1)), k)
+        found, places = indexing._select_best(scores, np.tile(np.arange(3000), (2, 1)), k)
         for row in (0, 1):
             assert places[row].tolist() == sorted(np.argsort(-scores[row])[:k].tolist())
             assert found[row].tolist() == scores[row][places[row]].tolist()

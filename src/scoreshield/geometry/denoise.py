@@ -86,7 +86,7 @@ def denoise(noisy: ArrayLike, std: float, method: Denoiser, *, rank: int, projec
     if method == "none":
         return DenoisedGram(array, method)
     if method == "sure":
-        return _least_risk(array, std, rank, project)
+        return _choose_least_risk(array, std, rank, project)
     return DenoisedGram(_estimate(array, std, rank, project, (method,))[method], method)
 
 
@@ -187,7 +187,7 @@ def _pull_towards_identity(noisy: Float, std: float) -> Float:
     return shrunk
 
 
-def _least_risk(noisy: Float, std: float, rank: int, project: Project) -> DenoisedGram:
+def _choose_least_risk(noisy: Float, std: float, rank: int, project: Project) -> DenoisedGram:
     """Find the candidate f with the least of Stein's unbiased risk estimates (Stein 1981).
 
     Over the m = n (n - 1) / 2 free entries, SURE = (|f(Y) - Y|^2 + 2 std^2 div f(Y)) / m - std^2. The divergence is

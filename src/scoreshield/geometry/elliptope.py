@@ -176,7 +176,7 @@ def _symmetrise(array: Array) -> Array:
 def check_memory(n: int, method: str, device: str) -> None:
     """Raise an error where the projection does not fit into this machine's free memory."""
     needed = 8 * n * n * (_MATRICES[method] if device == "cpu" else 2)
-    available = _available_memory()
+    available = _find_available_memory()
     if available is not None and needed > available:
         raise InvalidInput(
             f"The projection needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows by method {method!r}; "
@@ -184,7 +184,7 @@ def check_memory(n: int, method: str, device: str) -> None:
         )
 
 
-def _available_memory() -> int | None:
+def _find_available_memory() -> int | None:
     """Read the number of free bytes; None where the system does not report it."""
     try:
         with open("/proc/meminfo") as file:  # noqa: PTH123

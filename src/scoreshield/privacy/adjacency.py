@@ -131,14 +131,14 @@ class Replacement(Adjacency):
     kind = "replacement"
 
     def _scores(self, shape: ReleaseShape) -> Sensitivity:
-        return _moved_rows(1, shape)
+        return _bound_moved_rows(1, shape)
 
     def _row(self, shape: ReleaseShape) -> Sensitivity:
         # The worst case replaces the row's own record: every other similarity moves.
-        return _moved_entries(shape.records - 1, shape.width)
+        return _bound_moved_entries(shape.records - 1, shape.width)
 
     def _gram(self, shape: ReleaseShape) -> Sensitivity:
-        return _moved_entries(2 * (shape.records - 1), shape.width)
+        return _bound_moved_entries(2 * (shape.records - 1), shape.width)
 
     def describe(self) -> str:
         return "any one record was replaced by any other record, real or made up"
@@ -193,16 +193,16 @@ class Identity(Adjacency):
             object.__setattr__(self, name, value)
 
     def _scores(self, shape: ReleaseShape) -> Sensitivity:
-        return _moved_rows(self._group(shape), shape)
+        return _bound_moved_rows(self._group(shape), shape)
 
     def _row(self, shape: ReleaseShape) -> Sensitivity:
         # If the row's own identity is replaced every other similarity may move, as for one record.
-        return _moved_entries(shape.records - 1, shape.width)
+        return _bound_moved_entries(shape.records - 1, shape.width)
 
     def _gram(self, shape: ReleaseShape) -> Sensitivity:
         n, g = shape.records, self._group(shape)
         moved = 2 * g * (n - g) + g * (g - 1)
-        by_entries = _moved_entries(moved, shape.width)
+        by_entries = _bound_moved_entries(moved, shape.width)
         if g == 1:
             return by_entries
         # The geometry of the elliptope does better than counting entries: docs/sensitivity.md, theorem 3.
@@ -214,10 +214,10 @@ class Identity(Adjacency):
         return min(self.largest, shape.records)
 
     def drop_labels(self) -> Identity:
-        return self._bare(self.centroids, self.identities, self.largest)
+        return self._from_counts(self.centroids, self.identities, self.largest)
 
     @classmethod
-    def _bare(cls, centroids: bool, identities: int, largest: int) -> Identity:
+    def _from_counts(cls, centroids: bool, identities: int, largest: int) -> Identity:
         """An identity adjacency whose labels are not known any more, only what they amounted to."""
         bare = cls.__new__(cls)
         bare._set(None, centroids, identities, largest)
@@ -314,7 +314,7 @@ def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
             if not isinstance(centroids, bool):
                 _validation.reject("centroids", "true or false", centroids)
             identities = _validation.check_count(identities, "identities")
-            return Identity._bare(centroids, identities, _validation.check_count(largest, "largest"))
+            return Identity._from_counts(centroids, identities, _validation.check_count(largest, "largest"))
     raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
 
 
@@ -336,14 +336,14 @@ def spectral_norm(queries: NDArray[np.float64]) -> float:
     return min(float(np.linalg.norm(queries, 2)) * (1 + 1e-9), math.sqrt(len(queries)))
 
 
-def _moved_entries(moved: int, width: float) -> Sensitivity:
-    """So many entries, each free to move across the whole public range."""
+def _bound_moved_entries(moved: int, width: float) -> Sensitivity:
+    """Bound the sensitivity if ``moved`` entries each move across the whole public range."""
     return Sensitivity(width * math.sqrt(moved), width * moved, moved)
 
 
-def _moved_rows(rows: int, shape: ReleaseShape) -> Sensitivity:
-    """So many records, each moving its scores under all the queries."""
-    by_entries = _moved_entries(rows * shape.queries, shape.width)
+def _bound_moved_rows(rows: int, shape: ReleaseShape) -> Sensitivity:
+    """Bound the sensitivity if ``rows`` records each move their scores for all queries."""
+    by_entries = _bound_moved_entries(rows * shape.queries, shape.width)
     if shape.queries == 1:
         return by_entries
     # |(e - e') Q^T| <= |e - e'| |Q|_2 <= 2 |Q|_2 for each record, plus float error on both sides.

@@ -1,4 +1,4 @@
-"""A guarantee as a page that a data-protection officer can read."""
+"""A guarantee as a text that a data-protection officer can read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.guarantee import Guarantee
 
 
-def certificate(guarantee: Guarantee) -> str:
-    """The guarantee as a page that a data-protection officer can read."""
+def write_certificate(guarantee: Guarantee) -> str:
+    """Write the guarantee as a text that a data-protection officer can read."""
     lines = ["ScoreShield certificate", "=======================", ""]
 
     def say(label: str, *sentences: str) -> None:
         text = " ".join(sentences)
         lines.extend(textwrap.wrap(text, 79, initial_indent=f"{label:<15}", subsequent_indent=" " * 15))
 
-    for warning in _warnings(guarantee):
+    for warning in _list_warnings(guarantee):
         lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
-    say("Released", _what(guarantee) + ".")
+    say("Released", _describe_release(guarantee) + ".")
     say(
         "Promise",
-        f"({_rounded_up(guarantee.epsilon)}, {_rounded_up(guarantee.delta)})-differential privacy"
+        f"({_round_up(guarantee.epsilon)}, {_round_up(guarantee.delta)})-differential privacy"
         if guarantee.delta
-        else f"pure {_rounded_up(guarantee.epsilon)}-differential privacy",
+        else f"pure {_round_up(guarantee.epsilon)}-differential privacy",
         "(no event gets more likely than a factor of e^epsilon, plus delta, by one change)."
         if guarantee.delta
         else "(no event gets more likely than a factor of e^epsilon by one change).",
@@ -45,41 +45,41 @@ def certificate(guarantee: Guarantee) -> str:
         "Does not cover",
         "Other releases from the same records: each spends its own epsilon and delta, and they add up.",
         "The records themselves, if they are shown beside their scores.",
-        f"What is taken as public: {_public(guarantee)}the number, order and dimension of the records,",
+        f"What is taken as public: {_list_public_facts(guarantee)}the number, order and dimension of the records,",
         "and any label.",
         "Facts that hold whether or not one particular record is in the collection.",
     )
     lines.append("")
-    say("How", *_how(guarantee))
-    say("Sampler", *_sampler(guarantee))
+    say("How", *_describe_mechanism(guarantee))
+    say("Sampler", *_describe_sampler(guarantee))
     return "\n".join(lines) + "\n"
 
 
-def _rounded_up(value: float) -> str:
-    """Six digits that are never below the value."""
+def _round_up(value: float) -> str:
+    """Format a number with six digits, never below its value."""
     return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
 
 
-def _how(guarantee: Guarantee) -> list[str]:
-    said = [_MECHANISMS[guarantee.mechanism]]
+def _describe_mechanism(guarantee: Guarantee) -> list[str]:
+    sentences = [_MECHANISMS[guarantee.mechanism]]
     if guarantee.mechanism in ("optimal", "levels"):
-        said.append(f"Root mean squared error at most {guarantee.noise.std:.6g}, at the worst level.")
+        sentences.append(f"Root mean squared error at most {guarantee.noise.std:.6g}, at the worst level.")
     elif guarantee.noise is not None:
-        said += _noise(guarantee)
+        sentences += _describe_noise(guarantee)
     for name, value in guarantee.details.items():
         shown = f"{value:g}" if isinstance(value, float) else value
-        said.append(f"{name.replace('_', ' ').capitalize()}: {shown}.")
+        sentences.append(f"{name.replace('_', ' ').capitalize()}: {shown}.")
     low, high = guarantee.score_range
     if guarantee.regime == "histogram":
-        said.append("Scores outside the bins are counted at the ends.")
+        sentences.append("Scores outside the bins are counted at the ends.")
     elif guarantee.regime != "index":
-        said.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
+        sentences.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
     if guarantee.mechanism == "screen-and-refine":
-        said.append(f"Those that were scored: to [{guarantee.details['threshold']:g}, {high:g}].")
-    return said
+        sentences.append(f"Those that were scored: to [{guarantee.details['threshold']:g}, {high:g}].")
+    return sentences
 
 
-def _noise(guarantee: Guarantee) -> list[str]:
+def _describe_noise(guarantee: Guarantee) -> list[str]:
     beside = "with rounding to the grid" + " and the covariance" * ("covariance_std" in guarantee.details)
     end = ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
     return [
@@ -89,16 +89,16 @@ def _noise(guarantee: Guarantee) -> list[str]:
     ]
 
 
-def _sampler(guarantee: Guarantee) -> list[str]:
+def _describe_sampler(guarantee: Guarantee) -> list[str]:
     if guarantee.sampler != "exact":
-        return ["Research: a seeded generator, which anyone who knows the seed can undo.", _grid(guarantee)]
+        return ["Research: a seeded generator, which anyone who knows the seed can undo.", _describe_grid(guarantee)]
     drawn = "Exact: what is drawn has the stated law, bit by bit,"
     if guarantee.mechanism == "gaussian":
         drawn = "Exact: the real-valued Gaussian rounded to the grid,"
-    return [f"{drawn} from an AES-256 stream keyed by the operating system.", _grid(guarantee)]
+    return [f"{drawn} from an AES-256 stream keyed by the operating system.", _describe_grid(guarantee)]
 
 
-def _grid(guarantee: Guarantee) -> str:
+def _describe_grid(guarantee: Guarantee) -> str:
     return f"Every released number is a multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))})."
 
 
@@ -119,9 +119,9 @@ _MECHANISMS = {
 }
 
 
-def _public(guarantee: Guarantee) -> str:
-    paid = guarantee.details.get("reduction") in ("pca", "none")
-    return "" if guarantee.regime == "index" and paid else _PUBLIC[guarantee.regime]
+def _list_public_facts(guarantee: Guarantee) -> str:
+    has_public_projection = guarantee.details.get("reduction") not in ("pca", "none")
+    return "" if guarantee.regime == "index" and not has_public_projection else _PUBLIC[guarantee.regime]
 
 
 _PUBLIC = {
@@ -135,7 +135,7 @@ _PUBLIC = {
 }
 
 
-def _what(guarantee: Guarantee) -> str:
+def _describe_release(guarantee: Guarantee) -> str:
     shape = guarantee.shape
     central = isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.centroids
     one, all_ = ("identity", "identities") if central else ("record", "records")
@@ -160,7 +160,7 @@ def _what(guarantee: Guarantee) -> str:
             )
 
 
-def _warnings(guarantee: Guarantee) -> list[str]:
+def _list_warnings(guarantee: Guarantee) -> list[str]:
     found = []
     if guarantee.sampler != "exact":
         found.append("made in research mode with a seeded generator: for experiments on public data only, NOT PRIVATE.")

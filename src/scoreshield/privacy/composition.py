@@ -106,10 +106,10 @@ def parallel(items: Iterable[Any]) -> Profile:
     if all(isinstance(profile, PureProfile) for profile in profiles):
         return max(profiles, key=find_pure_epsilon)
     # The largest of convex curves is convex, so the broken line through its values lies above it.
-    far = min(_FARTHEST, max(_reach(profile) for profile in profiles))
-    losses = np.union1d(np.linspace(0, far, _KNOTS), [min(_reach(profile), far) for profile in profiles])
+    far = min(_FARTHEST, max(_find_reach(profile) for profile in profiles))
+    losses = np.union1d(np.linspace(0, far, _KNOTS), [min(_find_reach(profile), far) for profile in profiles])
     deltas = [max(profile.delta_at(float(loss)) for profile in profiles) for loss in losses]
-    return _falling_curve(losses, np.array(deltas))
+    return _make_falling_curve(losses, np.array(deltas))
 
 
 @validate()
@@ -151,18 +151,18 @@ class _Convolution:
     def __init__(self, pld_pmf: ModuleType, counts: Counter[Profile]) -> None:
         self._pld_pmf = pld_pmf
         self._counts = counts
-        reaches = {profile: min(_reach(profile), _FARTHEST) for profile in counts}
+        reaches = {profile: min(_find_reach(profile), _FARTHEST) for profile in counts}
         span = math.sqrt(sum(number * reaches[profile] ** 2 for profile, number in counts.items()))
         self._step = max(min(reaches.values()) / 1000, 3 * span / _GRID) or 1.0  # 0 where all losses are 0 or infinite
         # Where next to no finite loss is left, truncating the tails would leave nothing: delta is 1 up to _FARTHEST.
         self._hopeless = self._log_finite(reaches) < math.log(_LEAST_FINITE)
         if not self._hopeless:
-            parts = [self._power(self._law(profile), number) for profile, number in counts.items()]
-            self._whole, _, self._slack = functools.reduce(self._together, parts)
+            parts = [self._convolve_times(self._law(profile), number) for profile, number in counts.items()]
+            self._whole, _, self._slack = functools.reduce(self._convolve, parts)
 
     def curve(self, pure: float) -> CurveProfile:
         """Delta at the knots: the convolution, or the best Renyi order where that is less; 0 at the pure epsilon."""
-        middle = min(self._middle(), pure, _FARTHEST)
+        middle = min(self._find_middle(), pure, _FARTHEST)
         moments = np.array([self._moment(order) for order in _ORDERS])
         mass = sum(number * compute_residual(profile) for profile, number in self._counts.items())
         tail = float(np.min((moments - _ORDER_SLACK - math.log(_FAINTEST)) / (_ORDERS - 1)))
@@ -174,9 +174,9 @@ class _Convolution:
         deltas = np.minimum(np.minimum(convolved, renyi), 1.0)
         if pure <= _FARTHEST:
             losses, deltas = np.append(losses[losses < pure], pure), np.append(deltas[losses < pure], 0.0)
-        return _falling_curve(losses, deltas)
+        return _make_falling_curve(losses, deltas)
 
-    def _middle(self) -> float:
+    def _find_middle(self) -> float:
         """The epsilon up to which the convolution resolves delta."""
         if self._hopeless:
             return math.inf
@@ -201,23 +201,23 @@ class _Convolution:
 
     def _law(self, profile: Profile) -> _Part:
         """The profile on the grid."""
-        points = max(2, math.ceil(min(_reach(profile), _FARTHEST) / self._step) + 1)
+        points = max(2, math.ceil(min(_find_reach(profile), _FARTHEST) / self._step) + 1)
         losses = self._step * np.arange(points, dtype=np.float64)
         law = make_loss_law(losses, np.array([profile.delta_at(float(loss)) for loss in losses]))
-        masses = _both_sides(law)
+        masses = _mirror_losses(law)
         norm = math.sqrt(sum(mass * mass for mass in masses.values()))
         # Reading delta off the law subtracts two sums of at most 1, each rounded.
         return _Part(self._pld_pmf.create_pmf(masses, self._step, law.infinite, True), norm, 2.0**-50)
 
-    def _power(self, part: _Part, number: int) -> _Part:
+    def _convolve_times(self, part: _Part, number: int) -> _Part:
         """``number`` of the same, by repeated squaring."""
         if number == 1:
             return part
-        half = self._power(part, number // 2)
-        both = self._together(half, half)
-        return self._together(both, part) if number % 2 else both
+        half = self._convolve_times(part, number // 2)
+        both = self._convolve(half, half)
+        return self._convolve(both, part) if number % 2 else both
 
-    def _together(self, one: _Part, other: _Part) -> _Part:
+    def _convolve(self, one: _Part, other: _Part) -> _Part:
         pmf = self._pld_pmf.compose_pmfs(one.pmf, other.pmf, _TAIL)
         # Sparse laws are convolved term by term, which is more exact than this says.
         size = 2 * max(one.pmf.size + other.pmf.size, pmf.size)
@@ -225,7 +225,7 @@ class _Convolution:
         return _Part(pmf, min(one.norm, other.norm), one.slack + other.slack + error)
 
 
-def _both_sides(law: LossLaw) -> dict[int, float]:
+def _mirror_losses(law: LossLaw) -> dict[int, float]:
     masses = {0: law.centre}
     mirrored = law.masses * np.exp(-law.losses)
     for place in np.flatnonzero(law.masses):
@@ -234,7 +234,7 @@ def _both_sides(law: LossLaw) -> dict[int, float]:
     return masses
 
 
-def _reach(profile: Profile) -> float:
+def _find_reach(profile: Profile) -> float:
     """Where the profile ends: its pure epsilon, or where next to nothing is left."""
     if isinstance(profile, CurveProfile):
         return profile.losses[-1]
@@ -255,7 +255,7 @@ def _root_of_squares(counts: Counter[Profile]) -> float:
     return math.sqrt(total) * (1 + 2.0**-51)
 
 
-def _falling_curve(losses: Float, deltas: Float) -> CurveProfile:
+def _make_falling_curve(losses: Float, deltas: Float) -> CurveProfile:
     """The lower convex hull of points above a convex falling curve: still above it, and itself convex and falling."""
     heights = np.minimum.accumulate(deltas)
     xs = np.exp(losses - losses[-1])  # the hull is the same on any scale

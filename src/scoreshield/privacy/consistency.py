@@ -42,7 +42,7 @@ _ADDED: dict[str, dict[str, str | None]] = {
     "top-k": {"permute-and-flip": None, "gumbel": None},
     "histogram": {"geometric": None, "gaussian": None},
 }
-#: Mechanisms that need a delta, and those that need none; tables and PrivUnit (beside a private PCA) do as they say.
+#: Mechanisms that need a delta, and those that need none; tables and PrivUnit with a private PCA can do either.
 _NOT_PURE = ("gaussian",)
 _PURE = (
     "laplace",
@@ -84,9 +84,13 @@ def is_consistent(guarantee: Guarantee) -> bool:
         return False
     if guarantee.epsilon < 0 or guarantee.delta_at(guarantee.epsilon) > guarantee.delta:
         return False
-    if not _least_sensitivity(guarantee) * (1 - _ROUNDING) <= guarantee.sensitivity <= guarantee.grid_sensitivity:
+    if (
+        not _compute_least_sensitivity(guarantee) * (1 - _ROUNDING)
+        <= guarantee.sensitivity
+        <= guarantee.grid_sensitivity
+    ):
         return False
-    implied = _implied(guarantee)
+    implied = _derive_profile(guarantee)
     return implied is not None and _covers(guarantee.profile, implied, min(2 * guarantee.epsilon, _FARTHEST))
 
 
@@ -97,22 +101,22 @@ def _fits_shape(guarantee: Guarantee) -> bool:
 
 def _fits_details(guarantee: Guarantee) -> bool:
     """Whether what is stated beside the promise, for people and for predictions, is that of the same release."""
-    told, law = guarantee.details, guarantee.noise
+    details, law = guarantee.details, guarantee.noise
     if math.frexp(guarantee.grid)[0] != 0.5:  # a grid is a power of two
         return False
     match guarantee.regime:
         case "scores" if guarantee.mechanism in ("optimal", "levels"):
             return (
-                told["levels"] == len(law.inputs)
+                details["levels"] == len(law.inputs)
                 and guarantee.grid == law.step
                 and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
             )
         case "top-k":
-            return bool(told["selections"] == guarantee.shape[0])
+            return bool(details["selections"] == guarantee.shape[0])
         case "index":
-            private = told["reduction"] == "pca"
-            return math.isclose(told["score_std"], guarantee.scale, rel_tol=_REPEATED) and (
-                private == ("pca_share" in told) and (not private or 0 < told["pca_share"] < 1)
+            private = details["reduction"] == "pca"
+            return math.isclose(details["score_std"], guarantee.scale, rel_tol=_REPEATED) and (
+                private == ("pca_share" in details) and (not private or 0 < details["pca_share"] < 1)
             )
     return True
 
@@ -122,7 +126,7 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     adjacency, regime = guarantee.adjacency, guarantee.regime
     if isinstance(adjacency, GramRadius):
         return regime == "gram"
-    rows = _rows(guarantee)
+    rows = _count_rows(guarantee)
     if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
         return False
     # All but PrivUnit and Gaussian noise on entries are private where one neighbour moves one score.
@@ -132,8 +136,8 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     return adjacency.bound_sensitivity(ReleaseShape("scores", max(rows), queries=queries)).moved == 1
 
 
-def _rows(guarantee: Guarantee) -> tuple[int, ...]:
-    """How many rows, records or centroids, the release was made of; more than one number where the file leaves it open.
+def _count_rows(guarantee: Guarantee) -> tuple[int, ...]:
+    """Count the rows (records or centroids) that the release was made of; several numbers if the file allows several.
 
     A histogram states how many scores it counts: one for each row, or one for each pair of rows.
     """
@@ -145,13 +149,13 @@ def _rows(guarantee: Guarantee) -> tuple[int, ...]:
         case "histogram":
             counted = _validation.check_count(guarantee.details["scores"], "scores")
             of_pairs = (1 + math.isqrt(1 + 8 * counted)) // 2
-            alone = math.isclose(guarantee.sensitivity, _least_sensitivity(guarantee), rel_tol=_REPEATED)
+            alone = math.isclose(guarantee.sensitivity, _compute_least_sensitivity(guarantee), rel_tol=_REPEATED)
             return (counted,) * alone + (of_pairs,) * (not alone or counted == 1)
     return (guarantee.shape[0],)
 
 
 def _has_labels(adjacency: Identity, rows: int) -> bool:
-    """Whether so many rows can be labelled with these counts."""
+    """Whether this number of rows can be labelled with these counts."""
     if adjacency.centroids:
         return adjacency.largest == 1 and adjacency.identities == rows
     return adjacency.largest + adjacency.identities - 1 <= rows <= adjacency.largest * adjacency.identities
@@ -169,24 +173,27 @@ def _covers(profile: Profile, delta: Delta, farthest: float) -> bool:
     return all(delta(point) <= max(profile.delta_at(point) * (1 + _REPEATED), gaussian.LEAST_DELTA) for point in points)
 
 
-def _implied(guarantee: Guarantee) -> Delta | None:
-    """The profile of what the guarantee says was drawn; None where it contradicts itself."""
+def _derive_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile from the stated noise and budgets; None if they contradict each other."""
     match guarantee.regime:
         case "matches":
-            return _screening(guarantee)
+            return _derive_screening_profile(guarantee)
         case "top-k":
-            return _selection(guarantee)
+            return _derive_selection_profile(guarantee)
         case "histogram":
-            return _counts(guarantee)
+            return _derive_histogram_profile(guarantee)
         case "index" if guarantee.mechanism == "privunit":
-            return _privunit(guarantee)
-    return _added(guarantee)
+            return _derive_privunit_profile(guarantee)
+    return _derive_noise_profile(guarantee)
 
 
-def _counts(guarantee: Guarantee) -> Delta | None:
-    """One record moves one score of a query, or n - 1 of the n (n - 1) / 2 scores of all pairs."""
+def _derive_histogram_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of noisy counts.
+
+    One record moves one score of a query, or n - 1 of the n (n - 1) / 2 scores of all pairs.
+    """
     counted, ratio = guarantee.details["scores"], guarantee.sensitivity / guarantee.scale
-    moved = guarantee.sensitivity / _least_sensitivity(guarantee)
+    moved = guarantee.sensitivity / _compute_least_sensitivity(guarantee)
     pairs = math.isclose(moved * (moved + 1) / 2, counted, rel_tol=_REPEATED)
     if counted < 1 or not (pairs or math.isclose(moved, 1, rel_tol=_REPEATED)):
         return None
@@ -195,10 +202,10 @@ def _counts(guarantee: Guarantee) -> Delta | None:
     return GaussianProfile(ratio).delta_at
 
 
-def _screening(guarantee: Guarantee) -> Delta | None:
-    """Two budgets, neither negative, and the staircase that the second one takes."""
-    told, grid = guarantee.details, guarantee.grid
-    screening, refining, low = told["screening_epsilon"], told["refining_epsilon"], told["threshold"]
+def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of screening from its two budgets; the second one must give the stated staircase noise."""
+    details, grid = guarantee.details, guarantee.grid
+    screening, refining, low = details["screening_epsilon"], details["refining_epsilon"], details["threshold"]
     high = guarantee.score_range[1]
     refined = guarantee.mechanism == "screen-and-refine"
     if not (screening > 0 and refining >= 0 and (refining > 0) == refined and guarantee.score_range[0] <= low < high):
@@ -210,51 +217,55 @@ def _screening(guarantee: Guarantee) -> Delta | None:
     return PureProfile((screening + refining) * (1 - _ROUNDING)).delta_at
 
 
-def _selection(guarantee: Guarantee) -> Delta | None:
-    told, (selections,) = guarantee.details, guarantee.shape
-    each = told["epsilon_for_each"]
+def _derive_selection_profile(guarantee: Guarantee) -> Delta | None:
+    details, (selections,) = guarantee.details, guarantee.shape
+    each = details["epsilon_for_each"]
     noisy_enough = guarantee.sensitivity / guarantee.scale <= each * (1 + _ROUNDING)
-    if not (each > 0 and noisy_enough and told["records"] >= selections):
+    if not (each > 0 and noisy_enough and details["records"] >= selections):
         return None
     return PureProfile(selections * each * (1 - _ROUNDING)).delta_at
 
 
-def _privunit(guarantee: Guarantee) -> Delta | None:
-    """PrivUnit on each record of an identity, beside the covariance of a private PCA where there is one."""
-    told, group = guarantee.details, _group(guarantee)
-    maker = PrivUnit.calibrate(guarantee.shape[1], told["epsilon_per_record"])
-    stated = (told["cap_probability"], told["cap_height"], told["shrinkage"], guarantee.scale, guarantee.grid)
+def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of PrivUnit on each record of an identity, and of the private PCA if there is one."""
+    details, group = guarantee.details, _count_moved_rows(guarantee)
+    maker = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"])
+    stated = (details["cap_probability"], details["cap_height"], details["shrinkage"], guarantee.scale, guarantee.grid)
     if not np.allclose(stated, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
         return None
     pure = maker.epsilon * group
-    if told["reduction"] != "pca":
+    if details["reduction"] != "pca":
         return maker.profile.delta_at if group == 1 else PureProfile(pure * (1 - _ROUNDING)).delta_at
-    mu = _covariance_mu(guarantee)
+    mu = _compute_covariance_mu(guarantee)
     if mu is None:
         return None
     beside, p = GaussianProfile(mu), 1 / (1 + math.exp(-pure))
 
     def both(epsilon: float) -> float:
-        return p * _either_sign(beside, epsilon - pure) + (1 - p) * beside.delta_at(epsilon + pure)
+        return p * _extend_delta(beside, epsilon - pure) + (1 - p) * beside.delta_at(epsilon + pure)
 
     return both
 
 
-def _either_sign(profile: Profile, epsilon: float) -> float:
+def _extend_delta(profile: Profile, epsilon: float) -> float:
+    """Compute the delta of a profile at any epsilon, also a negative one."""
     if epsilon >= 0:
         return profile.delta_at(epsilon)
     return -math.expm1(epsilon) + math.exp(epsilon) * profile.delta_at(-epsilon)
 
 
-def _covariance_mu(guarantee: Guarantee) -> float | None:
-    """Of the noise on the second moment, which an identity's g records move by up to g sqrt 2."""
-    told = guarantee.details
-    sensitivity, std = told["covariance_sensitivity"], told["covariance_std"]
-    return sensitivity / std if sensitivity >= _group(guarantee) * math.sqrt(2) and std > 0 else None
+def _compute_covariance_mu(guarantee: Guarantee) -> float | None:
+    """Compute mu of the noise on the second moment, which g records of an identity move by up to g sqrt 2."""
+    details = guarantee.details
+    sensitivity, std = details["covariance_sensitivity"], details["covariance_std"]
+    return sensitivity / std if sensitivity >= _count_moved_rows(guarantee) * math.sqrt(2) and std > 0 else None
 
 
-def _added(guarantee: Guarantee) -> Delta | None:
-    """Noise on entries; an entry of a Gram matrix is drawn once for two places, with its share of the scale."""
+def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of noise on entries.
+
+    An entry of a Gram matrix is drawn once for two places, with its share of the scale.
+    """
     law, scale = guarantee.noise, guarantee.scale
     share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
     if guarantee.mechanism in ("laplace", "staircase") and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
@@ -267,10 +278,10 @@ def _added(guarantee: Guarantee) -> Delta | None:
     if not math.isclose(guarantee.mu * scale, guarantee.grid_sensitivity, rel_tol=_REPEATED):
         return None
     # Rounding to the grid moves each entry that moves at all by up to a step more.
-    on_grid = guarantee.sensitivity + guarantee.grid * math.sqrt(_moved(guarantee))
+    on_grid = guarantee.sensitivity + guarantee.grid * math.sqrt(_count_moved_entries(guarantee))
     mu = on_grid / scale
     if guarantee.details.get("reduction") == "pca":
-        beside = _covariance_mu(guarantee)
+        beside = _compute_covariance_mu(guarantee)
         if beside is None:
             return None
         mu = math.hypot(mu, beside)
@@ -279,28 +290,28 @@ def _added(guarantee: Guarantee) -> Delta | None:
     return GaussianProfile(mu * (1 - _ROUNDING)).delta_at
 
 
-def _moved(guarantee: Guarantee) -> int:
-    """How many released entries one neighbour can move."""
+def _count_moved_entries(guarantee: Guarantee) -> int:
+    """Count the released entries that one neighbour can move."""
     match guarantee.regime:
         case "index":
-            return _group(guarantee) * guarantee.shape[1]
+            return _count_moved_rows(guarantee) * guarantee.shape[1]
         case "scores" if len(guarantee.shape) == 2:
-            return _group(guarantee) * guarantee.shape[0]
+            return _count_moved_rows(guarantee) * guarantee.shape[0]
     return guarantee.adjacency.sensitivity(guarantee.regime, guarantee.shape[-1]).moved
 
 
-def _group(guarantee: Guarantee) -> int:
-    """How many released rows one neighbour can move."""
+def _count_moved_rows(guarantee: Guarantee) -> int:
+    """Count the released rows that one neighbour can move."""
     return guarantee.adjacency.largest if isinstance(guarantee.adjacency, Identity) else 1
 
 
-def _least_sensitivity(guarantee: Guarantee) -> float:
-    """How far one neighbour can move what was released, at the least."""
+def _compute_least_sensitivity(guarantee: Guarantee) -> float:
+    """Compute a lower bound on how far one neighbour can move the released object."""
     low, high = guarantee.score_range
     match guarantee.regime:
         case "scores" if len(guarantee.shape) == 2:
             # The spectral norm of the queries is at least 1; only the queries themselves say how much more.
-            return math.sqrt(_group(guarantee)) * min((high - low) * math.sqrt(guarantee.shape[0]), 2.0)
+            return math.sqrt(_count_moved_rows(guarantee)) * min((high - low) * math.sqrt(guarantee.shape[0]), 2.0)
         case "scores" | "row" | "gram":
             released = guarantee.shape[-1]
             return guarantee.adjacency.sensitivity(guarantee.regime, released, score_range=(low, high)).l2
@@ -309,5 +320,5 @@ def _least_sensitivity(guarantee: Guarantee) -> float:
         case "histogram":
             return 2.0 if guarantee.calibration == "pure" else math.sqrt(2)
         case "index":
-            return 2 * math.sqrt(_group(guarantee))
+            return 2 * math.sqrt(_count_moved_rows(guarantee))
     return 1.0

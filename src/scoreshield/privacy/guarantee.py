@@ -368,9 +368,9 @@ class Guarantee:
         return guarantee
 
     def __str__(self) -> str:
-        from scoreshield.privacy.certificate import certificate
+        from scoreshield.privacy.certificate import write_certificate
 
-        return certificate(self)
+        return write_certificate(self)
 
 
 def _profile_from_dict(data: dict[str, Any]) -> Profile:

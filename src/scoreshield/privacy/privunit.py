@@ -81,7 +81,7 @@ class PrivUnit:
         if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
             must = f"between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g} for one vector"
             _validation.reject("epsilon", must, epsilon)
-        return _calibrated(dimension, epsilon)
+        return _calibrate(dimension, epsilon)
 
     @property
     def p(self) -> float:
@@ -138,13 +138,13 @@ class PrivUnit:
 
 
 @lru_cache(maxsize=256)
-def _calibrated(dimension: int, epsilon: float) -> PrivUnit:
+def _calibrate(dimension: int, epsilon: float) -> PrivUnit:
     """Solve gamma = m(gamma), then give the coin what the cap has left."""
 
     def surplus(gamma: float) -> float:
         return _mean(dimension, epsilon, gamma) - gamma
 
-    gamma = _widest(dimension, epsilon)
+    gamma = _find_widest_cap(dimension, epsilon)
     if surplus(gamma) < 0:
         gamma = float(brentq(surplus, 0.0, gamma, xtol=1e-18, rtol=1e-15, maxiter=500))
     left = epsilon - _cap_cost(dimension, gamma)
@@ -152,7 +152,7 @@ def _calibrated(dimension: int, epsilon: float) -> PrivUnit:
     return PrivUnit(dimension, epsilon, math.nextafter(float(left), -math.inf), gamma)
 
 
-def _widest(dimension: int, epsilon: float) -> float:
+def _find_widest_cap(dimension: int, epsilon: float) -> float:
     """Where a cap begins that takes the whole budget."""
     a = (dimension - 1) / 2
     if epsilon < 1:

@@ -91,7 +91,7 @@ class IndexRelease(Release):
         They are unbiased for the cosines of the reduced vectors. `clip` cuts them to [-1, 1]: for display, not for
         ranking, and no longer unbiased.
         """
-        queries, single = self._reduced(query)
+        queries, single = self._reduce_queries(query)
         scores = (queries.astype(np.float32) @ self.vectors.T).astype(np.float64)
         if clip:
             np.clip(scores, -1, 1, out=scores)
@@ -101,14 +101,14 @@ class IndexRelease(Release):
     def search(self, query: ArrayLike, k: int) -> BestRecords:
         """Return the `k` best records of one query, (k,), or of each query of a batch, (m, k), best first."""
         k = min(_validation.check_count(k, "k"), len(self.vectors))
-        queries, single = self._reduced(query)
+        queries, single = self._reduce_queries(query)
         small = queries.astype(np.float32)
         scores = np.empty((len(small), 0), dtype=np.float32)
         indices = np.empty((len(small), 0), dtype=np.intp)
         for start in range(0, len(self.vectors), _SEARCH_ROWS):
             fresh = small @ self.vectors[start : start + _SEARCH_ROWS].T
             numbers = np.broadcast_to(np.arange(start, start + fresh.shape[1]), fresh.shape)
-            scores, indices = _best(np.hstack([scores, fresh]), np.hstack([indices, numbers]), k)
+            scores, indices = _select_best(np.hstack([scores, fresh]), np.hstack([indices, numbers]), k)
         order = np.argsort(-scores, axis=1, kind="stable")
         found = BestRecords(
             np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1)
@@ -127,7 +127,7 @@ class IndexRelease(Release):
         np.fill_diagonal(gram, 1.0)
         return project_elliptope(gram).matrix if project else gram
 
-    def _reduced(self, query: ArrayLike) -> tuple[Float, bool]:
+    def _reduce_queries(self, query: ArrayLike) -> tuple[Float, bool]:
         queries, single = _embeddings.as_queries(query, self.dimension)
         if self.projection is not None:
             queries = _embeddings.normalise_public_rows(queries @ self.projection.T, "query")
@@ -207,7 +207,7 @@ def prepare_index(
     maker, shape = plan.maker(), (source.size, plan.components)
     guarantee = plan.state_guarantee(maker, shape, name_sampler(rng))
 
-    def checked_rows() -> _embeddings.Rows:
+    def check_rows() -> _embeddings.Rows:
         rows = source.rows()
         _embeddings.check_finite(rows)
         return rows
@@ -224,7 +224,7 @@ def prepare_index(
                 progress(end, len(rows))
         return IndexRelease(guarantee, vectors, projection)
 
-    return PendingRelease(guarantee, source.adjacency, rng, checked_rows, draw)
+    return PendingRelease(guarantee, source.adjacency, rng, check_rows, draw)
 
 
 @validate(dimension=whole_from(2))
@@ -247,7 +247,7 @@ def pair_components(epsilon: float, dimension: int) -> int:
     return best
 
 
-def _best(scores: Any, indices: Any, k: int) -> tuple[Any, Any]:
+def _select_best(scores: Any, indices: Any, k: int) -> tuple[Any, Any]:
     if scores.shape[1] <= k:
         return scores, indices
     chosen = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)

@@ -193,7 +193,7 @@ class IndexPlan:
         if not self.share:
             alone = self.group == 1
             return PrivUnit.calibrate(self.components, self.epsilon).profile if alone else PureProfile(self.epsilon)
-        return _with_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
+        return _add_pure(GaussianProfile(self.mu), self.per_record * self.group, self.epsilon)
 
     def state_guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
         profile = self.profile()
@@ -273,7 +273,7 @@ def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
         yield start, _embeddings.normalise_rows(rows[start : start + size], first=start)
 
 
-def _with_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfile:
+def _add_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfile:
     """A Gaussian mechanism and a pure one, one after the other: the worst pure one is randomised response.
 
     delta(e) = p delta'(e - pure) + (1 - p) delta'(e + pure) with p = 1 / (1 + e^-pure).

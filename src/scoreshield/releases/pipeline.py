@@ -84,7 +84,7 @@ class PrivacyRequest:
     def calibrate(self, sensitivity: Sensitivity, *, entries_per_draw: int = 1) -> CalibratedNoise:
         """Calibrate the noise to this sensitivity; rounding to the grid moves each entry by one step more."""
         if self.mechanism in PURE:
-            return self._pure(sensitivity)
+            return self._calibrate_pure(sensitivity)
         share = math.sqrt(1 / entries_per_draw) * (1 + 2**-50)
         step = choose_grid_step(self._scale(sensitivity.l2) * share)
         on_grid = sensitivity.l2 + step * math.sqrt(sensitivity.moved)
@@ -93,7 +93,7 @@ class PrivacyRequest:
             sensitivity.l2, on_grid, scale, GaussianNoise(scale * share), step, GaussianProfile(on_grid / scale)
         )
 
-    def _pure(self, sensitivity: Sensitivity) -> CalibratedNoise:
+    def _calibrate_pure(self, sensitivity: Sensitivity) -> CalibratedNoise:
         """Calibrate Laplace or staircase noise, for one moved entry whose values are whole numbers of steps apart."""
         if sensitivity.moved > 1:
             raise InvalidInput(

@@ -17,7 +17,7 @@ import pytest
 
 from scoreshield._files import replace_file
 from scoreshield.bench.data import cache, catalogue
-from scoreshield.bench.data.catalogue import CATALOGUE, Official, RemoteFile
+from scoreshield.bench.data.catalogue import CATALOGUE, OfficialSet, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
 
 BODY = bytes(range(256)) * 9000  # more than two blocks
@@ -253,13 +253,13 @@ def test_many_downloads_file_once_all(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Official:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> OfficialSet:
     """A set of two files, whose server does not exist."""
     files = (
         RemoteFile("a.bin", "https://example.invalid/a.bin", MD5),
         RemoteFile("b.bin", "https://example.invalid/b.bin", "sha256:" + hashlib.sha256(b"first").hexdigest()),
     )
-    made = Official("Tiny", files, "Look, do not touch.", "Nobody (1999)")
+    made = OfficialSet("Tiny", files, "Look, do not touch.", "Nobody (1999)")
     monkeypatch.setitem(CATALOGUE, "tiny", made)
     return made
 
@@ -280,7 +280,7 @@ def test_files_lie_checked_used(tmp_path: Path) -> None:
     assert not (tmp_path / "tiny" / "TERMS.txt").exists()  # nothing was downloaded
 
 
-def test_terms_put_beside_downloaded(tiny: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terms_put_beside_downloaded(tiny: OfficialSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The terms are put beside what was downloaded."""
     monkeypatch.setattr(cache, "download_file", lambda _, path, __: (path.parent.mkdir(exist_ok=True), path.touch()))
     cache.fetch_file("tiny", "a.bin", tmp_path)
@@ -363,7 +363,7 @@ def test_missing_file_without_network_says(tmp_path: Path, monkeypatch: pytest.M
     assert contents(tmp_path) == []
 
 
-def test_folder_cannot_made_sentence(tiny: Official, tmp_path: Path) -> None:
+def test_folder_cannot_made_sentence(tiny: OfficialSet, tmp_path: Path) -> None:
     """A folder that cannot be made is one sentence."""
     (tmp_path / "tiny").write_text("a file where a folder should be")
     with pytest.raises(FileError, match=r"Cannot (make the folder|look for) "):

@@ -397,10 +397,10 @@ def test_name_embedder_knows_weights(sentence_model: str) -> None:
     stem, _, digest = made.name.rpartition("@")
     assert stem == f"sentence-transformers:{sentence_model}"
     assert len(digest) == 12
-    before = neural._digest(neural._weights(made.model))  # type: ignore[attr-defined]
+    before = neural._digest(neural._iterate_weights(made.model))  # type: ignore[attr-defined]
     weights = next(made.model.parameters())  # type: ignore[attr-defined]
     weights.data[0, 0] += 1
-    assert neural._digest(neural._weights(made.model)) != before  # type: ignore[attr-defined]
+    assert neural._digest(neural._iterate_weights(made.model)) != before  # type: ignore[attr-defined]
 
 
 def pooled_by_its_first_token(folder: Path) -> None:

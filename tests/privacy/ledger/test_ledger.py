@@ -242,7 +242,7 @@ def test_identities_come_go_promised_same(ledger: Ledger) -> None:
         with pytest.raises(ss.InvalidInput, match="do not add up") as caught:
             ledger.spend_all([other], dataset="clinic", same_people=True)
         assert "identity centroids False" in str(caught.value)
-        assert "another name for them would forget what was spent" in str(caught.value)
+        assert "Another name for them would not count what was spent" in str(caught.value)
         with pytest.raises(ss.InvalidInput, match="do not add up"):
             ledger.spend(other, same_people=True)
     assert len(ledger.entries()) == 4

@@ -15,7 +15,7 @@ from ledger_support import Promise, pure
 import scoreshield as ss
 from scoreshield.privacy.ledger import units
 from scoreshield.privacy.ledger.entries import write_canonical_json
-from scoreshield.privacy.ledger.units import _brief, _hash_labels, _promise, check_units, make_charge
+from scoreshield.privacy.ledger.units import _drop_hash, _drop_identities, _hash_labels, check_units, make_charge
 from scoreshield.privacy.profiles import Profile, PureProfile
 
 KEY = bytes(range(32))
@@ -56,11 +56,11 @@ def test_units(known: list[str], unit: str, same_people: bool, words: str | None
 
 def test_promises() -> None:
     """The numbers and the labels of identities come and go; the rest of a unit is what is promised."""
-    assert {_promise(unit) for unit in (OLD, NEW, OTHER)} == {"identity centroids False"}
-    assert _promise(CENTROIDS) == "identity centroids True"
+    assert {_drop_identities(unit) for unit in (OLD, NEW, OTHER)} == {"identity centroids False"}
+    assert _drop_identities(CENTROIDS) == "identity centroids True"
     for unit in ("replacement", "gram-radius radius 0.5", "other identities 3 largest 2", NEW + "x"):
-        assert _promise(unit) == unit
-    assert (_brief(NEW), _brief(OLD), _brief("replacement")) == (OLD, OLD, "replacement")
+        assert _drop_identities(unit) == unit
+    assert (_drop_hash(NEW), _drop_hash(OLD), _drop_hash("replacement")) == (OLD, OLD, "replacement")
 
 
 def charge(item: Any, adjacency: Any = None, same_people: bool = False) -> tuple[Profile, str, str]:

@@ -16,7 +16,7 @@ import scipy.sparse as sparse
 import scoreshield as ss
 from scoreshield.privacy.levels import cuts as channel_cuts
 from scoreshield.privacy.levels import program, tables
-from scoreshield.privacy.levels.cuts import check_range, increasing, predict_recall, retrieval_cuts, tail
+from scoreshield.privacy.levels.cuts import check_increasing, check_range, predict_recall, retrieval_cuts, tail
 from scoreshield.privacy.levels.profile import compute_channel_profile, compute_total_variation
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.sampling.stream import SecureStream
@@ -219,9 +219,9 @@ def test_the_ratio_is_just_below_the_exponential(epsilon: float) -> None:
 
 def test_what_may_be_spent_of_delta() -> None:
     for delta in (1e-12, 1e-9, 1e-6, 0.1, 0.9):
-        spent = Fraction(program.usable(delta), WHOLE)
+        spent = Fraction(program.compute_usable_delta(delta), WHOLE)
         assert Fraction(delta) / 2 - Fraction(1, WHOLE) <= spent < Fraction(delta)
-    assert program.usable(0.1) > 0.1 * WHOLE * (1 - 1e-9)
+    assert program.compute_usable_delta(0.1) > 0.1 * WHOLE * (1 - 1e-9)
 
 
 def test_the_worst_excess_by_hand() -> None:
@@ -351,10 +351,10 @@ def test_bins_may_be_narrow_but_not_too_narrow() -> None:
 @pytest.mark.parametrize("values", [[], [[1.0]], ["a"], [1.0, 1.0], [2.0, 1.0], [math.nan], [0.0, math.inf], [True, 2]])
 def test_what_does_not_grow_is_an_error(values: Any) -> None:
     if values == [True, 2]:
-        assert increasing(values, "x").tolist() == [1.0, 2.0]
+        assert check_increasing(values, "x").tolist() == [1.0, 2.0]
         return
     with pytest.raises(ss.InvalidInput):
-        increasing(values, "x")
+        check_increasing(values, "x")
 
 
 def test_ranges() -> None:
@@ -554,17 +554,19 @@ def test_small_costs_are_costs_too(unit: float) -> None:
 
 
 def test_what_may_be_spent_in_whole_parts() -> None:
-    assert program.usable(0.25) == 2**60 - 2**20 - 2**16
-    assert program.usable(2.0**-46) == 2**15
-    assert program.usable(2.0**-44) == 2**18 - 2**16 - 1  # less a 2^40th of itself, rounded down
+    assert program.compute_usable_delta(0.25) == 2**60 - 2**20 - 2**16
+    assert program.compute_usable_delta(2.0**-46) == 2**15
+    assert program.compute_usable_delta(2.0**-44) == 2**18 - 2**16 - 1  # less a 2^40th of itself, rounded down
 
 
 def test_a_mixture_of_two_rows_in_fractions() -> None:
-    assert program._mixed([WHOLE // 4, 3 * WHOLE // 4], Fraction(1, 2), 1) == [WHOLE // 8, 7 * WHOLE // 8]
-    assert program._mixed([1, 3], Fraction(1, 3), 0) == [Fraction(1, 3) + Fraction(2 * WHOLE, 3), 1]
+    assert program._mix_with_constant([WHOLE // 4, 3 * WHOLE // 4], Fraction(1, 2), 1) == [WHOLE // 8, 7 * WHOLE // 8]
+    assert program._mix_with_constant([1, 3], Fraction(1, 3), 0) == [Fraction(1, 3) + Fraction(2 * WHOLE, 3), 1]
     third = WHOLE // 3
-    assert program._whole([Fraction(1), Fraction(1), Fraction(1)], 1) == [third, WHOLE - 2 * third, third]
-    assert program.expected([[WHOLE // 2, WHOLE // 2], [WHOLE, 0]], np.array([[1.0, 2.0], [3.0, 4.0]])) == 4.5
+    assert program._round_to_whole([Fraction(1), Fraction(1), Fraction(1)], 1) == [third, WHOLE - 2 * third, third]
+    assert (
+        program.compute_expected_cost([[WHOLE // 2, WHOLE // 2], [WHOLE, 0]], np.array([[1.0, 2.0], [3.0, 4.0]])) == 4.5
+    )
 
 
 def test_rows_are_filled_cheapest_first() -> None:
@@ -583,7 +585,7 @@ def test_rows_are_filled_cheapest_first() -> None:
 def test_the_best_output_is_told_openly() -> None:
     costs = np.array([[0.0, 1.0], [1.0, 0.0]])
     rows = program.round_mixture(np.array([0.6, 0.6]), costs, Fraction(3), 0.25)
-    open_share = program.usable(0.25)
+    open_share = program.compute_usable_delta(0.25)
     pure = program.round_pure(np.array([0.6, 0.6]), costs, Fraction(3), WHOLE - open_share)
     assert rows == [[pure[0][0] + open_share, pure[0][1]], [pure[1][0], pure[1][1] + open_share]]
 
@@ -622,12 +624,12 @@ def test_the_grid_of_a_table() -> None:
     found = tables._on_grid(np.array([-1.0, -0.9, -0.2, 0.3, 0.7, 9.0]), -0.9, 0.7, 0.5)
     assert found.tolist() == [-0.5, -0.5, 0.0, 0.5, 0.5, 0.5]
     assert not np.signbit(found[2])
-    assert tables._outputs([-1.0, 0.0, 1.0], -1.0, 1.0, 0.25).tolist() == [-1.0, 0.0, 1.0]
-    assert len(tables._outputs(np.linspace(-1, 1, 10_000), -1.0, 1.0, 2.0**-29)) == 10_000
+    assert tables._check_outputs([-1.0, 0.0, 1.0], -1.0, 1.0, 0.25).tolist() == [-1.0, 0.0, 1.0]
+    assert len(tables._check_outputs(np.linspace(-1, 1, 10_000), -1.0, 1.0, 2.0**-29)) == 10_000
     for wrong in (np.linspace(-1, 1, 10_001), [0.0, 0.1], [-1.01, 0.0], [0.0, 1.01]):
         step = 2.0**-29 if len(wrong) > 2 else 0.25
         with pytest.raises(ss.InvalidInput, match="The 'outputs' parameter must be"):
-            tables._outputs(wrong, -1.0, 1.0, step)
+            tables._check_outputs(wrong, -1.0, 1.0, step)
 
 
 def test_threshold_beside_another_utility_cut() -> None:
@@ -770,17 +772,19 @@ def test_errors_name_parameter_function(place: str) -> None:
 
 def test_what_is_released_of_a_bin() -> None:
     """Two cuts at epsilon ln 2: the truth with 1/2, each other bin with 1/4."""
-    found = channel_cuts._released(math.log(2), np.array([[0.75, 0.25]]))
+    found = channel_cuts._compute_released_tails(math.log(2), np.array([[0.75, 0.25]]))
     assert found == pytest.approx(np.array([[1.0, 0.75 / 4 + 0.5, 0.25 / 4 + 0.25, 0.0]]))
 
 
 def test_recall_bin_no_other_record_reaches() -> None:
     """Shares of 0 divide nothing: above all others a record is first for certain."""
     far, near = np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]])
-    assert channel_cuts._recall(700.0, 50, 5, far, near) == pytest.approx([1.0])
-    assert channel_cuts._recall(700.0, 50, 5, np.array([[0.5]]), np.array([[0.0]])) == pytest.approx([0.0], abs=1e-3)
-    assert channel_cuts._recall(1.0, 5, 5, far, near).tolist() == [1.0]
-    assert channel_cuts._recall(1.0, 5, 4, np.array([[0.5]]), np.array([[0.5]])) == pytest.approx([0.8])
+    assert channel_cuts._compute_recall(700.0, 50, 5, far, near) == pytest.approx([1.0])
+    assert channel_cuts._compute_recall(700.0, 50, 5, np.array([[0.5]]), np.array([[0.0]])) == pytest.approx(
+        [0.0], abs=1e-3
+    )
+    assert channel_cuts._compute_recall(1.0, 5, 5, far, near).tolist() == [1.0]
+    assert channel_cuts._compute_recall(1.0, 5, 4, np.array([[0.5]]), np.array([[0.5]])) == pytest.approx([0.8])
 
 
 def test_cuts_in_a_range_of_their_own() -> None:
@@ -799,7 +803,7 @@ def test_climbing_ends_place_no_single_move() -> None:
     assert list(cuts) == sorted(set(cuts.tolist()))
 
     def recall(places: list[int]) -> float:
-        return float(channel_cuts._recall(2.0, 40, 3, far[places][None], near[places][None])[0])
+        return float(channel_cuts._compute_recall(2.0, 40, 3, far[places][None], near[places][None])[0])
 
     assert best == pytest.approx(recall(cuts.tolist()), abs=1e-12)
     for place in range(3):

@@ -279,10 +279,10 @@ def test_precision_is_given_back_after_an_error() -> None:
     context = Intervals()
     context.prec = 60
     with pytest.raises(ZeroDivisionError):
-        context._widened(lambda: 1 // 0, relative=True)
+        context._widen(lambda: 1 // 0, relative=True)
     assert context.prec == 60
     seen: list[int] = []
-    context._widened(lambda: seen.append(context.prec) or context.mpf(1), relative=True)
+    context._widen(lambda: seen.append(context.prec) or context.mpf(1), relative=True)
     assert seen == [124]
 
 

@@ -1,4 +1,4 @@
-"""Official files on this machine: searched for, checked, and downloaded only where they are missing.
+"""OfficialSet files on this machine: searched for, checked, and downloaded only where they are missing.
 
 A file lies at ``<root>/<set>/<file>``, where root is the argument, else ``$SCORESHIELD_DATA``, else the user's cache
 folder. Beside it ``<file>.checked`` remembers a passed check, so that a large file is not read each time, and
@@ -21,7 +21,7 @@ from scoreshield import _loading, _validation
 from scoreshield._files import make_folder, replace_file
 from scoreshield._validation import validate
 from scoreshield.bench.data import archives
-from scoreshield.bench.data.catalogue import CATALOGUE, Official, RemoteFile
+from scoreshield.bench.data.catalogue import CATALOGUE, OfficialSet, RemoteFile
 from scoreshield.errors import FileError, InvalidInput
 
 Progress = Callable[[str, int, int | None], object]  # file, bytes so far, bytes in all if known
@@ -65,7 +65,7 @@ def fetch_file(
         verify_checksum(path, file)
         return path
     if offline:
-        raise FileError(f"{_missing(path, file)} (offline: nothing was downloaded).")
+        raise FileError(f"{_describe_missing_file(path, file)} (offline: nothing was downloaded).")
     download_file(file, path, progress)
     _write_terms(official, path.parent)
     return path
@@ -232,7 +232,7 @@ def _import_pooch() -> Any:
     try:
         import pooch
     except ImportError:
-        raise InvalidInput("Official data sets need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
+        raise InvalidInput("OfficialSet data sets need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
     return pooch
 
 
@@ -247,13 +247,13 @@ def _read_record(record: Path) -> object:
         return None  # it only saves time
 
 
-def _write_terms(official: Official, folder: Path) -> None:
+def _write_terms(official: OfficialSet, folder: Path) -> None:
     sources = "\n".join(f"{file.name} from {file.address}" for file in official.files)
     text = f"{official.title}\n\nTerms: {official.terms}\nCite: {official.citation}\n\n{sources}\n"
     replace_file(folder / "TERMS.txt", lambda out: out.write(text.encode()))
 
 
-def _missing(path: Path, file: RemoteFile) -> str:
+def _describe_missing_file(path: Path, file: RemoteFile) -> str:
     return f"There is no file {path}; download {file.address} and put it there"
 
 

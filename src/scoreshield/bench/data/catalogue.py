@@ -27,7 +27,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Official:
+class OfficialSet:
     """One official data set: its files, what one may do with them, and whom to cite."""
 
     title: str
@@ -54,9 +54,9 @@ _LFW_PAIRS = RemoteFile(
     155_335,
 )
 
-CATALOGUE: dict[str, Official] = {
+CATALOGUE: dict[str, OfficialSet] = {
     # Both sums stand on the owners' page, https://www.cs.toronto.edu/~kriz/cifar.html.
-    "cifar-10": Official(
+    "cifar-10": OfficialSet(
         "CIFAR-10, binary version",
         (
             RemoteFile(
@@ -69,7 +69,7 @@ CATALOGUE: dict[str, Official] = {
         "No licence stated; cite the report.",
         "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, University of Toronto (2009)",
     ),
-    "cifar-100": Official(
+    "cifar-100": OfficialSet(
         "CIFAR-100, binary version",
         (
             RemoteFile(
@@ -83,7 +83,7 @@ CATALOGUE: dict[str, Official] = {
         "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, University of Toronto (2009)",
     ),
     # torchvision's oxford_iiit_pet checks these sums.
-    "oxford-iiit-pet": Official(
+    "oxford-iiit-pet": OfficialSet(
         "Oxford-IIIT Pet",
         (
             RemoteFile(
@@ -102,7 +102,7 @@ CATALOGUE: dict[str, Official] = {
         "Parkhi, Vedaldi, Zisserman and Jawahar, Cats and Dogs, CVPR (2012)",
     ),
     # torchtext's STSB checks this sum.
-    "stsb": Official(
+    "stsb": OfficialSet(
         "STS Benchmark",
         (
             RemoteFile(
@@ -115,7 +115,7 @@ CATALOGUE: dict[str, Official] = {
         "Cer, Diab, Agirre, Lopez-Gazpio and Specia, SemEval-2017 Task 1, SemEval (2017)",
     ),
     # The owners publish the sum beside the file, as ml-100k.zip.md5.
-    "movielens-100k": Official(
+    "movielens-100k": OfficialSet(
         "MovieLens 100K",
         (
             RemoteFile(
@@ -129,7 +129,7 @@ CATALOGUE: dict[str, Official] = {
         "Harper and Konstan, The MovieLens Datasets, ACM TiiS 5(4) (2015)",
     ),
     # The sum of torchvision's LFW, which no longer downloads it: the owners' server is gone.
-    "lfw-deepfunneled": Official(
+    "lfw-deepfunneled": OfficialSet(
         "Labeled Faces in the Wild, deep-funneled",
         (
             _LFW_PAIRS,
@@ -143,7 +143,7 @@ CATALOGUE: dict[str, Official] = {
         _LFW_CITATION + "; Huang, Mattar, Lee and Learned-Miller, Learning to Align from Scratch, NIPS (2012)",
     ),
     # scikit-learn's LFW loader names this copy and checks this sum.
-    "lfw-funneled": Official(
+    "lfw-funneled": OfficialSet(
         "Labeled Faces in the Wild, funneled",
         (
             _LFW_PAIRS,
@@ -158,7 +158,7 @@ CATALOGUE: dict[str, Official] = {
         _LFW_CITATION,
     ),
     # The owners publish no sum; independent projects that evaluate on FRAMES agree on this one for this revision.
-    "frames": Official(
+    "frames": OfficialSet(
         "FRAMES",
         (
             RemoteFile(
@@ -173,7 +173,7 @@ CATALOGUE: dict[str, Official] = {
         "Krishna and others, Fact, Fetch, and Reason, arXiv 2409.12941 (2024)",
     ),
     # The sum stands in BEIR's README.
-    "scifact": Official(
+    "scifact": OfficialSet(
         "SciFact, as BEIR gives it",
         (
             RemoteFile(

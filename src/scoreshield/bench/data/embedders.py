@@ -96,7 +96,7 @@ class HashingEmbedder:
         def count(batch: Items, _: int) -> NDArray[Any]:
             return np.asarray(self._counts.transform(batch).toarray())
 
-        return gather(check_texts(items), count, self.batch_size, progress)
+        return gather(check_text_items(items), count, self.batch_size, progress)
 
 
 @validate()
@@ -108,7 +108,7 @@ def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progre
     """
     if not isinstance(folder, str | Path) or not str(folder):
         _validation.reject("folder", "the path of a folder", folder)
-    key = _key(embedder.name, _check_items(items))
+    key = _make_cache_key(embedder.name, _check_items(items))
     rows_file, facts_file = Path(folder) / f"{key}.npy", Path(folder) / f"{key}.json"
     kept = _read_kept(rows_file, facts_file, len(items))
     if kept is not None:
@@ -138,7 +138,7 @@ def gather(
     return np.concatenate(parts)
 
 
-def check_texts(items: Items) -> tuple[str, ...]:
+def check_text_items(items: Items) -> tuple[str, ...]:
     """Check for items that are texts, none of them blank."""
     texts = tuple(_check_items(items))
     for place, text in enumerate(texts):
@@ -175,7 +175,7 @@ def _make(cls: Callable[..., Embedder], arguments: list[Any], options: dict[str,
     return cls(*arguments, **options)
 
 
-def _key(name: str, items: Items) -> str:
+def _make_cache_key(name: str, items: Items) -> str:
     digest = hashlib.sha256(b"scoreshield embeddings 1\0" + name.encode())
     for place, item in enumerate(items):
         kind, content = _content(item, place)

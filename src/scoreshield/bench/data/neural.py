@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield._loading import describe_error
 from scoreshield.bench.data._fields import Float32, Items
-from scoreshield.bench.data.embedders import Progress, check_texts, gather
+from scoreshield.bench.data.embedders import Progress, check_text_items, gather
 from scoreshield.errors import FileError, InvalidInput
 
 _WEIGHTS = (
@@ -55,7 +55,7 @@ class SentenceEmbedder:
         self.model.eval()
         packages = ("sentence-transformers", "transformers", "tokenizers", "torch")
         batches = f"{self.batch_size} texts at a time".encode()
-        digest = _digest(_weights(self.model), _set_up(self.model), _versions(*packages), [batches])
+        digest = _digest(_iterate_weights(self.model), _set_up(self.model), _versions(*packages), [batches])
         self.name = f"sentence-transformers:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
@@ -64,7 +64,7 @@ class SentenceEmbedder:
         def encode(batch: Items, _: int) -> NDArray[Any]:
             return np.asarray(self.model.encode(list(batch), batch_size=self.batch_size, show_progress_bar=False))
 
-        return gather(check_texts(items), encode, self.batch_size, progress)
+        return gather(check_text_items(items), encode, self.batch_size, progress)
 
 
 class ImageEmbedder:
@@ -89,7 +89,7 @@ class ImageEmbedder:
             raise _make_load_error(f"timm model {model!r}", error) from None
         self.device = device
         set_up = [repr(sorted(pictures.items())).encode(), repr(self.prepare).encode(), repr(self.model).encode()]
-        digest = _digest(_weights(self.model), set_up, _versions("timm", "torch", "torchvision", "pillow"))
+        digest = _digest(_iterate_weights(self.model), set_up, _versions("timm", "torch", "torchvision", "pillow"))
         self.name = f"timm:{model}@{digest}"
 
     def embed(self, items: Items, *, progress: Progress | None = None) -> Float32:
@@ -197,7 +197,7 @@ def _files(*paths: Path) -> Iterator[bytes]:
         yield path.read_bytes()
 
 
-def _weights(model: Any) -> Iterator[bytes]:
+def _iterate_weights(model: Any) -> Iterator[bytes]:
     """Yield all weights, in the order of their names."""
     for name, tensor in sorted(model.state_dict().items()):
         yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()

@@ -77,7 +77,7 @@ class GramExperiment(Experiment):
 
     def _list_published_cells(self, grid: Grid, dataset: str, repeat: int) -> Iterator[ExperimentCell]:
         for radius in grid.adjacency:
-            for epsilon, delta in _contracts(grid) if radius is not None else ():
+            for epsilon, delta in _list_contracts(grid) if radius is not None else ():
                 for projection in grid.projection:
                     if projection in _IN_THE_PAPER and "gaussian" in grid.mechanism:
                         yield ExperimentCell(
@@ -86,7 +86,7 @@ class GramExperiment(Experiment):
 
     def _list_contract_cells(self, grid: Grid, dataset: str, repeat: int) -> Iterator[ExperimentCell]:
         for radius in grid.adjacency:
-            for epsilon, delta in _contracts(grid) if "gaussian" in grid.mechanism else ():
+            for epsilon, delta in _list_contracts(grid) if "gaussian" in grid.mechanism else ():
                 for projection in grid.projection:
                     yield ExperimentCell(
                         dataset, "contract", "gaussian", projection, radius, epsilon, delta, repeat=repeat
@@ -143,7 +143,7 @@ def _error(shown: NDArray[np.float64], clean: NDArray[np.float64]) -> float:
     return float(np.sum((shown - clean) ** 2) / (n * (n - 1)))  # both have the public 1 on the diagonal
 
 
-def _contracts(grid: Grid) -> list[tuple[float, float]]:
+def _list_contracts(grid: Grid) -> list[tuple[float, float]]:
     return [(epsilon, delta) for delta in grid.delta for epsilon in grid.epsilon]
 
 
@@ -201,7 +201,7 @@ class SentenceSimilarity(GramExperiment):
     dataset_names = ("stsb",)
 
     def load(self, grid: Grid, data_dir: Path | None) -> SentencePairs:  # noqa: ARG002
-        return compact.load_compact_stsb(_folder(data_dir, self))
+        return compact.load_compact_stsb(_check_folder(data_dir, self))
 
     def make_problem(self, cell: ExperimentCell, grid: Grid, data: SentencePairs) -> Problem:
         from scoreshield.tasks import sts_spearman
@@ -230,7 +230,7 @@ class CollaborativeFiltering(GramExperiment):
     dataset_names = tuple(f"ml100k/u{fold}" for fold in range(1, 6))
 
     def load(self, grid: Grid, data_dir: Path | None) -> Ratings:  # noqa: ARG002
-        return compact.load_compact_movielens(_folder(data_dir, self))
+        return compact.load_compact_movielens(_check_folder(data_dir, self))
 
     def make_problem(self, cell: ExperimentCell, grid: Grid, data: Ratings) -> Problem:
         from scoreshield.tasks import RatingTable, collaborative_filtering, user_vectors
@@ -270,7 +270,7 @@ class ImageSimilarity(GramExperiment):
     dataset_names = tuple(f"cifar10/{n}" for n in (32, 64, 100, 256, 500, 1000, 2048))
 
     def load(self, grid: Grid, data_dir: Path | None) -> LabelledSet:  # noqa: ARG002
-        return compact.load_compact_cifar10(_folder(data_dir, self))[0]
+        return compact.load_compact_cifar10(_check_folder(data_dir, self))[0]
 
     def make_problem(self, cell: ExperimentCell, grid: Grid, data: LabelledSet) -> Problem:
         from scoreshield.tasks import clustering_nmi, evaluate_verification, instance_retrieval, knn_accuracy
@@ -296,7 +296,7 @@ class ImageSimilarity(GramExperiment):
         return Problem(data.embeddings[chosen], score)
 
 
-def _folder(data_dir: Path | None, experiment: Experiment) -> Path:
+def _check_folder(data_dir: Path | None, experiment: Experiment) -> Path:
     if data_dir is None:
         raise InvalidInput(f"{experiment.name} reads {' and '.join(experiment.files)}: say where with --data-dir.")
     return data_dir

@@ -132,14 +132,14 @@ def _load(name: str, grid: Grid, data_dir: Path) -> RetrievalData:
     assert documents is not None
     assert queries is not None
     public = grid.options["public"]
-    cuts = _cuts(_READERS[_OTHER[name]](data_dir), len(documents)) if "levels" in grid.mechanism else {}
+    cuts = _choose_cuts(_READERS[_OTHER[name]](data_dir), len(documents)) if "levels" in grid.mechanism else {}
     best = np.argsort(-(queries @ documents.T), axis=1, kind="stable")[:, :50]
     return RetrievalData(
         data, documents, queries, best, PublicKnowledge(tuple(public["range"]), public["threshold"], cuts)
     )
 
 
-def _cuts(other: RetrievalSet, records: int) -> dict[float, tuple[float, ...]]:
+def _choose_cuts(other: RetrievalSet, records: int) -> dict[float, tuple[float, ...]]:
     """Find cuts between levels from the other, public set: where its relevant and irrelevant scores lie."""
     assert other.document_embeddings is not None
     assert other.query_embeddings is not None

@@ -147,7 +147,7 @@ def _run_cells(
     if not cells:
         return
     count = 1 if experiment.serial else min(workers or os.cpu_count() or 1, len(cells))
-    with _one_thread_each():
+    with _limit_threads():
         pool = ProcessPoolExecutor(
             count, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(experiment, grid, data_dir)
         )
@@ -178,7 +178,7 @@ def _drain(
 
 
 @contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
+def _limit_threads() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:

@@ -201,7 +201,7 @@ class ChatModel:
             if self._answers is not None and (answer or allow_empty):
                 self._answers.write(name, answer)
         if not answer and not allow_empty:
-            raise ChatError(f"{self._server()} gave an empty answer; a larger max_tokens may help.")
+            raise ChatError(f"{self._name_server()} gave an empty answer; a larger max_tokens may help.")
         return answer
 
     def _name(self, messages: list[dict[str, str]]) -> str:
@@ -225,28 +225,28 @@ class ChatModel:
                 model=self.model, messages=messages, extra_body=self.parameters
             )
         except openai.APITimeoutError:
-            problem = f"did not answer in time ({self._tries()})"
+            problem = f"did not answer in time ({self._describe_tries()})"
         except openai.APIConnectionError:
-            problem = f"cannot be reached or broke the connection off ({self._tries()})"
+            problem = f"cannot be reached or broke the connection off ({self._describe_tries()})"
         except openai.APIStatusError as error:
             status = error.status_code
             problem = _EXPLAINED.get(status, f"answered with status {status}")
             if 300 <= status < 400:
                 problem = f"sends requests elsewhere (status {status}), which prompts do not follow; name that address"
-            problem += f" ({self._tries()})" if status == 429 or status >= 500 else ""
+            problem += f" ({self._describe_tries()})" if status == 429 or status >= 500 else ""
         except (openai.OpenAIError, ValueError, TypeError, RecursionError):
             problem = "sent a reply that is no chat completion"
         if problem:
-            raise ChatError(f"{self._server()} {problem}.", status=status)
+            raise ChatError(f"{self._name_server()} {problem}.", status=status)
         content = _content(reply)
         if content is None:
-            raise ChatError(f"{self._server()} sent a reply that is no chat completion.")
+            raise ChatError(f"{self._name_server()} sent a reply that is no chat completion.")
         return content
 
-    def _server(self) -> str:
+    def _name_server(self) -> str:
         return f"The server at {self.base_url} (model {self.model!r})"
 
-    def _tries(self) -> str:
+    def _describe_tries(self) -> str:
         return "1 try" if self.retries == 0 else f"up to {self.retries + 1} tries"
 
 
@@ -300,7 +300,7 @@ def _client(base_url: str, key: _Secret, proxy: _Secret, timeout: float, retries
         import httpx  # which the openai package brings
         import openai
     except ImportError:
-        raise _missing_extra() from None
+        raise _make_missing_extra_error() from None
     if tuple(int(part) for part in openai.__version__.split(".")[:2]) < _OLDEST:
         raise InvalidInput(
             f"Chat models need the openai package, version 3.10 or newer. Got {openai.__version__}: "
@@ -359,7 +359,7 @@ class AnswerCache:
         try:
             import diskcache
         except ImportError:
-            raise _missing_extra() from None
+            raise _make_missing_extra_error() from None
 
         class TextDisk(diskcache.Disk):  # type: ignore[misc]
             """Keeps plain texts within the database, and reads nothing else.
@@ -377,7 +377,7 @@ class AnswerCache:
                 """Remove nothing: no answer has a file of its own."""
 
         self.folder = folder
-        with self._failing():
+        with self._translate_errors():
             (folder / "cache.db").touch(mode=0o600)  # before SQLite makes it for everybody to read
             self._cache = diskcache.Cache(
                 str(folder), disk=TextDisk, disk_min_file_size=2**31, eviction_policy="none", cull_limit=0
@@ -385,7 +385,7 @@ class AnswerCache:
 
     def read(self, name: str) -> str | None:
         """Read one answer; None where there is none, or a damaged one."""
-        with self._failing():
+        with self._translate_errors():
             answer = self._cache.get(name, retry=True)
         return _read_old_answer(self.folder / f"{name}.json") if answer is None else str(answer)
 
@@ -395,7 +395,7 @@ class AnswerCache:
             data = json.dumps({"answer": answer}).encode()
             write_whole({self.folder / f"{name}.json": lambda file: file.write(data)}, private=True)
             return
-        with self._failing():
+        with self._translate_errors():
             self._cache.set(name, answer, retry=True)
 
     def close(self) -> None:
@@ -404,7 +404,7 @@ class AnswerCache:
             self._cache.close()
 
     @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, sqlite3.Error, ValueError, TypeError) as error:
@@ -424,7 +424,7 @@ def _fits_utf8(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _missing_extra() -> InvalidInput:
+def _make_missing_extra_error() -> InvalidInput:
     return InvalidInput("Chat models need the 'rag' extra: pip install 'scoreshield[rag]'.")
 
 

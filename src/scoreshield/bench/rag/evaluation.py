@@ -169,7 +169,7 @@ def evaluate_answers(
     for name, model in (("generator", generator), ("judge", judge)):
         if not isinstance(model, ChatModel):
             _validation.reject(name, "a ChatModel", type(model).__name__)
-    names = _conditions(conditions)
+    names = _check_conditions(conditions)
     found = {name: _select_chunks(name, retrieval, corpus, questions) for name in names}
 
     records: list[AnswerRecord] = []
@@ -177,7 +177,7 @@ def evaluate_answers(
     for name in names:
         asked = [
             prompts.write_answer_messages(
-                question.text, _context(name, corpus, question, indices, oracle_tokens, tokenizer)
+                question.text, _build_context(name, corpus, question, indices, oracle_tokens, tokenizer)
             )
             for question, indices in zip(questions, found[name], strict=True)
         ]
@@ -214,7 +214,7 @@ class _Steps:
         self.report(0, 0)
 
 
-def _conditions(conditions: object) -> tuple[str, ...]:
+def _check_conditions(conditions: object) -> tuple[str, ...]:
     if not isinstance(conditions, Sequence) or isinstance(conditions, str) or not conditions:
         _validation.reject("conditions", "a list of conditions, not empty", conditions)
     names = tuple(_validation.check_option(name, "conditions", CONDITIONS) for name in conditions)
@@ -244,7 +244,7 @@ def _select_chunks(
     return [found[question.id] for question in questions]
 
 
-def _context(
+def _build_context(
     condition: str,
     corpus: Corpus,
     question: Question,
@@ -298,11 +298,11 @@ def _accuracy(verdicts: dict[str, Verdict], baseline: dict[str, Verdict] | None)
         accuracy=correct / judged if judged else None,
         lowest=correct / len(given),
         highest=(correct + unparsed) / len(given),
-        gain=None if baseline is None else _gain(verdicts, baseline),
+        gain=None if baseline is None else _compute_gain(verdicts, baseline),
     )
 
 
-def _gain(verdicts: dict[str, Verdict], baseline: dict[str, Verdict]) -> float | None:
+def _compute_gain(verdicts: dict[str, Verdict], baseline: dict[str, Verdict]) -> float | None:
     both = [
         (verdicts[q] == "yes", baseline[q] == "yes") for q in verdicts if "unparsed" not in (verdicts[q], baseline[q])
     ]

@@ -144,7 +144,7 @@ class RetrievalResult:
         """Make the result that ``to_dict`` gave."""
         try:
             return cls(
-                setting=_setting(tuple(data["setting"][name] for name in RetrievalRule._fields)),
+                setting=_check_setting(tuple(data["setting"][name] for name in RetrievalRule._fields)),
                 metrics={name: _check_metrics(values) for name, values in data["metrics"].items()},
                 records=parse_records(data["records"]),
                 cost=None if data["cost"] is None else _check_cost(data["cost"]),
@@ -183,13 +183,13 @@ def retrieve(
         release: For "private", a callable from the query's embedding to a release over ``corpus.embeddings``.
         paper_rule: Rank private scores as the paper does, clipped and with ties by smaller index; for its tables alone.
     """
-    rule = _setting(setting)
+    rule = _check_setting(setting)
     queries, single = _embeddings.as_queries(query, corpus.embeddings.shape[1])
     if not single:
         _validation.reject("query", "one query, a vector", query)
     if condition == "clean":
         return _clean(corpus, queries[0], rule)
-    return _private(corpus, queries[0], rule, release, paper_rule)[0]
+    return _retrieve_private(corpus, queries[0], rule, release, paper_rule)[0]
 
 
 @validate()
@@ -212,7 +212,7 @@ def evaluate_retrieval(
         paper_rule: As in `retrieve`.
         progress: Called with (questions done, questions in all).
     """
-    rule = _setting(setting)
+    rule = _check_setting(setting)
     records, made = retrieve_all(
         corpus, questions, queries, release=release, setting=rule, paper_rule=paper_rule, progress=progress
     )
@@ -240,7 +240,7 @@ def retrieve_all(
     for number, row in enumerate(rows, start=1):
         found["clean"].append(_clean(corpus, row, setting))
         if release is not None:
-            indices, released = _private(corpus, row, setting, release, paper_rule)
+            indices, released = _retrieve_private(corpus, row, setting, release, paper_rule)
             found["private"].append(indices)
             if not any(released is index for index in indexes):
                 made.append(released.guarantee)
@@ -273,7 +273,7 @@ def measure_rankings(
             name: _metrics(corpus, questions, rankings, found["clean"], setting.k) for name, rankings in found.items()
         },
         records=records,
-        cost=_cost(made) if made else None,
+        cost=_sum_cost(made) if made else None,
         longest=max(Counter(chunk.document for chunk in corpus.chunks).values()),
     )
 
@@ -292,7 +292,7 @@ def parse_records(data: Sequence[Mapping[str, Any]]) -> tuple[RetrievalRecord, .
 
 def align_columns(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Write lines with aligned columns, numbers to three places."""
-    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
+    cells = [list(head), *([_format_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
@@ -304,11 +304,11 @@ def list_closing_lines(cost: Cost | None, longest: int) -> list[str]:
     return [*([] if cost is None else [str(cost), unit]), SCOPE, AUDIENCE]
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _setting(setting: object) -> RetrievalRule:
+def _check_setting(setting: object) -> RetrievalRule:
     if not isinstance(setting, tuple) or len(setting) != 2:
         _validation.reject("setting", "a pair (threshold, k)", setting)
     return RetrievalRule(_validation.check_real(setting[0], "threshold"), _validation.check_count(setting[1], "k"))
@@ -319,7 +319,7 @@ def _clean(corpus: Corpus, query: NDArray[np.float64], rule: RetrievalRule) -> N
     return paper_top_k(scores, rule.k, rule.threshold)
 
 
-def _private(
+def _retrieve_private(
     corpus: Corpus,
     query: NDArray[np.float64],
     rule: RetrievalRule,
@@ -374,7 +374,7 @@ def _metrics(
     )
 
 
-def _cost(guarantees: Sequence[Guarantee]) -> Cost:
+def _sum_cost(guarantees: Sequence[Guarantee]) -> Cost:
     return Cost(
         releases=len(guarantees),
         epsilon=math.fsum(guarantee.epsilon for guarantee in guarantees),

@@ -65,14 +65,14 @@ class PostgresStore(LedgerStore):
         return self._run(work)
 
     def read(self, work: Callable[[Session], T]) -> T:
-        def reading(connection: Any) -> T:
+        def read_in_transaction(connection: Any) -> T:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return work(self._open_session(connection, self._check_tables(connection)))
 
-        return self._run(reading)
+        return self._run(read_in_transaction)
 
     def write(self, work: Callable[[Session], T]) -> T:
-        def writing(connection: Any) -> T:
+        def write_in_transaction(connection: Any) -> T:
             _make_durable(connection)
             connection.execute("SELECT one FROM scoreshield_ledger FOR UPDATE")
             session = self._open_session(connection, self._check_tables(connection))
@@ -81,7 +81,7 @@ class PostgresStore(LedgerStore):
                 session.add_accounts()
             return work(session)
 
-        return self._run(writing)
+        return self._run(write_in_transaction)
 
     def _open_session(self, connection: Any, has_accounts: bool) -> Session:
         return Session(

@@ -33,24 +33,24 @@ def check_units(known: Iterable[str], unit: str, *, same_people: bool) -> None:
     whom some came and went.
     """
     for earlier in sorted(set(known) - {unit}):
-        alike = _promise(earlier) == _promise(unit)
+        alike = _drop_identities(earlier) == _drop_identities(unit)
         if alike and same_people:
             continue
         if alike and " labels " not in earlier:
             raise InvalidInput(
                 f"This budget counts a promise about {earlier!r} without a hash of its labels, as earlier versions "
-                "wrote it, so nobody can tell whether these are the same groups; say same_people=True if they are."
+                "wrote it. Whether these are the same groups is unknown; say same_people=True if they are."
             )
         if alike:
             raise InvalidInput(
-                f"This budget counts promises about {_brief(earlier)!r} and the release groups the records in another "
-                "way; promises about different groups do not add up, so keep the labels, or say same_people=True if "
-                "these are the same people of whom some came or went."
+                f"This budget counts promises about {_drop_hash(earlier)!r}, and the release groups the records in "
+                "another way. Promises about different groups do not add up. Keep the labels, or say same_people=True "
+                "if these are the same people of whom some came or went."
             )
         raise InvalidInput(
-            f"This budget counts promises about {_brief(earlier)!r} and the release makes one about {_brief(unit)!r}; "
-            "promises about different changes do not add up, so release the same records under one adjacency: another "
-            "name for them would forget what was spent."
+            f"This budget counts promises about {_drop_hash(earlier)!r}, and the release makes one about "
+            f"{_drop_hash(unit)!r}. Promises about different changes do not add up. Release the same records under one "
+            "adjacency. Another name for them would not count what was spent."
         )
 
 
@@ -113,11 +113,11 @@ def _hash_labels(labels: NDArray[Any], key: bytes) -> str:
     return mac.hexdigest()
 
 
-def _promise(unit: str) -> str:
+def _drop_identities(unit: str) -> str:
     """Return what a unit of an entry promises, without its identities."""
     return _GROUPING.sub("", unit) if unit.startswith("identity ") else unit
 
 
-def _brief(unit: str) -> str:
+def _drop_hash(unit: str) -> str:
     """Return a unit without the hash of its labels."""
     return unit.partition(" labels ")[0]

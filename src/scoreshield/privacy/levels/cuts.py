@@ -66,7 +66,7 @@ def retrieval_cuts(
         relevant: See `irrelevant`.
         bins: How many bins, 2 to 64; the cuts are one fewer.
     """
-    records, k = _sizes(records, k)
+    records, k = _check_sizes(records, k)
     if bins > 64:
         _validation.reject("bins", "at most 64", bins)
     low, high = check_range(score_range)
@@ -83,17 +83,17 @@ def predict_recall(
     epsilon: float, records: int, k: int, irrelevant: object, relevant: object, cuts: ArrayLike
 ) -> float:
     """Recall at k of randomised response on these bins, by the formula of this module."""
-    records, k = _sizes(records, k)
-    edges = increasing(cuts, "cuts")
+    records, k = _check_sizes(records, k)
+    edges = check_increasing(cuts, "cuts")
     far, near = tail(irrelevant, edges, "irrelevant"), tail(relevant, edges, "relevant")
-    return float(_recall(epsilon, records, k, far[None], near[None])[0])
+    return float(_compute_recall(epsilon, records, k, far[None], near[None])[0])
 
 
 def _insert(cuts: NDArray[np.intp], epsilon: float, records: int, k: int, far: Float, near: Float) -> NDArray[np.intp]:
     """One cut more, where it serves best."""
     free = np.setdiff1d(np.arange(len(far)), cuts)
     trial = np.sort(np.column_stack([np.tile(cuts, (len(free), 1)), free]), axis=1)
-    place = int(_recall(epsilon, records, k, far[trial], near[trial]).argmax())
+    place = int(_compute_recall(epsilon, records, k, far[trial], near[trial]).argmax())
     return np.asarray(trial[place])
 
 
@@ -101,7 +101,7 @@ def _climb(
     cuts: NDArray[np.intp], epsilon: float, records: int, k: int, far: Float, near: Float
 ) -> tuple[float, NDArray[np.intp]]:
     """Move one cut at a time to its best place between its neighbours, until none moves."""
-    best = float(_recall(epsilon, records, k, far[cuts][None], near[cuts][None])[0])
+    best = float(_compute_recall(epsilon, records, k, far[cuts][None], near[cuts][None])[0])
     for _ in range(_ROUNDS):
         before = best
         for place in range(len(cuts)):
@@ -109,7 +109,7 @@ def _climb(
             high = cuts[place + 1] if place + 1 < len(cuts) else len(far)
             trial = np.tile(cuts, (high - low, 1))
             trial[:, place] = np.arange(low, high)
-            values = _recall(epsilon, records, k, far[trial], near[trial])
+            values = _compute_recall(epsilon, records, k, far[trial], near[trial])
             if values.max() > best:
                 best, cuts = float(values.max()), trial[int(values.argmax())]
         if best <= before + 1e-9:
@@ -117,9 +117,9 @@ def _climb(
     return best, cuts
 
 
-def _recall(epsilon: float, records: int, k: int, far: Float, near: Float) -> Float:
-    """The formula, for rows of tails P[score > cut] of irrelevant and relevant scores."""
-    above, relevant = _released(epsilon, far), -np.diff(_released(epsilon, near), axis=1)
+def _compute_recall(epsilon: float, records: int, k: int, far: Float, near: Float) -> Float:
+    """Apply the formula to rows of tails P[score > cut] of irrelevant and relevant scores."""
+    above, relevant = _compute_released_tails(epsilon, far), -np.diff(_compute_released_tails(epsilon, near), axis=1)
     share = -np.diff(above, axis=1)
     capped = records * above * bdtr(k - 1, max(records - 1, 1), above) + k * bdtrc(k, records, above)
     gain = -np.diff(capped, axis=1) / records
@@ -127,8 +127,8 @@ def _recall(epsilon: float, records: int, k: int, far: Float, near: Float) -> Fl
     return np.clip((relevant * inside).sum(axis=1), 0.0, 1.0) if k < records else np.ones(len(far))
 
 
-def _released(epsilon: float, tails: Float) -> Float:
-    """P[released bin >= b] for b = 0, ..., B, from P[score > cut]."""
+def _compute_released_tails(epsilon: float, tails: Float) -> Float:
+    """Compute P[released bin >= b] for b = 0, ..., B, from P[score > cut]."""
     count, number = tails.shape
     shrink = math.exp(-epsilon)
     flat = np.arange(number, 0, -1) * shrink
@@ -136,12 +136,12 @@ def _released(epsilon: float, tails: Float) -> Float:
     return np.concatenate([np.ones((count, 1)), inner, np.zeros((count, 1))], axis=1)
 
 
-def _sizes(records: Any, k: Any) -> tuple[int, int]:
+def _check_sizes(records: Any, k: Any) -> tuple[int, int]:
     return _validation.check_count(records, "records"), _validation.check_count(k, "k")
 
 
 def check_range(score_range: Any) -> tuple[float, float]:
-    """A public range of cosines, wide enough for levels."""
+    """Check a public range of cosines that is wide enough for levels."""
     must = "a pair (low, high) with -1 <= low, high <= 1 and high - low >= 0.001"
     if not isinstance(score_range, tuple | list) or len(score_range) != 2:
         _validation.reject("score_range", must, score_range)
@@ -151,8 +151,8 @@ def check_range(score_range: Any) -> tuple[float, float]:
     return low, high
 
 
-def increasing(values: Any, name: str) -> Float:
-    """A one-dimensional array of finite numbers that grow."""
+def check_increasing(values: Any, name: str) -> Float:
+    """Check a one-dimensional array of finite, increasing numbers."""
     must = "a one-dimensional array of finite numbers, each larger than the one before"
     found = _validation.check_array(values, name, must)
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "fiu":

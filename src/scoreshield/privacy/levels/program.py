@@ -160,15 +160,18 @@ def _fill(floors: list[int], room: list[int], order: NDArray[np.intp], whole: in
     return row
 
 
-def usable(delta: float) -> int:
-    """What may be spent of delta, in 2^-62nds: a little less than all, so that a profile rounded up still meets it."""
+def compute_usable_delta(delta: float) -> int:
+    """Compute the usable part of delta, in units of 2^-62.
+
+    It is a little less than delta, so that a profile that is rounded up stays within delta.
+    """
     whole = Fraction(delta)
     return int(max(whole / 2, whole * (1 - Fraction(1, 2**40)) - Fraction(1, 2**46)) * WHOLE)
 
 
 def round_mixture(caps: Float, costs: Float, ratio: Fraction, delta: float) -> Rows:
     """Mix a pure channel with the best output, of probability delta: (epsilon, delta) for every pair."""
-    open_share = usable(delta)
+    open_share = compute_usable_delta(delta)
     rows = round_pure(caps, costs, ratio, WHOLE - open_share)
     for row, best in zip(rows, np.argmin(costs, axis=1), strict=True):
         row[best] += open_share
@@ -176,29 +179,29 @@ def round_mixture(caps: Float, costs: Float, ratio: Fraction, delta: float) -> R
 
 
 def round_approximate(channel: Float, costs: Float, ratio: Fraction, delta: float) -> Rows | None:
-    """Whole numbers near a float channel, moved towards the best constant output until the constraint holds exactly.
+    """Round a float channel to whole numbers, and mix it with a constant output until the constraint holds exactly.
 
     The excess over e^epsilon is convex and 0 for a constant channel, so moving a share (H - delta) / H of the way ends
-    at most at delta, up to the next rounding; None if a few such steps do not do.
+    at most at delta, up to the next rounding. The result is None if six steps are not enough.
     """
-    allowed = usable(delta)
+    allowed = compute_usable_delta(delta)
     constant = int(np.argmin(costs.sum(axis=0)))
-    rows = [_whole([Fraction(float(p)) for p in row], constant) for row in channel]
+    rows = [_round_to_whole([Fraction(float(p)) for p in row], constant) for row in channel]
     for _ in range(6):
         excess = find_worst_excess(rows, ratio)
         if excess <= allowed:
             return rows
         kept = Fraction(allowed) / excess * (1 - Fraction(1, 2**44))
-        rows = [_whole(_mixed(row, kept, constant), constant) for row in rows]
+        rows = [_round_to_whole(_mix_with_constant(row, kept, constant), constant) for row in rows]
     return None
 
 
-def _mixed(row: list[int], kept: Fraction, constant: int) -> list[Fraction]:
+def _mix_with_constant(row: list[int], kept: Fraction, constant: int) -> list[Fraction]:
     return [kept * weight + ((1 - kept) * WHOLE if j == constant else 0) for j, weight in enumerate(row)]
 
 
-def _whole(row: list[Fraction], rest: int) -> list[int]:
-    """Whole numbers in these proportions that sum to 2^62: each rounded down, what is left goes to one place."""
+def _round_to_whole(row: list[Fraction], rest: int) -> list[int]:
+    """Round to whole numbers that sum to 2^62. Each is rounded down, and ``out[rest]`` takes the remainder."""
     total = sum(row)
     out = [int(value * WHOLE / total) for value in row]
     out[rest] += WHOLE - sum(out)
@@ -213,8 +216,8 @@ def find_worst_excess(rows: Sequence[Sequence[int]], ratio: Fraction) -> Fractio
     return Fraction(worst, ratio.denominator)
 
 
-def expected(rows: Sequence[Sequence[int]], costs: Float) -> float:
-    """The expected cost of a channel of whole 2^-62nds, for costs that hold the prior."""
+def compute_expected_cost(rows: Sequence[Sequence[int]], costs: Float) -> float:
+    """Compute the expected cost of a channel in units of 2^-62, for costs that include the prior."""
     return float((np.array(rows, dtype=np.float64) / WHOLE * costs).sum())
 
 

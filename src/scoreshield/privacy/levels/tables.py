@@ -31,8 +31,8 @@ from scoreshield.errors import InvalidInput
 from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.cuts import (
     RetrievalCuts,
+    check_increasing,
     check_range,
-    increasing,
     predict_recall,
     retrieval_cuts,
 )
@@ -81,7 +81,7 @@ class LevelChannel:
     @validate()
     def __post_init__(self) -> None:
         for field in ("inputs", "cuts", "outputs"):
-            values = increasing(getattr(self, field), field)
+            values = check_increasing(getattr(self, field), field)
             object.__setattr__(self, field, tuple(float(value) + 0.0 for value in values))
         object.__setattr__(self, "epsilon", _validation.check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", _validation.check_probability(self.delta, "delta", zero=True))
@@ -276,7 +276,7 @@ def optimal_channel(
     step = _step(high - low)
     count = _validation.check_count((21 if delta else 41) if levels is None else levels, "levels", least=2)
     inputs = _on_grid(np.linspace(low, high, min(count, program.LARGEST_PURE)), low, high, step)
-    released = inputs if outputs is None else _outputs(outputs, low, high, step)
+    released = inputs if outputs is None else _check_outputs(outputs, low, high, step)
     _check_size(count, len(released), delta)
     ends = float(inputs[0]), float(inputs[-1])
     t = None if threshold is None else program.check_threshold(threshold, *ends)
@@ -285,12 +285,12 @@ def optimal_channel(
         cuts[np.searchsorted(inputs, t, side="right") - 1] = t
     costs = program.build_costs(utility, inputs, released, t)
     costs = program.build_masses(prior, inputs, cuts)[:, None] * (costs - costs.min(axis=1, keepdims=True))
-    rows = _best_rows(min(epsilon, program.LARGEST_EPSILON), delta, costs)
+    rows = _choose_best_rows(min(epsilon, program.LARGEST_EPSILON), delta, costs)
     weights = np.array(rows, dtype=np.uint64)
     return LevelChannel(tuple(inputs), tuple(cuts), tuple(released), step, weights, epsilon, delta)
 
 
-def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
+def _choose_best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
     """Solve, round, and of two candidates take the one that costs less once it is private for sure."""
     ratio = program.floor_ratio(epsilon)
     caps = program.solve_pure(epsilon, costs).caps
@@ -298,8 +298,8 @@ def _best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
     if delta * math.exp(-epsilon) < program.FINEST_DELTA:
         return mixture
     general = program.round_approximate(program.solve_approximate(epsilon, delta, costs), costs, ratio, delta)
-    limit = program.expected(mixture, costs) * (1 - 1e-9)
-    return mixture if general is None or program.expected(general, costs) >= limit else general
+    limit = program.compute_expected_cost(mixture, costs) * (1 - 1e-9)
+    return mixture if general is None or program.compute_expected_cost(general, costs) >= limit else general
 
 
 @validate(epsilon=check_epsilon)
@@ -312,7 +312,7 @@ def randomised_response(
     other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
     """
     low, high = check_range(score_range)
-    edges = np.concatenate([[low], increasing(cuts, "cuts"), [high]])
+    edges = np.concatenate([[low], check_increasing(cuts, "cuts"), [high]])
     width = float(np.diff(edges).min())
     if not width >= 2.0**-40:
         _validation.reject("cuts", f"inside ({low:g}, {high:g}) and at least 2^-40 apart", cuts)
@@ -335,8 +335,8 @@ def _on_grid(values: Float, low: float, high: float, step: float) -> Float:
     return np.clip(np.rint(values / step), math.ceil(low / step), math.floor(high / step)) * step + 0.0
 
 
-def _outputs(outputs: Any, low: float, high: float, step: float) -> Float:
-    found = increasing(outputs, "outputs")
+def _check_outputs(outputs: Any, low: float, high: float, step: float) -> Float:
+    found = check_increasing(outputs, "outputs")
     rounded = _on_grid(found, low, high, step)
     if found[0] < low or found[-1] > high or len(found) > 10_000 or (np.diff(rounded) <= 0).any():
         _validation.reject("outputs", f"in [{low:g}, {high:g}], at most 10,000, {step:g} or more apart", outputs)

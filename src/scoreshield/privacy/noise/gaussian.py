@@ -71,11 +71,11 @@ def choose_grid_step(std: float) -> float:
     return step
 
 
-class _Drawn(Protocol):
+class _DrawableLaw(Protocol):
     def fill(self, stream: Stream, step: float, out: NDArray[np.float64]) -> None: ...
 
 
-def add_noise(values: NDArray[np.float64], law: _Drawn, step: float, stream: Stream) -> None:
+def add_noise(values: NDArray[np.float64], law: _DrawableLaw, step: float, stream: Stream) -> None:
     """Replace clean values, in place, by round(value / step) * step plus exact noise on the same grid.
 
     ``values`` is one-dimensional. Each result is a multiple of ``step`` and exact in double precision. The noise is

@@ -66,13 +66,13 @@ class StaircaseNoise:
 
     def cdf(self, x: ArrayLike) -> Any:
         x = np.asarray(x, dtype=np.float64)
-        tail = 0.5 * self._beyond(np.abs(x))
+        tail = 0.5 * self._compute_tail(np.abs(x))
         return np.where(x < 0, tail, 1 - tail)
 
     def sf(self, x: ArrayLike) -> Any:
         return self.cdf(-np.asarray(x, dtype=np.float64))
 
-    def _beyond(self, size: Any) -> Any:
+    def _compute_tail(self, size: Any) -> Any:
         """P[|W| > size]."""
         q = math.exp(-self.epsilon)
         whole = self.gamma + (1 - self.gamma) * q

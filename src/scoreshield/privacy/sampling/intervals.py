@@ -43,19 +43,19 @@ class Intervals:
 
     @property
     def pi(self) -> Any:
-        return self._widened(lambda: +self._context.pi, relative=True)
+        return self._widen(lambda: +self._context.pi, relative=True)
 
     def exp(self, x: Any) -> Any:
-        return self._widened(lambda: self._context.exp(x), relative=True)
+        return self._widen(lambda: self._context.exp(x), relative=True)
 
     def log(self, x: Any) -> Any:
-        return self._widened(lambda: self._context.log(x), relative=True)
+        return self._widen(lambda: self._context.log(x), relative=True)
 
     def sin(self, x: Any) -> Any:
-        return self._widened(lambda: self._context.sin(x), relative=False)
+        return self._widen(lambda: self._context.sin(x), relative=False)
 
     def cos(self, x: Any) -> Any:
-        return self._widened(lambda: self._context.cos(x), relative=False)
+        return self._widen(lambda: self._context.cos(x), relative=False)
 
     def sqrt(self, x: Any) -> Any:
         """The square root of what of an interval is not negative: a widened bound may reach below a true zero."""
@@ -77,7 +77,7 @@ class Intervals:
         low, high = self.mpf(x)._mpi_ if isinstance(x, int) else x._mpi_
         return low, high
 
-    def _widened(self, function: Callable[[], Any], *, relative: bool) -> Any:
+    def _widen(self, function: Callable[[], Any], *, relative: bool) -> Any:
         """A function's interval, computed with 64 more bits and widened by 2^(1 - precision) on either side.
 
         Relative, so that the logarithm of 1 stays 0 and is never positive; absolute for sine and cosine, whose relative

@@ -326,7 +326,7 @@ def _exact_cap(cap: Cap, v: Float, start: Bits, pairs: list[tuple[int, int, int]
             if not iv.is_below(0, square):
                 continue
             depth = found[1] / iv.sqrt(square)
-            rounded = _all_nearest(cap, [found[0] * a + depth * b for a, b in zip(axis, side, strict=True)])
+            rounded = _round_all(cap, [found[0] * a + depth * b for a, b in zip(axis, side, strict=True)])
         if rounded is not None:
             return rounded
 
@@ -356,7 +356,7 @@ def _exact_sphere(
                 continue
             if iv.is_below(0, over) != heads:
                 return None
-            rounded = _all_nearest(cap, [value / length for value in z])
+            rounded = _round_all(cap, [value / length for value in z])
         if rounded is not None:
             return rounded
 
@@ -383,7 +383,7 @@ def _dot(first: list[Any], second: list[Any]) -> Any:
     return total
 
 
-def _all_nearest(cap: Cap, values: list[Any]) -> list[int] | None:
+def _round_all(cap: Cap, values: list[Any]) -> list[int] | None:
     factor = discrete.make_rational(intervals.INTERVALS, cap.factor)
     rounded = [gaussian._nearest(value * factor) for value in values]
     return None if any(value is None for value in rounded) else [value for value in rounded if value is not None]
