@@ -390,7 +390,7 @@ def at_the_door(error: BaseException) -> bool:
     """Whether an interrupt came in the instant of the call, before the decorator's own guard, or outside the call."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_code.co_name for frame in frames if frame.f_code.co_filename.startswith(LIBRARY)]
-    return names in ([], ["guarded"])
+    return names in ([], ["call_and_clear"])
 
 
 @pytest.mark.usefixtures("signals")
@@ -595,7 +595,7 @@ def _inside(error: BaseException) -> list[str]:
     before, LIBRARY = LIBRARY, __file__
     try:
         trace: Any = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_name != "guarded":
+        while trace is not None and trace.tb_frame.f_code.co_name != "call_and_clear":
             trace = trace.tb_next
         return leaks(error.with_traceback(trace))
     finally:
@@ -702,7 +702,7 @@ def test_a_coroutine_is_cleared_too() -> None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         names[frame.f_code.co_name] = set(frame.f_locals)
     assert not names["work"] & {"values", "copied"}
-    assert not names["guarded_coroutine"] & {"args", "kwargs"}
+    assert not names["await_and_clear"] & {"args", "kwargs"}
 
 
 def test_a_search_in_a_thread_that_nobody_waits_for_keeps_nothing() -> None:

@@ -64,10 +64,10 @@ def _row(option: Any, hint: Any) -> str:
     if values:
         facts.append("one of " + ", ".join(f"`{value}`" for value in values))
     if not option.required and option.default not in (None, False, (), [], ""):
-        facts.append(f"`{_shown(option.default)}` unless told otherwise")
+        facts.append(f"default `{_shown(option.default)}`")
     help_text = " ".join(_plain(option.help).split()).replace("|", "\\|")
-    told = "; ".join(facts)
-    return f"| `{names}` | {help_text}{f' *{told[0].upper()}{told[1:]}.*' if told else ''} |"
+    text = "; ".join(facts)
+    return f"| `{names}` | {help_text}{f' *{text[0].upper()}{text[1:]}.*' if text else ''} |"
 
 
 def _names(option: Any) -> list[str]:

@@ -318,7 +318,7 @@ def test_radii_stay_different(ledger: Ledger) -> None:
 
     ledger.spend(within(0.5), dataset="a")
     ledger.spend(within(0.5), dataset="a")
-    with pytest.raises(ss.InvalidInput, match=r"'gram-radius radius 0\.5' .* 'gram-radius radius 0\.25'"):
+    with pytest.raises(ss.InvalidInput, match=r"'gram-radius radius 0\.5', .* 'gram-radius radius 0\.25'"):
         ledger.spend(within(0.25), dataset="a")
 
 
@@ -464,7 +464,7 @@ def test_promises_about_different_changes_not_add(ledger: Ledger) -> None:
         with pytest.raises(ss.InvalidInput, match="counts promises about 'replacement'"):
             ledger.spend(pure(1.0, adjacency=adjacency))
     ledger.spend(pure(1.0, adjacency=ss.GramRadius(0.5)), dataset="b")
-    with pytest.raises(ss.InvalidInput, match=r"'gram-radius radius 0\.5' and the release makes one about 'gram-"):
+    with pytest.raises(ss.InvalidInput, match=r"'gram-radius radius 0\.5', and the release makes one about 'gram-"):
         ledger.spend(pure(1.0, adjacency=ss.GramRadius(1.0)), dataset="b")
 
 
