@@ -32,7 +32,7 @@ CENTROIDS = "identity centroids True identities 3 largest 2 labels " + "a" * 64
         ([NEW], NEW, False, None),
         ([NEW, NEW], NEW, False, None),
         ([NEW, OLD], OTHER, True, None),
-        ([OTHER], NEW, False, f"about {OTHER.partition(' labels')[0]!r}, and the release groups the records in another"),
+        ([OTHER], NEW, False, f"about {OTHER.partition(' labels')[0]!r}, and the release groups the records in"),
         ([OLD], NEW, False, f"about {OLD!r} without a hash"),
         ([OLD], NEW, True, None),
         ([NEW], OLD, False, "groups the records in another way"),
