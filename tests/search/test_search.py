@@ -699,7 +699,7 @@ class TestIdentities:
         store = Memory()
         store.fails_at = 1
         search = PrivateSearch(store, **options, mode="query", mechanism="staircase")
-        with pytest.raises(InvalidInput, match="private where one record moves one score"):
+        with pytest.raises(InvalidInput, match="private only if one record moves one score"):
             search.search(QUERY)
         assert account.spent == 0
         PrivateSearch(ArrayStore(ROWS, IDS), **(options | {"identity_of": str}), mode="query").search(QUERY)

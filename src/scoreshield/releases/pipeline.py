@@ -97,7 +97,7 @@ class PrivacyRequest:
         """Calibrate Laplace or staircase noise, for one moved entry whose values are whole numbers of steps apart."""
         if sensitivity.moved > 1:
             raise InvalidInput(
-                f"{self.mechanism.capitalize()} noise is private where one record moves one score; here "
+                f"{self.mechanism.capitalize()} noise is private only if one record moves one score; here "
                 f"{sensitivity.moved:,} "
                 "entries move, and noise of this scale would not cover them: use mechanism='gaussian', centroids for "
                 "identities, or one query at a time."
