@@ -250,6 +250,7 @@ def test_code_names_exist(page: Path) -> None:
             path = f"{path}.{part}"
             if not hasattr(found, part):
                 importlib.import_module(path)
+            assert hasattr(found, part), path
             found = getattr(found, part)
 
 

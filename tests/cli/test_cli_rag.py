@@ -131,7 +131,7 @@ def table(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def refused(outcome: tuple[int, str, str], message: str) -> None:
+def check_rejected(outcome: tuple[int, str, str], message: str) -> None:
     code, out, err = outcome
     assert code == 2
     assert out == ""
@@ -223,7 +223,7 @@ def test_same_command_asks_releases_nothing(folder: Path, server: ChatServer, ru
 def test_a_generator_that_goes_away(folder: Path, server: ChatServer, run: Any) -> None:
     command = [*BASE, "--mechanism", "laplace", "--epsilon", "3", *models(server), "--workers", "1"]
     server.script = ["I do not know.", "I do not know.", *[(503, {})] * 9]
-    refused(run(*command), "answered with status 503")
+    check_rejected(run(*command), "answered with status 503")
     retrieval = (folder / "run/retrieval.json").read_bytes()
     assert len(answers(folder / "run/answers")) == 2
     assert not (folder / "run/results.json").exists()
@@ -236,7 +236,7 @@ def test_a_generator_that_goes_away(folder: Path, server: ChatServer, run: Any) 
     assert any(user == f"Question: {PAGES[2][3]}" for user in asked)
 
     away = ["--generator", "m", "--generator-url", "http://127.0.0.1:9/v1", "--retries", "0", "--out", "away"]
-    refused(run(*BASE, *NEARLY_CLEAN, *away), "cannot be reached")
+    check_rejected(run(*BASE, *NEARLY_CLEAN, *away), "cannot be reached")
     assert (folder / "away/retrieval.json").exists()
 
 
@@ -269,7 +269,7 @@ def test_embeddings_are_kept_block_by_block(folder: Path, run: Any, monkeypatch:
 
     monkeypatch.setattr(rag_run, "_BLOCK", 2)
     monkeypatch.setattr(HashingEmbedder, "embed", counted)
-    refused(run(*BASE, *NEARLY_CLEAN), "went down")
+    check_rejected(run(*BASE, *NEARLY_CLEAN), "went down")
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
     assert done == [2, 2, 2, 2, 2, 2, 2]  # two blocks of pages are not made again
     kept = json.loads((folder / "run/retrieval.json").read_text())["records"]
@@ -304,7 +304,7 @@ def test_another_run_rejected_left_alone(folder: Path, server: ChatServer, run: 
     assert run(*command)[0] == 0
     before, asked = contents(folder / "run"), len(server.requests)
     for change, named in CHANGES:
-        refused(run(*command, *change), f"was begun with other settings ({named})")
+        check_rejected(run(*command, *change), f"was begun with other settings ({named})")
     assert contents(folder / "run") == before
     assert len(server.requests) == asked
 
@@ -320,7 +320,7 @@ def test_a_generator_can_be_added_once(folder: Path, server: ChatServer, run: An
     retrieval = (folder / "run/retrieval.json").read_bytes()
     assert run(*alone, *models(server))[0] == 0
     assert (folder / "run/retrieval.json").read_bytes() == retrieval
-    refused(run(*alone), "other settings (generator)")
+    check_rejected(run(*alone), "other settings (generator)")
     assert json.loads((folder / "run/results.json").read_text())["answers"] is not None
 
 
@@ -427,9 +427,9 @@ GOOD = '{"title": "A", "text": "Some text."}\n'
 )
 def test_bad_corpus(folder: Path, run: Any, corpus: str, message: str) -> None:
     (folder / "pages.jsonl").write_text(corpus)
-    refused(run(*BASE, *NEARLY_CLEAN), message)
+    check_rejected(run(*BASE, *NEARLY_CLEAN), message)
     (folder / "pages.jsonl").write_bytes(b'{"title": "\xff"}\n')
-    refused(run(*BASE, *NEARLY_CLEAN), "line 1: the text is not UTF-8")
+    check_rejected(run(*BASE, *NEARLY_CLEAN), "line 1: the text is not UTF-8")
     assert not (folder / "run").exists()
 
 
@@ -452,7 +452,7 @@ ASKED: dict[str, Any] = {"id": "q", "question": "Why?", "answer": "So.", "docume
 )
 def test_bad_questions(folder: Path, run: Any, records: list[dict[str, Any]], message: str) -> None:
     (folder / "questions.jsonl").write_text(lines(records))
-    refused(run(*BASE, *NEARLY_CLEAN), message)
+    check_rejected(run(*BASE, *NEARLY_CLEAN), message)
     assert not (folder / "run").exists()
 
 
@@ -510,7 +510,7 @@ def test_whole_numbers_as_identifiers(tmp_path: Path) -> None:
 def test_bad_options(folder: Path, run: Any, arguments: list[str], message: str) -> None:
     before = contents(folder)
     outcome = run(*BASE, *arguments)
-    refused(outcome, message)
+    check_rejected(outcome, message)
     assert "pass@" not in outcome[2]
     assert contents(folder) == before
 
@@ -521,7 +521,7 @@ def test_passwords_address_not_kept(folder: Path, server: ChatServer, run: Any, 
     """Passwords in an address are not kept."""
     url = form.format(server.url.removeprefix("http://"))
     outcome = run(*BASE, *NEARLY_CLEAN, *models(server), option, url)
-    refused(outcome, "'base_url' parameter of ChatModel must be an address")
+    check_rejected(outcome, "'base_url' parameter of ChatModel must be an address")
     assert "hidden-word" not in outcome[2]
     assert not (folder / "run").exists()
     assert not server.requests
@@ -532,10 +532,10 @@ def test_damaged_retrieval_not_made_again(folder: Path, run: Any, content: bytes
     """A damaged retrieval is not made again."""
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
     (folder / "run/retrieval.json").write_bytes(content)
-    refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
+    check_rejected(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
     assert (folder / "run/retrieval.json").read_bytes() == content
     (folder / "run/settings.json").write_bytes(content)
-    refused(run(*BASE, *NEARLY_CLEAN), "was begun with other settings")
+    check_rejected(run(*BASE, *NEARLY_CLEAN), "was begun with other settings")
 
 
 #: Where in a kept retrieval, and what is put there.
@@ -569,7 +569,7 @@ def test_retrieval_altered_rejected(folder: Path, run: Any) -> None:
             part = part[name]
         part[places[-1]] = value
         path.write_text(json.dumps(data))
-        refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
+        check_rejected(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
     path.write_text(json.dumps(json.loads(kept)))  # which only looks different
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
 
@@ -582,14 +582,14 @@ def test_guarantee_another_budget_rejected(folder: Path, run: Any) -> None:
     data = json.loads((folder / "run/retrieval.json").read_text())
     data["guarantee"] = json.loads((folder / "cheap/retrieval.json").read_text())["guarantee"]
     (folder / "run/retrieval.json").write_text(json.dumps(data))
-    refused(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
+    check_rejected(run(*BASE, *NEARLY_CLEAN), "retrieving again would release again")
 
 
 def test_two_runs_at_once(folder: Path, run: Any) -> None:
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0
     with (folder / "run/.lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        refused(run(*BASE, *NEARLY_CLEAN), "Another run is writing into run")
+        check_rejected(run(*BASE, *NEARLY_CLEAN), "Another run is writing into run")
 
 
 def test_generator_not_added_while_run_goes(
@@ -610,7 +610,7 @@ def test_generator_not_added_while_run_goes(
 
     monkeypatch.setattr(ss, "release_scores", slow)
     assert run(*alone)[0] == 0
-    refused(outcomes[0], "Another run is writing into run")
+    check_rejected(outcomes[0], "Another run is writing into run")
     assert len(drawn) == len(PAGES)
     assert json.loads((folder / "run/settings.json").read_text())["generator"] is None
     assert not server.requests
@@ -627,7 +627,7 @@ def test_a_retrieval_is_never_replaced(folder: Path, run: Any, monkeypatch: pyte
         return retrieve_all(*arguments, **options)
 
     monkeypatch.setattr(rag_run, "retrieve_all", meanwhile)
-    refused(run(*BASE, *NEARLY_CLEAN), "was written by another run meanwhile")
+    check_rejected(run(*BASE, *NEARLY_CLEAN), "was written by another run meanwhile")
     assert (folder / "run/retrieval.json").read_text() == "another's"
     assert not list((folder / "run").glob(".*.part"))
 
@@ -641,7 +641,7 @@ def test_release_kept_before_measured(folder: Path, run: Any, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(rag_run, "measure_rankings", too_large)
-        refused(run(*command), "what was retrieved or answered before is kept in run.")
+        check_rejected(run(*command), "what was retrieved or answered before is kept in run.")
     before = (folder / "run/retrieval.json").read_bytes()
     monkeypatch.setattr(ss, "release_scores", too_large)
     monkeypatch.setattr(rag_run.ReleaseSettings, "check", lambda _: None)
@@ -678,12 +678,14 @@ def test_a_corpus_from_a_pipe(folder: Path, run: Any) -> None:
 
     assert piped(pages)[0] == 0
     assert run(*BASE, *NEARLY_CLEAN)[0] == 0  # the same pages, from a file
-    refused(piped(pages.replace("Olympus", "Elysium")), "other settings (corpus)")
+    check_rejected(piped(pages.replace("Olympus", "Elysium")), "other settings (corpus)")
 
 
 @pytest.mark.parametrize("embedder", ["dlib", "timm:vit_base_patch14_dinov2.lvd142m"])
 def test_embedders_of_images_are_rejected(folder: Path, run: Any, embedder: str) -> None:
-    refused(run(*BASE, *NEARLY_CLEAN, "--embedder", embedder), "must be one for texts, 'sentence-transformers:<model>'")
+    check_rejected(
+        run(*BASE, *NEARLY_CLEAN, "--embedder", embedder), "must be one for texts, 'sentence-transformers:<model>'"
+    )
     assert not (folder / "run").exists()
 
     class Faces:
@@ -717,7 +719,7 @@ def test_an_interrupt_ends_at_once(folder: Path, server: ChatServer) -> None:
 def test_every_release_is_charged(folder: Path, run: Any) -> None:
     ledger = ss.Ledger.create("sqlite:///books.db", epsilon=20, delta=1e-6)
     unnamed = [*BASE, "--mechanism", "laplace", "--epsilon", "2", "--ledger", "sqlite:///books.db"]
-    refused(run(*unnamed), "--ledger needs --dataset")
+    check_rejected(run(*unnamed), "--ledger needs --dataset")
     assert ledger.entries() == []
     contract = [*unnamed, "--dataset", "chunks"]
     assert run(*contract)[0] == 0
@@ -726,14 +728,14 @@ def test_every_release_is_charged(folder: Path, run: Any) -> None:
     assert ledger.datasets() == ["chunks"]
     assert run(*contract)[0] == 0
     assert len(ledger.entries()) == len(PAGES)  # a run that goes on is not charged again
-    refused(run(*contract, "--out", "again"), "20")
+    check_rejected(run(*contract, "--out", "again"), "20")
     assert not (folder / "again/retrieval.json").exists()
     assert ledger.datasets() == ["chunks"]
     index = [*BASE, "--mechanism", "index", "--epsilon", "2", "--ledger", "sqlite:///books.db", "--dataset", "pages"]
     assert run(*index, "--out", "index")[0] == 0
     assert ledger.spent_on("pages") == pytest.approx(2)
-    refused(run(*contract, "--research-seed", "1", "--out", "seeded"), "leave out the seed or the ledger")
-    refused(run(*BASE, *NEARLY_CLEAN, "--dataset", "pages", "--out", "unnamed"), "--dataset needs --ledger")
+    check_rejected(run(*contract, "--research-seed", "1", "--out", "seeded"), "leave out the seed or the ledger")
+    check_rejected(run(*BASE, *NEARLY_CLEAN, "--dataset", "pages", "--out", "unnamed"), "--dataset needs --ledger")
     assert not (folder / "seeded").exists()
 
 
@@ -743,8 +745,8 @@ def test_server_not_know_left_out(server: ChatServer, run: Any) -> None:
     command = [*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "none"]
     assert run(*command, "--leave-out", "seed,max_tokens")[0] == 0
     assert {frozenset(r.body) for r in server.requests} == {frozenset({"model", "messages", "temperature"})}
-    refused(run(*command), "other settings (leave_out)")
-    refused(run(*command, "--leave-out", "messages"), "--leave-out must be some of temperature,max_tokens,seed")
+    check_rejected(run(*command), "other settings (leave_out)")
+    check_rejected(run(*command, "--leave-out", "messages"), "--leave-out must be some of temperature,max_tokens,seed")
 
 
 def test_pages_oracle_come_order_links(folder: Path, server: ChatServer, run: Any) -> None:
@@ -798,8 +800,8 @@ def test_plain_http_by_demand(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
         "--conditions",
         "none",
     ]
-    refused(run(*BASE, *NEARLY_CLEAN, *away), "use https, or allow it with")
-    refused(run(*BASE, *NEARLY_CLEAN, *away, "--allow-http"), "cannot be reached")
+    check_rejected(run(*BASE, *NEARLY_CLEAN, *away), "use https, or allow it with")
+    check_rejected(run(*BASE, *NEARLY_CLEAN, *away, "--allow-http"), "cannot be reached")
 
 
 def test_proxy_used_asked_never_written_down(
@@ -822,7 +824,7 @@ def test_proxy_used_asked_never_written_down(
     assert not any(b"pass-of-proxy" in content for content in written)
     answering = rag_run.AnswerSettings(("a", "https://host.example"), ("a", "https://host.example"), proxy=address)
     assert "pass-of-proxy" not in repr(answering)
-    refused(run(*BASE, *NEARLY_CLEAN, *models(server), "--proxy", "socks9://pass-of-proxy"), "'proxy' parameter")
+    check_rejected(run(*BASE, *NEARLY_CLEAN, *models(server), "--proxy", "socks9://pass-of-proxy"), "'proxy' parameter")
 
 
 def test_command_defaults() -> None:

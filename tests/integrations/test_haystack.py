@@ -395,7 +395,8 @@ def test_undeclared_field(declared: Any, field: str, missing: str, tmp_path: Pat
 def test_declared_paths(declared: Any, field: str) -> None:
     """Declared fields are filterable under either name and in part."""
     retriever = PrivateRetriever(store_of(), epsilon=1, filterable=declared)
-    retriever.run(QUERY.tolist(), filters={"field": field, "operator": "==", "value": 1})
+    answer = retriever.run(QUERY.tolist(), filters={"field": field, "operator": "==", "value": 1})
+    assert all(document.meta["parity"] == 1 for document in answer["documents"])
 
 
 def test_ids_are_public_and_need_no_declaration() -> None:

@@ -582,7 +582,8 @@ class TestVerifying:
     def test_two_faults(self, ledger: Ledger, store: MemoryStore) -> None:
         """What an entry is, before where it stands."""
         write_chain(ledger, store, [1, 5], time="yesterday")
-        self.found(ledger, "Entry 5 holds a time")
+        good, _, bad = self.found(ledger, "Entry 5 holds a time")
+        assert (good, bad) == (1, 5)
 
     def test_pinned(self, ledger: Ledger, entries: list[Entry]) -> None:
         here = f"4:{entries[3].hash}"
