@@ -72,7 +72,7 @@ MOST_RELEASES = 1e15
 #: What the power of an audit assumes of a release of unknown law; it follows "if".
 ASSUMING = "the release reveals it on these collections as clearly as randomised response does"
 _BLOCKS, _POWER = 400, 0.9
-#: Thresholds within so many of the best, in units of chance, are equally likely to be chosen.
+#: Thresholds within this distance of the best, in units of chance, are equally likely to be chosen.
 _NEAR = 0.5
 #: The largest distance from the claim that is searched.
 _FARTHEST = 256.0
@@ -325,7 +325,7 @@ def one_run_epsilon(guesses: int, correct: int, delta: float, confidence: float,
 
 
 def one_run_p_value(guesses: int, correct: int, epsilon: float, delta: float, canaries: int) -> float:
-    """Compute the largest probability of so many correct guesses, over all (epsilon, delta)-private releases.
+    """Compute the largest probability of `correct` or more right guesses, over all (epsilon, delta)-private releases.
 
     With W binomial(guesses, e^epsilon / (1 + e^epsilon)), v = `correct` and m canaries it is at most (Steinke et al.
     2023, their bound for approximate privacy):

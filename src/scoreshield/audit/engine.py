@@ -91,7 +91,7 @@ def audit(
     Args:
         release: A callable from an (n, d) float32 array to an output: a ScoreShield release, numbers, an array of them,
             a set of positions, or a tuple of these. With a parameter `rng` it gets a numpy Generator. With
-            `repeats` it returns so many independent outputs at once, one per row.
+            `repeats` it returns that number of independent outputs at once, one per row.
             `functools.partial(scoreshield.release_scores, query=q, epsilon=1.0, delta=1e-6)`, and the same for
             matches and an index, is drawn in bulk automatically.
         claim: The claim. `Claim.of(guarantee)` is that of a ScoreShield guarantee.

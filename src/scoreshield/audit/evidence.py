@@ -93,7 +93,7 @@ class Evidence:
         return max(excesses)
 
     def can_break(self, claim: Claim) -> bool:
-        """Whether so many outputs break the claim if the test is never wrong."""
+        """Whether this number of outputs breaks the claim if the test is never wrong."""
         return is_breakable(claim, min(len(self.inside), len(self.outside)), self.confidence)
 
     def _count(self, cut: float, rows: int | None) -> tuple[int, int, int, int]:
@@ -102,7 +102,7 @@ class Evidence:
 
 
 def is_breakable(claim: Claim, outputs: int, confidence: float) -> bool:
-    """Whether a test that is never wrong breaks the claim with so many fresh outputs on each side."""
+    """Whether a test that is never wrong breaks the claim with this number of fresh outputs per side."""
     return float(bounds.curve_excess(outputs, outputs, 0, outputs, claim.tpr_at, confidence)) > 0
 
 
@@ -486,7 +486,7 @@ def _make_checks(
 
 
 def _trace_bound(evidence: Evidence, claim: Claim, before: int) -> tuple[tuple[int, float], ...]:
-    """Compute the bound after so many releases in all, at about doubling numbers of fresh ones."""
+    """Compute the bound after each total number of releases, at about doubling numbers of fresh ones."""
     last = len(evidence.inside)
     steps = np.unique(np.rint(np.geomspace(min(10, last), last, 12)).astype(int))
     return tuple((before + int(step), evidence.bound_epsilon(claim, int(step))) for step in steps)

@@ -48,7 +48,7 @@ _PLAIN = 64
 LARGEST = 2**28
 #: The most bytes of one line.
 _LONGEST = 4 * LARGEST
-#: A kill loses the releases of at most so many seconds.
+#: A kill loses the releases of at most this number of seconds.
 _FLUSH_SECONDS = 1.0
 
 
@@ -101,7 +101,7 @@ class Journal:
         return release_or_replay
 
     def note_repeated(self, requests: int) -> None:
-        """Write down that so many requests had to be repeated, for later runs of this audit."""
+        """Write down how many requests had to be repeated, for later runs of this audit."""
         if requests:
             self._append({"repeated": requests})
 
@@ -387,7 +387,7 @@ def _unpack(values: dict[str, Any]) -> NDArray[Any]:
 
 
 def _decompress(content: bytes, size: int) -> bytes:
-    """Decompress exactly so many bytes; stop where there are more."""
+    """Decompress exactly this number of bytes; stop if there are more."""
     stream = zlib.decompressobj()
     try:
         raw = stream.decompress(content, size + 1)

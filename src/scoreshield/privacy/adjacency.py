@@ -77,7 +77,7 @@ class Adjacency(ABC):
     ) -> Sensitivity:
         """How far a neighbour can move a release of ``records`` rows, in exact arithmetic.
 
-        ``queries`` are the public queries of a batch, one a row (they are normalised here); None is one query.
+        ``queries`` are the public queries of a batch, one per row (they are normalised here); None is one query.
         """
         low, high = check_score_range(score_range)
         shape = ReleaseShape(regime, records, high - low)
@@ -171,7 +171,7 @@ class Identity(Adjacency):
 
     @validate()
     def __init__(self, labels: ArrayLike, centroids: bool = False) -> None:
-        must = "a one-dimensional array of integers or strings, one a record"
+        must = "a one-dimensional array of integers or strings, one per record"
         array = _validation.check_array(labels, "labels", must)
         if array.dtype.kind in "OT" and all(isinstance(label, str) for label in array.ravel()):
             array = array.astype(str)

@@ -1,4 +1,4 @@
-"""PrivUnit: a unit vector told in private, as a random direction that leans towards it.
+"""PrivUnit: a private version of a unit vector, a random direction that leans towards it.
 
 For a unit vector v in `R^d`, the released direction u is uniform on the cap
 `{u : ⟨u, v⟩ ≥ γ}` with probability p, and uniform on the rest of the sphere otherwise

@@ -83,7 +83,7 @@ def release_gram(
     sampler = name_sampler(rng)
     method = cast("Method", "newton" if projection == "exact" else projection)
     if "none" not in (projection, denoise):
-        # Refuse a device that is not there, or too little memory, before any noise is drawn.
+        # Reject a missing device, or too little memory, before any noise is drawn.
         to_device(np.zeros((1, 1)), device)
         check_memory(source.size, method, device)
 

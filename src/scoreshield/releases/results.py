@@ -258,7 +258,7 @@ class MatchRelease(Release):
 
     @property
     def keep(self) -> float:
-        """The probability that a bit is told as it is."""
+        """The probability that a released bit is the true one."""
         return 1 / (1 + math.exp(-self.guarantee.details["screening_epsilon"]))
 
     @property

@@ -28,7 +28,7 @@ from scoreshield.releases.results import TopKRelease
 Selection = Literal["permute-and-flip", "gumbel"]
 SELECTIONS: tuple[str, ...] = get_args(Selection)
 Float = NDArray[np.float64]
-_KEYS = 2**62  # so many that two of a million are equal once in ten million orders
+_KEYS = 2**62  # with this many keys, two of a million are equal once in ten million orders
 _REASONS = {
     "permute-and-flip": "its error is never larger than the exponential mechanism's at the same epsilon",
     "gumbel": "asked for; the law of one draw of Gumbel noise for all selections",

@@ -116,7 +116,7 @@ def _describe_promise(release: ScoreRelease | GramRelease) -> str:
 
 
 def make_figure(width: float, height: float) -> Figure:
-    """Make an empty figure of so many inches."""
+    """Make an empty figure; sizes are in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -159,7 +159,7 @@ def make_legend_key(**style: Any) -> Line2D:
 
 
 def make_panels(rows: int, columns: int, panel: tuple[float, float], **shared: Any) -> tuple[Figure, NDArray[Any]]:
-    """Make an empty grid of panels of so many inches each."""
+    """Make an empty grid of panels; sizes are in inches per panel."""
     figure = make_figure(columns * panel[0], rows * panel[1] + 0.4)
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 

@@ -194,7 +194,7 @@ def total() -> PlainValidator:
 
 
 def freeze_array(array: NDArray[Any]) -> NDArray[Any]:
-    """Make a read-only copy, or return the array itself where nobody can write to it."""
+    """Make a read-only copy, or return the array itself if it cannot be written to."""
     if array.flags.writeable or array.base is not None:
         array = array.copy()
     array.flags.writeable = False

@@ -44,7 +44,7 @@ def load_cifar10(
         offline: See `scoreshield.bench.data.cache.fetch`.
         progress: See `scoreshield.bench.data.cache.fetch`.
         split: "train" or "test".
-        limit: Take only so many images, spread evenly over the file.
+        limit: Take only this number of images, spread evenly over the file.
     """
     path = cache.fetch_file("cifar-10", "cifar-10-binary.tar.gz", root, offline, progress)
     return read_cifar10(path, split=split, limit=limit)

@@ -260,7 +260,7 @@ def _build_context(
 
 
 def _list_needed(corpus: Corpus, question: Question, limit: int, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """List the needed documents, in the question's order, up to so many tokens of text in all."""
+    """List the needed documents, in the question's order, up to this number of tokens of text in all."""
     texts = {document.title: document.text for document in corpus.documents}
     given = []
     for title in dict.fromkeys(question.documents):

@@ -66,7 +66,7 @@ def parse_verdict(reply: str) -> Verdict:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as its pairs, so that a name given twice is seen, and told from a JSON list."""
+    """A JSON object as its pairs: it shows a name that is given twice, and differs from a JSON list."""
 
 
 def _as_verdict(value: object) -> Verdict:

@@ -93,7 +93,7 @@ def _name_effect(change: Summary) -> str:
 
 
 def _judge_record_level(run: Run) -> Finding | None:
-    """Noise on the matrix itself, for a whole record; told only while it beats nothing."""
+    """Noise on the matrix itself, for a whole record; shown only while it beats nothing."""
     whole = run.select(setting="contract", radius=None, metric="spearman")
     high = max(whole["epsilon"].tolist(), default=math.nan)
     here = select_rows(whole, epsilon=high)
@@ -119,7 +119,7 @@ def _judge_record_level(run: Run) -> Finding | None:
 
 
 def _judge_ratings(run: Run) -> Finding | None:
-    """Told only while no release that protects a record clears what is had without similarities."""
+    """Shown only while no release that protects a record beats what is possible without similarities."""
     bare = run.select(setting="clean", method=EQUAL, metric="rmse")
     record = run.select(setting=("contract", "advantage"), metric="rmse", radius=None)
     references = find_references(run.select(metric="rmse"))

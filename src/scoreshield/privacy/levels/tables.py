@@ -230,7 +230,7 @@ def _whole_weights(weights: Any, shape: tuple[int, int]) -> NDArray[np.uint64]:
 
 
 def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None:
-    """Refuse weights that are not (epsilon, delta)-private; exact integers throughout."""
+    """Reject weights that are not (epsilon, delta)-private; exact integers throughout."""
     ratio = program.floor_ratio(epsilon)
     if delta == 0:
         private = all(max(column) <= ratio * min(column) for column in zip(*rows, strict=True))
@@ -308,8 +308,8 @@ def randomised_response(
 ) -> LevelChannel:
     """k-ary randomised response on the k = len(cuts) + 1 bins between public cut points; pure epsilon.
 
-    The true bin is told with probability e^epsilon / (e^epsilon + k - 1), rounded down to a 2^-62nd or so, and every
-    other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
+    The true bin is released with probability e^epsilon / (e^epsilon + k - 1), rounded down to about 2^-62, and
+    every other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
     """
     low, high = check_range(score_range)
     edges = np.concatenate([[low], check_increasing(cuts, "cuts"), [high]])

@@ -95,7 +95,7 @@ class StaircaseNoise:
     def profile(self, sensitivity: float) -> Profile:
         """The loss of a move by one step is epsilon, 0 or -epsilon; a move beyond it costs epsilon for each.
 
-        A density that falls with |x| is told from itself moved by s with advantage P[|W| <= s / 2]: most at s = D.
+        For a density that falls with |x|, a move by s gives the best test an advantage of P[|W| <= s / 2], most at s = D.
         On the grid it is a little less, for an inner part of at most half a step (docs/mechanisms.md).
         """
         steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
