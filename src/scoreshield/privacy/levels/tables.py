@@ -309,7 +309,8 @@ def randomised_response(
     """k-ary randomised response on the k = len(cuts) + 1 bins between public cut points; pure epsilon.
 
     The true bin is released with probability e^epsilon / (e^epsilon + k - 1), rounded down to about 2^-62, and
-    every other bin with the same share of the rest. A score equal to a cut lies below it. Released is a value inside the bin.
+    every other bin with the same share of the rest. A score equal to a cut lies below it. The
+    release holds a value inside the bin.
     """
     low, high = check_range(score_range)
     edges = np.concatenate([[low], check_increasing(cuts, "cuts"), [high]])

@@ -95,8 +95,8 @@ class StaircaseNoise:
     def profile(self, sensitivity: float) -> Profile:
         """The loss of a move by one step is epsilon, 0 or -epsilon; a move beyond it costs epsilon for each.
 
-        For a density that falls with |x|, a move by s gives the best test an advantage of P[|W| <= s / 2], most at s = D.
-        On the grid it is a little less, for an inner part of at most half a step (docs/mechanisms.md).
+        For a density that falls with |x|, a move by s gives the best test an advantage of P[|W| <= s / 2], most at
+        s = D. On the grid it is a little less, for an inner part of at most half a step (docs/mechanisms.md).
         """
         steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
         if steps > 1 or self.gamma > 0.5:
