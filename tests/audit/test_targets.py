@@ -516,3 +516,17 @@ def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(InvalidInput, match=re.escape("pip install 'scoreshield[audit]'")):
         targets.Endpoint("http://host/")
+
+
+@pytest.mark.parametrize("given", [{}, {"timeout": -1.0}, {"retries": -1}])
+def test_key_of_a_failed_constructor(given: dict[str, Any]) -> None:
+    """An endpoint that cannot be made leaves its key in no frame of the library."""
+    with pytest.raises(InvalidInput) as caught:
+        targets.Endpoint("http://host.example/scores", QUERY, bearer="s3cr3t", **given)
+    step, frames = caught.value.__traceback__, []
+    while step is not None:
+        frames.append(step.tb_frame)
+        step = step.tb_next
+    inside = [frame for frame in frames if "scoreshield" in Path(frame.f_code.co_filename).parts[-4:]]
+    assert len(inside) > 1
+    assert "s3cr3t" not in str([frame.f_locals for frame in inside])

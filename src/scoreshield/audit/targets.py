@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _files, _validation
+from scoreshield._frames import clear_frames_on_error
 from scoreshield._loading import describe_error
 from scoreshield._validation import check_count, check_positive, optional, validate, whole_from
 from scoreshield.errors import InvalidInput
@@ -314,6 +315,7 @@ class Endpoint:
         InvalidInput: A setting makes no sense, or httpx is not installed.
     """
 
+    @clear_frames_on_error  # the key
     @validate(
         query=optional(_check_vector),
         embeddings_field=_check_field,
