@@ -1,0 +1,62 @@
+"""The parts of `benchmarks/useful.py`: one module for each mechanism, and what they share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure: its values over the seeds, the goal, and what was offered before, if anything was."""
+
+    name: str
+    values: Sequence[float]
+    goal: float | None = None
+    before: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def spread(self) -> float:
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the mean is at the goal, within three standard errors."""
+        return self.goal is None or self.mean >= self.goal - 3 * self.spread / math.sqrt(len(self.values)) - 5e-4
+
+    def __str__(self) -> str:
+        goal = "" if self.goal is None else f"  goal {self.goal:.3f}{'' if self.is_reached else ' MISSED'}"
+        before = "" if self.before is None else f"  before {self.before:.3f}"
+        return f"{self.name:<58} {self.mean:.3f} ± {self.spread:.3f}{goal}{before}"
+
+
+class Retrieval:
+    """A retrieval set: records, queries and which records answer each query."""
+
+    def __init__(self, records: np.ndarray, queries: np.ndarray, pairs: np.ndarray) -> None:
+        self.records, self.queries = records, queries
+        self.relevant = [set(pairs[pairs[:, 0] == query, 1].tolist()) for query in range(len(queries))]
+
+    @classmethod
+    def scifact(cls, folder: Path) -> Retrieval:
+        with np.load(folder / "scifact_minilm.npz") as file:
+            return cls(file["doc_emb"], file["query_emb"], file["qrels"])
+
+    @classmethod
+    def frames(cls, folder: Path) -> Retrieval:
+        with np.load(folder / "frames_minilm.npz") as file:
+            return cls(file["title_emb"], file["query_emb"], file["qrels"])
+
+    def recall(self, answer: Callable[[int], np.ndarray], k: int, queries: Sequence[int] | None = None) -> float:
+        """Compute the mean share of each query's relevant records among the first k that are named."""
+        chosen = range(len(self.queries)) if queries is None else queries
+        shares = [len(self.relevant[q] & set(answer(q)[:k].tolist())) / len(self.relevant[q]) for q in chosen]
+        return float(np.mean(shares))
