@@ -6,7 +6,7 @@ Viswanath 2014). One record sends one symbol, so the promise covers everything t
 
 Both laws are drawn the same way, exactly: a coin decides between a draw around the true symbol and a uniform draw over
 all symbols. Every draw is made for every record, so the number of random words does not depend on the records, apart
-from the rejections of uniform integers. docs/responses.md has the proofs.
+from the rejections of uniform integers. docs/proofs/responses.md has the proofs.
 """
 
 from __future__ import annotations
