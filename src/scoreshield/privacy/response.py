@@ -1,8 +1,8 @@
 """Randomised response over large alphabets: sets of public names, and windows of a public scale.
 
-Each record sends one symbol. The true symbol gets `e^ε` times the weight of any other one, so replacing a record changes
-the probability of each output by a factor of at most `e^ε`, whatever the symbols mean (Warner 1965; Kairouz, Oh &
-Viswanath 2014). One record sends one symbol, so the promise covers everything that the symbol says together.
+Each record sends one symbol. The true symbol gets `e^ε` times the weight of any other one, so replacing a record
+changes the probability of each output by a factor of at most `e^ε`, whatever the symbols mean (Warner 1965; Kairouz,
+Oh & Viswanath 2014). One record sends one symbol, so the promise covers everything that the symbol says together.
 
 Both laws are drawn the same way, exactly: a coin decides between a draw around the true symbol and a uniform draw over
 all symbols. Every draw is made for every record, so the number of random words does not depend on the records, apart
@@ -72,8 +72,8 @@ class SetResponse:
         sets = _estimate_log_comb(self.names, self.size) + self.size * math.log(self.levels)
         if sets > _LARGEST_LOG:  # before the whole number is computed, which may have millions of digits
             raise InvalidInput(
-                f"There are about e^{sets:.0f} sets of {self.size:,} of {self.names:,} names with {self.levels:,} levels "
-                f"each. At most e^{_LARGEST_LOG:.0f} are supported: ask for smaller sets."
+                f"There are about e^{sets:.0f} sets of {self.size:,} of {self.names:,} names with {self.levels:,} "
+                f"levels each. At most e^{_LARGEST_LOG:.0f} are supported: ask for smaller sets."
             )
         if self.symbols < 2:
             raise InvalidInput("One symbol says nothing: give at least two names, two levels or a bottom symbol.")
