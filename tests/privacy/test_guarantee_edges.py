@@ -164,7 +164,7 @@ def test_the_share_of_a_cap_has_all_its_digits(d: int, gamma: float) -> None:
 def test_ends_asked_privunit(d: int, epsilon: float) -> None:
     """The ends of what may be asked of privunit."""
     maker = PrivUnit.calibrate(d, epsilon)
-    assert maker.spent() <= epsilon
+    assert maker.compute_epsilon() <= epsilon
     assert 0 <= maker.gamma < 1
 
 

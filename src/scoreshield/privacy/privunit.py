@@ -125,8 +125,8 @@ class PrivUnit:
         """The density takes two values, so the loss is epsilon, 0 or -epsilon; it is epsilon in the cap, at most."""
         return StepProfile(self.epsilon, self.p * (1 + 1e-12))
 
-    def spent(self) -> Any:
-        """The exact epsilon of (coin, gamma), in 50 digits: what must not exceed ``epsilon``."""
+    def compute_epsilon(self) -> Any:
+        """Compute the exact epsilon of (coin, gamma), in 50 digits. It must not exceed ``epsilon``."""
         return self.coin + _cap_cost(self.dimension, self.gamma)
 
     def release(self, rows: Float, stream: Stream) -> NDArray[np.float32]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -247,9 +246,10 @@ class _Lists:
 
 def _import_faiss() -> Any:
     try:
-        return import_module("faiss")
+        import faiss
     except ImportError:
         raise explain_missing_extra("faiss", "FaissStore") from None
+    return faiss
 
 
 def _read_kind(index: Any) -> str:

@@ -7,7 +7,6 @@ that makes its search approximate is not used: scores are computed with ``exact=
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -150,9 +149,10 @@ class UsearchStore(BaseStore):
 
 def _import_usearch() -> Any:
     try:
-        return import_module("usearch.index")
+        import usearch.index
     except ImportError:
         raise explain_missing_extra("usearch", "UsearchStore") from None
+    return usearch.index
 
 
 def _describe_metric(index: Any) -> str:

@@ -1,6 +1,6 @@
-"""The database of a ledger: its tables, the statements of one transaction, and what a store must do.
+"""The database of a ledger: its tables, the statements of one transaction, and what each database must do.
 
-A store runs a piece of work in one transaction, under one lock: `.sqlite` in one file, `.postgres` on a
+It runs a piece of work in one transaction, under one lock: `.sqlite` in one file, `.postgres` on a
 server. A connection lasts for one transaction.
 """
 
@@ -189,7 +189,7 @@ def _write_condition(dataset: str | None) -> tuple[str, tuple[str, ...]]:
     return ("dataset IS NULL", ()) if dataset is None else ("dataset = ?", (dataset,))
 
 
-class LedgerStore(ABC):
+class LedgerDatabase(ABC):
     """A database that holds one ledger."""
 
     name: str  # the address, without a password

@@ -36,7 +36,7 @@ from urllib.parse import quote
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger import database
-from scoreshield.privacy.ledger.database import OBJECTS, LedgerStore, Session, T, explain_failure, explain_lock
+from scoreshield.privacy.ledger.database import OBJECTS, LedgerDatabase, Session, T, explain_failure, explain_lock
 
 _SHORT_WAIT = 0.002  # seconds, between a transaction and a fork of the same process
 _MOUNTS = Path("/proc/self/mountinfo")  # on Linux, where a single file can be mounted
@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class SQLiteStore(LedgerStore):
+class SQLiteDatabase(LedgerDatabase):
     """A ledger in one file, for any number of processes on one host."""
 
     def __init__(self, url: str) -> None:
