@@ -131,8 +131,8 @@ class Ledger:
                 raise LedgerError(f"There is no ledger at {database.name}; make one with Ledger.create.")
             if _create(database, *check_budget(epsilon, delta)):
                 warnings.warn(
-                    f"There was no ledger at {database.name}, so a new one was made. Ledger.create makes one without this "
-                    "warning, and Ledger.open never makes one.",
+                    f"There was no ledger at {database.name}, so a new one was made. Ledger.create makes one without "
+                    "this warning, and Ledger.open never makes one.",
                     LedgerWarning,
                     stacklevel=5,  # past the frames of the two decorators
                 )
@@ -140,8 +140,8 @@ class Ledger:
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
             given = " and ".join(f"{n} {v!r}" for n, v in (("epsilon", epsilon), ("delta", delta)) if v is not None)
             raise InvalidInput(
-                f"The ledger {self._database.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r}, which "
-                f"cannot be changed. Got {given}."
+                f"The ledger {self._database.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r}, "
+                f"which cannot be changed. Got {given}."
             )
 
     @classmethod
