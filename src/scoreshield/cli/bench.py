@@ -15,7 +15,7 @@ from scoreshield.cli.output import check_not_input, say
 EXAMPLE = "scoreshield bench gram-vision --quick --data-dir DIR --out runs/gram-vision"
 
 
-def bench(
+def bench_command(
     name: Annotated[
         str, typer.Argument(help="dp-fr, dp-rag, gram-sts, gram-movielens, gram-vision, runtime or noise.")
     ],

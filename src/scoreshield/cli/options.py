@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,9 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from scoreshield._types import Calibration
 from scoreshield.geometry.arrays import Progress as ProgressCallback
 from scoreshield.releases.scores import ScoreMechanism
-
-IndexMechanism = Literal["privunit", "gaussian"]
-Reduction = Literal["random", "pca"]
 
 # The privacy contract.
 Epsilon = Annotated[float, typer.Option(help="The privacy budget, > 0: smaller is more private. No default.")]

@@ -19,7 +19,7 @@ EXAMPLE = (
 )
 
 
-def rag(
+def rag_command(
     corpus: Annotated[
         Path,
         typer.Option(

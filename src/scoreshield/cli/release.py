@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,7 +19,6 @@ from scoreshield.cli.options import (
     Embeddings,
     Epsilon,
     Force,
-    IndexMechanism,
     Json,
     Labels,
     LedgerUrl,
@@ -27,7 +26,6 @@ from scoreshield.cli.options import (
     Output,
     PureDelta,
     Query,
-    Reduction,
     ScoreRange,
     Seed,
     Threshold,
@@ -47,6 +45,7 @@ from scoreshield.cli.output import (
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
+from scoreshield.releases.index_plan import IndexMechanism
 from scoreshield.releases.top_k import Selection
 
 app = typer.Typer(
@@ -342,7 +341,9 @@ def release_index_command(
     delta: Annotated[float, typer.Option(help="For Gaussian noise or a private PCA; PrivUnit takes none.")] = 0.0,
     mechanism: Annotated[IndexMechanism, typer.Option(help="How each vector is made private.")] = "privunit",
     components: Annotated[int | None, typer.Option(help="Reduce to so many dimensions first.")] = None,
-    reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
+    reduction: Annotated[
+        Literal["random", "pca"], typer.Option(help="random is free; pca costs a share of the budget.")
+    ] = "random",
     pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
     array: Array = None,
     labels: Labels = None,
