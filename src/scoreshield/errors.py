@@ -6,7 +6,17 @@ from typing import Any
 
 
 class ScoreShieldError(Exception):
-    """Base class of all errors that ScoreShield raises on purpose."""
+    """Base class of all errors that ScoreShield raises on purpose. Processes exchange them with their attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, vars(self))
+
+
+def _rebuild(kind: type[ScoreShieldError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ScoreShieldError:
+    """Make an error without its constructor, whose arguments differ from class to class."""
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class InvalidInput(ScoreShieldError, ValueError):
@@ -32,9 +42,6 @@ class InvalidParameter(InvalidInput):
         if self.function is None:
             InvalidParameter.__init__(self, self.parameter, self.problem, function)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidParameter, (self.parameter, self.problem, self.function)
-
 
 class InvalidRow(InvalidInput):
     """One row of an array holds a NaN or an infinity.
@@ -47,9 +54,6 @@ class InvalidRow(InvalidInput):
     def __init__(self, parameter: str, row: int) -> None:
         super().__init__(f"Row {row} of '{parameter}' holds a NaN or an infinity; give finite numbers only.")
         self.parameter, self.row = parameter, row
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidRow, (self.parameter, self.row)
 
 
 class InvalidCalibration(ScoreShieldError, ValueError):
@@ -89,13 +93,6 @@ class BudgetExceeded(ScoreShieldError):
         self.asked = asked
         self.limit = limit
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (str(self), self.spent, self.asked, self.limit)
-
-
-def _rebuild(message: str, spent: float, asked: float, limit: float) -> BudgetExceeded:
-    return BudgetExceeded(message, spent=spent, asked=asked, limit=limit)
-
 
 class LedgerError(ScoreShieldError):
     """A ledger cannot be read or written, or was changed from outside. Nothing was released on its account."""
@@ -123,10 +120,3 @@ class DocumentsNotRead(StoreError):
     def __init__(self, message: str, *, ids: tuple[tuple[Any, ...], ...]) -> None:
         super().__init__(message)
         self.ids = ids
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_not_read, (str(self), self.ids)
-
-
-def _rebuild_not_read(message: str, ids: tuple[tuple[Any, ...], ...]) -> DocumentsNotRead:
-    return DocumentsNotRead(message, ids=ids)
