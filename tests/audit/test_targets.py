@@ -514,6 +514,8 @@ def test_inside_a_loop(service: Service) -> None:
 def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without httpx the error names the extra."""
     monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "scoreshield.audit.connection", raising=False)
+    monkeypatch.delattr("scoreshield.audit.connection", raising=False)
     with pytest.raises(InvalidInput, match=re.escape("pip install 'scoreshield[audit]'")):
         targets.Endpoint("http://host/")
 

@@ -1,4 +1,4 @@
-r"""Who counts as a neighbour, and how far one neighbour can move what is shape.
+r"""Who counts as a neighbour, and how far one neighbour can move what is released.
 
 A guarantee protects the difference between two *neighbouring* collections. Each class here names one notion of
 neighbour and answers, for each regime, how far the released object can move (its sensitivity). Every bound holds
