@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from scoreshield import _validation
-from scoreshield._validation import check_count, check_epsilon, one_of, optional, reject, validate, whole_from
+from scoreshield._validation import (
+    check_count,
+    check_epsilon,
+    constrain,
+    one_of,
+    optional,
+    reject,
+    validate,
+    whole_from,
+)
 from scoreshield.errors import (
     BudgetExceeded,
     DocumentsNotRead,
@@ -85,6 +94,26 @@ def test_innermost_public_function_is_named() -> None:
 
     with pytest.raises(InvalidParameter, match="parameter of sample must"):
         outer()
+
+
+def test_shared_function_is_not_named() -> None:
+    """A function that public functions share checks and converts its arguments, and leaves the name to its caller."""
+
+    @constrain(k=check_count)
+    def shared(k: int) -> int:
+        return k
+
+    @validate()
+    def outer(k: Any) -> int:
+        return shared(k)
+
+    assert type(outer(np.int8(2))) is int
+    with pytest.raises(InvalidParameter, match="'k' parameter of outer must be a whole number"):
+        outer(0)
+    with pytest.raises(InvalidParameter, match="'k' parameter must be a whole number"):
+        shared(0)
+    with pytest.raises(ValueError, match="'missing' is not in list"):
+        constrain(missing=check_count)(lambda k: k)
 
 
 def test_without_a_public_function() -> None:

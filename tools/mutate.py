@@ -76,6 +76,7 @@ OWN_TESTS = {
     "laws": ["profiles", "pinned", "guarantee"],
     "losses": ["composition"],
     "matches": ["mechanism"],
+    "mechanisms": ["consistency", "guarantee"],
     "names": ["ledger"],
     "pipeline": ["pipeline", "releases", "ledgered_releases", "mechanism_registry"],
     "postgres": ["ledger"],

@@ -77,7 +77,7 @@ class DemoSummary:
                 line.name,
                 f"({g.epsilon:g}, {g.delta:.0e})",
                 "one record" if g.covers_record_replacement else f"radius {GRAM_RADIUS:g}",
-                f"{g.noise.std:.3f}",
+                f"{g.noise_std:.3f}",
                 f"{line.noisy_error:.3f}",
                 f"{line.projected_error:.3f}",
                 f"{line.seconds:.2f} s",

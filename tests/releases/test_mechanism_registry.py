@@ -16,7 +16,8 @@ from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, LABELS, QUE
 
 import scoreshield as ss
 from scoreshield.privacy.adjacency import Adjacency
-from scoreshield.privacy.guarantee import MECHANISMS, REGIMES, Guarantee
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 from scoreshield.privacy.noise import gaussian as noise_module
 from scoreshield.privacy.noise import laws
 from scoreshield.privacy.sampling import discrete, sphere

@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING, Context
 
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 
 
 def write_certificate(guarantee: Guarantee) -> str:
@@ -61,9 +62,9 @@ def _round_up(value: float) -> str:
 
 
 def _describe_mechanism(guarantee: Guarantee) -> list[str]:
-    sentences = [_MECHANISMS[guarantee.mechanism]]
+    sentences = [MECHANISMS[guarantee.mechanism].sentence]
     if guarantee.mechanism in ("optimal", "levels"):
-        sentences.append(f"Root mean squared error at most {guarantee.noise.std:.6g}, at the worst level.")
+        sentences.append(f"Root mean squared error at most {guarantee.noise_std:.6g}, at the worst level.")
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
     for name, value in guarantee.details.items():
@@ -83,7 +84,7 @@ def _describe_noise(guarantee: Guarantee) -> list[str]:
     beside = "with rounding to the grid" + " and the covariance" * ("covariance_std" in guarantee.details)
     end = ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
     return [
-        f"Standard deviation {guarantee.noise.std:.6g} on each entry;",
+        f"Standard deviation {guarantee.noise_std:.6g} on each entry;",
         f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} {beside}),",
         f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration{end}",
     ]
@@ -102,37 +103,9 @@ def _describe_grid(guarantee: Guarantee) -> str:
     return f"Every released number is a multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))})."
 
 
-_MECHANISMS = {
-    "gaussian": "Gaussian noise.",
-    "laplace": "Laplace noise: one record moves one score, so this is private without delta.",
-    "staircase": "Staircase noise (Geng and Viswanath): one record moves one score, so this is private without delta.",
-    "optimal": "A table of probabilities on public score levels, the best for its stated purpose, checked in whole "
-    "numbers.",
-    "levels": "A public table of probabilities on score levels, checked in whole numbers.",
-    "randomised-response": "Randomised response on one bit for each record.",
-    "permute-and-flip": "Permute-and-flip selection on scores of which one record moves one.",
-    "gumbel": "Gumbel noise on scores of which one record moves one; the best are named, their scores are not.",
-    "geometric": "Two-sided geometric noise on counts.",
-    "privunit": "PrivUnit: each vector is replaced by a random direction that leans towards it.",
-    "screen-and-refine": "Randomised response screens records; scores with staircase noise are released for those that "
-    "pass.",
-}
-
-
 def _list_public_facts(guarantee: Guarantee) -> str:
     has_public_projection = guarantee.details.get("reduction") not in ("pca", "none")
-    return "" if guarantee.regime == "index" and not has_public_projection else _PUBLIC[guarantee.regime]
-
-
-_PUBLIC = {
-    "scores": "the query, ",
-    "row": "the index of the record, ",
-    "gram": "",
-    "matches": "the query, the threshold, ",
-    "top-k": "the query, ",
-    "histogram": "the bins, ",
-    "index": "the projection, ",
-}
+    return "" if guarantee.regime == "index" and not has_public_projection else REGIMES[guarantee.regime].public
 
 
 def _describe_release(guarantee: Guarantee) -> str:

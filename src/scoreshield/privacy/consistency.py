@@ -17,7 +17,9 @@ import numpy as np
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, ReleaseShape
-from scoreshield.privacy.noise import StaircaseNoise
+from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
 
@@ -26,43 +28,6 @@ if TYPE_CHECKING:
 
 Delta = Callable[[float], float]
 
-#: The law of the noise on entries for each mechanism that has one, by what can be released with it.
-_ADDED: dict[str, dict[str, str | None]] = {
-    "scores": {
-        "gaussian": "gaussian",
-        "laplace": "laplace",
-        "staircase": "staircase",
-        "optimal": "levels",
-        "levels": "levels",
-    },
-    "row": {"gaussian": "gaussian"},
-    "gram": {"gaussian": "gaussian"},
-    "index": {"gaussian": "gaussian", "privunit": None},
-    "matches": {"randomised-response": None, "screen-and-refine": None},
-    "top-k": {"permute-and-flip": None, "gumbel": None},
-    "histogram": {"geometric": None, "gaussian": None},
-}
-#: Mechanisms that need a delta, and those that need none; tables and PrivUnit with a private PCA can do either.
-_NOT_PURE = ("gaussian",)
-_PURE = (
-    "laplace",
-    "staircase",
-    "randomised-response",
-    "screen-and-refine",
-    "permute-and-flip",
-    "gumbel",
-    "geometric",
-)
-#: How many dimensions the released object can have.
-_DIMENSIONS = {
-    "scores": (1, 2),
-    "row": (1,),
-    "gram": (2,),
-    "index": (2,),
-    "matches": (1,),
-    "top-k": (1,),
-    "histogram": (1,),
-}
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
 _POINTS = 33
@@ -71,14 +36,14 @@ _FARTHEST = 1e6  # an epsilon beyond which no profile has anything left
 
 def is_consistent(guarantee: Guarantee) -> bool:
     """Whether the stated noise gives the profile, and the profile the promise."""
-    laws = _ADDED[guarantee.regime]
+    mechanism = MECHANISMS[guarantee.mechanism]
     law = None if guarantee.noise is None else guarantee.noise.name
-    if guarantee.mechanism not in laws or laws[guarantee.mechanism] != law:
+    if guarantee.regime not in mechanism.laws or mechanism.laws[guarantee.regime] != law:
         return False
     if not _fits_shape(guarantee) or not _fits_adjacency(guarantee) or not _fits_details(guarantee):
         return False
     pure = guarantee.delta == 0
-    if guarantee.mechanism in (_NOT_PURE if pure else _PURE) or (guarantee.calibration == "pure") != pure:
+    if mechanism.is_pure not in (None, pure) or (guarantee.calibration == "pure") != pure:
         return False
     if pure and guarantee.details.get("reduction") == "pca":  # its covariance takes Gaussian noise
         return False
@@ -96,7 +61,7 @@ def is_consistent(guarantee: Guarantee) -> bool:
 
 def _fits_shape(guarantee: Guarantee) -> bool:
     shape = guarantee.shape
-    return len(shape) in _DIMENSIONS[guarantee.regime] and (guarantee.regime != "gram" or shape[0] == shape[1])
+    return len(shape) in REGIMES[guarantee.regime].dimensions and (guarantee.regime != "gram" or shape[0] == shape[1])
 
 
 def _fits_details(guarantee: Guarantee) -> bool:
@@ -105,7 +70,7 @@ def _fits_details(guarantee: Guarantee) -> bool:
     if math.frexp(guarantee.grid)[0] != 0.5:  # a grid is a power of two
         return False
     match guarantee.regime:
-        case "scores" if guarantee.mechanism in ("optimal", "levels"):
+        case "scores" if isinstance(law, LevelChannel):
             return (
                 details["levels"] == len(law.inputs)
                 and guarantee.grid == law.step
@@ -268,11 +233,12 @@ def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
     """
     law, scale = guarantee.noise, guarantee.scale
     share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
-    if guarantee.mechanism in ("laplace", "staircase") and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
+    if law is None:
         return None
-    if guarantee.mechanism != "gaussian":
-        found: Delta = law.profile(guarantee.grid_sensitivity).delta_at
-        return found
+    if isinstance(law, LaplaceNoise | StaircaseNoise) and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
+        return None
+    if not isinstance(law, GaussianNoise):
+        return law.profile(guarantee.grid_sensitivity).delta_at
     if not math.isclose(law.std, scale * share, rel_tol=_REPEATED):
         return None
     if not math.isclose(guarantee.mu * scale, guarantee.grid_sensitivity, rel_tol=_REPEATED):

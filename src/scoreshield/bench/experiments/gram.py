@@ -180,7 +180,7 @@ def _release(cell: ExperimentCell, grid: Grid, rows: NDArray[np.float32]) -> Any
         calibration="conservative" if paper else "analytic",
         adjacency=adjacency,
         projection="exact" if cell.projection in _DENOISERS else cell.projection,  # type: ignore[arg-type]
-        denoise=cell.projection if cell.projection in _DENOISERS else "projection",
+        denoise=cell.projection if cell.projection in _DENOISERS else "projection",  # type: ignore[arg-type]
         max_iterations=grid.options["aap_iterations"] if cell.projection == "aap" else None,
         device=grid.options["device"],
         rng=seed,

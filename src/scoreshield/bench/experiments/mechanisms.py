@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
+from scoreshield._types import Rng
 from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.grid import Grid
 from scoreshield.plan.choice import make_response_profiles, make_staircase_profile, make_unit_profiles
@@ -109,7 +110,7 @@ def find_cell_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int |
 
 
 def release_cell(
-    cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Any, k: int
+    cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Rng, k: int
 ) -> Any:
     """Release one private answer to one query, by the cell's mechanism; for an index see `release_cell_index`."""
     epsilon = find_cell_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
@@ -142,7 +143,7 @@ def release_cell(
     raise AssertionError(cell.mechanism)
 
 
-def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Any) -> Any:
+def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Rng) -> Any:
     """Release the private index, once for all queries."""
     return ss.release_index(rows, epsilon=find_cell_epsilon(cell, dimension=rows.shape[1]), rng=rng)
 

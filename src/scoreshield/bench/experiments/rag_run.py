@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import scoreshield as ss
 from scoreshield import _files, _validation
 from scoreshield._files import RunFolder
+from scoreshield._types import AccountLike
 from scoreshield.bench.data.embedders import Embedder, embed_cached
 from scoreshield.bench.data.embedders import embedder as embedder_named
 from scoreshield.bench.experiments import rag_folder
@@ -79,7 +80,7 @@ class ReleaseSettings:
             corpus, np.eye(2)[0], "private", setting=rule, release=self.make_factory(corpus.embeddings, 0)
         )
 
-    def make_factory(self, rows: NDArray[Any], seed: int | None, ledger: Any = None) -> ReleaseFactory:
+    def make_factory(self, rows: NDArray[Any], seed: int | None, ledger: AccountLike | None = None) -> ReleaseFactory:
         """Make a function from a query to a release over ``rows``, charged before its noise is drawn."""
         numbers = itertools.count()
 
@@ -209,7 +210,7 @@ def run_rag(
     size: int = SIZE,
     overlap: int = OVERLAP,
     limit: int | None = None,
-    ledger: Any = None,
+    ledger: AccountLike | None = None,
     bar: Bar = lambda _: nullcontext(),
 ) -> RagRun:
     """Embed, retrieve, answer and judge, as far as that is not done yet, and write the results.
@@ -283,7 +284,7 @@ def _retrieve(
     questions: tuple[evaluation.Question, ...],
     queries: NDArray[np.float32],
     release_settings: ReleaseSettings,
-    ledger: Any,
+    ledger: AccountLike | None,
     progress: Progress | None,
 ) -> tuple[evaluation.RetrievalResult, Guarantee]:
     """Read what was retrieved before, or else retrieve now; also return the guarantee of one release."""

@@ -138,11 +138,11 @@ class NoiseLaws(Experiment):
         if cell.mechanism == _FLOAT:
             rng = np.random.default_rng(cell.seed(grid.seed))
             start = time.perf_counter()
-            noisy = np.repeat([0.0, 1.0], count) + guarantee.noise.std * rng.standard_normal(2 * count)
+            noisy = np.repeat([0.0, 1.0], count) + guarantee.noise_std * rng.standard_normal(2 * count)
             seconds = time.perf_counter() - start
         sampled = float(np.std(np.concatenate([noisy[:count], noisy[count:] - 1.0])))
         values = {
-            "standard deviation": guarantee.noise.std,
+            "standard deviation": guarantee.noise_std,
             "sampled standard deviation": sampled,
             "low-bit leak": abs(_share_of_multiples(noisy[:count]) - _share_of_multiples(noisy[count:])),
             "seconds per million": seconds / (2 * count) * 1e6,

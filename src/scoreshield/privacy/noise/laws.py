@@ -12,10 +12,10 @@ steps, at most ``width`` of them; the laws are calibrated to that number.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise.gaussian import GaussianNoise
@@ -23,6 +23,9 @@ from scoreshield.privacy.noise.laplace import LaplaceNoise
 from scoreshield.privacy.noise.staircase import StaircaseNoise
 from scoreshield.privacy.profiles import Profile
 from scoreshield.privacy.sampling.stream import Stream
+
+if TYPE_CHECKING:
+    from scoreshield.privacy.levels.tables import LevelChannel
 
 Float = NDArray[np.float64]
 
@@ -34,6 +37,9 @@ class NoiseLaw(Protocol):
 
     @property
     def std(self) -> float: ...
+
+    def cdf(self, x: ArrayLike) -> Any:
+        """P[noise <= x]."""
 
     def profile(self, sensitivity: float) -> Profile:
         """The privacy of this noise on an entry that one change moves by at most ``sensitivity``."""
@@ -65,7 +71,7 @@ class CalibratedNoise:
     profile: Profile
 
 
-def law_from_dict(data: dict[str, Any]) -> NoiseLaw:
+def law_from_dict(data: dict[str, Any]) -> NoiseLaw | LevelChannel:
     """Read back what ``to_dict`` wrote."""
     match data:
         case {"name": GaussianNoise.name, "std": std}:
@@ -77,5 +83,5 @@ def law_from_dict(data: dict[str, Any]) -> NoiseLaw:
         case {"name": "levels"}:
             from scoreshield.privacy.levels.tables import LevelChannel
 
-            return LevelChannel.from_dict(data)  # type: ignore[return-value]
+            return LevelChannel.from_dict(data)
     raise InvalidInput(f"The file names a noise law that this version does not know: {data.get('name')!r}.")

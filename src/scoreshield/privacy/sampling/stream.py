@@ -10,7 +10,7 @@ attacker wants too: a release made with it says so in its guarantee.
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -92,7 +92,7 @@ class ResearchStream:
         return self._generator.integers(limits.min, limits.max, size=count, dtype=np.int64, endpoint=True)
 
 
-def name_sampler(rng: Any) -> str:
+def name_sampler(rng: Rng) -> str:
     """Check ``rng`` and name the stream that `open_stream` will make of it, without drawing a key."""
     if rng is None:
         return SecureStream.name
