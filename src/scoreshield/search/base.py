@@ -17,13 +17,15 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.releases.index_plan import IndexMechanism
+from scoreshield.releases.scores import ScoreMechanism
 from scoreshield.search.sources import Names
 
 Float = NDArray[np.float64]
 Mode = Literal["index", "query", "screening"]
 MODES: tuple[str, ...] = get_args(Mode)
-#: Of an index ("privunit", "gaussian") or of the scores of a query (the others, or a table of levels).
-SearchMechanism = Literal["privunit", "gaussian", "laplace", "staircase", "optimal", "auto"] | LevelChannel
+#: Of an index, or of the scores of a query.
+SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel
 
 
 @dataclass(frozen=True)
