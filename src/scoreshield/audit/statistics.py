@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield.decisions.confidence import compute_area
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
@@ -278,9 +279,7 @@ def estimate_advantage(first: Float, second: Float) -> float:
     fit = first[:half], second[:half]
     for statistic in (fit_linear(*fit), fit_table(*fit), fit_noiseless(*fit)):
         if statistic is not None:
-            inside, outside = statistic(first[half:]), np.sort(statistic(second[half:]))
-            below = np.searchsorted(outside, inside, "left") + np.searchsorted(outside, inside, "right")
-            gains.append(float(below.mean() / (2 * len(outside)) - 0.5))
+            gains.append(compute_area(statistic(first[half:]), statistic(second[half:])) - 0.5)
     return max(gains)
 
 
