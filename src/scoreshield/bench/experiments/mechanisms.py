@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,15 +61,15 @@ class PublicKnowledge:
     refine: float = 0.5
 
 
-def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[ExperimentCell]:
+def list_mechanism_cells(grid: Grid) -> list[ExperimentCell]:
     """List the reference, the paper as published, our contract at each (epsilon, delta) and at each advantage."""
     found = []
-    for repeat in range(grid.repeats):
+    for dataset, repeat in product(grid.datasets, range(grid.repeats)):
         found.append(ExperimentCell(dataset, "clean", repeat=repeat))
         for delta in grid.delta:
             for epsilon in grid.epsilon:
                 found.append(ExperimentCell(dataset, "paper", "gaussian", epsilon=epsilon, delta=delta, repeat=repeat))
-        for name in mechanisms:
+        for name in grid.mechanism:
             deltas = grid.delta if name.startswith("gaussian") else (0.0,)
             found.extend(
                 ExperimentCell(dataset, "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)

@@ -61,9 +61,7 @@ class RetrievalForGeneration(Experiment):
         return Choices(tuple(_READERS), mechanisms.MECHANISMS, (), tuple(self.metrics), base["options"])
 
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
-        return [
-            cell for dataset in grid.datasets for cell in mechanisms.list_mechanism_cells(grid, dataset, grid.mechanism)
-        ]
+        return mechanisms.list_mechanism_cells(grid)
 
     def load(self, grid: Grid, data_dir: Path | None) -> dict[str, RetrievalData]:
         if data_dir is None:

@@ -161,7 +161,7 @@ def evaluate_answers(
         judge: The chat model that judges; it may be the generator.
         retrieval: What `evaluate_retrieval` gave for these questions; needed for "clean" and "private".
         oracle_tokens: How many tokens of the needed documents the oracle gets.
-        tokenizer: Counts the tokens, as in `scoreshield.bench.rag.chunks.chunk`.
+        tokenizer: Counts the tokens, as in `scoreshield.bench.rag.chunks.chunk_documents`.
         workers: How many requests are under way at once.
         progress: Called with (steps done, steps in all): a generation and a judgement for each question and condition.
     """
