@@ -92,6 +92,17 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
             fresh.unlink()
 
 
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk: only then does a new file remain after a power cut."""
+    if os.name != "posix":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, where there is none."""
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scoreshield import _loading
+from scoreshield._files import sync_folder
 from scoreshield._types import AccountLike, Reservation
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput
 from scoreshield.privacy.adjacency import Adjacency
@@ -148,7 +149,7 @@ def write_total(path: Path, charges: Charges) -> None:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except (OSError, ValueError) as error:
         raise make_write_error(target, error) from None
     finally:
@@ -209,14 +210,3 @@ def make_write_error(path: Path, error: Exception) -> FileError:
     """Make the error for a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return FileError(f"Cannot write {path}: {reason}; nothing was released.")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a folder to the disk: a file that took its place is there after a power cut only then."""
-    if os.name == "nt":  # Windows opens no folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

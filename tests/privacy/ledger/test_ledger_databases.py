@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
+from scoreshield._files import sync_folder
 from scoreshield.privacy.ledger import accounts, database, postgres, sqlite
 from scoreshield.privacy.ledger.accounts import open_database
 from scoreshield.privacy.ledger.database import LedgerDatabase, Session
@@ -276,7 +277,7 @@ class TestFile:
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", lambda *given: opened.append(given))
             patch.setattr(os, "name", "nt")
-            sqlite._sync_folder(folder)
+            sync_folder(folder)
         assert opened == []
 
     def test_no_descriptor_is_left(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,7 @@ class TestFile:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
             with pytest.raises(OSError, match="broken"):
-                sqlite._sync_folder(path.parent)
+                sync_folder(path.parent)
         assert len(list(Path("/dev/fd").iterdir())) == before
 
     def test_nowhere(self, tmp_path: Path) -> None:

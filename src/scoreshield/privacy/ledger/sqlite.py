@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from scoreshield._files import sync_folder
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger import database
@@ -174,7 +175,7 @@ class SQLiteDatabase(LedgerDatabase):
         finally:
             with contextlib.suppress(OSError, ValueError):
                 fresh.unlink()
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
         return True
 
     @clear_frames_on_error  # frames keep the connection, and with it the lock, as long as the error is kept
@@ -360,14 +361,3 @@ def _is_mount(path: Path) -> bool:
     for character, escaped in octal.items():
         name = name.replace(character, escaped)
     return any(fields[4:5] == [name] for fields in (line.split(b" ") for line in mounts))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write a new name to the disk, on systems that can open folders."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
