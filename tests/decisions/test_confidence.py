@@ -14,6 +14,7 @@ from scoreshield.decisions.confidence import (
     bound_below,
     bound_true_positives,
     compute_area,
+    count_hits,
 )
 
 
@@ -68,3 +69,9 @@ def test_too_few_negatives() -> None:
     """Where no order statistic is surely on one side of the threshold, that end is trivial."""
     assert bound_true_positives(np.full(10, 5), np.full(10, 5), 5, 0.01, 0.95) == (0.0, 1.0)
     assert bound_true_positives(np.full(1000, 0), np.full(1000, 5), 5, 0.01, 0.95) == (0.0, 1.0)
+
+
+def test_hits_at_cuts(rng: np.random.Generator) -> None:
+    scores, cuts = rng.integers(0, 6, 40).astype(float), np.arange(-1.0, 7.0)
+    assert list(count_hits(scores, cuts)) == [(scores >= cut).sum() for cut in cuts]
+    assert list(count_hits(scores, cuts, strict=True)) == [(scores > cut).sum() for cut in cuts]

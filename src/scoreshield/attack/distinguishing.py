@@ -85,7 +85,7 @@ def evaluate_statistic(
     outside = check_finite_array(non_members, "non_members", "a vector of finite numbers", 1)
     profile = None if ceiling is None else extract_profile(ceiling)
     auc, auc_low, auc_high = bound_area(inside, outside, confidence)
-    hits = _count_hits_above(inside, outside)
+    hits = _count_members_above(inside, outside)
     return MembershipResult(
         statistic=statistic,
         trials=(len(inside), len(outside)),
@@ -99,7 +99,7 @@ def evaluate_statistic(
     )
 
 
-def _count_hits_above(inside: Float, outside: Float) -> NDArray[np.intp]:
+def _count_members_above(inside: Float, outside: Float) -> NDArray[np.intp]:
     """Count the members above each non-member, from the largest non-member down. Ties are broken at random."""
     pooled = np.concatenate([inside, outside])
     order = np.lexsort((np.random.default_rng(_TIES).random(len(pooled)), pooled))[::-1]

@@ -41,7 +41,7 @@ from scoreshield._validation import (
     whole_from,
 )
 from scoreshield.audit.claims import Claim, check_nonnegative, compute_tpr_ceiling
-from scoreshield.decisions.confidence import bound_above, bound_area, bound_below, bound_true_positives
+from scoreshield.decisions.confidence import bound_above, bound_area, bound_below, bound_true_positives, count_hits
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
@@ -221,8 +221,8 @@ def tradeoff(in_scores: ArrayLike, out_scores: ArrayLike, *, points: int | None 
     """
     inside, outside = np.asarray(in_scores), np.asarray(out_scores)
     cuts = np.unique(np.concatenate([inside, outside]))[::-1]
-    fpr = np.concatenate([[0.0], _share_above(outside, cuts)])
-    tpr = np.concatenate([[0.0], _share_above(inside, cuts)])
+    fpr = np.concatenate([[0.0], count_hits(outside, cuts) / len(outside)])
+    tpr = np.concatenate([[0.0], count_hits(inside, cuts) / len(inside)])
     if points is None or len(fpr) <= points:
         return fpr, tpr
     last, third = len(fpr) - 1, points // 3
@@ -258,7 +258,7 @@ def tpr_at(in_scores: ArrayLike, out_scores: ArrayLike, fpr: float, confidence: 
     """
     inside, outside = np.asarray(in_scores), np.asarray(out_scores)
     falling = np.sort(outside)[::-1]
-    above, at_or_above = (len(inside) - np.searchsorted(np.sort(inside), falling, side) for side in ("right", "left"))
+    above, at_or_above = count_hits(inside, falling, strict=True), count_hits(inside, falling)
     low, high = bound_true_positives(above, at_or_above, len(inside), fpr, confidence)
     value = _interpolate(*tradeoff(inside, outside), fpr)
     return value, min(low, value), max(high, value)
@@ -344,12 +344,6 @@ def _bound_rates(
         _validation.reject("in_hits", "of a shape that fits 'out_hits'", in_hits)
     # 1 - low would lose digits, so misses get a bound of their own; it is the same event.
     return bound_below(hits, total, error), bound_above(*outside, error), bound_above(total - hits, total, error)
-
-
-def _share_above(scores: Float, falling: Float) -> Float:
-    """Compute the share of scores at or above each cut."""
-    ordered = np.sort(scores)
-    return (len(scores) - np.searchsorted(ordered, falling, "left")) / len(scores)
 
 
 def _interpolate(fpr: Float, tpr: Float, rate: float) -> float:

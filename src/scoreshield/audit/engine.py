@@ -33,6 +33,7 @@ from scoreshield.audit.statistics import (
     fit_statistics,
     measure_moves,
 )
+from scoreshield.decisions.confidence import count_hits
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases.results import Release
@@ -303,7 +304,7 @@ def _measure_gain(first: Float, second: Float) -> float:
     if bits is not None:
         inside, outside = bits(first[half:]), bits(second[half:])
         cuts = np.unique(np.concatenate([inside, outside]))
-        hits = [len(side) - np.searchsorted(np.sort(side), cuts, "left") for side in (inside, outside)]
+        hits = [count_hits(side, cuts) for side in (inside, outside)]
         odds = float(np.max(bounds.epsilon_lower(hits[0], len(inside), hits[1], len(outside), 0.0, 0.99)))
     return max(estimate_advantage(first, second), math.tanh(odds / 2) / 2)
 

@@ -35,6 +35,7 @@ from scoreshield.audit.statistics import (
     fit_repeats,
     fit_statistics,
 )
+from scoreshield.decisions.confidence import count_hits
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.profiles import GaussianProfile
@@ -153,7 +154,7 @@ def _choose_cuts(inside: Float, outside: Float, claim: Claim, error: float) -> t
     tails = np.geomspace(1 / len(pooled), 0.5, 100)
     levels = np.unique(np.concatenate([tails, 1 - tails, np.linspace(0, 1, 101)]))
     cuts = np.unique(np.quantile(pooled, levels, method="lower"))
-    hits = [len(side) - np.searchsorted(np.sort(side), cuts, "left") for side in (inside, outside)]
+    hits = [count_hits(side, cuts) for side in (inside, outside)]
     totals = [np.full(len(cuts), len(side)) for side in (inside, outside)]
     epsilons = bounds.epsilon_lower(hits[0], totals[0], hits[1], totals[1], claim.delta, 1 - error)
     if not np.any(epsilons > 0):  # too few outputs for a bound: take the likeliest threshold

@@ -33,6 +33,11 @@ def bound_above(hits: ArrayLike, total: ArrayLike, error: float) -> Float:
     )
 
 
+def count_hits(scores: Float, cuts: Float, *, strict: bool = False) -> NDArray[np.intp]:
+    """Count the scores at or above each cut; with `strict`, only those above it."""
+    return len(scores) - np.searchsorted(np.sort(scores), cuts, "right" if strict else "left")
+
+
 def bound_area(inside: Float, outside: Float, confidence: float) -> tuple[float, float, float]:
     """Compute the area P[in > out] + P[in = out]/2 and bound it from both sides.
 
