@@ -104,7 +104,7 @@ def _count_members_above(inside: Float, outside: Float) -> NDArray[np.intp]:
     pooled = np.concatenate([inside, outside])
     order = np.lexsort((np.random.default_rng(_TIES).random(len(pooled)), pooled))[::-1]
     is_member = order < len(inside)
-    return np.cumsum(is_member)[~is_member]
+    return np.cumsum(is_member, dtype=np.intp)[~is_member]
 
 
 def check_finite_array(values: Any, name: str, must: str, dimensions: int, length: int | None = None) -> Float:
