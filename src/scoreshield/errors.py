@@ -105,8 +105,8 @@ class LedgerWarning(UserWarning):
 class StoreError(ScoreShieldError):
     """A store of embeddings is empty, changed during a call, cannot be reached or is not of the stated kind.
 
-    Nothing was released or charged, unless it is a `DocumentsNotRead`. The message holds no score, no vector and no text
-    of the store's own errors.
+    Nothing was released or charged, unless it is a `DocumentsNotRead`. The message holds no score, no vector and no
+    text of the store's own errors.
     """
 
 
