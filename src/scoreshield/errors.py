@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 
 class ScoreShieldError(Exception):
     """Base class of all errors that ScoreShield raises on purpose. Processes exchange them with their attributes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, vars(self))
+        kept = cast("tuple[Any, ...]", super().__reduce__())  # an OSError keeps its file name outside of its args
+        return _rebuild, (type(self), kept[1], vars(self))
 
 
 def _rebuild(kind: type[ScoreShieldError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ScoreShieldError:
