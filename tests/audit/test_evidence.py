@@ -258,7 +258,7 @@ def test_noise_scale_of_clipped_outputs() -> None:
             if check.name == "noise scale"
         )
         assert scale.passed != plain
-        assert ("told, not judged" in scale.detail) != plain
+        assert ("measured only, no verdict" in scale.detail) != plain
         assert "epsilon of at least" in scale.detail
 
 

@@ -250,7 +250,7 @@ def test_pure_noise_takes_no_delta_and_no_rule(mechanism: str, collection: np.nd
         ss.release_scores(collection, query, epsilon=1, delta=1e-6, mechanism=mechanism)
     with pytest.raises(ss.InvalidInput, match="Calibration rules"):
         ss.release_scores(collection, query, epsilon=1, mechanism=mechanism, calibration="classical")
-    with pytest.raises(ss.InvalidInput, match="drowns any cosine"):
+    with pytest.raises(ss.InvalidInput, match="hides every cosine"):
         ss.release_scores(collection, query, epsilon=1e-9, mechanism=mechanism)
 
 

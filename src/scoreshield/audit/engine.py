@@ -210,7 +210,7 @@ def _require_enough(releases: int, claim: Claim, confidence: float) -> None:
     if releases < needed:
         enough = f"at least {needed:,.0f} on each side are needed"
         if needed > bounds.MOST_RELEASES:
-            enough = "no number of releases that can be drawn would do"
+            enough = "no feasible number of releases is enough"
         raise InvalidInput(
             f"{releases:,} releases are too few to contradict an epsilon of {claim.epsilon:g} at confidence "
             f"{confidence:.10g}, even if everything leaks: {enough}."
@@ -343,7 +343,7 @@ def _draw_outputs(
     if first.shape != second.shape:
         raise InvalidInput(
             f"The release under audit returned {first.shape[1]} numbers for one collection and {second.shape[1]} for "
-            "its neighbour; outputs of one shape are needed, and a shape that depends on the records tells about them."
+            "its neighbour; all outputs must have one shape, because a shape that depends on the records leaks."
         )
     return first, second
 

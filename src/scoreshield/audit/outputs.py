@@ -1,8 +1,8 @@
 """How an audit calls a release and reads its outputs: one row of numbers per output, many outputs per side.
 
-There are three ways of drawing, and the fastest correct one is used. A callable that takes `repeats=` returns so many
-independent outputs itself. For ScoreShield releases in which every record has its own noise, the collection is repeated
-inside one call, which has the same law. Anything else is called once per output.
+There are three ways of drawing, and the fastest correct one is used. A callable that takes `repeats=` returns that
+number of independent outputs itself. For ScoreShield releases in which every record has its own noise, the collection
+is repeated inside one call, which has the same law. Any other callable is called once per output.
 """
 
 from __future__ import annotations

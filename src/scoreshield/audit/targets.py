@@ -396,7 +396,7 @@ class Endpoint:
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
-            raise TargetError(f"{self._describe()} answered with something that is no JSON.") from None
+            raise TargetError(f"{self._describe()} answered with something that is not JSON.") from None
         for part in field.split("."):
             if not isinstance(value, dict) or part not in value:
                 raise TargetError(
@@ -458,7 +458,7 @@ def _make_authorisation(bearer: str | None, parts: SplitResult) -> dict[str, str
         )
     if parts.scheme == "http" and not _is_local(parts.hostname or ""):
         raise InvalidInput(
-            f"A key to {parts.hostname} would go over plain http, for anyone on the way to read: use https."
+            f"A key to {parts.hostname} would be sent over plain http, where others can read it: use https."
         )
     return {"Authorization": f"Bearer {bearer}"}
 

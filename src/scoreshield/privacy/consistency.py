@@ -55,8 +55,10 @@ def is_consistent(guarantee: Guarantee) -> bool:
         <= guarantee.grid_sensitivity
     ):
         return False
-    implied = _derive_profile(guarantee)
-    return implied is not None and _covers(guarantee.profile, implied, min(2 * guarantee.epsilon, _FARTHEST))
+    implied_profile = _derive_profile(guarantee)
+    return implied_profile is not None and _covers(
+        guarantee.profile, implied_profile, min(2 * guarantee.epsilon, _FARTHEST)
+    )
 
 
 def _fits_shape(guarantee: Guarantee) -> bool:
@@ -112,10 +114,10 @@ def _count_rows(guarantee: Guarantee) -> tuple[int, ...]:
         case "top-k":
             return (_validation.check_count(guarantee.details["records"], "records"),)
         case "histogram":
-            counted = _validation.check_count(guarantee.details["scores"], "scores")
-            of_pairs = (1 + math.isqrt(1 + 8 * counted)) // 2
+            scores = _validation.check_count(guarantee.details["scores"], "scores")
+            of_pairs = (1 + math.isqrt(1 + 8 * scores)) // 2
             alone = math.isclose(guarantee.sensitivity, _compute_least_sensitivity(guarantee), rel_tol=_REPEATED)
-            return (counted,) * alone + (of_pairs,) * (not alone or counted == 1)
+            return (scores,) * alone + (of_pairs,) * (not alone or scores == 1)
     return (guarantee.shape[0],)
 
 
@@ -157,10 +159,10 @@ def _derive_histogram_profile(guarantee: Guarantee) -> Delta | None:
 
     One record moves one score of a query, or n - 1 of the n (n - 1) / 2 scores of all pairs.
     """
-    counted, ratio = guarantee.details["scores"], guarantee.sensitivity / guarantee.scale
-    moved = guarantee.sensitivity / _compute_least_sensitivity(guarantee)
-    pairs = math.isclose(moved * (moved + 1) / 2, counted, rel_tol=_REPEATED)
-    if counted < 1 or not (pairs or math.isclose(moved, 1, rel_tol=_REPEATED)):
+    scores, ratio = guarantee.details["scores"], guarantee.sensitivity / guarantee.scale
+    moved_scores = guarantee.sensitivity / _compute_least_sensitivity(guarantee)
+    pairs = math.isclose(moved_scores * (moved_scores + 1) / 2, scores, rel_tol=_REPEATED)
+    if scores < 1 or not (pairs or math.isclose(moved_scores, 1, rel_tol=_REPEATED)):
         return None
     if guarantee.mechanism == "geometric":
         return PureProfile(ratio * (1 - _ROUNDING)).delta_at
@@ -172,10 +174,12 @@ def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:
     details, grid = guarantee.details, guarantee.grid
     screening, refining, low = details["screening_epsilon"], details["refining_epsilon"], details["threshold"]
     high = guarantee.score_range[1]
-    refined = guarantee.mechanism == "screen-and-refine"
-    if not (screening > 0 and refining >= 0 and (refining > 0) == refined and guarantee.score_range[0] <= low < high):
+    has_refinement = guarantee.mechanism == "screen-and-refine"
+    if not (
+        screening > 0 and refining >= 0 and (refining > 0) == has_refinement and guarantee.score_range[0] <= low < high
+    ):
         return None
-    if refined:
+    if has_refinement:
         width = max(round(high / grid) - round(low / grid), math.ceil((high - low) / grid)) * grid
         if not math.isclose(guarantee.scale, StaircaseNoise.calibrate(refining, width, grid).std, rel_tol=_REPEATED):
             return None
@@ -195,8 +199,14 @@ def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
     """Derive the profile of PrivUnit on each record of an identity, and of the private PCA if there is one."""
     details, group = guarantee.details, _count_moved_rows(guarantee)
     maker = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"])
-    stated = (details["cap_probability"], details["cap_height"], details["shrinkage"], guarantee.scale, guarantee.grid)
-    if not np.allclose(stated, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
+    stated_values = (
+        details["cap_probability"],
+        details["cap_height"],
+        details["shrinkage"],
+        guarantee.scale,
+        guarantee.grid,
+    )
+    if not np.allclose(stated_values, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
         return None
     pure = maker.epsilon * group
     if details["reduction"] != "pca":
@@ -279,8 +289,8 @@ def _compute_least_sensitivity(guarantee: Guarantee) -> float:
             # The spectral norm of the queries is at least 1; only the queries themselves say how much more.
             return math.sqrt(_count_moved_rows(guarantee)) * min((high - low) * math.sqrt(guarantee.shape[0]), 2.0)
         case "scores" | "row" | "gram":
-            released = guarantee.shape[-1]
-            return guarantee.adjacency.sensitivity(guarantee.regime, released, score_range=(low, high)).l2
+            count = guarantee.shape[-1]
+            return guarantee.adjacency.sensitivity(guarantee.regime, count, score_range=(low, high)).l2
         case "top-k":
             return high - low
         case "histogram":

@@ -204,7 +204,9 @@ def _list_figures(result: AuditResult) -> list[KeyFigure]:
 def _state_detectable(result: AuditResult) -> KeyFigure:
     name = "Would have been found"
     if math.isinf(result.detectable):
-        return KeyFigure(name, "nothing", "by the bound alone: too few releases to contradict this ε, whatever leaks")
+        return KeyFigure(
+            name, "nothing", "by the bound alone: too few releases to contradict this ε, even if everything leaks"
+        )
     detail = f"a true ε of this or more, with probability {typeset_percent(POWER)}"
     return KeyFigure(name, f"ε ≥ {typeset_upper_bound(result.detectable)}", detail)
 

@@ -446,7 +446,7 @@ def _check_url(url: object, allow_http: bool) -> str:
         _reject_url()
     if url.lower().startswith("http:") and not allow_http and not _is_local(host):
         raise InvalidInput(
-            f"Prompts to {host} would go over plain http, for anyone on the way to read: use https, or allow it with "
+            f"Prompts to {host} would be sent over plain http, where others can read them: use https, or allow it with "
             "allow_http=True (--allow-http)."
         )
     return url.rstrip("/")

@@ -1,6 +1,6 @@
 r"""Documents cut into overlapping windows of tokens, as the paper's DP-RAG protocol does (2000 tokens, 200 shared).
 
-A window is an exact slice of its document, so that what is embedded, retrieved and shown is one and the same text. One
+A window is an exact slice of its document, so that what is embedded, retrieved and shown is the same text. One
 chunk is one record of the private collection: with an overlap, a sentence may lie in two records, and a guarantee for
 the replacement of one record covers one of them.
 

@@ -53,7 +53,7 @@ SETTINGS = (RetrievalRule(0.35, 20), RetrievalRule(0.25, 50), RetrievalRule(0.25
 #: The conditions that retrieve.
 RETRIEVING = ("clean", "private")
 
-#: From a query's embedding to a release over the corpus: scores, matches, top-k, or one and the same index.
+#: From a query's embedding to a release over the corpus: scores, matches, top-k, or one index.
 ReleaseFactory = Callable[[NDArray[np.float64]], Release]
 
 
