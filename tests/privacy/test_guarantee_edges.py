@@ -309,12 +309,12 @@ def test_a_certificate_of_a_pure_release(collection: np.ndarray, query: np.ndarr
     table = ss.release_scores(collection, query, epsilon=1, mechanism="optimal").guarantee
     text = " ".join(str(table).split())
     assert f"Root mean squared error at most {table.noise.std:.6g}, at the worst level. Levels: 41." in text
-    assert "Exact: what is drawn has the stated law, bit by bit, from an AES-256 stream" in text
+    assert "Exact: all draws have exactly the stated law, from an AES-256 stream" in text
     assert "on each entry" not in text
     refined = ss.release_matches(collection, query, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.75)).guarantee
     text = " ".join(str(refined).split())
     assert "Threshold: 0.25. Screening epsilon: 1. Refining epsilon: 1." in text
-    assert "[-0.5, 0.75]. Those that were scored: to [0.25, 0.75]." in text
+    assert "[-0.5, 0.75]. Those behind released scores: to [0.25, 0.75]." in text
     assert "What is taken as public: the query, the threshold, the number" in text
     counts = " ".join(str(ss.release_histogram(collection, query, epsilon=1, bins=7).guarantee).split())
     assert "a histogram of similarity scores in 7 bins" in counts

@@ -215,7 +215,7 @@ def test_certificates_say_what_happened(collection: np.ndarray, query: np.ndarra
     assert "clamped" not in text(ss.release_histogram(collection, query, epsilon=1))
     assert "outside the bins" in text(ss.release_histogram(collection, query, epsilon=1))
     refined = text(ss.release_matches(collection, query, 0.25, epsilon=4, refine=0.5))
-    assert "Those that were scored: to [0.25, 1]." in refined
+    assert "Those behind released scores: to [0.25, 1]." in refined
     table = text(ss.release_scores(collection, query, epsilon=4, mechanism="optimal"))
     assert "at the worst level" in table
     assert "rounded up" not in table

@@ -27,14 +27,15 @@ def write_certificate(guarantee: Guarantee) -> str:
         f"({_round_up(guarantee.epsilon)}, {_round_up(guarantee.delta)})-differential privacy"
         if guarantee.delta
         else f"pure {_round_up(guarantee.epsilon)}-differential privacy",
-        "(no event gets more likely than a factor of e^epsilon, plus delta, by one change)."
+        "(one change multiplies the probability of an event by at most e^epsilon, and adds at most delta)."
         if guarantee.delta
-        else "(no event gets more likely than a factor of e^epsilon by one change).",
+        else "(one change multiplies the probability of an event by at most e^epsilon).",
     )
     say(
         "Protects",
-        f"Nobody who sees the release can tell, beyond the odds below, whether {guarantee.adjacency.describe()}.",
-        "That holds even for an attacker who knows everything else.",
+        "An attacker who sees the release cannot find out, with better odds than those below, whether "
+        f"{guarantee.adjacency.describe()}.",
+        "This holds even if the attacker knows everything else.",
     )
     say(
         "In practice",
@@ -76,7 +77,7 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
     elif guarantee.regime != "index":
         sentences.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
     if guarantee.mechanism == "screen-and-refine":
-        sentences.append(f"Those that were scored: to [{guarantee.details['threshold']:g}, {high:g}].")
+        sentences.append(f"Those behind released scores: to [{guarantee.details['threshold']:g}, {high:g}].")
     return sentences
 
 
@@ -92,11 +93,12 @@ def _describe_noise(guarantee: Guarantee) -> list[str]:
 
 def _describe_sampler(guarantee: Guarantee) -> list[str]:
     if guarantee.sampler != "exact":
-        return ["Research: a seeded generator, which anyone who knows the seed can undo.", _describe_grid(guarantee)]
-    drawn = "Exact: what is drawn has the stated law, bit by bit,"
+        warning = "Research: a seeded generator. Anyone who knows the seed can remove the noise."
+        return [warning, _describe_grid(guarantee)]
+    draws = "Exact: all draws have exactly the stated law,"
     if guarantee.mechanism == "gaussian":
-        drawn = "Exact: the real-valued Gaussian rounded to the grid,"
-    return [f"{drawn} from an AES-256 stream keyed by the operating system.", _describe_grid(guarantee)]
+        draws = "Exact: the real-valued Gaussian rounded to the grid,"
+    return [f"{draws} from an AES-256 stream keyed by the operating system.", _describe_grid(guarantee)]
 
 
 def _describe_grid(guarantee: Guarantee) -> str:

@@ -1,10 +1,10 @@
-"""What several releases of the same records cost together.
+"""The privacy of several releases of the same records together.
 
-`compose` answers for a list that was fixed beforehand, exactly for Gaussian noise (the squares of mu add up;
-Dong, Roth & Su 2022) and otherwise by privacy-loss distributions: each profile becomes a discrete loss law that
-dominates it (the broken line through its values on a grid, Doroshenko et al. 2022), and the laws are convolved by the
-dp-accounting package. `parallel` and `group` are the other two rules. For queries that are chosen as
-answers come in there is `PrivacyFilter`. docs/accounting.md has the proofs.
+`compose` is for a list that was fixed beforehand. It is exact for Gaussian noise, where the squares of mu add up (Dong,
+Roth & Su 2022). For other noise it uses privacy-loss distributions: each profile becomes a discrete loss law that
+dominates it (the broken line through its values on a grid, Doroshenko et al. 2022), and the dp-accounting package
+convolves the laws. `parallel` and `group` are the other two rules. `PrivacyFilter` is for queries that depend on
+earlier answers. docs/accounting.md has the proofs.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ _ORDER_SLACK = np.log(_ORDERS) - (_ORDERS - 1) * np.log1p(-1 / _ORDERS)  # docs/
 
 @validate(method=one_of(METHODS))
 def compose(items: Iterable[Any], *, method: Method = "auto") -> Profile:
-    """The profile of several mechanisms on the same records, in a list fixed beforehand.
+    """Compute the profile of several mechanisms on the same records, in a list that was fixed beforehand.
 
     Args:
         items: Guarantees, releases or profiles.
         method: ``"basic"`` adds up pure epsilons, and is exact as a pure promise. ``"pld"`` convolves privacy-loss
             distributions and needs the ``accounting`` extra. ``"auto"`` adds up the squares of mu where all are
-            Gaussian, and otherwise takes ``"pld"``, or ``"basic"`` where that is all there is.
+            Gaussian, and otherwise uses ``"pld"``. Without the extra it uses ``"basic"`` if all are pure.
 
     Returns:
         A profile that never understates: a ``GaussianProfile`` that is exact, a ``PureProfile``, or a ``CurveProfile``
-        whose epsilon lies above the true one by about 1e-4 of it at a delta of 1e-6, 1 % at 1e-9 and 4 % below.
+        with an epsilon above the true one by about 0.01 % at a delta of 1e-6, 1 % at 1e-9 and 4 % below.
     """
     if not isinstance(items, Iterable):
         _validation.reject("items", "a list of guarantees, releases or profiles", items)
