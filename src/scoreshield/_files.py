@@ -138,12 +138,12 @@ def csv_text(text: str) -> str:
 
 
 def from_csv_text(cell: str) -> str:
-    """The text that `csv_text` made the cell of."""
+    """Return the text from which `csv_text` made the cell."""
     return cell[1:] if cell.startswith(_MARK) and _needs_mark(cell[1:]) else cell
 
 
 def _needs_mark(text: str) -> bool:
-    """Tell whether a cell needs the mark. Some spreadsheets ignore spaces in front of a formula."""
+    """Return whether a cell needs the mark. Some spreadsheets ignore spaces in front of a formula."""
     return text.lstrip(" ").startswith((*_FORMULAS, _MARK))
 
 
@@ -259,8 +259,8 @@ def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: st
 def _parquet_size(file: Any, chosen: list[Any], pa: Any) -> int:
     """Compute the bytes of these columns in memory, as the file states them: repeated values take few on disk.
 
-    A list of any length counts as one value; what such columns really hold is counted while they are read. (Arrow knows
-    more of each column, and ends the process where a damaged file is asked for it.)
+    A list of any length counts as one value; the true size of such columns is counted while they are read. (Arrow has
+    more facts about each column, but reading them from a damaged file can end the process.)
     """
     lengths = [field.type.list_size if pa.types.is_fixed_size_list(field.type) else 1 for field in chosen]
     return 8 * int(file.metadata.num_rows) * sum(lengths)
@@ -304,7 +304,7 @@ class RunFolder:
         job: What runs there, for error messages, such as "run" or "audit".
         extra: The extra that installs filelock, for the error message where it is missing.
         is_private: Whether only the owner may read what is written.
-        leftovers: How names begin that do not count as files of somebody else, beside those of interrupted writes.
+        leftovers: Prefixes of file names that belong to the job. Files of interrupted writes always belong to it.
 
     Example:
         ::

@@ -64,7 +64,7 @@ class Matcher:
     """A simulated matcher: one secret template, noisy cosines for probes, and a count of the answers.
 
     Use it only for experiments on public or synthetic templates. The noise is a float Gaussian from a predictable
-    generator, so `rng` is required. The noise protects nobody; the class measures what such noise would do.
+    generator, so `rng` is required. This noise gives no privacy; the class measures the effect of such noise.
 
     Args:
         template: The enrolled vector, normalised; at least two entries.

@@ -44,7 +44,9 @@ def run_audit_command(
     releases: Annotated[
         int | None, typer.Option(help="Releases on each side; 2,000 unless --minutes is given.", min=1)
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="As many releases as about this many minutes allow.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Choose the number of releases to take about this many minutes.")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="The confidence of everything that the audit states.")] = 0.95,
     statistic: Annotated[str, typer.Option(help="auto, linear, table, membership, classifier, likelihood.")] = "auto",
     records: Annotated[int, typer.Option(help="Records in the collections that the auditor constructs.", min=1)] = 8,
@@ -105,9 +107,9 @@ def run_audit_command(
         raise InvalidInput("--plain says what is done with Gaussian noise; give --noise gaussian with it.")
     budget = audit_run.AuditBudget(releases, minutes, confidence, cast("StatisticName", statistic), plain)
     if is_file:
-        unasked = {"--minutes": minutes, "--query": query, "--canaries": canaries}
-        if unfit := [name for name, value in unasked.items() if value is not None]:
-            raise InvalidInput(f"{unfit[0]} is for targets that can be asked; outputs in files were made before.")
+        options = {"--minutes": minutes, "--query": query, "--canaries": canaries}
+        if unfit := [name for name, value in options.items() if value is not None]:
+            raise InvalidInput(f"{unfit[0]} is for targets that the audit calls; files hold outputs made before.")
         audit_run.audit_files(target, without, claim, budget, folder).show(as_json)
         return
     if without is not None:

@@ -27,7 +27,7 @@ def bench_command(
         Path | None, typer.Option(help="YAML file with what differs from the grid that ships (see --show-grid).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid, for about two minutes on two cores.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores by default.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.", min=1)] = None,
     show_grid: Annotated[bool, typer.Option("--show-grid", help="Print the grid and stop.")] = False,
     as_json: Json = False,
 ) -> None:

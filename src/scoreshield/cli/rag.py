@@ -63,27 +63,31 @@ def rag_command(
     conditions: Annotated[
         str | None, typer.Option(help="Some of none,clean,private,oracle; by default all of them.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Of an answer; models that reason need more.", min=1)] = 512,
+    max_tokens: Annotated[
+        int, typer.Option(help="The most tokens of an answer; models that reason need more.", min=1)
+    ] = 512,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait for a connection, or for the next byte of an answer.")
     ] = 60.0,
     retries: Annotated[int, typer.Option(help="How often a failed request is repeated.", min=0)] = 5,
     allow_http: Annotated[
-        bool, typer.Option("--allow-http", help="Send prompts over plain http to another machine, for all to read.")
+        bool,
+        typer.Option(
+            "--allow-http", help="Send prompts over plain http to another machine, where others can read them."
+        ),
     ] = False,
     proxy: Annotated[
         str | None,
-        typer.Option(
-            help="An HTTP proxy for servers on other machines; those that the environment names are never used."
-        ),
+        typer.Option(help="An HTTP proxy for servers on other machines; proxies of the environment are never used."),
     ] = None,
     leave_out: Annotated[
-        str | None, typer.Option(help="What the servers do not know: some of temperature,max_tokens,seed.")
+        str | None,
+        typer.Option(help="Parameters that the servers do not support: some of temperature,max_tokens,seed."),
     ] = None,
     size: Annotated[int, typer.Option(help="Tokens of a chunk.", min=1)] = 2000,
     overlap: Annotated[int, typer.Option(help="Tokens that it shares with the chunk before.", min=0)] = 200,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions, the first ones.", min=1)] = None,
-    workers: Annotated[int, typer.Option(help="Requests under way at once.", min=1)] = 4,
+    limit: Annotated[int | None, typer.Option(help="Use only this number of questions, the first ones.", min=1)] = None,
+    workers: Annotated[int, typer.Option(help="The largest number of simultaneous requests.", min=1)] = 4,
     ledger: LedgerUrl = None,
     dataset: Dataset = None,
     research_seed: Annotated[

@@ -155,7 +155,7 @@ class _Rows:
         if not self.zero_copy:
             decoded: NDArray[np.float32] = self._index.reconstruct_n(0, n)
             return decoded
-        # The view is taken anew each time, because adding records moves them.
+        # The view is made again each time, because adding records moves the vectors in memory.
         view: NDArray[np.float32] = self._faiss.rev_swig_ptr(self._index.get_xb(), n * d).reshape(n, d)
         view.flags.writeable = False
         return view

@@ -157,7 +157,7 @@ def find_pair_budget(cell: ExperimentCell, dimension: int) -> tuple[float, int]:
 
 def find_nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
     """Find the budget whose public table fits best: cuts exist for a few budgets."""
-    return min(tables, key=lambda known: abs(np.log(known / epsilon)))
+    return min(tables, key=lambda budget: abs(np.log(budget / epsilon)))
 
 
 @lru_cache(maxsize=64)

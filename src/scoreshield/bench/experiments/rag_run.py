@@ -1,7 +1,7 @@
-"""One DP-RAG evaluation in a folder, from files to judged answers, which goes on after a kill and releases only once.
+"""One DP-RAG evaluation in a folder, from files to judged answers. A killed run can be resumed, and releases only once.
 
 The protocol is that of `scoreshield.bench.rag.evaluation`. The folder holds ``settings.json``, ``embeddings`` (private,
-a file for every few hundred texts), ``retrieval.json`` (kept before anything is measured or any model is asked),
+a file for every few hundred texts), ``retrieval.json`` (written before anything is measured or a model is called),
 ``answers`` (a file each), and at the end ``results.json`` and ``results.csv``. A folder that was made with other
 settings is rejected and left as it is; only a generator may be added to a run that had none.
 """
@@ -171,7 +171,7 @@ class RagRun:
     def write_csv(self) -> bytes:
         """Write CSV with one row per question and condition: its id, the verdict, and the chunks of private retrieval.
 
-        Those of clean retrieval are in ``to_dict`` alone, beside the sentence that says for whom they are.
+        The chunks of clean retrieval are only in ``to_dict``, with a sentence that says who may read them.
         """
         buffer = text_io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")

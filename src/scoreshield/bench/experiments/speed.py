@@ -1,4 +1,4 @@
-"""What is timed, with nothing beside it: the projections of one noisy matrix (``runtime``), and the noise itself."""
+"""Experiments that measure time and run alone: projections of one noisy matrix (``runtime``), and the noise laws."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ class Runtime(Experiment):
 class NoiseLaws(Experiment):
     """``scoreshield bench noise``: how large the noise of each law is, how long it takes, and what its low bits leak.
 
-    Whether an output is a whole multiple of 2^-53 tells a score of 0 from a score of 1 where noise is added in floating
-    point: 1 + x is rounded to such a multiple, 0 + x is not. On a public grid the question has one answer.
+    If noise is added in floating point, an attacker can distinguish a score of 0 from a score of 1 by one test: is the
+    output a whole multiple of 2^-53? 1 + x is rounded to such a multiple, 0 + x is not. On a public grid the answer is
+    always the same.
     """
 
     name = "noise"

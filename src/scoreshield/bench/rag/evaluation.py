@@ -2,9 +2,9 @@
 
 The four conditions are the paper's (its appendix on DP-RAG): "none" gives the generator the question alone, "clean" and
 "private" add the chunks that `evaluate_retrieval` found, in their order, and "oracle" the texts of the documents that
-the question needs, cut to 10,000 tokens. Prompts, models and decoding are the same throughout. A judge sees the
-question, the reference and the answer, and says whether the two match; what is neither yes nor no is counted apart,
-never guessed.
+the question needs, cut to 10,000 tokens. Prompts, models and decoding are the same in all conditions. A judge gets the
+question, the reference and the answer, and says whether the answer matches the reference. A reply that is neither yes
+nor no is counted separately.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Everything here reads tidy rows, one plain dict for each (setting, repeat, metric): what was measured (``dataset``,
 ``task``, ``metric``, ``better``, ``value``, where NaN is out of reach), by what (``method``), under which promise
 (``setting``, ``radius``, ``epsilon``, ``delta``, ``target_advantage``) and what that promise is worth
-(``true_epsilon``, ``attack_advantage``). The paper draws every point alike. Here one whose claimed epsilon is below
-its true one is hollow, and one out of reach is a cross at the foot of its panel, so that neither passes unseen.
+(``true_epsilon``, ``attack_advantage``). The paper draws all points in the same way. Here a point is hollow if its
+claimed epsilon is below its true one. A point that is out of reach is a cross at the bottom of its panel.
 """
 
 from __future__ import annotations
@@ -460,7 +460,7 @@ def _draw_bar(axes: Axes, y: float, name: str, summary: Summary | None, left: fl
 
 
 def _name_place(name: str, value: Any) -> str:
-    """What tells a panel or a group from the others, as people write it."""
+    """Name a panel or a group by the value that distinguishes it, for people."""
     if name == "radius":
         return "one whole record" if value is None else f"$D_G$ = {value:g}"
     if value is None:

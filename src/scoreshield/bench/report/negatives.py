@@ -1,4 +1,4 @@
-"""What did not work, as the rows of the runs tell it; each finding is left out where its rows do not bear it out."""
+"""What did not work, computed from the rows of the runs. A finding that its rows do not support is left out."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: How long a transaction waits for the lock.
 BUSY_SECONDS = 60.0
 #: The end of a message about a transaction that failed at an unknown moment.
-UNKNOWN_OUTCOME = "if this charge was recorded all the same, it costs budget and released nothing"
+UNKNOWN_OUTCOME = "if this charge was recorded nevertheless, it costs budget and released nothing"
 
 _LEDGER = """CREATE TABLE scoreshield_ledger (
         one INTEGER PRIMARY KEY CHECK (one = 1), facts TEXT NOT NULL, fingerprint_key TEXT NOT NULL,

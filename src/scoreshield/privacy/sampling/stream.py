@@ -74,7 +74,7 @@ class SecureStream:
             zeros = self._zeros = bytes(size)
         block = bytearray(size + 15)  # some versions of the cipher need room for one more block
         if self._keystream.update_into(memoryview(zeros)[:size], block) != size:
-            raise RuntimeError("The cipher returned fewer random bytes than it was asked for.")
+            raise RuntimeError("The cipher returned fewer random bytes than requested.")
         check_process(self._process)  # at the end, so that it also detects a fork inside this function
         return np.frombuffer(block, dtype="<i8", count=count)
 
