@@ -234,7 +234,7 @@ def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
 
 
 def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: str | None) -> Any:
-    """The column of lists, or the numeric columns; no other is read."""
+    """Read the column of lists, or the numeric columns, and no others."""
     fields = [field for field in file.schema_arrow if name in (None, field.name)]
     if name is not None and not fields:
         raise InvalidInput(f"{path} holds no column {name!r}.")

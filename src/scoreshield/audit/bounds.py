@@ -448,7 +448,7 @@ def find_least_detectable(
     if law not in LAWS or (law == "gaussian" and claim.delta == 0):
         return _find_least_pure(outputs, claim.delta, confidence, claim.epsilon), ASSUMING
     name = law if law == "staircase" else law.capitalize()
-    assuming = f"the outputs carry {name} noise, only too little of it"
+    assuming = f"the outputs carry {name} noise, but too little"
     return _find_least_noise(claim, outputs, confidence, law, loss), assuming
 
 

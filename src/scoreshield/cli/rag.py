@@ -23,8 +23,8 @@ def rag_command(
     corpus: Annotated[
         Path,
         typer.Option(
-            help='Pages, one JSON object {"title": ..., "text": ...} a line. FRAMES names Wikipedia pages and does not '
-            "hold their texts: fetch those yourself."
+            help='Pages, one JSON object {"title": ..., "text": ...} per line. FRAMES has titles of Wikipedia pages, '
+            "not their texts: download the texts yourself."
         ),
     ],
     questions: Annotated[
@@ -34,15 +34,23 @@ def rag_command(
         ),
     ],
     epsilon: Annotated[
-        float, typer.Option(help="Of one release: one a question, or one for all with the index. No default.")
+        float,
+        typer.Option(
+            help="Epsilon of one release: one per question, or one for all questions with the index. No default."
+        ),
     ],
     embedder: Annotated[
         str, typer.Option(help="sentence-transformers:MODEL, or hashing:DIMENSIONS, which needs no weights.")
     ],
     out: Annotated[
-        Path, typer.Option(help="Run folder, for the curator's eyes: it holds embeddings. A stopped run goes on there.")
+        Path,
+        typer.Option(
+            help="Run folder. It holds embeddings: only the curator may read it. A stopped run is resumed there."
+        ),
     ],
-    delta: Annotated[float, typer.Option(help="Of one release: Gaussian noise needs it, the others take none.")] = 0.0,
+    delta: Annotated[
+        float, typer.Option(help="Delta of one release: Gaussian noise needs it, the others take none.")
+    ] = 0.0,
     mechanism: Annotated[
         Literal["gaussian", "laplace", "staircase", "optimal", "screening", "index"],
         typer.Option(help="What is released: noisy scores, screened chunks, or an index for all questions."),
@@ -97,7 +105,7 @@ def rag_command(
 ) -> None:
     """Retrieve privately for each question, answer from what was found, and compare with clean retrieval.
 
-    The key of the servers, where they want one, is read from $SCORESHIELD_API_KEY.
+    The key of the servers, if they need one, is read from $SCORESHIELD_API_KEY.
     """
     from scoreshield.bench.experiments.rag_folder import FILES
     from scoreshield.bench.experiments.rag_run import LEAVABLE, AnswerSettings, ReleaseSettings, run_rag
@@ -138,7 +146,7 @@ def rag_command(
 def _choose_models(
     generator: str | None, generator_url: str | None, judge: str | None, judge_url: str | None, conditions: str | None
 ) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """Generator and judge, each with its address; None for retrieval alone."""
+    """Choose the generator and the judge, each with its address; None for retrieval alone."""
     if generator is None:
         others = {"generator-url": generator_url, "judge": judge, "judge-url": judge_url, "conditions": conditions}
         for name, value in others.items():

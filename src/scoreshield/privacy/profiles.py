@@ -42,15 +42,15 @@ class Profile(ABC):
 
     @abstractmethod
     def delta_at(self, epsilon: float) -> float:
-        """The exact delta at ``epsilon`` >= 0, rounded up."""
+        """Compute the exact delta at ``epsilon`` >= 0, rounded up."""
 
     @abstractmethod
     def epsilon_at(self, delta: float) -> float:
-        """The least epsilon at ``delta`` in [0, 1), rounded up; infinite where there is none."""
+        """Compute the least epsilon at ``delta`` in [0, 1), rounded up; infinite where there is none."""
 
     @abstractmethod
     def tpr_at(self, fpr: ArrayLike) -> Any:
-        """The most true positives that any test reaches at each false-positive rate."""
+        """Compute the largest true-positive rate of any test at each false-positive rate."""
 
     @property
     @abstractmethod

@@ -187,7 +187,7 @@ class IndexSearch(BaseIndexSearch):
         check_ledger(options.ledger, options.rng)
         if options.max_epsilon is not None:
             if options.ledger is not None:
-                raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has a limit of its own.")
+                raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has its own limit.")
             if not options.epsilon <= _validation.check_real(options.max_epsilon, "max_epsilon") <= 1e9:
                 must = f"at least epsilon, {options.epsilon:g}, and at most 1e9"
                 _validation.reject("max_epsilon", must, options.max_epsilon)

@@ -84,8 +84,9 @@ class IndexTotal:
 class IndexAccount:
     """The account that an index is charged to: the search's own total, and the ledger where there is one.
 
-    It has the two steps of every account. ``reserve`` checks the total's limit where no ledger has a limit of its own.
-    ``commit`` writes the total to its file, and then charges the ledger: a total that cannot be written costs nothing.
+    It has the two steps of every account. ``reserve`` checks the limit of the total if there is no ledger, which
+    has its own limit. ``commit`` writes the total to its file, and then charges the ledger: a total that cannot be
+    written costs nothing.
 
     Attributes:
         dataset: For the check of accounts; it is never charged by itself.

@@ -148,8 +148,8 @@ def draw_bands(
         metric: which metric is drawn.
         title: above the panels.
         caption: below the panels.
-        rows_by: the column that tells rows of panels apart; None for one row of panels.
-        columns_by: the column that tells columns of panels apart; None for one column of panels.
+        rows_by: the column with one row of panels per value; None for one row of panels.
+        columns_by: the column with one column of panels per value; None for one column of panels.
         x: "epsilon" on a log scale, or "attack_advantage" from 0 to 1.
         methods: which ones, in the order of the legend; all by default.
         ylabel: the name of the y axis; the metric by default.
@@ -375,7 +375,7 @@ def _draw_curve(axes: Axes, points: list[_Point], name: str) -> None:
 
 
 def _draw_crosses(drawn: list[tuple[Axes, dict[str, list[_Point]]]], names: list[str]) -> None:
-    """A strip at the foot of each panel, below every curve, where a cross says that a method is out of reach."""
+    """Draw a strip at the bottom of each panel, with a cross for each method that is out of reach."""
     lost = [name for name in names if any(point.summary.unreachable for _, c in drawn for point in c.get(name, []))]
     if not lost:
         return
@@ -417,7 +417,7 @@ def _draw_references(axes: Axes, frame: pd.DataFrame, place: dict[str, Hashable]
 
 
 def _set_scale(axes: Axes, x: str, places: list[float]) -> None:
-    """The one x axis of all panels."""
+    """Set the x axis that all panels share."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     if x == "attack_advantage":

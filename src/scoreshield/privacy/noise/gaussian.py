@@ -36,15 +36,15 @@ class GaussianNoise:
         object.__setattr__(self, "std", _validation.check_positive(self.std, "std"))
 
     def cdf(self, x: ArrayLike) -> Any:
-        """P[noise <= x]."""
+        """Compute P[noise <= x]."""
         return ndtr(np.asarray(x, dtype=np.float64) / self.std)
 
     def sf(self, x: ArrayLike) -> Any:
-        """P[noise > x], accurate in the far tail."""
+        """Compute P[noise > x], accurate in the far tail."""
         return ndtr(-np.asarray(x, dtype=np.float64) / self.std)
 
     def quantile(self, p: ArrayLike) -> Any:
-        """The x with P[noise <= x] = p."""
+        """Compute the x with P[noise <= x] = p."""
         return self.std * ndtri(np.asarray(p, dtype=np.float64))
 
     def profile(self, sensitivity: float) -> Profile:
