@@ -1,7 +1,8 @@
 """Score-guided attacks on a matcher, and the privacy budget at which noise stops them.
 
 A matcher holds a secret unit template t of length d and answers a unit probe p with p . t plus Gaussian noise of
-standard deviation sigma. The attacker sees only answers and wants a probe whose cosine with t passes a threshold.
+standard deviation sigma. The attacker sees only answers, and searches for a probe whose cosine with t passes a
+threshold.
 
 After m answers the expected cosine is at most
 

@@ -66,7 +66,7 @@ class ServedIndex(NamedTuple):
         release: The private vectors.
         ids: The names of its rows.
         version: Of the collection.
-        state: The store's state when the index was made of it, or loaded from a file.
+        state: The store's state when the index was made from it, or loaded from a file.
         is_stale: Whether the store had other records even then; None where that is unknown, as for a file.
         charge: The entry of the ledger.
     """

@@ -116,7 +116,7 @@ class FaissStore(BaseStore):
         if isinstance(ids, str | bytes | bytearray) or not isinstance(ids, Sequence):
             _validation.reject("ids", "a sequence, one id per record", ids)
         if self._id_map is not None:
-            raise InvalidInput(f"{self.name} has ids of its own; leave 'ids' out.")
+            raise InvalidInput(f"{self.name} has its own ids; leave 'ids' out.")
         self._ids = ids
         if isinstance(self._vectors, _Rows):
             self._state_of_ids = self._vectors.state()

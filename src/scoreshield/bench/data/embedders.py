@@ -31,7 +31,7 @@ class Embedder(Protocol):
     """Makes one row of float32 numbers of each item.
 
     Attributes:
-        name: Says what made the rows, weights included: what has another name may give other rows.
+        name: Identifies the model and its weights. Embedders with different names may give different rows.
     """
 
     @property

@@ -1,8 +1,8 @@
 """The mechanisms that experiments on score vectors compare, by name, under one contract or at one attack advantage.
 
-What a mechanism may know beside the contract is public and stated in the grid: a range that scores are clamped to, a
-threshold, cuts between levels. The paper's own mechanism is Gaussian noise by a rule that is false at large epsilon; it
-is run as published, and its guarantee carries what is true.
+Besides the contract, a mechanism may use public facts, which the grid states: a range that scores are clamped to, a
+threshold, cuts between levels. The paper's own mechanism is Gaussian noise by a rule that is false at large epsilon. It
+is run as published, and its guarantee states its true privacy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEVELS = 21
 
 @dataclass(frozen=True)
 class PublicKnowledge:
-    """What the curator fixed without looking at the private records.
+    """Facts that the curator chose without reading the private records.
 
     Attributes:
         score_range: The range that the clamped variants enforce.
@@ -87,8 +87,8 @@ def list_mechanism_cells(grid: Grid) -> list[ExperimentCell]:
 def find_cell_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None = None) -> float:
     """Find the epsilon of a cell's contract, or that at which its mechanism has the cell's attack advantage.
 
-    Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
-    beforehand: they are given the epsilon at which that bound is the advantage, and give away less.
+    For selection, screening with refinement and optimal tables, only the bound for all pure mechanisms is known
+    beforehand. They get the epsilon at which that bound is the advantage, and leak less than that.
     """
     if cell.epsilon is not None:
         return cell.epsilon
