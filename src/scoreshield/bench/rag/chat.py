@@ -83,8 +83,8 @@ class ChatModel:
         timeout: Seconds to wait for the server to connect, or to send its next byte. It does not limit the time of a
             whole answer, but most servers send the first byte when the answer is complete.
         retries: How often a request is repeated where that may help.
-        cache: A folder for answers, made if necessary. It holds answers in the clear, and no prompts; only its owner may
-            read them.
+        cache: A folder for answers, made if necessary. It holds answers in plain text, and no prompts. Only its owner
+            may read them.
     """
 
     @clear_frames_on_error
