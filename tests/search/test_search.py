@@ -1052,7 +1052,7 @@ class TestFiles:
         """An index of records is not loaded as one of centroids."""
         store = ArrayStore(ROWS, IDS)
         PrivateSearch(store, epsilon=9, file=tmp_path / "index.npz", identity_of=PEOPLE)
-        with pytest.raises(InvalidInput, match="for another adjacency"):
+        with pytest.raises(InvalidInput, match="with another mechanism or adjacency"):
             PrivateSearch(store, epsilon=9, file=tmp_path / "index.npz", identity_of=PEOPLE, centroids=True)
 
     @pytest.mark.parametrize("part", ["index.npz", "index.ids.json"])
