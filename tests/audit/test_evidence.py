@@ -121,7 +121,9 @@ def test_check_that_could_not_fail() -> None:
         result = audit(quarters, Claim(5.0), neighbours=PAIR, releases=releases)
         assert ("not tested" not in next(c.detail for c in result.checks if c.name == "low bits")) == tested
     wide = audit_outputs(np.random.default_rng(0).laplace(size=(400, 60)), np.zeros((400, 60)), Claim(1.0))
-    assert "the 25 of 60 entries that move most" in next(c.detail for c in wide.checks if c.name == "noise in every direction")
+    assert "the 25 of 60 entries that move most" in next(
+        c.detail for c in wide.checks if c.name == "noise in every direction"
+    )
 
 
 def test_whole_numbers_have_no_last_bits() -> None:
