@@ -75,15 +75,15 @@ MECHANISMS: dict[str, MechanismFacts] = {
     ),
     "randomised-response": MechanismFacts("Randomised response on one bit for each record.", {"matches": None}),
     "permute-and-flip": MechanismFacts(
-        "Permute-and-flip selection on scores of which one record moves one.", {"top-k": None}
+        "Permute-and-flip selection on scores: one record moves one score.", {"top-k": None}
     ),
     "gumbel": MechanismFacts(
-        "Gumbel noise on scores of which one record moves one; the best are named, their scores are not.",
+        "Gumbel noise on scores: one record moves one score. The release names the best records, without scores.",
         {"top-k": None},
     ),
     "geometric": MechanismFacts("Two-sided geometric noise on counts.", {"histogram": None}),
     "privunit": MechanismFacts(
-        "PrivUnit: each vector is replaced by a random direction that leans towards it.",
+        "PrivUnit: each vector is replaced by a random direction; directions near the vector are more likely.",
         {"index": None},
         is_pure=None,  # a private PCA needs a delta
     ),

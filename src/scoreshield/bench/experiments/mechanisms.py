@@ -145,7 +145,7 @@ def release_cell(
 
 
 def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Rng) -> Any:
-    """Release the private index, once for all queries."""
+    """Release one private index for all queries."""
     return ss.release_index(rows, epsilon=find_cell_epsilon(cell, dimension=rows.shape[1]), rng=rng)
 
 
