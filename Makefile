@@ -18,6 +18,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_names.py tests/test_style.py
 
 # The documentation as a site, in site/; a dead link or a page without a place stops it. (--quiet would hide that.)
 docs: $(VENV)/.installed-dev

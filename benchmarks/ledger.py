@@ -2,7 +2,7 @@
 
     python benchmarks/ledger.py [--million] [--folder FOLDER]
 
-Each ledger is filled through `spend_all`, then charged once at a time. "one kind" charges one and the same guarantee;
+Each ledger is filled through `spend_all`, then charged once at a time. "one kind" always charges the same guarantee;
 "all distinct" charges Gaussian noise of a scale that no other entry has, to twenty accounts in turn. A charge waits
 for the disk three times (journal, database, folder), most of its time on a real disk; by default the ledger lies in
 memory (/dev/shm), where the time is the processor's.

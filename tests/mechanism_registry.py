@@ -254,7 +254,7 @@ def check_index(guarantee: Guarantee, calls: list[Call]) -> None:
     assert (call.sampler, call.count, cap.dimension) == ("lean", n, r)
     at_most(Fraction(told["epsilon_per_record"]) * group, left)
     # The density ratio of the drawn cap, in 50 digits, is within what one record pays.
-    spent = PrivUnit(r, told["epsilon_per_record"], cap.coin, cap.gamma).spent()
+    spent = PrivUnit(r, told["epsilon_per_record"], cap.coin, cap.gamma).compute_epsilon()
     assert told["epsilon_per_record"] * (1 - 1e-9) <= spent <= told["epsilon_per_record"]
     assert cap.gamma == told["cap_height"]
     assert 1 / (told["shrinkage"] * guarantee.grid) == cap.factor

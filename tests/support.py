@@ -1,5 +1,8 @@
 """What several test modules share."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 #: Two-sided Gaussian quantile whose false-alarm rate is 1e-7: one in ten million for each such comparison.
@@ -21,6 +24,11 @@ def assert_feasible(matrix: np.ndarray) -> None:
     assert np.all(matrix.diagonal() == 1.0)
     assert np.abs(matrix).max() <= 1.0
     assert np.linalg.eigvalsh(matrix)[0] >= -1e-10 * len(matrix)
+
+
+def find_rows(rows: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    """Find the rows of a results table that agree with every given value."""
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 def torch_sees_a_gpu() -> bool:

@@ -126,7 +126,7 @@ class TestEveryRelease:
         assert "has no labels" in complaint(lambda: RELEASES[name](adjacency=adjacency))
 
     def test_epsilon_that_drowns_everything(self, name: str) -> None:
-        assert "drowns any cosine" in complaint(lambda: RELEASES[name](epsilon=1e-9, delta=1e-12))
+        assert "hides every cosine" in complaint(lambda: RELEASES[name](epsilon=1e-9, delta=1e-12))
         assert "between 1e-9 and 1e9" in complaint(lambda: RELEASES[name](epsilon=1e-10, delta=1e-12))
 
     def test_masked_rows(self, name: str) -> None:

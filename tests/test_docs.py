@@ -55,7 +55,8 @@ STAND_INS = {
 }
 
 
-def test_the_table_of_what_is_not_run_holds_nothing_that_is_not_there() -> None:
+def test_skipped_blocks_exist() -> None:
+    """Every entry of the list of code that is not run matches a block of a page."""
     code = [(block.page, text) for page in PAGES for block in blocks(page) for text in _pieces(block)]
     for pages, pattern, _ in NOT_RUN:
         assert any(_matches(pages, pattern, page, text) for page, text in code), f"{pages}: nothing is {pattern!r}"
@@ -254,7 +255,8 @@ def test_code_names_exist(page: Path) -> None:
             found = getattr(found, part)
 
 
-def test_the_command_line_page_is_that_of_the_command_line() -> None:
+def test_command_line_page() -> None:
+    """The page of the command line is what its script writes today."""
     script = runpy.run_path(str(ROOT / "docs" / "reference" / "_command_line.py"))
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     assert page == script["text"](), "run: python docs/reference/_command_line.py"

@@ -293,7 +293,7 @@ def test_an_account_that_fails(name: str, call: Any, step: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
-def test_the_walker_finds_what_a_function_without_the_decorator_keeps(name: str, call: Any) -> None:
+def test_walker_finds_undecorated_functions(name: str, call: Any) -> None:
     """The near miss, for every function: the same failure without the decorator leaks."""
     error = caught(lambda: call(getattr(ss, name).__wrapped__, Book("commit"), no_progress))
     assert leaks(error)
@@ -520,7 +520,8 @@ def test_a_search_whose_stream_stops(method: str, mode: str, monkeypatch: pytest
     assert leaks(error) == []
 
 
-def test_the_walker_finds_a_search_without_the_decorator() -> None:
+def test_walker_finds_undecorated_search() -> None:
+    """The near miss: a search without the decorator leaks."""
     search = _search("query", Book("commit"))
     batch: Any = PrivateSearch.search_batch
     assert leaks(caught(lambda: batch.__wrapped__(search, QUERIES)))
@@ -528,9 +529,8 @@ def test_the_walker_finds_a_search_without_the_decorator() -> None:
 
 @pytest.mark.parametrize("given", [ROWS, ROWS.tolist(), "store", "pinned"], ids=["array", "list", "store", "pinned"])
 @pytest.mark.parametrize("fault", ["contract", "reserve", "commit", "stream", "progress"])
-def test_a_constructor_that_fails_leaves_an_empty_object(
-    fault: str, given: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_constructor_leaves_an_empty_object(fault: str, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search whose constructor raises holds nothing."""
     store = {"store": ArrayStore(ROWS), "pinned": PinnedStore(ArrayStore(ROWS))}.get(
         given if isinstance(given, str) else ""
     )
@@ -549,7 +549,8 @@ def test_a_constructor_that_fails_leaves_an_empty_object(
 
 
 @pytest.mark.parametrize("build", [lambda s: s.__init__(ROWS, ids=[1]), lambda s: s.__init__(ROWS, ids=5)])
-def test_an_array_store_that_is_rejected_keeps_no_array(build: Any) -> None:
+def test_rejected_store_keeps_no_array(build: Any) -> None:
+    """An array store that is rejected holds no array, and neither does its error."""
     store = ArrayStore.__new__(ArrayStore)
     error = caught(lambda: build(store))
     assert isinstance(error, ss.InvalidInput)
@@ -705,7 +706,7 @@ def test_a_coroutine_is_cleared_too() -> None:
     assert not names["await_and_clear"] & {"args", "kwargs"}
 
 
-def test_a_search_in_a_thread_that_nobody_waits_for_keeps_nothing() -> None:
+def test_abandoned_thread_keeps_nothing() -> None:
     """The exception of a worker thread is handed to the hook of threads, which error trackers replace."""
     search, errors = _search("query", Book("commit")), []
     before, threading.excepthook = threading.excepthook, lambda given: errors.append(given.exc_value)
@@ -813,7 +814,8 @@ def _shows(error: BaseException) -> list[str]:
     return found
 
 
-def test_the_address_of_a_store_that_cannot_be_opened_is_not_kept() -> None:
+def test_failed_store_keeps_no_address() -> None:
+    """The error of a store that cannot be opened holds no address or password."""
     pytest.importorskip("psycopg")
     from scoreshield.stores import PgVectorStore
 
@@ -832,7 +834,8 @@ def test_the_address_of_a_store_that_cannot_be_opened_is_not_kept() -> None:
     ],
     ids=["user", "query", "proxy", "timeout"],
 )
-def test_the_keys_of_a_chat_model_that_cannot_be_made_are_not_kept(options: dict[str, Any]) -> None:
+def test_failed_chat_model_keeps_no_key(options: dict[str, Any]) -> None:
+    """The error of a chat model that cannot be made holds no key."""
     chat = pytest.importorskip("scoreshield.bench.rag.chat")
     given = {"base_url": "http://127.0.0.1:1/v1", "api_key": PASSWORD.replace(" ", "-"), **options}
     error = caught(lambda: chat.ChatModel("a", **given))
@@ -854,7 +857,8 @@ def test_the_prompt_of_a_chat_that_fails_is_not_kept() -> None:
             assert _shows(error) == []
 
 
-def test_every_constructor_of_a_store_clears_its_frames() -> None:
+def test_store_constructors_clear_frames() -> None:
+    """Every constructor of a store clears its frames."""
     for name in ss.stores.__all__:
         store = getattr(ss.stores, name)
         if isinstance(store, type) and name.endswith("Store") and name != "Store":

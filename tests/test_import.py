@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
@@ -67,3 +68,26 @@ def test_type_checkers_see_the_same_names() -> None:
     }
     assert seen == ss._HOMES
     assert sorted(seen) == sorted(ss.__all__)
+
+
+def test_public_signatures_have_types() -> None:
+    """No public function or method takes Any where it takes a generator, a ledger or a choice of noise."""
+    rooms = [ss, *(getattr(ss, name) for name in ss.__all__ if inspect.ismodule(getattr(ss, name)))]
+    named = {f"{room.__name__}.{name}": getattr(room, name) for room in rooms for name in room.__all__}
+    methods = {
+        f"{name}.{method}": function
+        for name, found in named.items()
+        if inspect.isclass(found)
+        for method, function in vars(found).items()
+        if not method.startswith("_") or method == "__init__"
+    }
+    typed = {"adjacency", "calibration", "ledger", "mechanism", "norm", "rng"}
+    untyped = [
+        f"{name}({parameter.name})"
+        for name, found in {**named, **methods}.items()
+        if inspect.isfunction(function := inspect.unwrap(getattr(found, "__func__", found)))
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name in typed and str(parameter.annotation) in ("Any", "typing.Any", "<class 'inspect._empty'>")
+    ]
+    assert untyped == []
+    assert len(methods) > 100, "the check has seen the public classes"

@@ -11,8 +11,27 @@ import numpy as np
 import pytest
 
 from scoreshield import _validation
-from scoreshield._validation import check_count, check_epsilon, one_of, optional, reject, validate, whole_from
-from scoreshield.errors import InvalidInput, InvalidParameter
+from scoreshield._validation import (
+    check_count,
+    check_epsilon,
+    constrain,
+    one_of,
+    optional,
+    reject,
+    validate,
+    whole_from,
+)
+from scoreshield.errors import (
+    BudgetExceeded,
+    DocumentsNotRead,
+    FileError,
+    InvalidCalibration,
+    InvalidInput,
+    InvalidParameter,
+    InvalidRow,
+    LedgerError,
+    ScoreShieldError,
+)
 
 
 @validate(epsilon=check_epsilon, k=optional(check_count), mode=one_of(("fast", "exact")))
@@ -77,6 +96,26 @@ def test_innermost_public_function_is_named() -> None:
         outer()
 
 
+def test_shared_function_is_not_named() -> None:
+    """A function that public functions share checks and converts its arguments, and leaves the name to its caller."""
+
+    @constrain(k=check_count)
+    def shared(k: int) -> int:
+        return k
+
+    @validate()
+    def outer(k: Any) -> int:
+        return shared(k)
+
+    assert type(outer(np.int8(2))) is int
+    with pytest.raises(InvalidParameter, match="'k' parameter of outer must be a whole number"):
+        outer(0)
+    with pytest.raises(InvalidParameter, match="'k' parameter must be a whole number"):
+        shared(0)
+    with pytest.raises(ValueError, match="'missing' is not in list"):
+        constrain(missing=check_count)(lambda k: k)
+
+
 def test_without_a_public_function() -> None:
     """A check that no public function called names the parameter alone."""
     with pytest.raises(InvalidInput, match=r"^The 'x' parameter must be a finite number\. Got nan instead\.$"):
@@ -107,11 +146,24 @@ def test_unknown_parameter_is_found_at_import() -> None:
         validate(missing=check_count)(lambda k: k)
 
 
-def test_error_survives_pickling() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidParameter("k", "must be 1.", "f"),
+        InvalidRow("embeddings", 3),
+        InvalidCalibration("Not private.", true_delta=0.1, true_epsilon=2.0, analytic_scale=3.0),
+        BudgetExceeded("Too much.", spent=1.0, asked=2.0, limit=2.5),
+        DocumentsNotRead("Lost.", ids=((1, "two"),)),
+        FileError("Cannot write x."),
+        FileError(2, "No such file", "x"),
+        LedgerError("Damaged."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_error_survives_pickling(error: ScoreShieldError) -> None:
     """Worker processes send errors back with their attributes."""
-    error = pickle.loads(pickle.dumps(InvalidParameter("k", "must be 1.", "f")))
-    assert (error.parameter, error.problem, error.function) == ("k", "must be 1.", "f")
-    assert str(error) == "The 'k' parameter of f must be 1."
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.args, vars(again)) == (type(error), str(error), error.args, vars(error))
 
 
 def test_no_array_content_in_messages() -> None:

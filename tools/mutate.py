@@ -76,6 +76,7 @@ OWN_TESTS = {
     "laws": ["profiles", "pinned", "guarantee"],
     "losses": ["composition"],
     "matches": ["mechanism"],
+    "mechanisms": ["consistency", "guarantee"],
     "names": ["ledger"],
     "pipeline": ["pipeline", "releases", "ledgered_releases", "mechanism_registry"],
     "postgres": ["ledger"],
@@ -193,7 +194,7 @@ def is_text_for_people(node: cst.CSTNode) -> bool:
 
 def needs_a_server(node: cst.CSTNode) -> bool:
     """Tell whether a node is the store on PostgreSQL: its tests start a server, which is too slow for each mutant."""
-    return isinstance(node, cst.ClassDef) and node.name.value == "PostgresStore"
+    return isinstance(node, cst.ClassDef) and node.name.value == "PostgresDatabase"
 
 
 def is_strict(node: cst.CSTNode) -> bool:

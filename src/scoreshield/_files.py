@@ -92,6 +92,17 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
             fresh.unlink()
 
 
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk: only then does a new file remain after a power cut."""
+    if os.name != "posix":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, where there is none."""
     try:
@@ -127,12 +138,12 @@ def csv_text(text: str) -> str:
 
 
 def from_csv_text(cell: str) -> str:
-    """The text that `csv_text` made the cell of."""
+    """Return the text from which `csv_text` made the cell."""
     return cell[1:] if cell.startswith(_MARK) and _needs_mark(cell[1:]) else cell
 
 
 def _needs_mark(text: str) -> bool:
-    """Tell whether a cell needs the mark. Some spreadsheets ignore spaces in front of a formula."""
+    """Return whether a cell needs the mark. Some spreadsheets ignore spaces in front of a formula."""
     return text.lstrip(" ").startswith((*_FORMULAS, _MARK))
 
 
@@ -223,7 +234,7 @@ def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
 
 
 def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: str | None) -> Any:
-    """The column of lists, or the numeric columns; no other is read."""
+    """Read the column of lists, or the numeric columns, and no others."""
     fields = [field for field in file.schema_arrow if name in (None, field.name)]
     if name is not None and not fields:
         raise InvalidInput(f"{path} holds no column {name!r}.")
@@ -248,8 +259,8 @@ def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: st
 def _parquet_size(file: Any, chosen: list[Any], pa: Any) -> int:
     """Compute the bytes of these columns in memory, as the file states them: repeated values take few on disk.
 
-    A list of any length counts as one value; what such columns really hold is counted while they are read. (Arrow knows
-    more of each column, and ends the process where a damaged file is asked for it.)
+    A list of any length counts as one value; the true size of such columns is counted while they are read. (Arrow has
+    more facts about each column, but reading them from a damaged file can end the process.)
     """
     lengths = [field.type.list_size if pa.types.is_fixed_size_list(field.type) else 1 for field in chosen]
     return 8 * int(file.metadata.num_rows) * sum(lengths)
@@ -293,7 +304,7 @@ class RunFolder:
         job: What runs there, for error messages, such as "run" or "audit".
         extra: The extra that installs filelock, for the error message where it is missing.
         is_private: Whether only the owner may read what is written.
-        leftovers: How names begin that do not count as files of somebody else, beside those of interrupted writes.
+        leftovers: Prefixes of file names that belong to the job. Files of interrupted writes always belong to it.
 
     Example:
         ::

@@ -14,7 +14,8 @@ from scoreshield.errors import InvalidInput
 class ThreadLock:
     """A lock that raises an error where the thread that holds it asks for it again.
 
-    A plain lock would wait forever there. In a forked process the lock is free, whichever thread of the parent held it.
+    A plain lock would wait forever there. In a forked process the lock is free, even if another thread of the parent
+    process held it.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class ThreadLock:
         """Hold the lock.
 
         Args:
-            action: What it is held for, for the error message, such as "refresh()".
+            action: The name of what runs under the lock, for the error message, such as "refresh()".
 
         Raises:
             InvalidInput: This thread holds the lock already.
@@ -56,7 +57,7 @@ _locks: weakref.WeakSet[ThreadLock] = weakref.WeakSet()
 
 
 def _free_after_fork() -> None:
-    """A forked process has the forking thread alone: no other would ever give back what it held."""
+    """Free the locks of other threads in a forked process, because those threads do not exist there."""
     for lock in list(_locks):
         lock.free_from_other_threads()
 

@@ -30,10 +30,9 @@ Check = Callable[[Any, str], Any]
 
 
 def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare the constraints of a function's parameters.
+    """Declare the constraints of a public function's parameters.
 
-    Every declared parameter that the caller gives is checked, in the order of the declaration, and replaced by what its
-    check returns. A default is taken as it is. An `InvalidParameter` that names no function yet
+    The parameters are checked as in `constrain`. An `InvalidParameter` that names no function yet
     gets this one's name: ``Class.method``, and ``Class`` for a constructor.
 
     Args:
@@ -44,36 +43,60 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        checked = constrain(**checks)(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return checked(*args, **kwargs)
+            except InvalidParameter as error:
+                error.name_function(_public_name(function))
+                raise
+
+        @functools.wraps(function)
+        async def await_call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            try:
+                return await cast("Any", checked(*args, **kwargs))
+            except InvalidParameter as error:
+                error.name_function(_public_name(function))
+                raise
+
+        return cast("Callable[P, R]", await_call) if inspect.iscoroutinefunction(function) else call
+
+    return decorate
+
+
+def constrain(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare the constraints of a function that several public functions call. Its errors get the public name.
+
+    Every declared parameter that the caller gives is checked, in the order of the declaration, and replaced by what its
+    check returns. A default is taken as it is.
+
+    Args:
+        checks: For each parameter, a function of the value and the parameter's name.
+
+    Returns:
+        A decorator that keeps the function's name, signature and docstring.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if not checks:
+            return function
         places = list(inspect.signature(function).parameters)
         indices = {name: places.index(name) for name in checks}
 
-        def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-            positional = list(args)
-            for name, constraint in checks.items():
-                index = indices[name]
-                if index < len(positional):
-                    positional[index] = constraint(positional[index], name)
-                elif name in kwargs:
-                    kwargs[name] = constraint(kwargs[name], name)
-            return tuple(positional)
-
         @functools.wraps(function)
         def check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                return function(*check(args, kwargs), **kwargs) if checks else function(*args, **kwargs)
-            except InvalidParameter as error:
-                error.name_function(_public_name(function))
-                raise
+            positional: list[Any] = list(args)
+            for name, check in checks.items():
+                index = indices[name]
+                if index < len(positional):
+                    positional[index] = check(positional[index], name)
+                elif name in kwargs:
+                    kwargs[name] = check(kwargs[name], name)
+            return cast("Callable[..., R]", function)(*positional, **kwargs)
 
-        @functools.wraps(function)
-        async def check_and_await(*args: P.args, **kwargs: P.kwargs) -> Any:
-            try:
-                return await cast("Any", function(*check(args, kwargs), **kwargs))
-            except InvalidParameter as error:
-                error.name_function(_public_name(function))
-                raise
-
-        return cast("Callable[P, R]", check_and_await) if inspect.iscoroutinefunction(function) else check_and_call
+        return check_and_call
 
     return decorate
 

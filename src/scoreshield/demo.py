@@ -1,8 +1,8 @@
 """The demo: one release of each kind on public handwritten digits, a picture, certificates and a plan.
 
-The data are scikit-learn's digits (1,797 images of 8 x 8 pixels; Alpaydin & Kaynak, UCI, 1998). The first 297 play
-a public reference set, whose mean is taken off all vectors so that their cosines spread; the next is the query, the
-other 1,499 the collection. They are public, so this module may draw clean scores. No other module may.
+The data are scikit-learn's digits (1,797 images of 8 x 8 pixels; Alpaydin & Kaynak, UCI, 1998). The first 297 are a
+public reference set. Their mean is subtracted from all vectors, so that cosines spread. The next image is the query,
+and the other 1,499 are the collection. All are public, so this module may draw clean scores. No other module may.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DemoRelease:
 
 @dataclass(frozen=True)
 class DemoSummary:
-    """What the demo made: its releases, what they are worth, a plan, and the files."""
+    """The results of the demo: its releases, their accuracy, a plan, and the files."""
 
     releases: tuple[DemoRelease, ...]
     clean_matches: int
@@ -77,7 +77,7 @@ class DemoSummary:
                 line.name,
                 f"({g.epsilon:g}, {g.delta:.0e})",
                 "one record" if g.covers_record_replacement else f"radius {GRAM_RADIUS:g}",
-                f"{g.noise.std:.3f}",
+                f"{g.noise_std:.3f}",
                 f"{line.noisy_error:.3f}",
                 f"{line.projected_error:.3f}",
                 f"{line.seconds:.2f} s",

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 
 class ScoreShieldError(Exception):
-    """Base class of all errors that ScoreShield raises on purpose."""
+    """Base class of all errors that ScoreShield raises on purpose. Processes exchange them with their attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = cast("tuple[Any, ...]", super().__reduce__())  # an OSError keeps its file name outside of its args
+        return _rebuild, (type(self), kept[1], vars(self))
+
+
+def _rebuild(kind: type[ScoreShieldError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ScoreShieldError:
+    """Make an error without its constructor, whose arguments differ from class to class."""
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class InvalidInput(ScoreShieldError, ValueError):
@@ -32,9 +43,6 @@ class InvalidParameter(InvalidInput):
         if self.function is None:
             InvalidParameter.__init__(self, self.parameter, self.problem, function)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidParameter, (self.parameter, self.problem, self.function)
-
 
 class InvalidRow(InvalidInput):
     """One row of an array holds a NaN or an infinity.
@@ -47,9 +55,6 @@ class InvalidRow(InvalidInput):
     def __init__(self, parameter: str, row: int) -> None:
         super().__init__(f"Row {row} of '{parameter}' holds a NaN or an infinity; give finite numbers only.")
         self.parameter, self.row = parameter, row
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidRow, (self.parameter, self.row)
 
 
 class InvalidCalibration(ScoreShieldError, ValueError):
@@ -89,13 +94,6 @@ class BudgetExceeded(ScoreShieldError):
         self.asked = asked
         self.limit = limit
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (str(self), self.spent, self.asked, self.limit)
-
-
-def _rebuild(message: str, spent: float, asked: float, limit: float) -> BudgetExceeded:
-    return BudgetExceeded(message, spent=spent, asked=asked, limit=limit)
-
 
 class LedgerError(ScoreShieldError):
     """A ledger cannot be read or written, or was changed from outside. Nothing was released on its account."""
@@ -108,7 +106,8 @@ class LedgerWarning(UserWarning):
 class StoreError(ScoreShieldError):
     """A store of embeddings is empty, changed during a call, cannot be reached or is not of the stated kind.
 
-    Nothing was released or charged. The message holds no score, no vector and no text of the store's own errors.
+    Nothing was released or charged, unless it is a `DocumentsNotRead`. The message holds no score, no vector and no
+    text of the store's own errors.
     """
 
 
@@ -123,10 +122,3 @@ class DocumentsNotRead(StoreError):
     def __init__(self, message: str, *, ids: tuple[tuple[Any, ...], ...]) -> None:
         super().__init__(message)
         self.ids = ids
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_not_read, (str(self), self.ids)
-
-
-def _rebuild_not_read(message: str, ids: tuple[tuple[Any, ...], ...]) -> DocumentsNotRead:
-    return DocumentsNotRead(message, ids=ids)

@@ -433,9 +433,9 @@ class TestBadInput:
         """Answers with different guarantees or lengths raise an error."""
         budgets, lengths = iter((1.0, 2.0)), iter((3, 4))
         q = collection[:2]
-        with pytest.raises(ss.InvalidInput, match="one and the same guarantee"):
+        with pytest.raises(ss.InvalidInput, match="have the same guarantee"):
             observe(lambda x: gaussian(collection, next(budgets))(x), q)
-        with pytest.raises(ss.InvalidInput, match="one and the same number"):
+        with pytest.raises(ss.InvalidInput, match="the same number"):
             observe(lambda _: np.ones(next(lengths)), q, rounds=2)
         answers = iter((collection @ q[0], gaussian(collection, 1.0)(q[0])))
         with pytest.raises(ss.InvalidInput, match="members and non-members"):

@@ -114,14 +114,16 @@ def test_check_that_could_not_fail() -> None:
     needed = int(find_least_releases(Claim(5.0), 0.95))
     result = audit(quarters, Claim(5.0), neighbours=PAIR, releases=needed)
     bits = next(check for check in result.checks if check.name == "low bits")
-    assert bits.detail.startswith("not tested: at least ")
+    assert bits.detail.startswith("not tested: this check needs at least ")
     more = int(bits.detail.split("at least ")[1].split()[0].replace(",", ""))
     assert needed < more < 2 * needed
     for releases, tested in ((more, True), (more - 8, False)):
         result = audit(quarters, Claim(5.0), neighbours=PAIR, releases=releases)
         assert ("not tested" not in next(c.detail for c in result.checks if c.name == "low bits")) == tested
     wide = audit_outputs(np.random.default_rng(0).laplace(size=(400, 60)), np.zeros((400, 60)), Claim(1.0))
-    assert "among 25 of 60 entries" in next(c.detail for c in wide.checks if c.name == "noise in every direction")
+    assert "the 25 of 60 entries that move most" in next(
+        c.detail for c in wide.checks if c.name == "noise in every direction"
+    )
 
 
 def test_whole_numbers_have_no_last_bits() -> None:
@@ -258,7 +260,7 @@ def test_noise_scale_of_clipped_outputs() -> None:
             if check.name == "noise scale"
         )
         assert scale.passed != plain
-        assert ("told, not judged" in scale.detail) != plain
+        assert ("measured only, no verdict" in scale.detail) != plain
         assert "epsilon of at least" in scale.detail
 
 

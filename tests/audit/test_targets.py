@@ -368,8 +368,8 @@ def test_retry_after(service: Service, pauses: list[float]) -> None:
         ((404, {}), "has no such path (status 404)."),
         ((302, {"Location": "http://127.0.0.1:9/"}), "redirects requests (status 302), which an audit does not"),
         ((418, {}), "answered with status 418."),
-        (b"<html>", "answered with something that is no JSON."),
-        (b"[" * 100_000, "answered with something that is no JSON."),
+        (b"<html>", "answered with something that is not JSON."),
+        (b"[" * 100_000, "answered with something that is not JSON."),
         (b'{"values": [1]}', "answered without the field 'scores'; name its field of outputs."),
         (b"[1, 2]", "answered without the field 'scores'"),
         (b'{"scores": [1, NaN]}', "a field 'scores' that holds no array of finite numbers."),
@@ -444,7 +444,7 @@ def test_answer_too_large(service: Service, monkeypatch: pytest.MonkeyPatch) -> 
         ({"output_field": ""}, "The 'output_field' parameter of Endpoint must be the name of a JSON field."),
         ({"query_field": "embeddings"}, "must be another name than embeddings_field"),
         ({"bearer": "a b"}, "must be printable ASCII without spaces"),
-        ({"bearer": "abc"}, "A key to host would go over plain http, for anyone on the way to read: use https."),
+        ({"bearer": "abc"}, "A key to host would be sent over plain http, where others can read it: use https."),
     ],
 )
 def test_endpoint_settings(settings: dict[str, Any], words: str) -> None:
@@ -496,7 +496,7 @@ def test_compressed_answer(service: Service) -> None:
     service.script = [(200, {"Content-Encoding": "gzip"}, packed)]
     with (
         contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint,
-        pytest.raises(targets.TargetError, match="something that is no JSON"),
+        pytest.raises(targets.TargetError, match="something that is not JSON"),
     ):
         endpoint(ROWS)
 
@@ -514,6 +514,8 @@ def test_inside_a_loop(service: Service) -> None:
 def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without httpx the error names the extra."""
     monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "scoreshield.audit.connection", raising=False)
+    monkeypatch.delattr("scoreshield.audit.connection", raising=False)
     with pytest.raises(InvalidInput, match=re.escape("pip install 'scoreshield[audit]'")):
         targets.Endpoint("http://host/")
 

@@ -494,7 +494,7 @@ def test_canaries(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> No
     [
         (["audit"], "Say what to audit: module:function, an address, a file of outputs, or --own."),
         (["audit", "audited:sound"], "--epsilon must say what is claimed"),
-        (["audit", "audited:sound", "--epsilon", "1"], "--adjacency must say who counts as a neighbour"),
+        (["audit", "audited:sound", "--epsilon", "1"], "--adjacency must say which collections are neighbours"),
         (["audit", "audited:sound", "--epsilon", "1", "--adjacency", "zero-out"], "--adjacency must be 'replace'"),
         (["audit", "audited:sound", "--epsilon", "-1", "--adjacency", "replace"], "The 'epsilon' parameter of Claim"),
         (["audit", "audited:sound", *CLAIM, "--noise", "gaussian"], "--noise gaussian needs --epsilon and --delta"),

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parent / "run.py"
 
 
 @pytest.mark.parametrize("kind", TARGETS, ids=[kind.name for kind in TARGETS])
-def test_damaged_inputs_end_in_one_sentence_or_a_sound_result(kind: type[Target]) -> None:
+def test_damaged_inputs(kind: type[Target]) -> None:
     """In a process of its own, so that the limit of memory is its own too."""
     cases = max(20, round(CASES * kind.weight / sum(each.weight for each in TARGETS)))
     command = [sys.executable, "-W", "ignore", str(SCRIPT), "--no-keep", "--seed", str(SEED)]

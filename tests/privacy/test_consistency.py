@@ -14,8 +14,8 @@ from mechanism_registry import BY_NAME, CENTROIDS, ENTRIES, GROUP, QUERY, RAW, R
 
 import scoreshield as ss
 from scoreshield.privacy.composition import compose, parallel
-from scoreshield.privacy.guarantee import MECHANISMS
 from scoreshield.privacy.levels.program import WHOLE
+from scoreshield.privacy.mechanisms import MECHANISMS
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

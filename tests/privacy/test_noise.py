@@ -25,7 +25,7 @@ def test_grid_power_two_well_below_noise(std: float) -> None:
 
 
 def test_noise_too_large_for_any_use_is_refused() -> None:
-    with pytest.raises(ss.InvalidInput, match="drowns any cosine"):
+    with pytest.raises(ss.InvalidInput, match="hides every cosine"):
         choose_grid_step(2.0**28)
 
 

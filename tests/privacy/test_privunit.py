@@ -47,7 +47,7 @@ class TestParameters:
             spent = mpmath.log(p / (1 - p)) + mpmath.log((1 - cap) / cap)
             assert spent <= epsilon
             assert epsilon - spent < 1e-14 * (1 + epsilon)
-            assert abs(maker.spent() - spent) < mpmath.mpf(10) ** -40
+            assert abs(maker.compute_epsilon() - spent) < mpmath.mpf(10) ** -40
 
     @pytest.mark.parametrize(("d", "gamma"), [(2, 0.9), (3, 0.5), (16, 0.7), (384, 0.165)])
     def test_the_share_of_a_cap_by_integration(self, d: int, gamma: float) -> None:

@@ -140,7 +140,7 @@ def test_a_plan_holds_what_was_asked() -> None:
 )
 def test_plans_that_are_none(options: dict[str, Any]) -> None:
     with pytest.raises(ss.InvalidInput):
-        make_plan(WIDE, **{"epsilon": 4.0, **options})
+        indexing.prepare_index(WIDE, **{"epsilon": 4.0, **options})
 
 
 def test_plans_of_one_dimension() -> None:

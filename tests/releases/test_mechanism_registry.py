@@ -16,7 +16,8 @@ from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, LABELS, QUE
 
 import scoreshield as ss
 from scoreshield.privacy.adjacency import Adjacency
-from scoreshield.privacy.guarantee import MECHANISMS, REGIMES, Guarantee
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 from scoreshield.privacy.noise import gaussian as noise_module
 from scoreshield.privacy.noise import laws
 from scoreshield.privacy.sampling import discrete, sphere
@@ -182,9 +183,8 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @every_entry
-def test_each_release_is_charged_once_for_what_its_certificate_says_and_before_any_bit(
-    entry: Entry, happened: list[str]
-) -> None:
+def test_charge_before_the_noise(entry: Entry, happened: list[str]) -> None:
+    """Each release is charged once, for what its certificate says, before any random bit is drawn."""
     account = Account(happened)
     release = entry.release(ledger=account)
     assert happened[:3] == ["reserve", "commit", "draw"]
@@ -235,7 +235,7 @@ def test_release_draws_before_pays_would_noticed(happened: list[str], monkeypatc
         monkeypatch.setattr(pipeline.PendingRelease, "release", fault)
         happened.clear()
         with pytest.raises(AssertionError):
-            test_each_release_is_charged_once_for_what_its_certificate_says_and_before_any_bit(ENTRIES[0], happened)
+            test_charge_before_the_noise(ENTRIES[0], happened)
 
 
 # Time and randomness do not depend on the scores.

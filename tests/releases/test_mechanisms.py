@@ -215,7 +215,7 @@ def test_certificates_say_what_happened(collection: np.ndarray, query: np.ndarra
     assert "clamped" not in text(ss.release_histogram(collection, query, epsilon=1))
     assert "outside the bins" in text(ss.release_histogram(collection, query, epsilon=1))
     refined = text(ss.release_matches(collection, query, 0.25, epsilon=4, refine=0.5))
-    assert "Those that were scored: to [0.25, 1]." in refined
+    assert "Those behind released scores: to [0.25, 1]." in refined
     table = text(ss.release_scores(collection, query, epsilon=4, mechanism="optimal"))
     assert "at the worst level" in table
     assert "rounded up" not in table
@@ -250,7 +250,7 @@ def test_pure_noise_takes_no_delta_and_no_rule(mechanism: str, collection: np.nd
         ss.release_scores(collection, query, epsilon=1, delta=1e-6, mechanism=mechanism)
     with pytest.raises(ss.InvalidInput, match="Calibration rules"):
         ss.release_scores(collection, query, epsilon=1, mechanism=mechanism, calibration="classical")
-    with pytest.raises(ss.InvalidInput, match="drowns any cosine"):
+    with pytest.raises(ss.InvalidInput, match="hides every cosine"):
         ss.release_scores(collection, query, epsilon=1e-9, mechanism=mechanism)
 
 

@@ -76,7 +76,7 @@ def stated(noise: CalibratedNoise, regime: str, shape: tuple[int, ...], adjacenc
 def contract(
     score_range: tuple[float, float] = (-1.0, 1.0), rule: str = "analytic", unsafe: bool = False
 ) -> PrivacyRequest:
-    return PrivacyRequest.check(2.0, 1e-6, "gaussian", rule, score_range, unsafe)
+    return PrivacyRequest(2.0, 1e-6, "gaussian", rule, score_range, unsafe)
 
 
 # Scores

@@ -95,8 +95,8 @@ STATUS = {
     "nothing seen": "No violation found",
     "broken": "Claim broken",
     "failed check": "Claim broken",
-    "too few": "Too few releases to tell",
-    "huge claim": "Too few releases to tell",
+    "too few": "Too few releases for a verdict",
+    "huge claim": "Too few releases for a verdict",
     "no noise at all": "Claim broken",
 }
 
@@ -131,7 +131,7 @@ def test_verdict_comes_first_plain_words(name: str) -> None:
     ]
     assert places == sorted(places)
     assert ("Do not rely on the promise" in said) == (found.epsilon_lower > found.claim.epsilon)
-    assert ("nothing it saw contradicts the promise" in said) == (not found.broken)
+    assert ("no result contradicts the promise" in said) == (not found.broken)
 
 
 def test_figures_result_bounds_rounded() -> None:

@@ -103,9 +103,9 @@ def test_every_picture_and_every_row_is_there(name: str, pages: dict[str, tuple[
     rows = [attrs for tag, attrs in document.tags if tag == "tr"]
     assert len(rows) == len(plan.alternatives) + 1
     if verification:
-        refused = [outcome for outcome in plan.alternatives if not outcome.private]
-        assert document.count("tr", "refused") == len(refused)
-        for outcome in refused:
+        rejected = [outcome for outcome in plan.alternatives if not outcome.private]
+        assert document.count("tr", "rejected") == len(rejected)
+        for outcome in rejected:
             assert outcome.note[1:] in document.text
 
 
@@ -116,7 +116,7 @@ def test_missing_numbers_are_words(pages: dict[str, tuple[ss.plan.Plan, str]]) -
     assert "needs scores of genuine pairs" in texts["no genuine"]
     assert "not even scores without noise meet the need" in texts["never"]
     assert "any" in texts["no genuine"]
-    assert "not asked" in texts["search without a target"]
+    assert "not computed" in texts["search without a target"]
     assert "assumed distributions" in texts["parameters"]
     assert pages["little noise"][0].contract.attack_advantage == 1.0
     assert "advantage over 99.9 %" in texts["little noise"], "no attack is ever certain, though a double says so"

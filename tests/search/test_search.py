@@ -1024,12 +1024,12 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("other", "says"),
         [
-            ({"epsilon": 8}, r"holds an index at \(9, 0\), and \(8, 0\) was asked for"),
+            ({"epsilon": 8}, r"holds an index at \(9, 0\), and \(8, 0\) was requested"),
             ({"store": ROWS[:, :6]}, "of another dimension than the store"),
-            ({"components": 5}, "of another number of components"),
-            ({"mechanism": "gaussian"}, "by another mechanism or for another adjacency"),
-            ({"identity_of": PEOPLE}, "by another mechanism or for another adjacency"),
-            ({"rng": 3}, "by the exact sampler, and another was asked for"),
+            ({"components": 5}, "with another number of components"),
+            ({"mechanism": "gaussian"}, "with another mechanism or adjacency"),
+            ({"identity_of": PEOPLE}, "with another mechanism or adjacency"),
+            ({"rng": 3}, "by the exact sampler, and another was requested"),
         ],
     )
     def test_other_request(self, tmp_path: Path, other: dict[str, Any], says: str) -> None:
@@ -1045,14 +1045,14 @@ class TestFiles:
     def test_research_index(self, tmp_path: Path) -> None:
         """A research index is not loaded as a private one."""
         PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz", rng=1)
-        with pytest.raises(InvalidInput, match="by the research sampler, and another was asked for"):
+        with pytest.raises(InvalidInput, match="by the research sampler, and another was requested"):
             PrivateSearch(ROWS, epsilon=9, file=tmp_path / "index.npz")
 
     def test_other_adjacency(self, tmp_path: Path) -> None:
         """An index of records is not loaded as one of centroids."""
         store = ArrayStore(ROWS, IDS)
         PrivateSearch(store, epsilon=9, file=tmp_path / "index.npz", identity_of=PEOPLE)
-        with pytest.raises(InvalidInput, match="for another adjacency"):
+        with pytest.raises(InvalidInput, match="with another mechanism or adjacency"):
             PrivateSearch(store, epsilon=9, file=tmp_path / "index.npz", identity_of=PEOPLE, centroids=True)
 
     @pytest.mark.parametrize("part", ["index.npz", "index.ids.json"])

@@ -167,7 +167,7 @@ class TestEveryIndex:
         assert snapshot.ids == tuple(names)
         with pytest.raises(StoreError, match="holds 400 records, and 399 ids were given"):
             PinnedStore(FaissStore(build(factory), ids=names[1:])).take_snapshot()
-        with pytest.raises(InvalidInput, match="has ids of its own; leave 'ids' out"):
+        with pytest.raises(InvalidInput, match="has its own ids; leave 'ids' out"):
             FaissStore(build("IDMap,Flat"), ids=names)
 
     @pytest.mark.parametrize("factory", READ)

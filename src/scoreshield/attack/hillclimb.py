@@ -1,7 +1,8 @@
 """Score-guided attacks on a matcher, and the privacy budget at which noise stops them.
 
 A matcher holds a secret unit template t of length d and answers a unit probe p with p . t plus Gaussian noise of
-standard deviation sigma. The attacker sees only answers and wants a probe whose cosine with t passes a threshold.
+standard deviation sigma. The attacker sees only answers, and searches for a probe whose cosine with t passes a
+threshold.
 
 After m answers the expected cosine is at most
 
@@ -64,7 +65,7 @@ class Matcher:
     """A simulated matcher: one secret template, noisy cosines for probes, and a count of the answers.
 
     Use it only for experiments on public or synthetic templates. The noise is a float Gaussian from a predictable
-    generator, so `rng` is required. The noise protects nobody; the class measures what such noise would do.
+    generator, so `rng` is required. This noise gives no privacy; the class measures the effect of such noise.
 
     Args:
         template: The enrolled vector, normalised; at least two entries.

@@ -182,7 +182,7 @@ def score_attack(
     first = observe(release, members, statistics=statistics, rounds=rounds)
     second = observe(release, non_members, statistics=statistics, rounds=rounds)
     if first.profile != second.profile:
-        raise InvalidInput("The answers about members and non-members must come with one and the same guarantee.")
+        raise InvalidInput("The answers about members and non-members must have the same guarantee.")
     promise = first.profile if ceiling is None else ceiling
     return {
         name: evaluate_statistic(values, second.values[name], ceiling=promise, confidence=confidence, statistic=name)
@@ -230,11 +230,11 @@ class _Reader:
         if place == 0:
             self.guarantee = promises[0]
         if any(_find_profile(promise) != _find_profile(self.guarantee) for promise in promises):
-            raise InvalidInput("All answers of an attack must come with one and the same guarantee.")
+            raise InvalidInput("All answers of an attack must have the same guarantee.")
         self.place = place
         vectors = [_read_scores(answer) for answer in answers]
         if len({len(scores) for scores in vectors}) > 1:
-            raise InvalidInput("Answers to the same query must have one and the same number of scores.")
+            raise InvalidInput("Answers to the same query must have the same number of scores.")
         self.answers: Float = np.stack(vectors)
         self.scores: Float = self.answers.mean(axis=0)
         positions = self.targets.positions

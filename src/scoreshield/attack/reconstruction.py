@@ -104,7 +104,7 @@ def from_nothing(release: Attackable, *, projected: bool = False) -> Reconstruct
     Clipping is a contraction, so it can only lower the error of an entry. Exact projection of a Gram matrix lowers the
     total. Another denoiser guarantees neither and raises an error.
     """
-    mse = np.full(release.noisy.shape, release.guarantee.noise.std**2)
+    mse = np.full(release.noisy.shape, release.guarantee.noise_std**2)
     if isinstance(release, RowRelease):
         mse[release.index] = 0.0
     elif isinstance(release, GramRelease):
@@ -142,7 +142,7 @@ def from_column_space(
     """
     _require_full_range(release)
     q = _check_basis(basis, embeddings, tolerance, release.noisy.shape[-1])
-    variance = release.guarantee.noise.std**2
+    variance = release.guarantee.noise_std**2
     if isinstance(release, GramRelease):
         return _estimate_gram(q, release.noisy, variance)
     if isinstance(release, RowRelease):
@@ -192,7 +192,7 @@ def from_others(
     _require_full_range(release)
     q = _find_column_space(rows, default, tolerance)
     noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
-    variance = release.guarantee.noise.std**2
+    variance = release.guarantee.noise_std**2
     estimate = np.insert((np.delete(noisy, place, axis=-1) @ q) @ q.T, place, noisy[..., place], axis=-1)
     own = 0.0 if isinstance(release, RowRelease | GramRelease) else variance
     mse = np.insert(variance * _compute_leverage(q), place, own)
@@ -217,7 +217,7 @@ def template_from_others(
     rows, default = _check_rows(others, "others", release.noisy.shape[-1] - 1)
     q = _find_column_space(rows, default, tolerance)
     noisy = release.noisy[place] if isinstance(release, GramRelease) else release.noisy
-    variance, d = release.guarantee.noise.std**2, rows.shape[1]
+    variance, d = release.guarantee.noise_std**2, rows.shape[1]
     _, values, directions = np.linalg.svd(q.T @ rows, full_matrices=False)  # r x d: the records on their own span
     squares = values**2
     seen = directions @ (rows.T @ np.delete(noisy, place))
@@ -266,7 +266,7 @@ def _estimate_with_query(
     known = np.clip(queries @ rows.T, *release.guarantee.score_range)
     estimate = np.insert(known, place, noisy[:, place], axis=1).reshape(release.noisy.shape)
     mse = np.zeros(release.noisy.shape)
-    mse[..., place] = release.guarantee.noise.std**2
+    mse[..., place] = release.guarantee.noise_std**2
     if isinstance(release, RowRelease):
         estimate[release.index] = 1.0
     return Reconstruction(estimate, mse, knowledge)

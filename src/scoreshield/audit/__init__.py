@@ -1,4 +1,4 @@
-"""Audit a release, of ScoreShield or of anyone: bound from below what it really leaks."""
+"""Audit any release, of ScoreShield or of another library: compute a lower bound on its true epsilon."""
 
 from scoreshield.audit import bounds
 from scoreshield.audit.claims import Claim

@@ -21,14 +21,13 @@ it states is an average over the rates that the learnt threshold may have.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, betaincc, betainccinv, betaincinv, expit, gammaln, ndtri, rel_entr
+from scipy.special import betainc, betaincc, expit, gammaln, ndtri
 
 from scoreshield import _validation
 from scoreshield._validation import (
@@ -42,6 +41,7 @@ from scoreshield._validation import (
     whole_from,
 )
 from scoreshield.audit.claims import Claim, check_nonnegative, compute_tpr_ceiling
+from scoreshield.decisions.confidence import bound_above, bound_area, bound_below, bound_true_positives, count_hits
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
@@ -108,21 +108,6 @@ def clopper_pearson(successes: ArrayLike, trials: ArrayLike, confidence: float, 
     low = bound_below(hits, total, error) if side != "upper" else np.zeros(shape)
     high = bound_above(hits, total, error) if side != "lower" else np.ones(shape)
     return (float(low), float(high)) if low.ndim == 0 else (low, high)
-
-
-def bound_below(hits: ArrayLike, total: ArrayLike, error: float) -> Float:
-    """Bound a probability from below, wrong with probability `error`: P[binomial(total, bound) >= hits] = error."""
-    k, n = np.asarray(hits, dtype=np.float64), np.asarray(total, dtype=np.float64)
-    return np.asarray(np.where(k <= 0, 0.0, betaincinv(np.where(k <= 0, 1.0, k), n - k + 1, error)), dtype=np.float64)
-
-
-def bound_above(hits: ArrayLike, total: ArrayLike, error: float) -> Float:
-    """Bound a probability from above, wrong with probability `error`: P[binomial(total, bound) <= hits] = error."""
-    k, n = np.asarray(hits, dtype=np.float64), np.asarray(total, dtype=np.float64)
-    rest = n - k
-    return np.asarray(
-        np.where(rest <= 0, 1.0, betainccinv(k + 1, np.where(rest <= 0, 1.0, rest), error)), dtype=np.float64
-    )
 
 
 def _check_counts(hits: ArrayLike, trials: ArrayLike, name: str, total: str) -> tuple[Float, Float]:
@@ -236,8 +221,8 @@ def tradeoff(in_scores: ArrayLike, out_scores: ArrayLike, *, points: int | None 
     """
     inside, outside = np.asarray(in_scores), np.asarray(out_scores)
     cuts = np.unique(np.concatenate([inside, outside]))[::-1]
-    fpr = np.concatenate([[0.0], _share_above(outside, cuts)])
-    tpr = np.concatenate([[0.0], _share_above(inside, cuts)])
+    fpr = np.concatenate([[0.0], count_hits(outside, cuts) / len(outside)])
+    tpr = np.concatenate([[0.0], count_hits(inside, cuts) / len(inside)])
     if points is None or len(fpr) <= points:
         return fpr, tpr
     last, third = len(fpr) - 1, points // 3
@@ -257,12 +242,7 @@ def auc(in_scores: ArrayLike, out_scores: ArrayLike, confidence: float) -> tuple
     Returns:
         (value, low, high).
     """
-    inside, outside = np.asarray(in_scores), np.asarray(out_scores)
-    ordered = np.sort(outside)
-    below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
-    value = float(below.mean() / (2 * len(outside)))
-    room = math.log(2 / (1 - confidence)) / min(len(inside), len(outside))
-    return value, _find_chernoff_end(value, 0.0, room), _find_chernoff_end(value, 1.0, room)
+    return bound_area(np.asarray(in_scores), np.asarray(out_scores), confidence)
 
 
 @validate(in_scores=_check_scores, out_scores=_check_scores, fpr=check_inside_unit, confidence=check_inside_unit)
@@ -276,16 +256,11 @@ def tpr_at(in_scores: ArrayLike, out_scores: ArrayLike, fpr: float, confidence: 
     Returns:
         (value, low, high).
     """
-    inside, outside, rate = np.asarray(in_scores), np.asarray(out_scores), fpr
-    error = (1 - confidence) / 4
-    n, m, falling = len(outside), len(inside), np.sort(outside)[::-1]
-    # P[X > k-th largest] is at most a Beta(k, n - k + 1) variable, and P[X >= k-th largest] at least one.
-    places = range(1, n + 1)
-    safe = bisect_right(places, error, key=lambda k: float(betaincc(k, n - k + 1, rate)))  # the last such k, or 0
-    loose = bisect_left(places, -error, key=lambda k: -float(betainc(k, n - k + 1, rate))) + 1  # the first, or n + 1
-    low = float(bound_below((inside > falling[safe - 1]).sum(), m, error)) if safe else 0.0
-    high = float(bound_above((inside >= falling[loose - 1]).sum(), m, error)) if loose <= n else 1.0
-    value = _interpolate(*tradeoff(inside, outside), rate)
+    inside, outside = np.asarray(in_scores), np.asarray(out_scores)
+    falling = np.sort(outside)[::-1]
+    above, at_or_above = count_hits(inside, falling, strict=True), count_hits(inside, falling)
+    low, high = bound_true_positives(above, at_or_above, len(inside), fpr, confidence)
+    value = _interpolate(*tradeoff(inside, outside), fpr)
     return value, min(low, value), max(high, value)
 
 
@@ -371,12 +346,6 @@ def _bound_rates(
     return bound_below(hits, total, error), bound_above(*outside, error), bound_above(total - hits, total, error)
 
 
-def _share_above(scores: Float, falling: Float) -> Float:
-    """Compute the share of scores at or above each cut."""
-    ordered = np.sort(scores)
-    return (len(scores) - np.searchsorted(ordered, falling, "left")) / len(scores)
-
-
 def _interpolate(fpr: Float, tpr: Float, rate: float) -> float:
     """Interpolate the curve at one rate, linearly, as a test that tosses a coin between two cuts."""
     here = int(np.searchsorted(fpr, rate, "right")) - 1
@@ -384,16 +353,6 @@ def _interpolate(fpr: Float, tpr: Float, rate: float) -> float:
         return float(tpr[here])
     share = (rate - fpr[here]) / (fpr[here + 1] - fpr[here])
     return float(tpr[here] + share * (tpr[here + 1] - tpr[here]))
-
-
-def _find_chernoff_end(value: float, end: float, room: float) -> float:
-    """Find the farthest t between `value` and `end` with KL(value, t) <= room."""
-    near, far = value, end
-    for _ in range(100):
-        middle = (near + far) / 2
-        divergence = float(rel_entr(value, middle) + rel_entr(1 - value, 1 - middle))
-        near, far = (middle, far) if divergence <= room else (near, middle)
-    return far
 
 
 # ---- What an audit can find.
@@ -489,7 +448,7 @@ def find_least_detectable(
     if law not in LAWS or (law == "gaussian" and claim.delta == 0):
         return _find_least_pure(outputs, claim.delta, confidence, claim.epsilon), ASSUMING
     name = law if law == "staircase" else law.capitalize()
-    assuming = f"the outputs carry {name} noise, only too little of it"
+    assuming = f"the outputs carry {name} noise, but too little"
     return _find_least_noise(claim, outputs, confidence, law, loss), assuming
 
 

@@ -33,6 +33,7 @@ from scoreshield.audit.statistics import (
     fit_statistics,
     measure_moves,
 )
+from scoreshield.decisions.confidence import count_hits
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases.results import Release
@@ -209,7 +210,7 @@ def _require_enough(releases: int, claim: Claim, confidence: float) -> None:
     if releases < needed:
         enough = f"at least {needed:,.0f} on each side are needed"
         if needed > bounds.MOST_RELEASES:
-            enough = "no number of releases that can be drawn would do"
+            enough = "no feasible number of releases is enough"
         raise InvalidInput(
             f"{releases:,} releases are too few to contradict an epsilon of {claim.epsilon:g} at confidence "
             f"{confidence:.10g}, even if everything leaks: {enough}."
@@ -303,7 +304,7 @@ def _measure_gain(first: Float, second: Float) -> float:
     if bits is not None:
         inside, outside = bits(first[half:]), bits(second[half:])
         cuts = np.unique(np.concatenate([inside, outside]))
-        hits = [len(side) - np.searchsorted(np.sort(side), cuts, "left") for side in (inside, outside)]
+        hits = [count_hits(side, cuts) for side in (inside, outside)]
         odds = float(np.max(bounds.epsilon_lower(hits[0], len(inside), hits[1], len(outside), 0.0, 0.99)))
     return max(estimate_advantage(first, second), math.tanh(odds / 2) / 2)
 
@@ -342,7 +343,7 @@ def _draw_outputs(
     if first.shape != second.shape:
         raise InvalidInput(
             f"The release under audit returned {first.shape[1]} numbers for one collection and {second.shape[1]} for "
-            "its neighbour; outputs of one shape are needed, and a shape that depends on the records tells about them."
+            "its neighbour; all outputs must have one shape, because a shape that depends on the records leaks."
         )
     return first, second
 

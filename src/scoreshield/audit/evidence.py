@@ -35,6 +35,7 @@ from scoreshield.audit.statistics import (
     fit_repeats,
     fit_statistics,
 )
+from scoreshield.decisions.confidence import count_hits
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.profiles import GaussianProfile
@@ -153,7 +154,7 @@ def _choose_cuts(inside: Float, outside: Float, claim: Claim, error: float) -> t
     tails = np.geomspace(1 / len(pooled), 0.5, 100)
     levels = np.unique(np.concatenate([tails, 1 - tails, np.linspace(0, 1, 101)]))
     cuts = np.unique(np.quantile(pooled, levels, method="lower"))
-    hits = [len(side) - np.searchsorted(np.sort(side), cuts, "left") for side in (inside, outside)]
+    hits = [count_hits(side, cuts) for side in (inside, outside)]
     totals = [np.full(len(cuts), len(side)) for side in (inside, outside)]
     epsilons = bounds.epsilon_lower(hits[0], totals[0], hits[1], totals[1], claim.delta, 1 - error)
     if not np.any(epsilons > 0):  # too few outputs for a bound: take the likeliest threshold
@@ -206,8 +207,9 @@ def require_randomness(first: Float, second: Float, claim: Claim, probe: Callabl
         if (probe is not None and not _is_constant(sample)) or np.array_equal(sample, np.rint(sample)):
             return
     raise InvalidInput(
-        f"The release under audit is not random: {len(first):,} calls with one collection gave one and the same "
-        "output, and so did as many calls with its neighbour; a private release draws fresh noise on every call."
+        f"The release under audit is not random: {len(first):,} calls with one collection gave the same output, and "
+        f"{len(second):,} calls with its neighbour gave the same output; a private release draws fresh noise on every "
+        "call."
     )
 
 
@@ -231,7 +233,7 @@ def make_bound_check(
         return AuditCheck(name, True, nothing)
     bound = evidence.bound_epsilon(claim)
     if bound > claim.epsilon:
-        detail = f"{violation}: epsilon is at least {math.floor(bound * 1000) / 1000:g} by this alone"
+        detail = f"{violation}: by this check alone, epsilon is at least {math.floor(bound * 1000) / 1000:g}"
         return AuditCheck(name, False, detail)
     excess, fpr, tpr = evidence.measure_excess(claim)
     if excess > 0 and claim.profile is not None:
@@ -254,11 +256,11 @@ def _describe_releases_needed(claim: Claim, evidence: Evidence) -> str:
     while not is_breakable(claim, many, evidence.confidence):
         few, many = many, 2 * many
         if many > 10**12:
-            return "no number of releases that can be drawn would contradict the claim by it"
+            return "no feasible number of releases would let this check contradict the claim"
     while many - few > max(1, few // 1000):
         middle = (few + many) // 2
         few, many = (few, middle) if is_breakable(claim, middle, evidence.confidence) else (middle, many)
-    return f"at least {2 * many:,} releases on each side are needed to contradict the claim by it"
+    return f"this check needs at least {2 * many:,} releases on each side to contradict the claim"
 
 
 def make_scale_check(
@@ -317,9 +319,9 @@ def make_scale_check(
     if epsilon is not None:
         detail += f"; with Gaussian noise that is an epsilon of at least {epsilon:.4g}"
     if not is_plain:
-        said = "told, not judged, since outputs that are clipped or projected look narrower than their noise"
-        return AuditCheck("noise scale", True, f"{said}: {detail}", epsilon), math.inf
-    # Found if the means differ by no less, and the deviation is no more, than each is in 19 of 20 cases.
+        reason = "measured only, no verdict, because clipped or projected outputs look narrower than their noise"
+        return AuditCheck("noise scale", True, f"{reason}: {detail}", epsilon), math.inf
+    # It is found if the means differ enough and the deviation is small enough; each fails in one of 20 cases.
     unlucky = wider * math.sqrt(float(chdtri(freedom, 0.025)) / freedom)
     needed = (claim.profile.mu + reach) * unlucky + 1.645 * per_mean
     needed = math.sqrt((needed**2 + math.sqrt(needed**4 + 4 * needed**2 * loss)) / 2)  # mu times that cosine suffices
@@ -363,7 +365,7 @@ def evaluate_outputs(
 
     Args:
         first: Outputs of the first collection, one row per release.
-        second: Outputs of the second collection, as many.
+        second: Outputs of the second collection, the same number.
         claim: The claim.
         confidence: That the bound and all checks hold together.
         statistic: The name of the statistic, or "auto".
@@ -438,7 +440,7 @@ class _Constant:
 def _describe_search(fit: Float) -> str:
     """Describe where directions without noise were searched, if not everywhere."""
     entries, most = fit.shape[1], count_searchable_entries(len(fit))
-    return "" if entries <= most else f" (looked for among {most:,} of {entries:,} entries, those that move most)"
+    return "" if entries <= most else f" (searched the {most:,} of {entries:,} entries that move most)"
 
 
 def _make_checks(
@@ -458,8 +460,8 @@ def _make_checks(
             "low bits",
             bits,
             claim,
-            "the last bits of the outputs tell the collections apart",
-            "the last bits of the outputs tell no more than is claimed"
+            "the last bits of the outputs distinguish the collections",
+            "the last bits of the outputs distinguish the collections no better than the claim allows"
             if bits is not None
             else "not tested: outputs are whole numbers, or all have the same last bit",
         )
@@ -478,8 +480,8 @@ def _make_checks(
             "fresh noise",
             repeats,
             claim,
-            "outputs that one collection gave before come back on that one alone: the noise repeats, or is too little",
-            "outputs that came before tell no more than is claimed",
+            "outputs of one collection occur again on that collection only: the noise repeats, or is too small",
+            "repeated outputs distinguish the collections no better than the claim allows",
         )
     )
     return checks
@@ -493,7 +495,7 @@ def _trace_bound(evidence: Evidence, claim: Claim, before: int) -> tuple[tuple[i
 
 
 def _count_bins(inside: Float, outside: Float) -> tuple[Float, Float, Float]:
-    """Count both sides in bins over the middle 99.8 %; the end bins also hold what lies beyond."""
+    """Count both sides in bins over the middle 99.8 %. The end bins also count all values beyond them."""
     pooled = np.concatenate([inside, outside])
     low, high = np.quantile(pooled, [0.001, 0.999])
     if not low < high:

@@ -26,11 +26,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_positive, one_of, validate, whole_from
-from scoreshield.audit.outputs import ReleaseKind, Source
+from scoreshield.audit.outputs import Source
 from scoreshield.audit.statistics import estimate_advantage
+from scoreshield.privacy.mechanisms import Regime
 
 Rows = NDArray[np.float32]
-KINDS: tuple[ReleaseKind, ...] = get_args(ReleaseKind)
+KINDS: tuple[Regime, ...] = get_args(Regime)
 
 _EQUAL = "a record equal to the query against its opposite"
 #: The most sums of a batch's queries, single queries of it, and positions of the record that are tried.
@@ -87,7 +88,7 @@ def replace_record(rows: ArrayLike, index: int, one: ArrayLike, other: ArrayLike
 
 
 @validate(n=check_count, d=check_count, kind=one_of(KINDS), index=whole_from(0))
-def worst_pairs(n: int, d: int, kind: ReleaseKind, query: ArrayLike | None = None, *, index: int = 0) -> list[Pair]:
+def worst_pairs(n: int, d: int, kind: Regime, query: ArrayLike | None = None, *, index: int = 0) -> list[Pair]:
     """Construct pairs of collections that move a release as far as one record can.
 
     Args:

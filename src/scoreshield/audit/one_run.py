@@ -2,12 +2,12 @@
 
 Each canary has a slot in the collection. Heads puts the canary there, tails puts a public alternative there, so a flip
 of one coin replaces one record. Every canary gets a score from the one output. The highest are guessed "in", the lowest
-"out", and the rest are not guessed. An (epsilon, delta)-private release lets few guesses be right, in whatever way the
-coins' traces mix in it (Steinke, Nasr & Jagielski 2023). `scoreshield.audit.bounds.one_run_epsilon` computes a
-bound from their number.
+"out", and the rest are not guessed. An (epsilon, delta)-private release limits how many guesses are right, even if one
+output entry depends on many coins (Steinke, Nasr & Jagielski 2023). `scoreshield.audit.bounds.one_run_epsilon` computes
+a bound from the number of right guesses.
 
 The price is strength. r guesses can show at most an epsilon of about ln(r / 3). For Gaussian noise the bound stays well
-below the true epsilon, since each canary is seen through one noisy entry.
+below the true epsilon, since each canary affects one noisy entry.
 
 The default score of a canary: if a released entry is expected at a with the canary c in its slot and at b with its
 alternative c', the log-likelihood ratio of Gaussian noise on an entry x is (x - (a + b)/2)(a - b)/σ². The
@@ -114,14 +114,14 @@ def audit_one_run(
             "The claim is about other neighbours than a record and its opposite "
             f"({claim.adjacency}): give alternatives that it covers."
         )
-    planted = Canaries.check(embeddings, canaries, alternatives, slots)
-    m = len(planted.slots)
+    canary_set = Canaries.check(embeddings, canaries, alternatives, slots)
+    m = len(canary_set.slots)
     counts = _check_guess_counts(guesses, m)
 
     heads = np.random.default_rng([seed, _COINS]).random(m) < 0.5
-    output = _call(lambda: release(planted.make_collection(heads)), "release")
-    score = make_default_guess(output, planted, query) if guess is None else guess
-    scores = _check_scores(_call(lambda: score(output, planted.inside, planted.slots), "guess"), m)
+    output = _call(lambda: release(canary_set.make_collection(heads)), "release")
+    score = make_default_guess(output, canary_set, query) if guess is None else guess
+    scores = _check_scores(_call(lambda: score(output, canary_set.inside, canary_set.slots), "guess"), m)
 
     ties = np.random.default_rng([seed, _TIES]).random(m)
     right = [_count_right(scores, ties, heads, r) for r in counts]
@@ -283,65 +283,65 @@ class Canaries:
         return rows
 
 
-def make_default_guess(output: Any, planted: Canaries, query: ArrayLike | None) -> Guess:
+def make_default_guess(output: Any, canary_set: Canaries, query: ArrayLike | None) -> Guess:
     """Choose how to score canaries in this kind of output; reject an output that needs a `guess`."""
     if isinstance(output, IndexRelease):
-        return lambda *_: _score_in_index(output, planted)
+        return lambda *_: _score_in_index(output, canary_set)
     if isinstance(output, GramRelease):
-        return lambda *_: _score_in_gram(output, planted)
+        return lambda *_: _score_in_gram(output, canary_set)
     if isinstance(output, RowRelease):
-        if output.index in planted.slots:
+        if output.index in canary_set.slots:
             raise InvalidInput(f"A canary sits at the row that was released ({output.index}); give it another slot.")
-        anchor = planted.rows[output.index][None]
-        return lambda *_: _score_in_scores(output.noisy[None], anchor, output.guarantee.score_range, planted)
+        anchor = canary_set.rows[output.index][None]
+        return lambda *_: _score_in_scores(output.noisy[None], anchor, output.guarantee.score_range, canary_set)
     if isinstance(output, ScoreRelease):
-        queries = _check_queries(query, planted)
+        queries = _check_queries(query, canary_set)
         noisy = np.atleast_2d(output.noisy)
-        return lambda *_: _score_in_scores(noisy, queries, output.guarantee.score_range, planted)
-    if not (isinstance(output, np.ndarray) and output.shape == (len(planted.rows),) and output.dtype.kind in "fiu"):
+        return lambda *_: _score_in_scores(noisy, queries, output.guarantee.score_range, canary_set)
+    if not (isinstance(output, np.ndarray) and output.shape == (len(canary_set.rows),) and output.dtype.kind in "fiu"):
         must = "given for this kind of output: a callable guess(output, canaries, slots) that scores each canary"
         _validation.reject("guess", must, f"None with an output of type {type(output).__name__}")
-    queries = _check_queries(query, planted)
-    return lambda *_: _score_in_scores(output[None].astype(np.float64), queries, FULL_RANGE, planted)
+    queries = _check_queries(query, canary_set)
+    return lambda *_: _score_in_scores(output[None].astype(np.float64), queries, FULL_RANGE, canary_set)
 
 
-def _score_in_scores(noisy: Float, queries: Float, bounds: tuple[float, float], planted: Canaries) -> Float:
-    if noisy.shape != (len(queries), len(planted.rows)):
+def _score_in_scores(noisy: Float, queries: Float, bounds: tuple[float, float], canary_set: Canaries) -> Float:
+    if noisy.shape != (len(queries), len(canary_set.rows)):
         must = f"the {len(noisy)} that were answered, over {noisy.shape[1]} records"
-        _validation.reject("query", must, f"{len(queries)} over {len(planted.rows)}")
-    a = np.clip(planted.inside @ queries.T, *bounds)
-    b = np.clip(planted.outside @ queries.T, *bounds)
-    return _sum_traces(noisy[:, planted.slots].T, a, b)
+        _validation.reject("query", must, f"{len(queries)} over {len(canary_set.rows)}")
+    a = np.clip(canary_set.inside @ queries.T, *bounds)
+    b = np.clip(canary_set.outside @ queries.T, *bounds)
+    return _sum_traces(noisy[:, canary_set.slots].T, a, b)
 
 
-def _score_in_gram(output: GramRelease, planted: Canaries) -> Float:
-    known = np.setdiff1d(np.arange(len(planted.rows)), planted.slots)
-    if not len(known):
-        must = "fewer than the records, so that a Gram matrix shows them against known ones"
-        _validation.reject("canaries", must, planted.inside)
+def _score_in_gram(output: GramRelease, canary_set: Canaries) -> Float:
+    others = np.setdiff1d(np.arange(len(canary_set.rows)), canary_set.slots)
+    if not len(others):
+        must = "fewer than the records, because a canary of a Gram matrix is compared with records that are known"
+        _validation.reject("canaries", must, canary_set.inside)
     low, high = output.guarantee.score_range
-    a = np.clip(planted.inside @ planted.rows[known].T, low, high)
-    b = np.clip(planted.outside @ planted.rows[known].T, low, high)
-    return _sum_traces(output.noisy[np.ix_(planted.slots, known)], a, b)
+    a = np.clip(canary_set.inside @ canary_set.rows[others].T, low, high)
+    b = np.clip(canary_set.outside @ canary_set.rows[others].T, low, high)
+    return _sum_traces(output.noisy[np.ix_(canary_set.slots, others)], a, b)
 
 
-def _score_in_index(output: IndexRelease, planted: Canaries) -> Float:
-    a, b = planted.inside, planted.outside
+def _score_in_index(output: IndexRelease, canary_set: Canaries) -> Float:
+    a, b = canary_set.inside, canary_set.outside
     if output.projection is not None:
         a, b = a @ output.projection.T, b @ output.projection.T
-    return _sum_traces(output.vectors[planted.slots].astype(np.float64), a, b)
+    return _sum_traces(output.vectors[canary_set.slots].astype(np.float64), a, b)
 
 
-def _sum_traces(seen: Float, a: Float, b: Float) -> Float:
-    total: Float = ((seen - (a + b) / 2) * (a - b)).sum(axis=1)
+def _sum_traces(noisy: Float, a: Float, b: Float) -> Float:
+    total: Float = ((noisy - (a + b) / 2) * (a - b)).sum(axis=1)
     return total
 
 
-def _check_queries(query: ArrayLike | None, planted: Canaries) -> Float:
+def _check_queries(query: ArrayLike | None, canary_set: Canaries) -> Float:
     if query is None:
         must = "the query that was answered (or give a 'guess'), so that scores can be compared with what is expected"
         _validation.reject("query", must, query)
-    return _embeddings.as_queries(query, planted.rows.shape[1])[0]
+    return _embeddings.as_queries(query, canary_set.rows.shape[1])[0]
 
 
 def _check_unit_rows(rows: ArrayLike, name: str) -> Float:

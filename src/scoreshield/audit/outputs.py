@@ -1,8 +1,8 @@
 """How an audit calls a release and reads its outputs: one row of numbers per output, many outputs per side.
 
-There are three ways of drawing, and the fastest correct one is used. A callable that takes `repeats=` returns so many
-independent outputs itself. For ScoreShield releases in which every record has its own noise, the collection is repeated
-inside one call, which has the same law. Anything else is called once per output.
+There are three ways of drawing, and the fastest correct one is used. A callable that takes `repeats=` returns that
+number of independent outputs itself. For ScoreShield releases in which every record has its own noise, the collection
+is repeated inside one call, which has the same law. Any other callable is called once per output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from scoreshield._loading import describe_error
 from scoreshield.audit.statistics import KnownLaw
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.privacy.adjacency import Replacement
+from scoreshield.privacy.mechanisms import Regime
 from scoreshield.releases import release_scores
 from scoreshield.releases.index import IndexRelease, release_index
 from scoreshield.releases.matches import release_matches
@@ -36,8 +37,6 @@ from scoreshield.releases.results import (
 )
 
 Float = NDArray[np.float64]
-#: What is released, as `Guarantee.regime` names it.
-ReleaseKind = Literal["scores", "row", "gram", "matches", "top-k", "histogram", "index"]
 #: The least and the most outputs of one bulk call where two collections take turns, and after how many turns both have
 #: had equally many.
 _TURN, _TURNS = (32, 2000), 8
@@ -234,10 +233,10 @@ def find_noise_law(output: Any) -> tuple[KnownLaw | None, int]:
     return None, 0
 
 
-def classify_output(output: Any, records: int) -> ReleaseKind:
+def classify_output(output: Any, records: int) -> Regime:
     """Find out what is released, by the type or the shape of an output."""
     if isinstance(output, Release):
-        return cast("ReleaseKind", output.guarantee.regime)
+        return output.guarantee.regime
     if isinstance(output, set | frozenset):
         return "matches"
     shape = np.shape(output) if isinstance(output, np.ndarray) else ()

@@ -137,8 +137,8 @@ class AuditResult:
         effort = self._describe_effort()
         if math.isinf(self.detectable):
             return (
-                f"No violation found, but {effort} cannot lift the bound above {self.claim.epsilon:g}, whatever leaks"
-                f"{self._describe_missing()}; this is evidence, not proof."
+                f"No violation found, but {effort} cannot raise the bound above {self.claim.epsilon:g}, even if "
+                f"everything leaks{self._describe_missing()}; this is evidence, not proof."
             )
         return (
             f"No violation found: with {effort} a true epsilon of {_round_up(self.detectable)} or more would have been "
@@ -152,7 +152,7 @@ class AuditResult:
             return ""
         needed = releases_needed(self.claim.epsilon, self.claim.delta, self.confidence)
         if needed > MOST_RELEASES:
-            return ", nor can any number of releases that can be drawn"
+            return "; no feasible number of releases can"
         return f" (at least {needed:,.0f} on each side would be needed)" if self.releases < needed else ""
 
     def _list_reasons(self) -> list[str]:

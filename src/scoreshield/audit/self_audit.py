@@ -24,13 +24,14 @@ from scoreshield._types import Rng
 from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit, find_least_releases
 from scoreshield.audit.neighbours import Pair, drift_pair, replace_record, worst_pairs
-from scoreshield.audit.outputs import ReleaseKind, Source
+from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.targets import ReleaseFunction
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity
 from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
+from scoreshield.privacy.mechanisms import Regime
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases.gram import GRAM_PROJECTIONS, release_gram
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS, release_histogram
@@ -332,5 +333,5 @@ def _list_selections(epsilon: float) -> Iterator[_Listed]:
     yield from _list_groups(counts, "histogram, geometric", binned, raw=False)
 
 
-def _make_worst_pair(kind: ReleaseKind) -> Pair:
+def _make_worst_pair(kind: Regime) -> Pair:
     return worst_pairs(_RECORDS, _LENGTH, kind, _QUERY)[0]

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield.decisions.confidence import compute_area
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
@@ -278,9 +279,7 @@ def estimate_advantage(first: Float, second: Float) -> float:
     fit = first[:half], second[:half]
     for statistic in (fit_linear(*fit), fit_table(*fit), fit_noiseless(*fit)):
         if statistic is not None:
-            inside, outside = statistic(first[half:]), np.sort(statistic(second[half:]))
-            below = np.searchsorted(outside, inside, "left") + np.searchsorted(outside, inside, "right")
-            gains.append(float(below.mean() / (2 * len(outside)) - 0.5))
+            gains.append(compute_area(statistic(first[half:]), statistic(second[half:])) - 0.5)
     return max(gains)
 
 
@@ -368,7 +367,7 @@ def fit_noiseless(first: Float, second: Float) -> WeightedSum | None:
 
 
 def count_searchable_entries(rows: int) -> int:
-    """Compute how many entries can be searched for a direction without noise, with so many rows on each side."""
+    """Compute how many entries can be searched for a direction without noise, with this number of rows per side."""
     return max(2, rows // 4)
 
 
@@ -417,7 +416,7 @@ class RepeatedOutputs:
 
     A whole output that repeats is the mark of a generator with few states, or of one that is seeded again from a clock.
     A repeated output is no fault by itself: counts, levels and corners of a projection recur. It is a fault where it
-    tells the collections apart. If noise repeats, an earlier output of one collection occurs again on that collection
+    distinguishes the collections. If noise repeats, an earlier output of one collection occurs again on that collection
     only. If outputs recur because there are few, they recur on both, up to the factor e^epsilon that the claim allows.
     So this is a test like any other, fixed before the outputs that it is counted on. It bounds epsilon from below for
     outputs of any law, with any dependence between entries.
@@ -438,11 +437,11 @@ def fit_repeats(first: Float, second: Float) -> RepeatedOutputs:
     return RepeatedOutputs(keys[~_contains(keys, others)], others[~_contains(others, keys)])
 
 
-def _contains(keys: Keys, known: Keys) -> NDArray[np.bool_]:
-    """Tell which keys are among the known ones, which are sorted."""
-    if not len(known):
+def _contains(keys: Keys, candidates: Keys) -> NDArray[np.bool_]:
+    """Find which keys are among the candidates, which are sorted."""
+    if not len(candidates):
         return np.zeros(len(keys), dtype=bool)
-    return np.asarray(known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys)
+    return np.asarray(candidates[np.minimum(np.searchsorted(candidates, keys), len(candidates) - 1)] == keys)
 
 
 def _compute_keys(rows: Float) -> Keys:

@@ -10,20 +10,17 @@ back.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib
 import inspect
 import ipaddress
 import json
-import ssl
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
@@ -36,13 +33,12 @@ from scoreshield._validation import check_count, check_positive, optional, valid
 from scoreshield.errors import InvalidInput
 
 if TYPE_CHECKING:
-    import httpx
+    from scoreshield.audit.connection import Connection
 
 __all__ = ["Endpoint", "TargetError", "digest_code", "load_function", "read_saved_outputs", "reject_awaitables"]
 
 #: From an (n, d) float32 array to an output.
 ReleaseFunction = Callable[..., Any]
-T = TypeVar("T")
 
 #: Statuses of a temporary failure: time-out, too many requests, trouble at the server.
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
@@ -269,14 +265,6 @@ def _flatten_rows(array: NDArray[Any], path: str | Path) -> NDArray[np.float64]:
 # ---- An HTTP endpoint.
 
 
-class _Answer(NamedTuple):
-    """The status and the body of an answer, and the pause in seconds that the server asks for."""
-
-    status: int
-    body: bytes
-    pause: float
-
-
 def _check_timeout(value: Any, name: str) -> float:
     timeout = check_positive(value, name)
     if timeout > _LONGEST_TIMEOUT:
@@ -300,7 +288,8 @@ class Endpoint:
         query_field: The name of the query in it.
         output_field: The name of the output in the JSON object of the answer. Dots lead into objects within it, as in
             "result.scores".
-        timeout: Seconds that one request may take in all: connecting, sending, and the head and body of the answer.
+        timeout: Seconds that one request may take in all: connecting, sending, and the head and body of the answer. The
+            lookup of the host's name is not part of them.
         retries: How often a request is repeated that found no server, no answer in time, or a temporary failure.
         bearer: A key to send as "Authorization: Bearer ...", only over https or to this machine.
 
@@ -345,12 +334,7 @@ class Endpoint:
         # "identity": an answer that is compressed could grow beyond the limit before it is counted.
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         self._headers |= {"Accept-Encoding": "identity"} | _make_authorisation(bearer, self._parts)
-        self._httpx = _import_httpx()
-        try:
-            self._httpx.URL(url)
-        except self._httpx.InvalidURL:
-            raise InvalidInput(_BAD_URL) from None
-        self._connection: _Connection | None = None
+        self._connection = _make_connection(url)
 
     @validate()
     def __call__(self, embeddings: ArrayLike) -> NDArray[np.float64]:
@@ -369,12 +353,15 @@ class Endpoint:
         for attempt in range(self.retries + 1):
             pause = min(0.25 * 2.0**attempt, 8.0)
             try:
-                answer = self._post(body)
+                answer = self._connection.post(self._headers, body, self.timeout)
             except TimeoutError:
                 problem = f"did not answer within {self.timeout:g} seconds"
-            except (OSError, self._httpx.TransportError):
+            except ConnectionError:
                 problem = "cannot be reached, or broke the connection off"
             else:
+                if answer.body is None:
+                    self.close()
+                    raise TargetError(f"{self._describe()} sent more than {_LARGEST // 2**20} MiB for one release.")
                 if 200 <= answer.status < 300:
                     return self._read_numbers(answer.body)
                 problem = _EXPLANATIONS.get(answer.status, f"answered with status {answer.status}")
@@ -393,9 +380,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the connection. A later call opens another one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def _make_body(self, embeddings: ArrayLike) -> bytes:
         rows = _validation.check_array(embeddings, "embeddings", "an (n, d) array")
@@ -406,23 +391,12 @@ class Endpoint:
             fields[self._query_field] = self._query
         return json.dumps(fields, separators=(",", ":")).encode()
 
-    def _post(self, body: bytes) -> _Answer:
-        """Send one request; TimeoutError where the whole answer is not there in time."""
-        if self._connection is None:
-            self._connection = _Connection(self._httpx)
-        request = self._httpx.Request("POST", self.url, headers=self._headers, content=body)
-        answer = self._connection.send(request, self.timeout)
-        if answer is None:
-            self.close()
-            raise TargetError(f"{self._describe()} sent more than {_LARGEST // 2**20} MiB for one release.")
-        return answer
-
     def _read_numbers(self, body: bytes) -> NDArray[np.float64]:
         field = self._output_field
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
-            raise TargetError(f"{self._describe()} answered with something that is no JSON.") from None
+            raise TargetError(f"{self._describe()} answered with something that is not JSON.") from None
         for part in field.split("."):
             if not isinstance(value, dict) or part not in value:
                 raise TargetError(
@@ -443,61 +417,17 @@ class Endpoint:
         return f"The endpoint at {self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
 
 
-class _Connection:
-    """One connection to a server, with an event loop of its own.
-
-    httpx has no deadline for a whole answer: its time-outs start again with every byte, so that a server which sends
-    one now and then could hold an audit forever. asyncio has a deadline. The httpx transport has no client, since a
-    client logs the whole address, which may hold a key, and sends cookies back.
-    """
-
-    def __init__(self, library: Any) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._transport: httpx.AsyncHTTPTransport = library.AsyncHTTPTransport(
-            verify=ssl.create_default_context(), trust_env=False, limits=library.Limits(max_connections=1)
-        )
-
-    def send(self, request: httpx.Request, timeout: float) -> _Answer | None:
-        """Send a request and read the answer; None where the answer is too large."""
-        answer: _Answer | None = _call_outside_loops(self._runner.run, self._send(request, timeout))
-        return answer
-
-    def close(self) -> None:
-        _call_outside_loops(self._runner.run, self._transport.aclose())
-        _call_outside_loops(self._runner.close)
-
-    async def _send(self, request: httpx.Request, timeout: float) -> _Answer | None:
-        async with asyncio.timeout(timeout):
-            response = await self._transport.handle_async_request(request)
-            try:
-                body = bytearray()
-                async for part in response.aiter_raw():
-                    body += part
-                    if len(body) > _LARGEST:
-                        return None
-            finally:
-                await response.aclose()
-            return _Answer(response.status_code, bytes(body), _parse_seconds(response.headers.get("Retry-After")))
-
-
-def _call_outside_loops(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function here, or in another thread where this one runs an event loop already, as in notebooks."""
+def _make_connection(url: str) -> Connection:
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return function(*arguments)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def _import_httpx() -> Any:
-    try:
-        import httpx
+        from scoreshield.audit import connection
     except ImportError:
         raise InvalidInput(
             "The audit of an endpoint needs the 'audit' extra: pip install 'scoreshield[audit]'."
         ) from None
-    return httpx
+    try:
+        return connection.Connection(url, _LARGEST)
+    except connection.InvalidURL:
+        raise InvalidInput(_BAD_URL) from None
 
 
 def _parse_url(url: object) -> SplitResult:
@@ -528,7 +458,7 @@ def _make_authorisation(bearer: str | None, parts: SplitResult) -> dict[str, str
         )
     if parts.scheme == "http" and not _is_local(parts.hostname or ""):
         raise InvalidInput(
-            f"A key to {parts.hostname} would go over plain http, for anyone on the way to read: use https."
+            f"A key to {parts.hostname} would be sent over plain http, where others can read it: use https."
         )
     return {"Authorization": f"Bearer {bearer}"}
 
@@ -538,8 +468,3 @@ def _is_local(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _parse_seconds(header: str | None) -> float:
-    """Read Retry-After in seconds. Its other form, a date, counts as 0."""
-    return float(header) if header is not None and header.isascii() and header.isdigit() else 0.0

@@ -41,8 +41,8 @@ app = typer.Typer(
 )
 app.add_typer(release.app, name="release")
 app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan_command)
-app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench)
-app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag)
+app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench_command)
+app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag_command)
 app.command(name="audit", epilog=audit.EXAMPLE)(audit.run_audit_command)
 app.add_typer(report.app, name="report")
 app.add_typer(ledger.app, name="ledger")
@@ -117,9 +117,7 @@ def main() -> None:
     except ss.ScoreShieldError as error:
         _stop(_read_message(error))
     except OSError as error:
-        with contextlib.suppress(OSError):  # so that the interpreter does not write again when it ends
-            sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
-        _stop(f"Cannot print the answer: {error.strerror}.")
+        _stop_printing(error)
     except MemoryError:
         _stop("Not enough memory for a release of this size; nothing was written.")
     except KeyboardInterrupt:
@@ -127,6 +125,8 @@ def main() -> None:
     except BaseException as error:  # a fault of ours, or a foreign sys.exit(): code 1 would mean a broken claim
         if isinstance(error, SystemExit) and (_COMPLETION in os.environ or arguments[0] in _COMPLETION_OPTIONS):
             raise
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):  # of Typer and Rich
+            _stop_printing(error.__context__)
         if os.environ.get("SCORESHIELD_DEBUG") == "1":
             traceback.print_exc()
         _stop(
@@ -136,6 +136,13 @@ def main() -> None:
     if code == _INTERRUPTED:
         _stop("Interrupted; no file was left half-written.", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop_printing(error: OSError) -> None:
+    """Stop because standard output is full or closed, such as by ``| head``."""
+    with contextlib.suppress(OSError):  # so that the interpreter does not write again when it ends
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    _stop(f"Cannot print the answer: {error.strerror}.")
 
 
 def _stop(message: str, code: int = 2) -> None:

@@ -31,7 +31,8 @@ def run_audit_command(
     epsilon: Annotated[float | None, typer.Option(help="The claimed epsilon.")] = None,
     delta: Annotated[float, typer.Option(help="The claimed delta; 0 is a pure claim.")] = 0.0,
     adjacency: Annotated[
-        str | None, typer.Option(help="Who counts as a neighbour in the claim: 'replace', one record by another.")
+        str | None,
+        typer.Option(help="Which collections are neighbours in the claim: 'replace' is one record by another."),
     ] = None,
     noise: Annotated[
         Literal["any", "gaussian"],
@@ -44,11 +45,13 @@ def run_audit_command(
     releases: Annotated[
         int | None, typer.Option(help="Releases on each side; 2,000 unless --minutes is given.", min=1)
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="As many releases as about this many minutes allow.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Choose the number of releases to take about this many minutes.")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="The confidence of everything that the audit states.")] = 0.95,
     statistic: Annotated[str, typer.Option(help="auto, linear, table, membership, classifier, likelihood.")] = "auto",
     records: Annotated[int, typer.Option(help="Records in the collections that the auditor constructs.", min=1)] = 8,
-    dimensions: Annotated[int, typer.Option(help="Their length, where no query or canary says it.", min=1)] = 8,
+    dimensions: Annotated[int, typer.Option(help="The length of a record, if no query or canary gives it.", min=1)] = 8,
     query: Annotated[Path | None, typer.Option(help="The public query (.npy, ...); by default the first axis.")] = None,
     no_query: Annotated[bool, typer.Option("--no-query", help="An endpoint that takes no query.")] = False,
     canaries: Annotated[
@@ -57,7 +60,9 @@ def run_audit_command(
     without: Annotated[Path | None, typer.Option(help="For files: the outputs made without the record.")] = None,
     embeddings_field: Annotated[str, typer.Option(help="For endpoints: the collection's name in JSON.")] = "embeddings",
     query_field: Annotated[str, typer.Option(help="For endpoints: the query's name.")] = "query",
-    output_field: Annotated[str, typer.Option(help="For endpoints: the answer's name; dots lead inside.")] = "scores",
+    output_field: Annotated[
+        str, typer.Option(help="For endpoints: the output's name in JSON; a dot goes into an object.")
+    ] = "scores",
     key_from: Annotated[
         str | None, typer.Option(help="For endpoints: environment variable that holds a bearer key to send.")
     ] = None,
@@ -67,7 +72,10 @@ def run_audit_command(
         Path | None, typer.Option(help="Folder for the releases and the report. A killed audit is resumed there.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="With --out: start again where an audit was before, which is removed.")
+        bool,
+        typer.Option(
+            "--again", help="With --out: start again in the folder of an earlier audit, and remove that audit."
+        ),
     ] = False,
     own: Annotated[bool, typer.Option("--own", help="Audit ScoreShield's own mechanisms instead of a target.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --own: the short form.")] = False,
@@ -105,9 +113,9 @@ def run_audit_command(
         raise InvalidInput("--plain says what is done with Gaussian noise; give --noise gaussian with it.")
     budget = audit_run.AuditBudget(releases, minutes, confidence, cast("StatisticName", statistic), plain)
     if is_file:
-        unasked = {"--minutes": minutes, "--query": query, "--canaries": canaries}
-        if unfit := [name for name, value in unasked.items() if value is not None]:
-            raise InvalidInput(f"{unfit[0]} is for targets that can be asked; outputs in files were made before.")
+        options = {"--minutes": minutes, "--query": query, "--canaries": canaries}
+        if unfit := [name for name, value in options.items() if value is not None]:
+            raise InvalidInput(f"{unfit[0]} is for targets that the audit calls; files hold outputs made before.")
         audit_run.audit_files(target, without, claim, budget, folder).show(as_json)
         return
     if without is not None:

@@ -125,7 +125,7 @@ def make_claim(epsilon: float | None, delta: float, adjacency: str | None, noise
         raise InvalidInput("--epsilon must say what is claimed; an audit without a claim has nothing to contradict.")
     if adjacency is None or not adjacency.strip():
         raise InvalidInput(
-            "--adjacency must say who counts as a neighbour, such as 'replace': a claim without it says nothing."
+            "--adjacency must say which collections are neighbours, such as 'replace': a claim without it says nothing."
         )
     if adjacency != "replace" and not is_file:
         raise InvalidInput(

@@ -15,23 +15,23 @@ from scoreshield.cli.output import check_not_input, say
 EXAMPLE = "scoreshield bench gram-vision --quick --data-dir DIR --out runs/gram-vision"
 
 
-def bench(
+def bench_command(
     name: Annotated[
         str, typer.Argument(help="dp-fr, dp-rag, gram-sts, gram-movielens, gram-vision, runtime or noise.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Run folder, 'runs/NAME' by default. A run that was stopped goes on there.")
+        Path | None, typer.Option(help="Run folder, 'runs/NAME' by default. A stopped run is resumed there.")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the compact data sets.")] = None,
     grid: Annotated[
         Path | None, typer.Option(help="YAML file with what differs from the grid that ships (see --show-grid).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid, for about two minutes on two cores.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores by default.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.", min=1)] = None,
     show_grid: Annotated[bool, typer.Option("--show-grid", help="Print the grid and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run one experiment: every value comes with its guarantee, the paper's ones with what is true of them."""
+    """Run one experiment. Every value has its guarantee; values of the paper's setting have their true privacy."""
     from scoreshield.bench.experiments import EXPERIMENTS, run_experiment
     from scoreshield.bench.experiments.grid import read_yaml
     from scoreshield.bench.experiments.runner import FILES

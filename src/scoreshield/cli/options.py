@@ -1,22 +1,30 @@
-"""Options and arguments that commands share, each declared once with its help text, and the progress bar."""
+"""Options and arguments that commands share, each declared once with its help text, and the progress bar.
+
+Options that always go together are fields of a group. A command takes the group as one parameter, and `expand_groups`
+replaces that parameter by the options.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from scoreshield._types import Calibration
+import scoreshield as ss
+from scoreshield import _files
+from scoreshield._types import AccountLike, Calibration
+from scoreshield.cli.output import open_account
 from scoreshield.geometry.arrays import Progress as ProgressCallback
 from scoreshield.releases.scores import ScoreMechanism
-
-IndexMechanism = Literal["privunit", "gaussian"]
-Reduction = Literal["random", "pca"]
 
 # The privacy contract.
 Epsilon = Annotated[float, typer.Option(help="The privacy budget, > 0: smaller is more private. No default.")]
@@ -77,6 +85,97 @@ ListedDataset = Annotated[str | None, typer.Option(help="One dataset, by its nam
 Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an earlier release of that name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+
+
+@dataclass(frozen=True)
+class IdentityOptions:
+    """Who is protected: single records, or whole identities where there are labels."""
+
+    labels: Labels = None
+    centroids: Centroids = False
+
+    def choose_adjacency(self) -> ss.Adjacency:
+        """Choose the adjacency that the options state."""
+        if self.labels is not None:
+            return ss.Identity(_files.read_array(self.labels), centroids=self.centroids)
+        if self.centroids:
+            raise ss.InvalidInput("--centroids needs --labels, which state the identity of each record.")
+        return ss.Replacement()
+
+
+@dataclass(frozen=True)
+class ChargeOptions:
+    """The account that a release charges, and the seed of research mode."""
+
+    ledger: LedgerUrl = None
+    dataset: Dataset = None
+    seed: Seed = None
+
+    def open_account(self) -> AccountLike | None:
+        """Open the account that is charged; None where nothing is charged."""
+        return open_account(self.ledger, self.dataset)
+
+
+@dataclass(frozen=True)
+class RankingOptions:
+    """The best records that are printed beside a release."""
+
+    top_k: TopK = None
+    threshold: Threshold = None
+
+    def check(self) -> None:
+        """Check the options before anything is charged or drawn."""
+        if self.top_k is None and self.threshold is not None:
+            raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
+        if self.top_k is not None and self.top_k < 1:
+            raise ss.InvalidInput(f"--top-k must be at least 1. Got {self.top_k}.")
+
+    def list_best_records(self, release: ss.ScoreRelease) -> dict[str, Any]:
+        """Rank the best records for the printed facts; empty without --top-k."""
+        return {} if self.top_k is None else {"top_k": release.top_k(self.top_k, self.threshold).tolist()}
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How a release is written and printed."""
+
+    force: Force = False
+    as_json: Json = False
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a group by the options of the group, in the same place.
+
+    Args:
+        command: A command with keyword-only parameters.
+
+    Returns:
+        The command with one parameter per option, as Typer reads them.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    parameters = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name not in groups:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        group = groups[parameter.name]
+        annotations = get_type_hints(group, include_extras=True)
+        parameters += [
+            parameter.replace(name=option.name, default=option.default, annotation=annotations[option.name])
+            for option in dataclasses.fields(group)
+        ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            options = {option.name: values.pop(option.name) for option in dataclasses.fields(group)}
+            values[name] = cast("Callable[..., Any]", group)(**options)
+        command(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 @contextlib.contextmanager

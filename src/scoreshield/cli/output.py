@@ -21,10 +21,7 @@ __all__ = [
     "check_folder",
     "check_not_input",
     "check_output",
-    "check_ranking",
-    "choose_adjacency",
     "find_ledger_file",
-    "list_best_records",
     "make_printable",
     "open_account",
     "read_query",
@@ -37,15 +34,6 @@ __all__ = [
 def say(text: str) -> None:
     """Print lines to standard output without control characters, which names of files and records may hold."""
     typer.echo("\n".join(map(make_printable, text.split("\n"))))
-
-
-def choose_adjacency(labels: Path | None, centroids: bool) -> ss.Adjacency:
-    """Choose the adjacency: single records, or whole identities where there are labels."""
-    if labels is None:
-        if centroids:
-            raise ss.InvalidInput("--centroids needs --labels, which state the identity of each record.")
-        return ss.Replacement()
-    return ss.Identity(_files.read_array(labels), centroids=centroids)
 
 
 def open_account(url: str | None, dataset: str | None) -> AccountLike | None:
@@ -120,21 +108,6 @@ def find_ledger_file(url: str | None) -> Path | None:
     """Find the file of an SQLite ledger; None for other ledgers."""
     scheme = "sqlite:///"
     return Path(url.removeprefix(scheme)) if url is not None and url.startswith(scheme) else None
-
-
-def check_ranking(top_k: int | None, threshold: float | None) -> None:
-    """Check the options of a ranking before anything is charged or drawn."""
-    if top_k is None and threshold is not None:
-        raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
-    if top_k is not None and top_k < 1:
-        raise ss.InvalidInput(f"--top-k must be at least 1. Got {top_k}.")
-
-
-def list_best_records(release: ss.ScoreRelease, top_k: int | None, threshold: float | None) -> dict[str, Any]:
-    """Rank the best records for the printed facts; empty without --top-k."""
-    if top_k is None:
-        return {}
-    return {"top_k": release.top_k(top_k, threshold).tolist()}
 
 
 def write_release(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:

@@ -59,9 +59,12 @@ def plan_command(
             help="Rank all mechanisms for this need, instead of planning Gaussian noise.", rich_help_panel=_NEED
         ),
     ] = None,
-    queries: Annotated[int, typer.Option(help="With --need 'many queries': how many.", rich_help_panel=_NEED)] = 1,
+    queries: Annotated[
+        int, typer.Option(help="With --need 'many queries': the number of queries.", rich_help_panel=_NEED)
+    ] = 1,
     dimension: Annotated[
-        int | None, typer.Option(help="With --need 'many queries' or gram: of the vectors.", rich_help_panel=_NEED)
+        int | None,
+        typer.Option(help="With --need 'many queries' or gram: the dimension of the vectors.", rich_help_panel=_NEED),
     ] = None,
     impostor: ScoreFile = None,
     genuine: GenuineFile = None,
@@ -117,7 +120,7 @@ def plan_command(
     ] = None,
     max_tpr: Annotated[
         float | None,
-        typer.Option(help="Or: the most true positives it may have...", rich_help_panel=_CONTRACT),
+        typer.Option(help="Or: the largest true-positive rate it may have...", rich_help_panel=_CONTRACT),
     ] = None,
     at_fpr: Annotated[
         float | None, typer.Option(help="... at this false-positive rate.", rich_help_panel=_CONTRACT)

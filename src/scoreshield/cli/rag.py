@@ -19,12 +19,12 @@ EXAMPLE = (
 )
 
 
-def rag(
+def rag_command(
     corpus: Annotated[
         Path,
         typer.Option(
-            help='Pages, one JSON object {"title": ..., "text": ...} a line. FRAMES names Wikipedia pages and does not '
-            "hold their texts: fetch those yourself."
+            help='Pages, one JSON object {"title": ..., "text": ...} per line. FRAMES has titles of Wikipedia pages, '
+            "not their texts: download the texts yourself."
         ),
     ],
     questions: Annotated[
@@ -34,15 +34,23 @@ def rag(
         ),
     ],
     epsilon: Annotated[
-        float, typer.Option(help="Of one release: one a question, or one for all with the index. No default.")
+        float,
+        typer.Option(
+            help="Epsilon of one release: one per question, or one for all questions with the index. No default."
+        ),
     ],
     embedder: Annotated[
         str, typer.Option(help="sentence-transformers:MODEL, or hashing:DIMENSIONS, which needs no weights.")
     ],
     out: Annotated[
-        Path, typer.Option(help="Run folder, for the curator's eyes: it holds embeddings. A stopped run goes on there.")
+        Path,
+        typer.Option(
+            help="Run folder. It holds embeddings: only the curator may read it. A stopped run is resumed there."
+        ),
     ],
-    delta: Annotated[float, typer.Option(help="Of one release: Gaussian noise needs it, the others take none.")] = 0.0,
+    delta: Annotated[
+        float, typer.Option(help="Delta of one release: Gaussian noise needs it, the others take none.")
+    ] = 0.0,
     mechanism: Annotated[
         Literal["gaussian", "laplace", "staircase", "optimal", "screening", "index"],
         typer.Option(help="What is released: noisy scores, screened chunks, or an index for all questions."),
@@ -63,27 +71,31 @@ def rag(
     conditions: Annotated[
         str | None, typer.Option(help="Some of none,clean,private,oracle; by default all of them.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Of an answer; models that reason need more.", min=1)] = 512,
+    max_tokens: Annotated[
+        int, typer.Option(help="The most tokens of an answer; models that reason need more.", min=1)
+    ] = 512,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait for a connection, or for the next byte of an answer.")
     ] = 60.0,
     retries: Annotated[int, typer.Option(help="How often a failed request is repeated.", min=0)] = 5,
     allow_http: Annotated[
-        bool, typer.Option("--allow-http", help="Send prompts over plain http to another machine, for all to read.")
+        bool,
+        typer.Option(
+            "--allow-http", help="Send prompts over plain http to another machine, where others can read them."
+        ),
     ] = False,
     proxy: Annotated[
         str | None,
-        typer.Option(
-            help="An HTTP proxy for servers on other machines; those that the environment names are never used."
-        ),
+        typer.Option(help="An HTTP proxy for servers on other machines; proxies of the environment are never used."),
     ] = None,
     leave_out: Annotated[
-        str | None, typer.Option(help="What the servers do not know: some of temperature,max_tokens,seed.")
+        str | None,
+        typer.Option(help="Parameters that the servers do not support: some of temperature,max_tokens,seed."),
     ] = None,
     size: Annotated[int, typer.Option(help="Tokens of a chunk.", min=1)] = 2000,
     overlap: Annotated[int, typer.Option(help="Tokens that it shares with the chunk before.", min=0)] = 200,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions, the first ones.", min=1)] = None,
-    workers: Annotated[int, typer.Option(help="Requests under way at once.", min=1)] = 4,
+    limit: Annotated[int | None, typer.Option(help="Use only this number of questions, the first ones.", min=1)] = None,
+    workers: Annotated[int, typer.Option(help="The largest number of simultaneous requests.", min=1)] = 4,
     ledger: LedgerUrl = None,
     dataset: Dataset = None,
     research_seed: Annotated[
@@ -93,7 +105,7 @@ def rag(
 ) -> None:
     """Retrieve privately for each question, answer from what was found, and compare with clean retrieval.
 
-    The key of the servers, where they want one, is read from $SCORESHIELD_API_KEY.
+    The key of the servers, if they need one, is read from $SCORESHIELD_API_KEY.
     """
     from scoreshield.bench.experiments.rag_folder import FILES
     from scoreshield.bench.experiments.rag_run import LEAVABLE, AnswerSettings, ReleaseSettings, run_rag
@@ -134,7 +146,7 @@ def rag(
 def _choose_models(
     generator: str | None, generator_url: str | None, judge: str | None, judge_url: str | None, conditions: str | None
 ) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """Generator and judge, each with its address; None for retrieval alone."""
+    """Choose the generator and the judge, each with its address; None for retrieval alone."""
     if generator is None:
         others = {"generator-url": generator_url, "judge": judge, "judge-url": judge_url, "conditions": conditions}
         for name, value in others.items():

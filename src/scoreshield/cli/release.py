@@ -13,40 +13,27 @@ from scoreshield._types import Norm
 from scoreshield.cli.options import (
     Array,
     CalibrationOption,
-    Centroids,
-    Dataset,
+    ChargeOptions,
     Delta,
     Embeddings,
     Epsilon,
-    Force,
-    IndexMechanism,
-    Json,
-    Labels,
-    LedgerUrl,
+    IdentityOptions,
     MechanismOption,
     Output,
+    OutputOptions,
     PureDelta,
     Query,
-    Reduction,
+    RankingOptions,
     ScoreRange,
-    Seed,
-    Threshold,
-    TopK,
     Unsafe,
+    expand_groups,
     progress_bar,
 )
-from scoreshield.cli.output import (
-    check_output,
-    check_ranking,
-    choose_adjacency,
-    list_best_records,
-    open_account,
-    read_query,
-    write_release,
-)
+from scoreshield.cli.output import check_output, read_query, write_release
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
+from scoreshield.releases.index_plan import IndexMechanism, Reduction
 from scoreshield.releases.top_k import Selection
 
 app = typer.Typer(
@@ -59,7 +46,9 @@ app = typer.Typer(
     "scores",
     epilog="scoreshield release scores docs.npy --query q.npy --epsilon 5 --delta 1e-6 --output r.npz",
 )
+@expand_groups
 def release_scores_command(
+    *,
     embeddings: Embeddings,
     query: Annotated[Path, typer.Option(help="The public query, a vector, or a matrix of several, one per row.")],
     epsilon: Epsilon,
@@ -69,22 +58,17 @@ def release_scores_command(
     query_array: Annotated[str | None, typer.Option(help="Which array of the query file to read.")] = None,
     mechanism: MechanismOption = "gaussian",
     calibration: CalibrationOption = "analytic",
-    labels: Labels = None,
-    centroids: Centroids = False,
+    identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
-    top_k: TopK = None,
-    threshold: Threshold = None,
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
+    ranking: RankingOptions,
+    charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
-    force: Force = False,
-    as_json: Json = False,
+    options: OutputOptions,
 ) -> None:
     """Release the similarity of a public query with every record."""
-    check_output(output, force, embeddings, query, labels, ledger=ledger)
-    check_ranking(top_k, threshold)
+    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    ranking.check()
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
         read_query(query, query_array),
@@ -92,18 +76,20 @@ def release_scores_command(
         delta=delta,
         mechanism=mechanism,
         calibration=calibration,
-        adjacency=choose_adjacency(labels, centroids),
+        adjacency=identities.choose_adjacency(),
         score_range=score_range,
         norm=norm,
-        rng=seed,
-        ledger=open_account(ledger, dataset),
+        rng=charge.seed,
+        ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(release, output, as_json, list_best_records(release, top_k, threshold))
+    write_release(release, output, options.as_json, ranking.list_best_records(release))
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
+@expand_groups
 def release_row_command(
+    *,
     embeddings: Embeddings,
     index: Annotated[int, typer.Option(help="Which record, counted from 0; public.")],
     epsilon: Epsilon,
@@ -112,21 +98,16 @@ def release_row_command(
     array: Array = None,
     mechanism: MechanismOption = "gaussian",
     calibration: CalibrationOption = "analytic",
-    labels: Labels = None,
-    centroids: Centroids = False,
+    identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
-    top_k: TopK = None,
-    threshold: Threshold = None,
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
+    ranking: RankingOptions,
+    charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
-    force: Force = False,
-    as_json: Json = False,
+    options: OutputOptions,
 ) -> None:
     """Release the similarity of one record with every record."""
-    check_output(output, force, embeddings, labels, ledger=ledger)
-    check_ranking(top_k, threshold)
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    ranking.check()
     release = ss.release_row(
         _files.read_array(embeddings, name=array, mapped=True),
         index,
@@ -134,17 +115,19 @@ def release_row_command(
         delta=delta,
         mechanism=mechanism,  # type: ignore[arg-type]  # the release rejects what it does not offer
         calibration=calibration,
-        adjacency=choose_adjacency(labels, centroids),
+        adjacency=identities.choose_adjacency(),
         score_range=score_range,
-        rng=seed,
-        ledger=open_account(ledger, dataset),
+        rng=charge.seed,
+        ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(release, output, as_json, list_best_records(release, top_k, threshold))
+    write_release(release, output, options.as_json, ranking.list_best_records(release))
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
+@expand_groups
 def release_gram_command(
+    *,
     embeddings: Embeddings,
     epsilon: Epsilon,
     delta: Delta,
@@ -152,8 +135,7 @@ def release_gram_command(
     array: Array = None,
     mechanism: MechanismOption = "gaussian",
     calibration: CalibrationOption = "analytic",
-    labels: Labels = None,
-    centroids: Centroids = False,
+    identities: IdentityOptions,
     gram_radius: Annotated[
         float | None,
         typer.Option(help="Promise only this much movement of the matrix: weaker than a whole record."),
@@ -167,21 +149,18 @@ def release_gram_command(
     ] = "projection",
     device: Annotated[str, typer.Option(help="Where the projection runs: cpu or cuda.")] = "cpu",
     max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after so many steps.")] = None,
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
+    charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
-    force: Force = False,
-    as_json: Json = False,
+    options: OutputOptions,
 ) -> None:
     """Release all pairwise similarities."""
-    check_output(output, force, embeddings, labels, ledger=ledger)
-    adjacency = choose_adjacency(labels, centroids)
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    adjacency = identities.choose_adjacency()
     if gram_radius is not None:
-        if labels is not None:
+        if identities.labels is not None:
             raise ss.InvalidInput("Give --labels or --gram-radius, not both: each states who is protected.")
         adjacency = ss.GramRadius(gram_radius)
-    with progress_bar(as_json) as progress:
+    with progress_bar(options.as_json) as progress:
         release = ss.release_gram(
             _files.read_array(embeddings, name=array),
             epsilon=epsilon,
@@ -194,15 +173,15 @@ def release_gram_command(
             denoise=denoise,
             device=device,
             max_iterations=max_iterations,
-            rng=seed,
-            ledger=open_account(ledger, dataset),
+            rng=charge.seed,
+            ledger=charge.open_account(),
             unsafe_reproduce_paper=unsafe_reproduce_paper,
             progress=progress,
         )
     write_release(
         release,
         output,
-        as_json,
+        options.as_json,
         {
             "projection": release.projection,
             "denoise": release.denoise,
@@ -216,7 +195,9 @@ def release_gram_command(
 @app.command(
     "matches", epilog="scoreshield release matches docs.npy --query q.npy --threshold 0.45 --epsilon 5 --output m.npz"
 )
+@expand_groups
 def release_matches_command(
+    *,
     embeddings: Embeddings,
     query: Query,
     threshold: Annotated[float, typer.Option(help="Public; records that score above it are matches.")],
@@ -226,27 +207,23 @@ def release_matches_command(
         float, typer.Option(help="Share of the budget that scores the records named; 0 names them.")
     ] = 0.0,
     array: Array = None,
-    labels: Labels = None,
-    centroids: Centroids = False,
+    identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
-    force: Force = False,
-    as_json: Json = False,
+    charge: ChargeOptions,
+    options: OutputOptions,
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
-    check_output(output, force, embeddings, query, labels, ledger=ledger)
+    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
     release = ss.release_matches(
         _files.read_array(embeddings, name=array, mapped=True),
         read_query(query),
         threshold,
         epsilon=epsilon,
         refine=refine,
-        adjacency=choose_adjacency(labels, centroids),
+        adjacency=identities.choose_adjacency(),
         score_range=score_range,
-        rng=seed,
-        ledger=open_account(ledger, dataset),
+        rng=charge.seed,
+        ledger=charge.open_account(),
     )
     low, high = release.count_interval()
     facts = {
@@ -255,11 +232,13 @@ def release_matches_command(
         "count": release.count,
         "count_95_percent": [low, high],
     }
-    write_release(release, output, as_json, facts)
+    write_release(release, output, options.as_json, facts)
 
 
 @app.command("top-k", epilog="scoreshield release top-k docs.npy --query q.npy --k 5 --epsilon 20 --output t.npz")
+@expand_groups
 def release_top_k_command(
+    *,
     embeddings: Embeddings,
     query: Query,
     k: Annotated[int, typer.Option("--k", help="How many; the budget is split over them.")],
@@ -267,33 +246,31 @@ def release_top_k_command(
     output: Output,
     mechanism: Annotated[Selection, typer.Option(help="How the best are chosen.")] = "permute-and-flip",
     array: Array = None,
-    labels: Labels = None,
-    centroids: Centroids = False,
+    identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
-    force: Force = False,
-    as_json: Json = False,
+    charge: ChargeOptions,
+    options: OutputOptions,
 ) -> None:
     """Release the indices of the k best records, without their scores."""
-    check_output(output, force, embeddings, query, labels, ledger=ledger)
+    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
     release = ss.release_top_k(
         _files.read_array(embeddings, name=array, mapped=True),
         read_query(query),
         k,
         epsilon=epsilon,
         mechanism=mechanism,
-        adjacency=choose_adjacency(labels, centroids),
+        adjacency=identities.choose_adjacency(),
         score_range=score_range,
-        rng=seed,
-        ledger=open_account(ledger, dataset),
+        rng=charge.seed,
+        ledger=charge.open_account(),
     )
-    write_release(release, output, as_json, {"top_k": release.indices.tolist()})
+    write_release(release, output, options.as_json, {"top_k": release.indices.tolist()})
 
 
 @app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")
+@expand_groups
 def release_histogram_command(
+    *,
     embeddings: Embeddings,
     epsilon: Epsilon,
     output: Output,
@@ -303,17 +280,13 @@ def release_histogram_command(
     mechanism: Annotated[HistogramMechanism, typer.Option(help="The noise on counts.")] = "geometric",
     target_fmr: Annotated[float | None, typer.Option(help="Also print the threshold with this share above.")] = None,
     array: Array = None,
-    labels: Labels = None,
-    centroids: Centroids = False,
+    identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
-    force: Force = False,
-    as_json: Json = False,
+    charge: ChargeOptions,
+    options: OutputOptions,
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
-    check_output(output, force, embeddings, query, labels, ledger=ledger)
+    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
     if target_fmr is not None and not 0 < target_fmr < 1:
         raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
@@ -323,19 +296,21 @@ def release_histogram_command(
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
-        adjacency=choose_adjacency(labels, centroids),
+        adjacency=identities.choose_adjacency(),
         score_range=score_range,
-        rng=seed,
-        ledger=open_account(ledger, dataset),
+        rng=charge.seed,
+        ledger=charge.open_account(),
     )
     facts = {"rate_error_95_percent": release.error(0.95)}
     if target_fmr is not None:
         facts["threshold"] = release.threshold(target_fmr)
-    write_release(release, output, as_json, facts)
+    write_release(release, output, options.as_json, facts)
 
 
 @app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
+@expand_groups
 def release_index_command(
+    *,
     embeddings: Embeddings,
     epsilon: Epsilon,
     output: Output,
@@ -345,17 +320,13 @@ def release_index_command(
     reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
     pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
     array: Array = None,
-    labels: Labels = None,
-    centroids: Centroids = False,
-    ledger: LedgerUrl = None,
-    dataset: Dataset = None,
-    seed: Seed = None,
-    force: Force = False,
-    as_json: Json = False,
+    identities: IdentityOptions,
+    charge: ChargeOptions,
+    options: OutputOptions,
 ) -> None:
     """Release vectors that answer every later query."""
-    check_output(output, force, embeddings, labels, ledger=ledger)
-    with progress_bar(as_json) as progress:
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    with progress_bar(options.as_json) as progress:
         release = ss.release_index(
             _files.read_array(embeddings, name=array, mapped=True),
             epsilon=epsilon,
@@ -364,9 +335,9 @@ def release_index_command(
             components=components,
             reduction=reduction,
             pca_share=pca_share,
-            adjacency=choose_adjacency(labels, centroids),
-            rng=seed,
-            ledger=open_account(ledger, dataset),
+            adjacency=identities.choose_adjacency(),
+            rng=charge.seed,
+            ledger=charge.open_account(),
             progress=progress,
         )
-    write_release(release, output, as_json, {"score_std": release.score_std})
+    write_release(release, output, options.as_json, {"score_std": release.score_std})

@@ -51,7 +51,7 @@ def results_command(
 def figures_command(
     out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")],
     scores: Annotated[int, typer.Option(help="Synthetic scores on each side, impostor and genuine.")] = 200_000,
-    seed: Annotated[int, typer.Option(help="Of the synthetic scores.")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed of the synthetic scores.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Draw the paper's face-recognition figures on synthetic scores, and mark calibrations that are not private."""

@@ -190,7 +190,7 @@ class Roc:
         )
 
     def _refine_thresholds(self) -> Float:
-        """Find falling thresholds that are close enough for the polygon through them to stand for the curve."""
+        """Find falling thresholds that are close enough for the polygon through them to approximate the curve."""
         low, high = self._range
         t = np.linspace(high, low, 257)
         fpr, tpr = self._compute_rates(t)

@@ -294,7 +294,7 @@ class Sample(Scores):
 
 
 class _WeightedSample(Sample):
-    """Points with weights that stand for a larger sample in sums."""
+    """Points with weights that replace a larger sample in sums."""
 
     def __init__(self, points: Float, weights: Float) -> None:
         super().__init__(points)
@@ -418,7 +418,7 @@ def as_scores(scores: ScoresLike, name: str) -> Scores:
 
 
 def _bin_values(values: Float, width: float) -> tuple[Float, Float]:
-    """Compute nodes and weights that stand for sorted values, eight in each occupied bin."""
+    """Compute nodes and weights that replace sorted values, eight in each occupied bin."""
     place = np.floor(values / width)
     starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
     u = 2 * (values / width - place) - 1

@@ -257,8 +257,7 @@ class PrivateVectorStore(VectorStore):
                 and may look at the fields that are filterable.
         """
         self._check_has_scores()
-        vector = self._embed(query)
-        return _drop_unscored(self._find([vector], k=k, **kwargs)[0])
+        return _drop_unscored(self._find_text(query, k=k, **kwargs))
 
     @clear_frames_on_error
     @validate()
@@ -267,31 +266,25 @@ class PrivateVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """`similarity_search_with_score`, with the model's async call and the search in a thread."""
         self._check_has_scores()
-        vector = await self._aembed(query)
-        answers = await run_in_executor(None, self._find, [vector], k=k, **kwargs)
-        return _drop_unscored(answers[0])
+        return _drop_unscored(await self._afind_text(query, k=k, **kwargs))
 
     @clear_frames_on_error
     @validate()
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Find the k best documents by released scores; ``filter`` as in `similarity_search_with_score`."""
-        vector = self._embed(query)
-        return [document for document, _ in self._find([vector], k=k, **kwargs)[0]]
+        return _drop_scores(self._find_text(query, k=k, **kwargs))
 
     @clear_frames_on_error
     @validate()
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """`similarity_search`, with the model's async call and the search in a thread."""
-        vector = await self._aembed(query)
-        answers = await run_in_executor(None, self._find, [vector], k=k, **kwargs)
-        return [document for document, _ in answers[0]]
+        return _drop_scores(await self._afind_text(query, k=k, **kwargs))
 
     @clear_frames_on_error
     @validate()
     def similarity_search_by_vector(self, embedding: list[float], k: int = 4, **kwargs: Any) -> list[Document]:
         """`similarity_search` for a query that is embedded already. The query is public."""
-        answers = self._find([embedding], k=k, **kwargs)
-        return [document for document, _ in answers[0]]
+        return _drop_scores(self._find([embedding], k=k, **kwargs)[0])
 
     @clear_frames_on_error
     @validate()
@@ -401,7 +394,18 @@ class PrivateVectorStore(VectorStore):
                 stacklevel=3,
             )
 
-    # ---- From query vectors to documents.
+    # ---- From queries to documents.
+
+    def _find_text(self, query: str, **kwargs: Any) -> list[ScoredDocument]:
+        """Embed one text and find its documents."""
+        vector = self._embed(query)
+        return self._find([vector], **kwargs)[0]
+
+    async def _afind_text(self, query: str, **kwargs: Any) -> list[ScoredDocument]:
+        """`_find_text`, with the model's async call and the search in a thread."""
+        vector = await self._aembed(query)
+        answers = await run_in_executor(None, self._find, [vector], **kwargs)
+        return answers[0]
 
     def _find(
         self, vectors: Sequence[Any], *, k: int = 4, filter: Any = None, **unknown: Any
@@ -434,11 +438,11 @@ class PrivateVectorStore(VectorStore):
     def _retrieve(self, vectors: Sequence[Any], search_type: str, kwargs: dict[str, Any]) -> list[list[Document]]:
         """Answer several queries of a retriever."""
         if search_type == "similarity":
-            return [[document for document, _ in answer] for answer in self._find(vectors, **kwargs)]
+            return [_drop_scores(answer) for answer in self._find(vectors, **kwargs)]
         self._check_has_scores()
         threshold = kwargs.pop("score_threshold")
         scored = (_drop_unscored(answer) for answer in self._find(vectors, **kwargs))
-        return [[document for document, _ in _to_relevance(answer, threshold)] for answer in scored]
+        return [_drop_scores(_to_relevance(answer, threshold)) for answer in scored]
 
 
 class PrivateRetriever(VectorStoreRetriever):
@@ -519,19 +523,17 @@ class PrivateRetriever(VectorStoreRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         answer = self._take_batch_answer(query)
-        if answer is not None:
-            return answer
-        kwargs.pop("verbose", None)  # for the callbacks
-        return super()._get_relevant_documents(query, run_manager=run_manager, **kwargs)
+        if answer is None:
+            answer = super()._get_relevant_documents(query, run_manager=run_manager, **_drop_verbose(kwargs))
+        return answer
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         answer = self._take_batch_answer(query)
-        if answer is not None:
-            return answer
-        kwargs.pop("verbose", None)
-        return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
+        if answer is None:
+            answer = await super()._aget_relevant_documents(query, run_manager=run_manager, **_drop_verbose(kwargs))
+        return answer
 
     @clear_frames_on_error
     @validate()
@@ -544,17 +546,16 @@ class PrivateRetriever(VectorStoreRetriever):
         **kwargs: Any,
     ) -> list[list[Document]]:
         """Answer several queries. Where a ledger is charged, all are charged or none is answered."""
-        answer_singly = super().batch
+        retriever = self
         if self._charges(inputs):
-            configs = get_config_list(config, len(inputs))
+            first = get_config_list(config, len(inputs))[0]
             try:
-                with get_executor_for_config(configs[0]) as executor:
+                with get_executor_for_config(first) as executor:
                     vectors = list(executor.map(self.vectorstore._embed, inputs))
-                prepared = self._copy_with_answers(inputs, self._retrieve_batch(vectors, kwargs))
+                retriever = self._answer_batch(inputs, vectors, kwargs)
             except Exception as error:
-                prepared = self._copy_with_error(error)
-            answer_singly = super(PrivateRetriever, prepared).batch
-        return answer_singly(inputs, config, return_exceptions=return_exceptions, **kwargs)
+                retriever = self._copy_with_error(error)
+        return super(PrivateRetriever, retriever).batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
 
     @clear_frames_on_error
     @validate()
@@ -567,17 +568,15 @@ class PrivateRetriever(VectorStoreRetriever):
         **kwargs: Any,
     ) -> list[list[Document]]:
         """`batch`, with the model's async calls and the search in a thread."""
-        answer_singly = super().abatch
+        retriever = self
         if self._charges(inputs):
-            configs = get_config_list(config, len(inputs))
+            limit = get_config_list(config, len(inputs))[0].get("max_concurrency")
             try:
-                limit = configs[0].get("max_concurrency")
                 vectors = await gather_with_concurrency(limit, *map(self.vectorstore._aembed, inputs))
-                answers = await run_in_executor(None, self._retrieve_batch, vectors, kwargs)
-                prepared = self._copy_with_answers(inputs, answers)
+                retriever = await run_in_executor(None, self._answer_batch, inputs, vectors, kwargs)
             except Exception as error:
-                prepared = self._copy_with_error(error)
-            answer_singly = super(PrivateRetriever, prepared).abatch
+                retriever = self._copy_with_error(error)
+        answer_singly = super(PrivateRetriever, retriever).abatch
         return await answer_singly(inputs, config, return_exceptions=return_exceptions, **kwargs)
 
     def _charges(self, inputs: Any) -> bool:
@@ -585,13 +584,11 @@ class PrivateRetriever(VectorStoreRetriever):
             _validation.reject("inputs", "a list of texts", inputs)
         return self.vectorstore.mode != "index" and bool(inputs)
 
-    def _retrieve_batch(self, vectors: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        arguments = {name: value for name, value in (self.search_kwargs | kwargs).items() if name != "verbose"}
-        return self.vectorstore._retrieve(vectors, self.search_type, _check_search(self.search_type, arguments))
-
-    def _copy_with_answers(self, inputs: Sequence[str], answers: list[Any]) -> PrivateRetriever:
-        """Copy this retriever with its answers, so that callbacks and traces are those of single queries."""
-        by_query: dict[str, deque[Any]] = defaultdict(deque)
+    def _answer_batch(self, inputs: Sequence[str], vectors: Sequence[Any], kwargs: dict[str, Any]) -> PrivateRetriever:
+        """Copy this retriever with the answers, so that callbacks and traces are those of single queries."""
+        arguments = _check_search(self.search_type, _drop_verbose(self.search_kwargs | kwargs))
+        answers = self.vectorstore._retrieve(vectors, self.search_type, arguments)
+        by_query: dict[str, deque[list[Document]]] = defaultdict(deque)
         for query, answer in zip(inputs, answers, strict=True):
             by_query[query].append(answer)
         prepared = self.model_copy()
@@ -628,6 +625,10 @@ def _to_relevance(answer: list[tuple[Document, float]], threshold: float | None)
     return [pair for pair in relevant if threshold is None or pair[1] >= threshold]
 
 
+def _drop_scores(answer: Sequence[ScoredDocument]) -> list[Document]:
+    return [document for document, _ in answer]
+
+
 def _drop_unscored(answer: list[ScoredDocument]) -> list[tuple[Document, float]]:
     return [(document, score) for document, score in answer if score is not None]
 
@@ -642,6 +643,11 @@ def _reject_mmr() -> NoReturn:
 def _reject_unknown(arguments: Mapping[str, Any], known: AbstractSet[str], why: str) -> None:
     for name in sorted(set(arguments) - known):
         raise InvalidParameter(name, f"is rejected: {why}.")
+
+
+def _drop_verbose(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the argument that is for the callbacks."""
+    return {name: value for name, value in arguments.items() if name != "verbose"}
 
 
 def _check_search(search_type: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

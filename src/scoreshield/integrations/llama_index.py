@@ -189,16 +189,11 @@ class PrivateRetriever(PrivateMarker, BaseRetriever):
         vectors = [await self._aembed(one) for one in _check_batch(queries)]
         return await asyncio.to_thread(self._find, np.stack(vectors))
 
-    @clear_frames_on_error
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        vector = self._embed(query_bundle)
-        return self._find(vector[None])[0]
+        return self.retrieve_batch([query_bundle])[0]
 
-    @clear_frames_on_error
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        vector = await self._aembed(query_bundle)
-        answers = await asyncio.to_thread(self._find, vector[None])
-        return answers[0]
+        return (await self.aretrieve_batch([query_bundle]))[0]
 
     def _find(self, queries: NDArray[Any]) -> list[list[NodeWithScore]]:
         return _find_nodes(self._core, queries, self.similarity_top_k, self._filter)

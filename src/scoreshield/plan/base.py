@@ -101,8 +101,17 @@ class Terms:
         """The standard deviation of the noise."""
         return self.contract.scale(self.sensitivity)
 
-    def list_plan_fields(self) -> dict[str, Any]:
-        """List the fields of `Plan` that follow from the terms."""
+    def list_plan_fields(
+        self, source: Source, impostor: Scores, genuine: Scores | None, share: float
+    ) -> dict[str, Any]:
+        """List the fields of `Plan` that follow from the terms and the scores.
+
+        Args:
+            source: Where the scores come from.
+            impostor: Clean scores of pairs that do not match.
+            genuine: Clean scores of pairs that match.
+            share: The part of the impostor scores that decides.
+        """
         return {
             "contract": self.contract,
             "is_searched": self.is_searched,
@@ -110,13 +119,20 @@ class Terms:
             "sensitivity": self.sensitivity,
             "score_range": self.score_range,
             "least_epsilon": self.least_epsilon,
+            "source": source,
+            "warnings": find_warnings(source, impostor, share, self.contract),
+            "impostor": impostor.clamp(*self.score_range),
+            "genuine": None if genuine is None else genuine.clamp(*self.score_range),
         }
 
 
 def settle_terms(
     need: PlanNeed,
     *,
-    contract: Contract | None,
+    epsilon: float | None,
+    max_advantage: float | None,
+    max_tpr: float | None,
+    at_fpr: float | None,
     calibration: Calibration,
     score_range: ScoreRange,
     compare_ranges: Sequence[ScoreRange],
@@ -126,7 +142,10 @@ def settle_terms(
 
     Args:
         need: The need.
-        contract: The contract, or None to find the least epsilon.
+        epsilon: The epsilon of the contract, as in `make_contract`; without any contract the plan finds the least.
+        max_advantage: Instead, as in `make_contract`.
+        max_tpr: Instead, as in `make_contract`.
+        at_fpr: The false-positive rate for ``max_tpr``.
         calibration: The rule that sets the noise.
         score_range: The public range that clean scores are clamped to.
         compare_ranges: Other public ranges.
@@ -135,6 +154,14 @@ def settle_terms(
     Raises:
         InvalidInput: There is neither a contract nor an epsilon that meets the need.
     """
+    contract = make_contract(
+        delta=need.delta,
+        epsilon=epsilon,
+        max_advantage=max_advantage,
+        max_tpr=max_tpr,
+        at_fpr=at_fpr,
+        calibration=calibration,
+    )
     least = need.find_least_epsilon(score_range, calibration)
     is_searched = contract is None
     if contract is None:

@@ -32,10 +32,9 @@ from scoreshield.plan.base import (
     check_plan_scores,
     check_ranges,
     check_source,
-    find_warnings,
     settle_terms,
 )
-from scoreshield.plan.contracts import CONTRACT_CHECKS, make_contract
+from scoreshield.plan.contracts import CONTRACT_CHECKS
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 
@@ -236,40 +235,30 @@ def retrieval(
             f"{k:,} of {records:,} records is a share that {len(far):,} irrelevant scores cannot show: give "
             f"at least {math.ceil(records / k):,} of them, or a larger k."
         )
-    contract = make_contract(
-        delta=delta,
+    need = SearchNeed(far, near, records, k, target_recall, delta)
+    no_target = "Give a contract (epsilon, or an attack bound), or a target_recall to find the least epsilon for."
+    terms = settle_terms(
+        need,
         epsilon=epsilon,
         max_advantage=max_advantage,
         max_tpr=max_tpr,
         at_fpr=at_fpr,
         calibration=calibration,
-    )
-    need = SearchNeed(far, near, records, k, target_recall, delta)
-    no_target = "Give a contract (epsilon, or an attack bound), or a target_recall to find the least epsilon for."
-    terms = settle_terms(
-        need,
-        contract=contract,
-        calibration=calibration,
         score_range=score_range,
         compare_ranges=compare_ranges,
         no_target=no_target if target_recall is None else None,
     )
-    contract = terms.contract
     recall = need.compute_recall(terms.scale, score_range)
     aim = recall if target_recall is None else target_recall
 
     def compare(within: ScoreRange) -> RangeAlternative:
-        scale = contract.scale(within[1] - within[0])
+        scale = terms.contract.scale(within[1] - within[0])
         least = need.find_least_epsilon(within, calibration)
         return RangeAlternative(within, scale, need.compute_recall(scale, within), least)
 
     return RetrievalPlan(
-        **terms.list_plan_fields(),
+        **terms.list_plan_fields(origin, far, near, k / records),
         met=target_recall is None or recall >= target_recall * (1 - 1e-9),
-        source=origin,
-        warnings=find_warnings(origin, far, k / records, contract),
-        impostor=far.clamp(*score_range),
-        genuine=near.clamp(*score_range),
         records=records,
         k=k,
         target_recall=target_recall,

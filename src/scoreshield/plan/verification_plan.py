@@ -30,11 +30,10 @@ from scoreshield.plan.base import (
     check_plan_scores,
     check_ranges,
     check_source,
-    find_warnings,
     settle_terms,
     state_least_epsilon,
 )
-from scoreshield.plan.contracts import CONTRACT_CHECKS, make_contract
+from scoreshield.plan.contracts import CONTRACT_CHECKS
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
@@ -196,14 +195,6 @@ def verification(
     if target_tar is not None and genuines is None:
         raise InvalidInput("A true-match target needs genuine scores: give them beside the impostor ones.")
     impostors.clean_threshold(target_fmr)  # raises an error for a target that the sample cannot support
-    contract = make_contract(
-        delta=delta,
-        epsilon=epsilon,
-        max_advantage=max_advantage,
-        max_tpr=max_tpr,
-        at_fpr=at_fpr,
-        calibration=calibration,
-    )
     need = MatchNeed(impostors, genuines, target_fmr, target_tar, delta, Rule(bool(clipped), endpoint))
     no_target = (
         "Without a contract the plan looks for the least epsilon, and on noisy scores every false-match target "
@@ -211,24 +202,23 @@ def verification(
     )
     terms = settle_terms(
         need,
-        contract=contract,
+        epsilon=epsilon,
+        max_advantage=max_advantage,
+        max_tpr=max_tpr,
+        at_fpr=at_fpr,
         calibration=calibration,
         score_range=score_range,
         compare_ranges=compare_ranges,
         no_target=no_target if target_tar is None and not clipped else None,
     )
-    impostors, genuines = need.clamp(score_range)
+    clamped = impostors.clamp(*score_range)
     recalibration, tar = need.recalibrate(score_range, terms.scale)
     rate_error = 0.0
-    if isinstance(impostors, Sample):
-        rate_error = impostors.standard_error(recalibration.unclipped_threshold, GaussianNoise(terms.scale))
+    if isinstance(clamped, Sample):
+        rate_error = clamped.standard_error(recalibration.unclipped_threshold, GaussianNoise(terms.scale))
     return VerificationPlan(
-        **terms.list_plan_fields(),
+        **terms.list_plan_fields(origin, impostors, genuines, target_fmr),
         met=recalibration.feasible and (target_tar is None or tar >= target_tar * (1 - 1e-9)),
-        source=origin,
-        warnings=find_warnings(origin, impostors, target_fmr, terms.contract),
-        impostor=impostors,
-        genuine=genuines,
         rule=need.rule,
         target_fmr=target_fmr,
         target_tar=target_tar,
@@ -236,7 +226,7 @@ def verification(
         rate_error=rate_error,
         clean_tar=need.compute_clean_tar(score_range),
         tar=tar,
-        critical_scale=decisions.critical_scale(impostors, target_fmr, upper=score_range[1]),
+        critical_scale=decisions.critical_scale(clamped, target_fmr, upper=score_range[1]),
         alternatives=list_alternatives(need, terms.contract, score_range, terms.ranges),
         need=need,
     )

@@ -1,10 +1,10 @@
-r"""Who counts as a neighbour, and how far one neighbour can move what is shape.
+r"""Which collections are neighbours, and how far one neighbour can move a release.
 
-A guarantee protects the difference between two *neighbouring* collections. Each class here names one notion of
-neighbour and answers, for each regime, how far the released object can move (its sensitivity). Every bound holds
-for the numbers the code computes: clean scores are clamped to the public range [a, b] first, so a coordinate moves
-by at most b - a whatever float error does, and where a bound uses more structure than that, the float error is
-added to it. docs/sensitivity.md has the derivations; nothing here ever reads an embedding.
+A guarantee protects the difference between two *neighbouring* collections. Each class here defines one kind of
+neighbour, and computes for each regime how far the released object can move (its sensitivity). Every bound holds
+for the numbers that the code computes. Clean scores are first clamped to the public range [a, b], so a coordinate moves
+by at most b - a for every float error. A bound that uses more structure than that includes the float error.
+docs/sensitivity.md has the derivations. Nothing here reads an embedding.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Adjacency(ABC):
         score_range: tuple[float, float] = FULL_RANGE,
         queries: ArrayLike | None = None,
     ) -> Sensitivity:
-        """How far a neighbour can move a release of ``records`` rows, in exact arithmetic.
+        """Compute how far a neighbour can move a release of ``records`` rows, in exact arithmetic.
 
         ``queries`` are the public queries of a batch, one per row (they are normalised here); None is one query.
         """
@@ -94,7 +94,7 @@ class Adjacency(ABC):
         return self.bound_sensitivity(shape)
 
     def bound_sensitivity(self, shape: ReleaseShape) -> Sensitivity:
-        """The same for a described release, float error included."""
+        """Compute the sensitivity of a release of this shape, with float error."""
         match shape.regime:
             case "scores":
                 return self._scores(shape)
@@ -113,12 +113,12 @@ class Adjacency(ABC):
     def _gram(self, shape: ReleaseShape) -> Sensitivity: ...
 
     def drop_labels(self) -> Adjacency:
-        """What a guarantee keeps of this adjacency: all of it, less labels."""
+        """Return the adjacency that a guarantee stores: this one without labels."""
         return self
 
     @abstractmethod
     def describe(self) -> str:
-        """The change that the release hides, in words that follow "whether"."""
+        """Describe the change that the release hides, in words that follow "whether"."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]: ...
@@ -218,7 +218,7 @@ class Identity(Adjacency):
 
     @classmethod
     def _from_counts(cls, centroids: bool, identities: int, largest: int) -> Identity:
-        """An identity adjacency whose labels are not known any more, only what they amounted to."""
+        """Make an identity adjacency from the counts of its labels, without the labels."""
         bare = cls.__new__(cls)
         bare._set(None, centroids, identities, largest)
         return bare
@@ -247,8 +247,8 @@ class Identity(Adjacency):
 class GramRadius(Adjacency):
     """Neighbours are collections whose Gram matrices lie within ``radius`` of each other in Frobenius norm.
 
-    A promise about the output, not about a person: below 2 sqrt(2 (n - 1)) it does *not* cover the replacement of a
-    record. The class methods turn a threat into a radius.
+    This is a promise about the output, not about a person: below 2 sqrt(2 (n - 1)) it does *not* cover the replacement
+    of a record. The class methods compute the radius for a kind of change.
     """
 
     kind = "gram-radius"
@@ -262,18 +262,18 @@ class GramRadius(Adjacency):
     @classmethod
     @validate(m=check_count)
     def from_pairs(cls, m: int, t: float) -> GramRadius:
-        """``m`` undirected pairs change their similarity by at most ``t`` each: t sqrt(2 m)."""
+        """Make the radius for ``m`` undirected pairs whose similarities change by at most ``t`` each: t sqrt(2 m)."""
         return cls(_validation.check_positive(t, "t") * math.sqrt(2 * m))
 
     @classmethod
     def from_record(cls, m: int, t: float) -> GramRadius:
-        """One record changes ``m`` of its similarities by at most ``t`` each: t sqrt(2 m)."""
+        """Make the radius for one record that changes ``m`` of its similarities by at most ``t`` each: t sqrt(2 m)."""
         return cls.from_pairs(m, t)
 
     @classmethod
     @validate(n=check_count, k=check_count, h=check_positive)
     def from_drift(cls, n: int, k: int, h: float) -> GramRadius:
-        """``k`` of ``n`` embeddings drift by at most ``h`` in l2: 2 h sqrt(n k) + h^2 k."""
+        """Make the radius for ``k`` of ``n`` embeddings that drift by at most ``h`` in l2: 2 h sqrt(n k) + h^2 k."""
         if k > n:
             _validation.reject("k", f"at most n = {n}", k)
         return cls(2 * h * math.sqrt(n * k) + h * h * k)
@@ -315,11 +315,11 @@ def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
                 _validation.reject("centroids", "true or false", centroids)
             identities = _validation.check_count(identities, "identities")
             return Identity._from_counts(centroids, identities, _validation.check_count(largest, "largest"))
-    raise InvalidInput(f"The file names an adjacency that this version does not know: {data.get('kind')!r}.")
+    raise InvalidInput(f"The file has an adjacency that this version does not support: {data.get('kind')!r}.")
 
 
 def check_score_range(score_range: Any, name: str = "score_range") -> tuple[float, float]:
-    """The public range [a, b], -1 <= a < b <= 1, that clean scores are clamped to."""
+    """Check for a public range [a, b], -1 <= a < b <= 1, that clean scores are clamped to."""
     must = "a pair (a, b) with -1 <= a < b <= 1"
     if not isinstance(score_range, tuple | list | np.ndarray) or len(score_range) != 2:
         _validation.reject(name, must, score_range)
@@ -330,7 +330,7 @@ def check_score_range(score_range: Any, name: str = "score_range") -> tuple[floa
 
 
 def spectral_norm(queries: NDArray[np.float64]) -> float:
-    """The largest singular value of the stacked unit queries, rounded up; at most sqrt(m)."""
+    """Compute the largest singular value of the stacked unit queries, rounded up; at most sqrt(m)."""
     if len(queries) == 1:
         return 1.0
     return min(float(np.linalg.norm(queries, 2)) * (1 + 1e-9), math.sqrt(len(queries)))

@@ -1,4 +1,4 @@
-"""How much Gaussian noise an (epsilon, delta) contract takes, and what a given noise is worth.
+"""Calibration of Gaussian noise: the noise that (epsilon, delta) needs, and the privacy that a given noise has.
 
 With `μ = D/σ` (sensitivity over standard deviation) the Gaussian mechanism satisfies
 (epsilon, delta)-differential privacy if and only if (Balle & Wang, ICML 2018, Theorem 8)
@@ -7,8 +7,8 @@ With `μ = D/σ` (sensitivity over standard deviation) the Gaussian mechanism sa
 
 Both terms share a factor: with `a = ε/μ - μ/2`, `b = ε/μ + μ/2` and the Mills ratio
 `M(x) = Φ(-x)/φ(x)`, the right-hand side is `φ(a) [M(a) - M(b)]`, because
-`φ(a) = e^ε φ(b)`. That form neither overflows nor underflows, so everything here works on its
-logarithm, and every answer is rounded to the safe side by more than the rounding error can be.
+`φ(a) = e^ε φ(b)`. The logarithm of that form neither overflows nor underflows, so the code computes with it. Every
+result is rounded to the safe side by more than the largest possible rounding error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scoreshield.errors import InvalidCalibration
 Method = Literal["analytic", "conservative", "classical"]
 METHODS: tuple[str, ...] = get_args(Method)
 
-#: The smallest double above 0: what a delta that is not 0 is rounded up to where it is smaller still.
+#: The smallest double above 0. A delta between 0 and this is rounded up to it.
 LEAST_DELTA = math.ulp(0.0)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 # erfcx is documented to 1e-13 relative; what follows takes ten times that for each Mills ratio.
@@ -35,7 +35,7 @@ _MILLS_ERROR = 1e-12
 
 
 def compute_log_delta(epsilon: float, mu: float) -> tuple[float, float]:
-    """The logarithm of the exact delta of Gaussian noise at ``epsilon`` >= 0, and a bound on its numerical error."""
+    """Compute the logarithm of the exact delta of Gaussian noise at ``epsilon`` >= 0, and a bound on its error."""
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if low < -8:
         # delta is within 1e-15 of Phi(-low), and the second term is a small correction to it.
@@ -61,22 +61,22 @@ def compute_log_delta(epsilon: float, mu: float) -> tuple[float, float]:
 
 
 def compute_delta(epsilon: float, mu: float) -> float:
-    """The exact delta of Gaussian noise at ``epsilon``, rounded up: never 0, since Gaussian noise is never pure."""
+    """Compute the exact delta of Gaussian noise at ``epsilon``, rounded up. It is never 0."""
     value, error = compute_log_delta(epsilon, mu)
     return min(1.0, max(math.exp(value + error), LEAST_DELTA))
 
 
 def bound_excess(epsilon: float, mu: float, log_target: float) -> float:
-    """How far log delta may lie above a target: at most 0 means that (epsilon, delta) holds for certain.
+    """Bound how far log delta may lie above a target. If the result is at most 0, (epsilon, delta) holds.
 
-    The error counts twice, so that asking ``compute_delta`` afterwards, with an error of its own, never contradicts it.
+    The error counts twice, so that a later ``compute_delta``, with its own error, never contradicts the result.
     """
     value, error = compute_log_delta(epsilon, mu)
     return value + 2 * error - log_target
 
 
 def find_epsilon(delta: float, mu: float) -> float:
-    """The least epsilon >= 0 that Gaussian noise has at ``delta`` in (0, 1), rounded up; 0 where nothing moves."""
+    """Find the least epsilon >= 0 of Gaussian noise at ``delta`` in (0, 1), rounded up; 0 where nothing moves."""
     if mu == 0:
         return 0.0
     target = math.log(delta)
@@ -90,7 +90,7 @@ def find_epsilon(delta: float, mu: float) -> float:
 
 
 def find_mu(epsilon: float, delta: float) -> float:
-    """The largest sensitivity-to-noise ratio that meets (epsilon, delta), rounded down."""
+    """Find the largest ratio of sensitivity to noise that meets (epsilon, delta), rounded down."""
     target = math.log(delta)
 
     def excess(log_mu: float) -> float:
@@ -146,7 +146,7 @@ def calibrate(epsilon: float, delta: float, sensitivity: float, method: str = "a
 
 
 def compute_rule_mu(epsilon: float, delta: float, method: str) -> float:
-    """The ratio sensitivity / scale that a textbook rule asks for, whether or not the rule is valid there."""
+    """Compute the ratio sensitivity / scale of a textbook rule, also where the rule is not valid."""
     numerator = 2.0 if method == "conservative" else 1.25
     return epsilon / math.sqrt(2 * (math.log(numerator) - math.log(delta)))
 
@@ -171,7 +171,7 @@ def _scale(sensitivity: float, mu: float) -> float:
 
 
 def _step_until(start: float, holds: Callable[[float], bool], *, upward: bool) -> float:
-    """The first of start (1 +- 2^-46), start (1 +- 2^-45), ... where the condition holds."""
+    """Find the first of start (1 +- 2^-46), start (1 +- 2^-45), ... for which the condition holds."""
     step = 2.0**-46
     while True:
         value = start * (1 + step) if upward else start / (1 + step)

@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING, Context
 
 from scoreshield.privacy.adjacency import Identity
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 
 
 def write_certificate(guarantee: Guarantee) -> str:
@@ -26,14 +27,15 @@ def write_certificate(guarantee: Guarantee) -> str:
         f"({_round_up(guarantee.epsilon)}, {_round_up(guarantee.delta)})-differential privacy"
         if guarantee.delta
         else f"pure {_round_up(guarantee.epsilon)}-differential privacy",
-        "(no event gets more likely than a factor of e^epsilon, plus delta, by one change)."
+        "(one change multiplies the probability of an event by at most e^epsilon, and adds at most delta)."
         if guarantee.delta
-        else "(no event gets more likely than a factor of e^epsilon by one change).",
+        else "(one change multiplies the probability of an event by at most e^epsilon).",
     )
     say(
         "Protects",
-        f"Nobody who sees the release can tell, beyond the odds below, whether {guarantee.adjacency.describe()}.",
-        "That holds even for an attacker who knows everything else.",
+        "An attacker who sees the release cannot find out, with better odds than those below, whether "
+        f"{guarantee.adjacency.describe()}.",
+        "This holds even if the attacker knows everything else.",
     )
     say(
         "In practice",
@@ -61,9 +63,9 @@ def _round_up(value: float) -> str:
 
 
 def _describe_mechanism(guarantee: Guarantee) -> list[str]:
-    sentences = [_MECHANISMS[guarantee.mechanism]]
+    sentences = [MECHANISMS[guarantee.mechanism].sentence]
     if guarantee.mechanism in ("optimal", "levels"):
-        sentences.append(f"Root mean squared error at most {guarantee.noise.std:.6g}, at the worst level.")
+        sentences.append(f"Root mean squared error at most {guarantee.noise_std:.6g}, at the worst level.")
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
     for name, value in guarantee.details.items():
@@ -75,7 +77,7 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
     elif guarantee.regime != "index":
         sentences.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
     if guarantee.mechanism == "screen-and-refine":
-        sentences.append(f"Those that were scored: to [{guarantee.details['threshold']:g}, {high:g}].")
+        sentences.append(f"Those behind released scores: to [{guarantee.details['threshold']:g}, {high:g}].")
     return sentences
 
 
@@ -83,7 +85,7 @@ def _describe_noise(guarantee: Guarantee) -> list[str]:
     beside = "with rounding to the grid" + " and the covariance" * ("covariance_std" in guarantee.details)
     end = ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
     return [
-        f"Standard deviation {guarantee.noise.std:.6g} on each entry;",
+        f"Standard deviation {guarantee.noise_std:.6g} on each entry;",
         f"l2 sensitivity {guarantee.sensitivity:.6g} ({guarantee.grid_sensitivity:.9g} {beside}),",
         f"scale {guarantee.scale:.9g}, {guarantee.calibration} calibration{end}",
     ]
@@ -91,48 +93,21 @@ def _describe_noise(guarantee: Guarantee) -> list[str]:
 
 def _describe_sampler(guarantee: Guarantee) -> list[str]:
     if guarantee.sampler != "exact":
-        return ["Research: a seeded generator, which anyone who knows the seed can undo.", _describe_grid(guarantee)]
-    drawn = "Exact: what is drawn has the stated law, bit by bit,"
+        warning = "Research: a seeded generator. Anyone who knows the seed can remove the noise."
+        return [warning, _describe_grid(guarantee)]
+    draws = "Exact: all draws have exactly the stated law,"
     if guarantee.mechanism == "gaussian":
-        drawn = "Exact: the real-valued Gaussian rounded to the grid,"
-    return [f"{drawn} from an AES-256 stream keyed by the operating system.", _describe_grid(guarantee)]
+        draws = "Exact: the real-valued Gaussian rounded to the grid,"
+    return [f"{draws} from an AES-256 stream keyed by the operating system.", _describe_grid(guarantee)]
 
 
 def _describe_grid(guarantee: Guarantee) -> str:
     return f"Every released number is a multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))})."
 
 
-_MECHANISMS = {
-    "gaussian": "Gaussian noise.",
-    "laplace": "Laplace noise: one record moves one score, so this is private without delta.",
-    "staircase": "Staircase noise (Geng and Viswanath): one record moves one score, so this is private without delta.",
-    "optimal": "A table of probabilities on public score levels, the best for its stated purpose, checked in whole "
-    "numbers.",
-    "levels": "A public table of probabilities on score levels, checked in whole numbers.",
-    "randomised-response": "Randomised response on one bit for each record.",
-    "permute-and-flip": "Permute-and-flip selection on scores of which one record moves one.",
-    "gumbel": "Gumbel noise on scores of which one record moves one; the best are named, their scores are not.",
-    "geometric": "Two-sided geometric noise on counts.",
-    "privunit": "PrivUnit: each vector is replaced by a random direction that leans towards it.",
-    "screen-and-refine": "Randomised response screens records; scores with staircase noise are released for those that "
-    "pass.",
-}
-
-
 def _list_public_facts(guarantee: Guarantee) -> str:
     has_public_projection = guarantee.details.get("reduction") not in ("pca", "none")
-    return "" if guarantee.regime == "index" and not has_public_projection else _PUBLIC[guarantee.regime]
-
-
-_PUBLIC = {
-    "scores": "the query, ",
-    "row": "the index of the record, ",
-    "gram": "",
-    "matches": "the query, the threshold, ",
-    "top-k": "the query, ",
-    "histogram": "the bins, ",
-    "index": "the projection, ",
-}
+    return "" if guarantee.regime == "index" and not has_public_projection else REGIMES[guarantee.regime].public
 
 
 def _describe_release(guarantee: Guarantee) -> str:

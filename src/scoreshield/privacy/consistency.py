@@ -17,7 +17,9 @@ import numpy as np
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, ReleaseShape
-from scoreshield.privacy.noise import StaircaseNoise
+from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
 
@@ -26,43 +28,6 @@ if TYPE_CHECKING:
 
 Delta = Callable[[float], float]
 
-#: The law of the noise on entries for each mechanism that has one, by what can be released with it.
-_ADDED: dict[str, dict[str, str | None]] = {
-    "scores": {
-        "gaussian": "gaussian",
-        "laplace": "laplace",
-        "staircase": "staircase",
-        "optimal": "levels",
-        "levels": "levels",
-    },
-    "row": {"gaussian": "gaussian"},
-    "gram": {"gaussian": "gaussian"},
-    "index": {"gaussian": "gaussian", "privunit": None},
-    "matches": {"randomised-response": None, "screen-and-refine": None},
-    "top-k": {"permute-and-flip": None, "gumbel": None},
-    "histogram": {"geometric": None, "gaussian": None},
-}
-#: Mechanisms that need a delta, and those that need none; tables and PrivUnit with a private PCA can do either.
-_NOT_PURE = ("gaussian",)
-_PURE = (
-    "laplace",
-    "staircase",
-    "randomised-response",
-    "screen-and-refine",
-    "permute-and-flip",
-    "gumbel",
-    "geometric",
-)
-#: How many dimensions the released object can have.
-_DIMENSIONS = {
-    "scores": (1, 2),
-    "row": (1,),
-    "gram": (2,),
-    "index": (2,),
-    "matches": (1,),
-    "top-k": (1,),
-    "histogram": (1,),
-}
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
 _POINTS = 33
@@ -71,14 +36,14 @@ _FARTHEST = 1e6  # an epsilon beyond which no profile has anything left
 
 def is_consistent(guarantee: Guarantee) -> bool:
     """Whether the stated noise gives the profile, and the profile the promise."""
-    laws = _ADDED[guarantee.regime]
+    mechanism = MECHANISMS[guarantee.mechanism]
     law = None if guarantee.noise is None else guarantee.noise.name
-    if guarantee.mechanism not in laws or laws[guarantee.mechanism] != law:
+    if guarantee.regime not in mechanism.laws or mechanism.laws[guarantee.regime] != law:
         return False
     if not _fits_shape(guarantee) or not _fits_adjacency(guarantee) or not _fits_details(guarantee):
         return False
     pure = guarantee.delta == 0
-    if guarantee.mechanism in (_NOT_PURE if pure else _PURE) or (guarantee.calibration == "pure") != pure:
+    if mechanism.is_pure not in (None, pure) or (guarantee.calibration == "pure") != pure:
         return False
     if pure and guarantee.details.get("reduction") == "pca":  # its covariance takes Gaussian noise
         return False
@@ -90,13 +55,15 @@ def is_consistent(guarantee: Guarantee) -> bool:
         <= guarantee.grid_sensitivity
     ):
         return False
-    implied = _derive_profile(guarantee)
-    return implied is not None and _covers(guarantee.profile, implied, min(2 * guarantee.epsilon, _FARTHEST))
+    implied_profile = _derive_profile(guarantee)
+    return implied_profile is not None and _covers(
+        guarantee.profile, implied_profile, min(2 * guarantee.epsilon, _FARTHEST)
+    )
 
 
 def _fits_shape(guarantee: Guarantee) -> bool:
     shape = guarantee.shape
-    return len(shape) in _DIMENSIONS[guarantee.regime] and (guarantee.regime != "gram" or shape[0] == shape[1])
+    return len(shape) in REGIMES[guarantee.regime].dimensions and (guarantee.regime != "gram" or shape[0] == shape[1])
 
 
 def _fits_details(guarantee: Guarantee) -> bool:
@@ -105,7 +72,7 @@ def _fits_details(guarantee: Guarantee) -> bool:
     if math.frexp(guarantee.grid)[0] != 0.5:  # a grid is a power of two
         return False
     match guarantee.regime:
-        case "scores" if guarantee.mechanism in ("optimal", "levels"):
+        case "scores" if isinstance(law, LevelChannel):
             return (
                 details["levels"] == len(law.inputs)
                 and guarantee.grid == law.step
@@ -147,10 +114,10 @@ def _count_rows(guarantee: Guarantee) -> tuple[int, ...]:
         case "top-k":
             return (_validation.check_count(guarantee.details["records"], "records"),)
         case "histogram":
-            counted = _validation.check_count(guarantee.details["scores"], "scores")
-            of_pairs = (1 + math.isqrt(1 + 8 * counted)) // 2
+            scores = _validation.check_count(guarantee.details["scores"], "scores")
+            of_pairs = (1 + math.isqrt(1 + 8 * scores)) // 2
             alone = math.isclose(guarantee.sensitivity, _compute_least_sensitivity(guarantee), rel_tol=_REPEATED)
-            return (counted,) * alone + (of_pairs,) * (not alone or counted == 1)
+            return (scores,) * alone + (of_pairs,) * (not alone or scores == 1)
     return (guarantee.shape[0],)
 
 
@@ -192,10 +159,10 @@ def _derive_histogram_profile(guarantee: Guarantee) -> Delta | None:
 
     One record moves one score of a query, or n - 1 of the n (n - 1) / 2 scores of all pairs.
     """
-    counted, ratio = guarantee.details["scores"], guarantee.sensitivity / guarantee.scale
-    moved = guarantee.sensitivity / _compute_least_sensitivity(guarantee)
-    pairs = math.isclose(moved * (moved + 1) / 2, counted, rel_tol=_REPEATED)
-    if counted < 1 or not (pairs or math.isclose(moved, 1, rel_tol=_REPEATED)):
+    scores, ratio = guarantee.details["scores"], guarantee.sensitivity / guarantee.scale
+    moved_scores = guarantee.sensitivity / _compute_least_sensitivity(guarantee)
+    pairs = math.isclose(moved_scores * (moved_scores + 1) / 2, scores, rel_tol=_REPEATED)
+    if scores < 1 or not (pairs or math.isclose(moved_scores, 1, rel_tol=_REPEATED)):
         return None
     if guarantee.mechanism == "geometric":
         return PureProfile(ratio * (1 - _ROUNDING)).delta_at
@@ -207,10 +174,12 @@ def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:
     details, grid = guarantee.details, guarantee.grid
     screening, refining, low = details["screening_epsilon"], details["refining_epsilon"], details["threshold"]
     high = guarantee.score_range[1]
-    refined = guarantee.mechanism == "screen-and-refine"
-    if not (screening > 0 and refining >= 0 and (refining > 0) == refined and guarantee.score_range[0] <= low < high):
+    has_refinement = guarantee.mechanism == "screen-and-refine"
+    if not (
+        screening > 0 and refining >= 0 and (refining > 0) == has_refinement and guarantee.score_range[0] <= low < high
+    ):
         return None
-    if refined:
+    if has_refinement:
         width = max(round(high / grid) - round(low / grid), math.ceil((high - low) / grid)) * grid
         if not math.isclose(guarantee.scale, StaircaseNoise.calibrate(refining, width, grid).std, rel_tol=_REPEATED):
             return None
@@ -230,8 +199,14 @@ def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
     """Derive the profile of PrivUnit on each record of an identity, and of the private PCA if there is one."""
     details, group = guarantee.details, _count_moved_rows(guarantee)
     maker = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"])
-    stated = (details["cap_probability"], details["cap_height"], details["shrinkage"], guarantee.scale, guarantee.grid)
-    if not np.allclose(stated, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
+    stated_values = (
+        details["cap_probability"],
+        details["cap_height"],
+        details["shrinkage"],
+        guarantee.scale,
+        guarantee.grid,
+    )
+    if not np.allclose(stated_values, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
         return None
     pure = maker.epsilon * group
     if details["reduction"] != "pca":
@@ -268,11 +243,12 @@ def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
     """
     law, scale = guarantee.noise, guarantee.scale
     share = math.sqrt(0.5) if guarantee.regime == "gram" else 1.0
-    if guarantee.mechanism in ("laplace", "staircase") and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
+    if law is None:
         return None
-    if guarantee.mechanism != "gaussian":
-        found: Delta = law.profile(guarantee.grid_sensitivity).delta_at
-        return found
+    if isinstance(law, LaplaceNoise | StaircaseNoise) and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
+        return None
+    if not isinstance(law, GaussianNoise):
+        return law.profile(guarantee.grid_sensitivity).delta_at
     if not math.isclose(law.std, scale * share, rel_tol=_REPEATED):
         return None
     if not math.isclose(guarantee.mu * scale, guarantee.grid_sensitivity, rel_tol=_REPEATED):
@@ -313,8 +289,8 @@ def _compute_least_sensitivity(guarantee: Guarantee) -> float:
             # The spectral norm of the queries is at least 1; only the queries themselves say how much more.
             return math.sqrt(_count_moved_rows(guarantee)) * min((high - low) * math.sqrt(guarantee.shape[0]), 2.0)
         case "scores" | "row" | "gram":
-            released = guarantee.shape[-1]
-            return guarantee.adjacency.sensitivity(guarantee.regime, released, score_range=(low, high)).l2
+            count = guarantee.shape[-1]
+            return guarantee.adjacency.sensitivity(guarantee.regime, count, score_range=(low, high)).l2
         case "top-k":
             return high - low
         case "histogram":

@@ -292,7 +292,7 @@ class PrivacyFilter:
 
     @property
     def charges(self) -> dict[Profile, int]:
-        """What was charged here, and how often. A filter that was made from sums does not know its charges."""
+        """The charges of this filter, with their numbers. A filter that was made from sums has no list of charges."""
         return dict(self._charges)
 
     @validate()
@@ -331,7 +331,7 @@ class PrivacyFilter:
         return not self._sums.count or self._fits(self._add_up_by_rules_1(charges), self._sums.only)
 
     def make_error(self, item: Any, number: int = 1) -> BudgetExceeded:
-        """Make the error of a charge, or of a batch of this many, that does not fit. It says what would fit."""
+        """Make the error of a charge, or of a batch of `number` charges, that does not fit. It says what would fit."""
         asked = self.compute_epsilon(item)
         spent, headroom = self.spent, self.headroom
         times = f", {number:,} times," if number > 1 else ""
@@ -346,7 +346,7 @@ class PrivacyFilter:
 
     @validate()
     def compute_epsilon(self, item: Any) -> float:
-        """Compute the epsilon of one mechanism by itself at the delta of the budget; a pure one counts in full."""
+        """Compute the epsilon of one mechanism alone, at the delta of the budget; for a pure one, its pure epsilon."""
         profile = extract_profile(item)
         pure = find_pure_epsilon(profile)
         if isinstance(profile, CurveProfile):  # it may reach 0 far beyond the epsilon that it was calibrated to
@@ -374,7 +374,7 @@ class PrivacyFilter:
 
     @property
     def remaining(self) -> float:
-        """The limit minus what is spent. Epsilons do not simply add up; `headroom` tells what a charge may be."""
+        """The limit minus what is spent. Epsilons do not simply add up; `headroom` says how large a charge may be."""
         return max(0.0, self.epsilon - self.spent)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,31 +20,16 @@ from scoreshield.privacy.adjacency import (
     adjacency_from_dict,
     check_score_range,
 )
-from scoreshield.privacy.noise import GaussianNoise
-from scoreshield.privacy.noise.laws import CalibratedNoise, law_from_dict
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
+from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES, Regime
+from scoreshield.privacy.noise.laws import CalibratedNoise, NoiseLaw, law_from_dict
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, profile_from_dict
 
 if TYPE_CHECKING:
     from scoreshield.privacy.levels.tables import LevelChannel
 
 SAMPLERS = ("exact", "research")
-#: What a release can be of.
-REGIMES = ("scores", "row", "gram", "matches", "top-k", "histogram", "index")
 #: The rule that set the noise: a Gaussian one, or "pure", which needs none.
 CALIBRATIONS = (*gaussian.METHODS, "pure")
-MECHANISMS = (
-    "gaussian",
-    "laplace",
-    "staircase",
-    "optimal",
-    "levels",
-    "randomised-response",
-    "permute-and-flip",
-    "gumbel",
-    "geometric",
-    "privunit",
-    "screen-and-refine",
-)
 
 
 @dataclass(frozen=True)
@@ -60,7 +45,7 @@ class ReleaseFacts:
     """
 
     adjacency: Adjacency
-    regime: str
+    regime: Regime
     shape: tuple[int, ...]
     score_range: tuple[float, float]
     sampler: str
@@ -74,8 +59,8 @@ class ReleaseFacts:
 class Guarantee:
     """The privacy of one release.
 
-    Each family of mechanisms has a constructor: `for_additive_noise`, `for_level_table`, `for_selection`, `for_counts`
-    and `for_index`. A new mechanism states its facts through one of them.
+    A release states its guarantee by `for_mechanism`, or by `for_additive_noise` and `for_level_table`, which fill in
+    most facts.
 
     Attributes:
         epsilon: The epsilon that holds.
@@ -104,146 +89,95 @@ class Guarantee:
     mechanism: str
     calibration: str
     adjacency: Adjacency
-    regime: str
+    regime: Regime
     shape: tuple[int, ...]
     score_range: tuple[float, float]
     sensitivity: float
     grid_sensitivity: float
     scale: float
     grid: float
-    noise: Any  # a NoiseLaw, a LevelChannel, or None
+    noise: NoiseLaw | LevelChannel | None
     profile: Profile
     sampler: str
     claimed: tuple[float, float] | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def for_additive_noise(
-        cls, facts: ReleaseFacts, noise: CalibratedNoise, *, epsilon: float, delta: float, calibration: str
+    def for_mechanism(
+        cls,
+        facts: ReleaseFacts,
+        *,
+        epsilon: float,
+        delta: float,
+        mechanism: str,
+        sensitivity: float,
+        grid_sensitivity: float,
+        scale: float,
+        grid: float,
+        profile: Profile,
+        calibration: str = "analytic",
+        noise: NoiseLaw | LevelChannel | None = None,
+        details: dict[str, Any] | None = None,
     ) -> Guarantee:
-        """State the guarantee of noise that is added to each entry. Without delta it is pure."""
+        """State the guarantee of any mechanism. Without delta it is pure, and no calibration rule applies."""
         return cls(
             **facts.to_fields(),
             epsilon=epsilon,
             delta=delta,
-            mechanism=noise.law.name,
+            mechanism=mechanism,
             calibration=calibration if delta else "pure",
-            sensitivity=noise.sensitivity,
-            grid_sensitivity=noise.grid_sensitivity,
-            scale=noise.scale,
-            grid=noise.step,
-            noise=noise.law,
-            profile=noise.profile,
-        )
-
-    @classmethod
-    def for_level_table(cls, facts: ReleaseFacts, table: LevelChannel, *, mechanism: str) -> Guarantee:
-        """State the guarantee of a level table: what the table was verified to satisfy."""
-        low, high = facts.score_range
-        return cls(
-            **facts.to_fields(),
-            epsilon=table.epsilon,
-            delta=table.delta,
-            mechanism=mechanism,
-            calibration="analytic" if table.delta else "pure",
-            sensitivity=high - low,
-            grid_sensitivity=high - low,
-            scale=table.std,
-            grid=table.step,
-            noise=table,
-            profile=table.profile(),
-            details={"levels": len(table.inputs)},
-        )
-
-    @classmethod
-    def for_selection(
-        cls,
-        facts: ReleaseFacts,
-        *,
-        epsilon: float,
-        mechanism: str,
-        sensitivity: float,
-        grid_sensitivity: float,
-        scale: float,
-        grid: float,
-        details: dict[str, Any],
-    ) -> Guarantee:
-        """State the guarantee of a pure mechanism that names records."""
-        return cls(
-            **facts.to_fields(),
-            epsilon=epsilon,
-            delta=0.0,
-            mechanism=mechanism,
-            calibration="pure",
-            sensitivity=sensitivity,
-            grid_sensitivity=grid_sensitivity,
-            scale=scale,
-            grid=grid,
-            noise=None,
-            profile=PureProfile(epsilon),
-            details=details,
-        )
-
-    @classmethod
-    def for_counts(
-        cls,
-        facts: ReleaseFacts,
-        *,
-        epsilon: float,
-        delta: float,
-        mechanism: str,
-        sensitivity: float,
-        scale: float,
-        profile: Profile,
-        details: dict[str, Any],
-    ) -> Guarantee:
-        """State the guarantee of noise on whole counts."""
-        return cls(
-            **facts.to_fields(),
-            epsilon=epsilon,
-            delta=delta,
-            mechanism=mechanism,
-            calibration="analytic" if delta else "pure",
-            sensitivity=sensitivity,
-            grid_sensitivity=sensitivity,
-            scale=scale,
-            grid=1.0,
-            noise=None,
-            profile=profile,
-            details=details,
-        )
-
-    @classmethod
-    def for_index(
-        cls,
-        facts: ReleaseFacts,
-        *,
-        epsilon: float,
-        delta: float,
-        mechanism: str,
-        sensitivity: float,
-        grid_sensitivity: float,
-        scale: float,
-        grid: float,
-        noise: GaussianNoise | None,
-        profile: Profile,
-        details: dict[str, Any],
-    ) -> Guarantee:
-        """State the guarantee of private vectors."""
-        return cls(
-            **facts.to_fields(),
-            epsilon=epsilon,
-            delta=delta,
-            mechanism=mechanism,
-            calibration="analytic" if delta else "pure",
             sensitivity=sensitivity,
             grid_sensitivity=grid_sensitivity,
             scale=scale,
             grid=grid,
             noise=noise,
             profile=profile,
-            details=details,
+            details={} if details is None else details,
         )
+
+    @classmethod
+    def for_additive_noise(
+        cls, facts: ReleaseFacts, noise: CalibratedNoise, *, epsilon: float, delta: float, calibration: str
+    ) -> Guarantee:
+        """State the guarantee of noise that is added to each entry."""
+        return cls.for_mechanism(
+            facts,
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=noise.law.name,
+            sensitivity=noise.sensitivity,
+            grid_sensitivity=noise.grid_sensitivity,
+            scale=noise.scale,
+            grid=noise.step,
+            profile=noise.profile,
+            calibration=calibration,
+            noise=noise.law,
+        )
+
+    @classmethod
+    def for_level_table(cls, facts: ReleaseFacts, table: LevelChannel, *, mechanism: str) -> Guarantee:
+        """State the guarantee of a level table: what the table was verified to satisfy."""
+        width = facts.score_range[1] - facts.score_range[0]
+        return cls.for_mechanism(
+            facts,
+            epsilon=table.epsilon,
+            delta=table.delta,
+            mechanism=mechanism,
+            sensitivity=width,
+            grid_sensitivity=width,
+            scale=table.std,
+            grid=table.step,
+            profile=table.profile(),
+            noise=table,
+            details={"levels": len(table.inputs)},
+        )
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise on each released entry."""
+        if self.noise is None:
+            raise InvalidInput(f"A release by {self.mechanism} adds no noise to its entries.")
+        return self.noise.std
 
     @property
     def mu(self) -> float:
@@ -338,7 +272,7 @@ class Guarantee:
                 mechanism=_validation.check_option(data["mechanism"], "mechanism", MECHANISMS),
                 calibration=_validation.check_option(data["calibration"], "calibration", CALIBRATIONS),
                 adjacency=adjacency_from_dict(data["adjacency"]),
-                regime=_validation.check_option(data["regime"], "regime", REGIMES),
+                regime=cast("Regime", _validation.check_option(data["regime"], "regime", REGIMES)),
                 shape=tuple(_validation.check_count(length, "shape") for length in data["shape"]),
                 score_range=check_score_range(data["score_range"]),
                 sensitivity=_validation.check_positive(data["sensitivity"], "sensitivity"),

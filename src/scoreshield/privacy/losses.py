@@ -1,8 +1,8 @@
-"""The privacy-loss law behind a profile, and what of it adds up: pure epsilons, Gaussian mu and Renyi moments.
+"""The privacy-loss law of a profile, and the quantities that add up: pure epsilons, squares of mu, Renyi moments.
 
 For the laws P and Q of the output on two neighbours the loss is `L = ln(p/q)` under P, and
-`δ(ε) = E[(1 - e^(ε - L))_+]`. A profile here bounds both orders of the two neighbours, so the
-law that stands for it is symmetric: `P[L = -ℓ] = e^(-ℓ) P[L = ℓ]`. Everything is rounded up.
+`δ(ε) = E[(1 - e^(ε - L))_+]`. A profile here bounds both orders of the two neighbours, so it is
+represented by a symmetric law: `P[L = -ℓ] = e^(-ℓ) P[L = ℓ]`. Everything is rounded up.
 
 Closed forms of the Renyi divergences: Mironov (2017), table II. Randomised response is the worst pure mechanism
 (Kairouz, Oh & Viswanath 2015). docs/accounting.md proves what is used.
@@ -43,7 +43,7 @@ class LossLaw(NamedTuple):
 
 
 def extract_profile(item: Any) -> Profile:
-    """The profile of a profile, a guarantee or a release."""
+    """Return the profile of a guarantee or a release, or the given profile."""
     if isinstance(item, Profile):
         return item
     profile = getattr(getattr(item, "guarantee", item), "profile", None)
@@ -53,7 +53,7 @@ def extract_profile(item: Any) -> Profile:
 
 
 def find_pure_epsilon(profile: Profile) -> float:
-    """The epsilon at which delta is 0; infinite where there is none."""
+    """Find the epsilon at which delta is 0; infinite where there is none."""
     if not isinstance(profile, CurveProfile):
         return profile.epsilon_at(0.0)
     knots = zip(profile.losses, profile.deltas, strict=True)
@@ -61,14 +61,14 @@ def find_pure_epsilon(profile: Profile) -> float:
 
 
 def compute_residual(profile: Profile) -> float:
-    """The probability that a profile leaves with no bound on the loss at all."""
+    """Compute the probability for which the profile does not bound the loss."""
     return profile.deltas[-1] if isinstance(profile, CurveProfile) else 0.0
 
 
 def find_dominating_mu(profile: Profile) -> float:
-    """A mu such that Gaussian noise with it tells at least as much, at every epsilon; infinite where there is none.
+    """Find a mu such that Gaussian noise with this mu leaks at least as much at every epsilon; infinite if none does.
 
-    A pure epsilon is covered by the least mu with `Φ(-μ/2) ≤ 1/(1 + e^ε)`: the curve of randomised
+    For a pure epsilon it is the least mu with `Φ(-μ/2) ≤ 1/(1 + e^ε)`: the curve of randomised
     response is two chords of that Gaussian curve.
     """
     if isinstance(profile, GaussianProfile):
@@ -81,13 +81,13 @@ def find_dominating_mu(profile: Profile) -> float:
 
 @validate()
 def compute_log_moment(profile: Profile, order: float) -> float:
-    """`ln E[e^((α-1) L)] = (α-1) D_α` at ``order`` > 1, rounded up.
+    """Compute `ln E[e^((α-1) L)] = (α-1) D_α` at ``order`` > 1, rounded up.
 
-    A curve that ends above 0 leaves a loss without bound on a mass of that size. That mass is charged apart, and the
+    If a curve ends above 0, the loss has no bound on a mass of that size. That mass is charged separately, and the
     moment is that of the loss cut off at the last knot (docs/accounting.md).
     """
     if not isinstance(profile, GaussianProfile | LaplaceProfile | PureProfile | StepProfile | CurveProfile):
-        _validation.reject("profile", "of a kind that this version knows", profile)
+        _validation.reject("profile", "of a kind that this version supports", profile)
     match profile:
         case GaussianProfile(mu):
             return order * (order - 1) * mu * mu / 2 * _UP
@@ -105,10 +105,11 @@ def compute_log_moment(profile: Profile, order: float) -> float:
 
 
 def make_loss_law(losses: Float, deltas: Float) -> LossLaw:
-    """The law whose `δ` is the broken line through the knots, in `e^ε`, from above.
+    """Make the law with this `δ`: at least the broken line through the knots, as a function of `e^ε`.
 
-    With x = e^loss and slopes s_i of the segments, the mass at knot i is x_i (s_i - s_{i-1}); a mass that rounding made
-    negative is taken as 0, which only adds. ``losses`` starts at 0; beyond the last knot delta stays what it is.
+    With x = e^loss and slopes s_i of the segments, the mass at knot i is x_i (s_i - s_{i-1}). A mass that is negative
+    by rounding is replaced by 0, which only increases delta. ``losses`` starts at 0. Beyond the last knot delta is
+    constant.
     """
     steps = -np.expm1(losses[:-1] - losses[1:])  # (x_{i+1} - x_i) / x_{i+1}, without overflow
     falls = np.maximum(deltas[:-1] - deltas[1:], 0.0) / steps  # -s_i x_{i+1}

@@ -1,11 +1,9 @@
 """The privacy of a mechanism as a whole: the profile delta(epsilon) and the trade-off curve of the best test.
 
-Two neighbouring inputs give two laws P and Q of the output. The profile is
-
-`δ(ε) = sup ∫ (p - e^ε q)_+`, the trade-off curve the most true positives any test reaches
-at each false-positive rate; each determines the other (Dong, Roth & Su 2022). What is stated here never understates
-either: numbers are rounded to the safe side, and where a mechanism is only known to be pure, the worst pure
-mechanism, randomised response, stands for it.
+Two neighbouring inputs give two laws P and Q of the output. The profile is `δ(ε) = sup ∫ (p - e^ε q)_+`. The trade-off
+curve is the largest true-positive rate of any test at each false-positive rate. Each determines the other (Dong, Roth &
+Su 2022). The classes here never understate either: numbers are rounded to the safe side. If only the pure epsilon of a
+mechanism is known, its profile is that of the worst pure mechanism, randomised response.
 """
 
 from __future__ import annotations
@@ -27,32 +25,32 @@ from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 
 Float = NDArray[np.float64]
-#: Relative room for rounding in closed forms of a few operations.
+#: A relative margin for rounding in closed forms of a few operations.
 _UP = 1 + 2.0**-45
 
 
 def round_up(value: Fraction) -> float:
-    """The least double that is not below a fraction."""
+    """Round a fraction up to the nearest double."""
     found = float(value)
     return found if Fraction(found) >= value else math.nextafter(found, math.inf)
 
 
 class Profile(ABC):
-    """What all outputs of a mechanism together tell about one change of its input."""
+    """The privacy of all outputs of a mechanism together, against one change of its input."""
 
     kind: ClassVar[str]
 
     @abstractmethod
     def delta_at(self, epsilon: float) -> float:
-        """The exact delta at ``epsilon`` >= 0, rounded up."""
+        """Compute the exact delta at ``epsilon`` >= 0, rounded up."""
 
     @abstractmethod
     def epsilon_at(self, delta: float) -> float:
-        """The least epsilon at ``delta`` in [0, 1), rounded up; infinite where there is none."""
+        """Compute the least epsilon at ``delta`` in [0, 1), rounded up; infinite where there is none."""
 
     @abstractmethod
     def tpr_at(self, fpr: ArrayLike) -> Any:
-        """The most true positives that any test reaches at each false-positive rate."""
+        """Compute the largest true-positive rate of any test at each false-positive rate."""
 
     @property
     @abstractmethod
@@ -99,7 +97,7 @@ class GaussianProfile(Profile):
 
 @dataclass(frozen=True)
 class PureProfile(Profile):
-    """Any epsilon-private mechanism: none tells more than randomised response with that epsilon, which attains this."""
+    """Any epsilon-private mechanism. Randomised response with that epsilon leaks most, and has exactly this profile."""
 
     kind = "pure"
 
@@ -135,7 +133,7 @@ class PureProfile(Profile):
 
 @dataclass(frozen=True)
 class StepProfile(Profile):
-    """A pure mechanism of which more is known than its epsilon: no test gains more than ``mass`` (1 - e^-epsilon).
+    """A pure mechanism with a known largest advantage: no test gains more than ``mass`` (1 - e^-epsilon).
 
     In `x = e^ε` a profile is convex, and that of a pure mechanism ends at (e^E, 0), so it lies below the
     chord from its largest advantage: `δ(ε) ≤ m (1 - e^(ε - E))`. That is the profile of a
@@ -158,7 +156,7 @@ class StepProfile(Profile):
 
     @classmethod
     def of_advantage(cls, epsilon: float, advantage: float) -> StepProfile:
-        """From the largest total variation between neighbours, rounded up."""
+        """Make the profile from the largest total variation between neighbours, rounded up."""
         return cls(epsilon, advantage / -math.expm1(-epsilon) * _UP)
 
     def delta_at(self, epsilon: float) -> float:
@@ -189,7 +187,7 @@ class StepProfile(Profile):
 
 @dataclass(frozen=True)
 class LaplaceProfile(Profile):
-    """Laplace noise of scale b against the same moved by D, with ``epsilon`` = D / b; closed forms throughout."""
+    """Laplace noise of scale b against the same noise moved by D, with ``epsilon`` = D / b, in closed form."""
 
     kind = "laplace"
 
@@ -221,12 +219,12 @@ class LaplaceProfile(Profile):
 
 @dataclass(frozen=True)
 class CurveProfile(Profile):
-    """The upper envelope of finitely many pairs of discrete laws: a table of levels, or a composition.
+    """The upper envelope of finitely many pairs of discrete laws: a level table, or a composition.
 
     Attributes:
-        losses: delta(losses[i]) = deltas[i], falling and convex; between the knots e^epsilon interpolates linearly,
-            which is exact for one pair of discrete laws and from above for a convex envelope.
-        deltas: See `losses`.
+        losses: The knots, as epsilons. Between two knots delta is interpolated linearly in e^epsilon, which is exact
+            for one pair of discrete laws, and an upper bound for a convex envelope.
+        deltas: The delta at each knot, falling and convex in e^epsilon.
     """
 
     kind = "curve"
@@ -291,4 +289,4 @@ def profile_from_dict(data: dict[str, Any]) -> Profile:
             if (-np.diff(values) > most).any():
                 raise InvalidInput("The privacy profile in the file falls faster than that of any mechanism.")
             return CurveProfile(knots, values)
-    raise InvalidInput(f"The file names a privacy profile that this version does not know: {data.get('kind')!r}.")
+    raise InvalidInput(f"The file has a privacy profile that this version does not support: {data.get('kind')!r}.")

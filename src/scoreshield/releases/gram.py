@@ -8,10 +8,9 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Rng
-from scoreshield._validation import one_of, validate
+from scoreshield._validation import check_count, one_of, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
@@ -29,7 +28,13 @@ from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.noise.laws import CalibratedNoise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.pipeline import AdditiveMechanism, PendingRelease, PrivacyRequest, PrivateCollection
+from scoreshield.releases.pipeline import (
+    PRIVACY_CHECKS,
+    AdditiveMechanism,
+    PendingRelease,
+    PrivacyRequest,
+    PrivateCollection,
+)
 from scoreshield.releases.results import GramRelease
 
 GramProjection = Literal["exact", "aap", "dykstra", "none"]
@@ -39,7 +44,12 @@ _TILE = 256  # rows of a Gram matrix that get their noise at once
 
 
 @clear_frames_on_error
-@validate(projection=one_of(GRAM_PROJECTIONS), denoise=one_of(DENOISERS))
+@validate(
+    **PRIVACY_CHECKS,
+    projection=one_of(GRAM_PROJECTIONS),
+    denoise=one_of(DENOISERS),
+    max_iterations=optional(check_count),
+)
 def release_gram(
     embeddings: ArrayLike,
     *,
@@ -50,7 +60,7 @@ def release_gram(
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
     projection: GramProjection = "exact",
-    denoise: str = "projection",
+    denoise: Denoiser = "projection",
     max_iterations: int | None = None,
     device: str = "cpu",
     rng: Rng = None,
@@ -73,12 +83,10 @@ def release_gram(
         device: The device of the projection; ``"cuda"`` runs it on a GPU.
         progress: Called with (done, total) while the noise is drawn and then while the projection runs.
     """
-    contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.require_gaussian("a Gram matrix")
     if projection == "none" and denoise not in ("projection", "none"):
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
-    if max_iterations is not None:
-        max_iterations = _validation.check_count(max_iterations, "max_iterations")
     source = PrivateCollection.check(embeddings, adjacency, least=2)
     sampler = name_sampler(rng)
     method = cast("Method", "newton" if projection == "exact" else projection)
@@ -104,7 +112,7 @@ def release_gram(
         if "none" in (projection, denoise):
             return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
         project = _Projector(method, max_iterations, device, progress)
-        end = post.denoise(noisy, noise.law.std, cast("Denoiser", denoise), rank=source.dimension, project=project)
+        end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
         return GramRelease(
             guarantee,
             noisy,

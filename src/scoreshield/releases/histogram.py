@@ -38,7 +38,11 @@ _ROWS = 1024
 
 @clear_frames_on_error
 @validate(
-    epsilon=check_epsilon, delta=check_delta, mechanism=one_of(HISTOGRAM_MECHANISMS), norm=one_of(_embeddings.NORMS)
+    epsilon=check_epsilon,
+    delta=check_delta,
+    mechanism=one_of(HISTOGRAM_MECHANISMS),
+    score_range=check_score_range,
+    norm=one_of(_embeddings.NORMS),
 )
 def release_histogram(
     embeddings: ArrayLike,
@@ -72,7 +76,7 @@ def release_histogram(
     """
     if (mechanism == "gaussian") != (delta > 0):
         _validation.reject("delta", "above 0 for Gaussian noise and 0 for geometric", delta)
-    low, high = check_score_range(score_range)
+    low, high = score_range
     edges = _edges(bins, low, high)
     source = PrivateCollection.check(embeddings, adjacency, least=1 if query is not None else 2)
     if source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size)).moved > 1:
@@ -86,26 +90,28 @@ def release_histogram(
             raise InvalidInput("A histogram takes one query, or None for all pairs.")
     sampler = name_sampler(rng)
     moved = 1 if query is not None else source.size - 1
-    l1, l2 = 2.0 * moved, math.sqrt(2) * moved
-
     profile: Profile
     if mechanism == "geometric":
-        scale, profile = l1 / epsilon * (1 + 2**-48), PureProfile(epsilon)
+        sensitivity = 2.0 * moved
+        scale, profile = sensitivity / epsilon * (1 + 2**-48), PureProfile(epsilon)
     else:
-        scale = gaussian.calibrate(epsilon, delta, l2)
-        profile = GaussianProfile(l2 / scale)
+        sensitivity = math.sqrt(2) * moved
+        scale = gaussian.calibrate(epsilon, delta, sensitivity)
+        profile = GaussianProfile(sensitivity / scale)
     if scale > 2.0**31:
         raise InvalidInput(
             f"This contract takes noise of scale {scale:.3g} on counts, which drowns them: raise epsilon."
         )
     total = source.size if query is not None else source.size * (source.size - 1) // 2
-    guarantee = Guarantee.for_counts(
+    guarantee = Guarantee.for_mechanism(
         ReleaseFacts(source.adjacency, "histogram", (len(edges) - 1,), (low, high), sampler),
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
-        sensitivity=l1 if mechanism == "geometric" else l2,
+        sensitivity=sensitivity,
+        grid_sensitivity=sensitivity,
         scale=scale,
+        grid=1.0,
         profile=profile,
         details={"scores": total},
     )

@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
-from scoreshield._validation import validate, whole_from
+from scoreshield._validation import check_count, constrain, validate, whole_from
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.index_plan import IndexMechanism, IndexPlan, blocks
+from scoreshield.releases.index_plan import INDEX_CHECKS, IndexMechanism, IndexPlan, blocks
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 from scoreshield.releases.results import Release
 
@@ -97,10 +96,10 @@ class IndexRelease(Release):
             np.clip(scores, -1, 1, out=scores)
         return scores[0] if single else scores
 
-    @validate()
+    @validate(k=check_count)
     def search(self, query: ArrayLike, k: int) -> BestRecords:
         """Return the `k` best records of one query, (k,), or of each query of a batch, (m, k), best first."""
-        k = min(_validation.check_count(k, "k"), len(self.vectors))
+        k = min(k, len(self.vectors))
         queries, single = self._reduce_queries(query)
         small = queries.astype(np.float32)
         scores = np.empty((len(small), 0), dtype=np.float32)
@@ -135,7 +134,7 @@ class IndexRelease(Release):
 
 
 @clear_frames_on_error
-@validate()
+@validate(**INDEX_CHECKS)
 def release_index(
     embeddings: ArrayLike,
     *,
@@ -188,6 +187,7 @@ def release_index(
     ).release(ledger)
 
 
+@constrain(**INDEX_CHECKS)
 def prepare_index(
     embeddings: ArrayLike,
     *,

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
+from scoreshield._validation import Check, check_delta, check_epsilon, check_inside_unit, one_of
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -31,7 +32,15 @@ Float = NDArray[np.float64]
 
 IndexMechanism = Literal["privunit", "gaussian"]
 MECHANISMS: tuple[str, ...] = get_args(IndexMechanism)
-REDUCTIONS = ("random", "pca")
+Reduction = Literal["random", "pca"]
+REDUCTIONS: tuple[str, ...] = get_args(Reduction)
+#: The constraints on the arguments of an index that do not depend on the collection.
+INDEX_CHECKS: dict[str, Check] = {
+    "epsilon": check_epsilon,
+    "delta": check_delta,
+    "mechanism": one_of(MECHANISMS),
+    "pca_share": check_inside_unit,
+}
 #: Rows are read, reduced and made private in blocks of about this many bytes of double precision.
 _BLOCK_BYTES = 1 << 25
 #: Steps of the grid to one standard deviation of Gaussian noise; 256 deviations are exact in single precision.
@@ -69,7 +78,7 @@ class IndexPlan:
 
     epsilon: float
     delta: float
-    mechanism: str
+    mechanism: IndexMechanism
     components: int
     dimension: int
     reduction: str | Float  # a matrix is public and orthonormal
@@ -82,25 +91,22 @@ class IndexPlan:
     def check(
         cls,
         source: PrivateCollection,
-        epsilon: Any,
-        delta: Any,
-        mechanism: Any,
-        components: Any,
-        reduction: Any,
-        pca_share: Any,
+        epsilon: float,
+        delta: float,
+        mechanism: IndexMechanism,
+        components: int | None,
+        reduction: str | ArrayLike,
+        pca_share: float,
     ) -> IndexPlan:
-        epsilon = _validation.check_epsilon(epsilon)
-        delta = _validation.check_probability(delta, "delta", zero=True)
-        mechanism = _validation.check_option(mechanism, "mechanism", MECHANISMS)
-        share = _validation.check_probability(pca_share, "pca_share", zero=False)
+        """Check that arguments, each checked by `INDEX_CHECKS`, fit together and fit the collection."""
         if isinstance(source.adjacency, GramRadius):
             must = "Replacement() or Identity(labels): a Gram radius says nothing about vectors"
             _validation.reject("adjacency", must, source.adjacency)
         d = source.dimension
         if d < 2:
             raise InvalidInput("An index needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
-        reduction, components = _check_reduction(reduction, components, d)
-        private = isinstance(reduction, str) and reduction == "pca"
+        basis, kept = _check_reduction(reduction, components, d)
+        private = isinstance(basis, str) and basis == "pca"
         if delta == 0 and (mechanism == "gaussian" or private):
             need = (
                 "Gaussian noise" if mechanism == "gaussian" else "a private PCA, whose covariance takes Gaussian noise"
@@ -113,10 +119,10 @@ class IndexPlan:
             epsilon,
             delta,
             mechanism,
-            components,
+            kept,
             d,
-            reduction,
-            share if private else 0.0,
+            basis,
+            pca_share if private else 0.0,
             source.adjacency,
             group,
             source.size,
@@ -216,7 +222,7 @@ class IndexPlan:
             if isinstance(profile, GaussianProfile):
                 # With a covariance beside it: the sensitivity of both together, in units of this noise.
                 on_grid = max(on_grid, profile.mu * scale)
-        return Guarantee.for_index(
+        return Guarantee.for_mechanism(
             ReleaseFacts(self.adjacency, "index", shape, FULL_RANGE, sampler),
             epsilon=self.epsilon,
             delta=self.delta,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,11 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
-from scoreshield._validation import check_epsilon, one_of, validate
+from scoreshield._validation import Check, check_epsilon, constrain, one_of, validate
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import StaircaseNoise, add_noise, choose_grid_step
+from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps, draw_tie_break
@@ -33,8 +35,28 @@ from scoreshield.releases.results import MatchRelease
 Float = NDArray[np.float64]
 
 
+def _check_threshold(value: Any, name: str) -> float:
+    return _validation.check_real(value, name, "a number inside the score range")
+
+
+def _check_share(value: Any, name: str) -> float:
+    share = _validation.check_real(value, name, "a share in [0, 1)")
+    if not 0 <= share < 1:
+        _validation.reject(name, "a share in [0, 1)", share)
+    return share
+
+
+MATCH_CHECKS: dict[str, Check] = {
+    "epsilon": check_epsilon,
+    "score_range": check_score_range,
+    "threshold": _check_threshold,
+    "refine": _check_share,
+    "norm": one_of(_embeddings.NORMS),
+}
+
+
 @clear_frames_on_error
-@validate(epsilon=check_epsilon, norm=one_of(_embeddings.NORMS))
+@validate(**MATCH_CHECKS)
 def release_matches(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -83,6 +105,7 @@ def release_matches(
     ).release(ledger)
 
 
+@constrain(**MATCH_CHECKS)
 def prepare_matches(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -96,15 +119,9 @@ def prepare_matches(
     rng: Rng = None,
 ) -> PendingRelease[Float, MatchRelease]:
     """Prepare a screening before its charge, with the arguments of `release_matches`."""
-    epsilon = _validation.check_epsilon(epsilon)
-    low, high = check_score_range(score_range)
-    threshold = _validation.check_real(threshold, "threshold", "a number inside the score range")
+    low, high = score_range
     if not low <= threshold < high:
         _validation.reject("threshold", f"in [{low:g}, {high:g})", threshold)
-    refine = _validation.check_real(refine, "refine", "a share in [0, 1)")
-    if not 0 <= refine < 1:
-        _validation.reject("refine", "a share in [0, 1)", refine)
-    _validation.check_option(norm, "norm", _embeddings.NORMS)
     source, queries = check_single_query(embeddings, query, adjacency)
     sampler = name_sampler(rng)
 
@@ -114,14 +131,16 @@ def prepare_matches(
         # Both are drawn as exact rationals, so they must add up to at most epsilon, to the last bit.
         refine_budget = _validation.check_epsilon(_round_down(Fraction(epsilon) - Fraction(screen_budget)))
     law, step = _calibrate_staircase(refine_budget, threshold, high) if refine else (None, 2.0**-20)
-    guarantee = Guarantee.for_selection(
+    guarantee = Guarantee.for_mechanism(
         ReleaseFacts(source.adjacency, "matches", (source.size,), (low, high), sampler),
         epsilon=epsilon,
+        delta=0.0,
         mechanism="screen-and-refine" if refine else "randomised-response",
         sensitivity=1.0,
         grid_sensitivity=1.0,
         scale=1.0 if law is None else law.scale,
         grid=step,
+        profile=PureProfile(epsilon),
         details={"threshold": threshold, "screening_epsilon": screen_budget, "refining_epsilon": refine_budget},
     )
 

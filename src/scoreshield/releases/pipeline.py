@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._types import AccountLike, Reservation, Rng
+from scoreshield._types import AccountLike, Calibration, Reservation, Rng
+from scoreshield._validation import Check, check_delta, check_epsilon, check_flag, one_of
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -26,47 +27,41 @@ Clean = TypeVar("Clean")
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Noise that is added to scores, and the part of it that needs no delta.
+#: Noise that is added to scores.
 AdditiveMechanism = Literal["gaussian", "laplace", "staircase"]
 ADDITIVE: tuple[str, ...] = get_args(AdditiveMechanism)
-PURE = ("laplace", "staircase")
+#: The noise that needs no delta, and its laws.
+PURE: dict[str, type[LaplaceNoise] | type[StaircaseNoise]] = {law.name: law for law in (LaplaceNoise, StaircaseNoise)}
+#: The constraints on the privacy arguments of scores, a row and a Gram matrix.
+PRIVACY_CHECKS: dict[str, Check] = {
+    "epsilon": check_epsilon,
+    "delta": check_delta,
+    "mechanism": one_of(ADDITIVE),
+    "calibration": one_of(gaussian.METHODS),
+    "score_range": check_score_range,
+    "unsafe_reproduce_paper": check_flag,
+}
 
 
 @dataclass(frozen=True)
 class PrivacyRequest:
-    """The checked privacy arguments that all releases share."""
+    """The privacy arguments of a release by additive noise, each checked by `PRIVACY_CHECKS`, which fit together."""
 
     epsilon: float
     delta: float
-    mechanism: str
-    calibration: str
+    mechanism: AdditiveMechanism
+    calibration: Calibration
     score_range: tuple[float, float]
-    unsafe: bool
+    unsafe: bool = False
 
-    @classmethod
-    def check(
-        cls,
-        epsilon: Any,
-        delta: Any,
-        mechanism: Any,
-        calibration: Any,
-        score_range: Any,
-        unsafe: Any = False,
-        mechanisms: tuple[str, ...] = ADDITIVE,
-    ) -> PrivacyRequest:
-        epsilon = _validation.check_epsilon(epsilon)
-        delta = _validation.check_probability(delta, "delta", zero=True)
-        mechanism = _validation.check_option(mechanism, "mechanism", mechanisms)
-        calibration = _validation.check_option(calibration, "calibration", gaussian.METHODS)
-        if mechanism == "gaussian" and delta == 0:
-            _validation.reject("delta", "above 0 for Gaussian noise (1e-6, say)", delta)
-        if mechanism in PURE and delta != 0:
-            _validation.reject("delta", f"0 (left out) for {mechanism}, which is private without it", delta)
-        if mechanism in PURE and (calibration != "analytic" or unsafe):
-            raise InvalidInput(f"Calibration rules are for Gaussian noise: leave them out for {mechanism}.")
-        if not isinstance(unsafe, bool):
-            _validation.reject("unsafe_reproduce_paper", "True or False", unsafe)
-        return cls(epsilon, delta, mechanism, calibration, check_score_range(score_range), unsafe)
+    def __post_init__(self) -> None:
+        if self.mechanism == "gaussian" and self.delta == 0:
+            _validation.reject("delta", "above 0 for Gaussian noise (1e-6, say)", self.delta)
+        if self.mechanism in PURE and self.delta != 0:
+            must = f"0 (left out) for {self.mechanism}, which is private without it"
+            _validation.reject("delta", must, self.delta)
+        if self.mechanism in PURE and (self.calibration != "analytic" or self.unsafe):
+            raise InvalidInput(f"Calibration rules are for Gaussian noise: leave them out for {self.mechanism}.")
 
     def require_gaussian(self, what: str) -> None:
         """Raise an error for noise that is private for one moved entry only, where one record moves many."""
@@ -103,9 +98,7 @@ class PrivacyRequest:
                 "identities, or one query at a time."
             )
         low, high = self.score_range
-        make: type[LaplaceNoise] | type[StaircaseNoise] = (
-            LaplaceNoise if self.mechanism == "laplace" else StaircaseNoise
-        )
+        make = PURE[self.mechanism]
         step = choose_grid_step(make.calibrate(self.epsilon, self.width).std)
         width = count_steps(low, high, step) * step
         law = make.calibrate(self.epsilon, width, step)
@@ -286,7 +279,7 @@ def reserve(
     return pending
 
 
-def check_account(ledger: Any) -> None:
+def check_account(ledger: AccountLike) -> None:
     """Raise an error if this is no account: a collection is charged by its name."""
     if not callable(getattr(ledger, "reserve", None)) or not getattr(ledger, "dataset", None):
         _validation.reject("ledger", "ledger.account(name), with the name of the collection", ledger)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
 from scoreshield import _files, _loading, _validation
-from scoreshield._validation import check_count, check_inside_unit, validate
+from scoreshield._validation import check_count, check_inside_unit, check_real, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.elliptope import factor_gram, multiply_factor
 from scoreshield.privacy.guarantee import Guarantee
@@ -77,7 +77,7 @@ class Release(ABC):
         shape = " x ".join(f"{length:,}" for length in g.shape)
         return (
             f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, "
-            + ("" if g.noise is None else f"noise sd {g.noise.std:.4g}, ")
+            + ("" if g.noise is None else f"noise sd {g.noise_std:.4g}, ")
             + f"{g.sampler} sampler>"
         )
 
@@ -103,15 +103,13 @@ class ScoreRelease(Release):
         """The nearest feasible scores: the noisy ones clipped to the public range. For display, not for ranking."""
         return np.clip(self.noisy, *self.guarantee.score_range)
 
-    @validate(k=check_count)
+    @validate(k=check_count, threshold=optional(check_real))
     def top_k(self, k: int, threshold: float | None = None) -> NDArray[np.intp]:
         """Return the indices of the `k` largest noisy scores, best first, at or above `threshold` if it is given.
 
         Fewer than k are returned if fewer pass. A batch gives one row per query, padded with -1. Ties are broken
         by a random order that belongs to the release, so that the same call gives the same answer.
         """
-        if threshold is not None:
-            threshold = _validation.check_real(threshold, "threshold")
         if self.noisy.ndim == 1:
             return self._top(self.noisy, k, threshold, 0)
         rows = [self._top(row, k, threshold, place) for place, row in enumerate(self.noisy)]
@@ -178,14 +176,12 @@ class GramRelease(Release):
     def is_intact(self) -> bool:
         return _on_grid(self.noisy, self.guarantee, self.kind) and self.gram.shape == self.noisy.shape
 
-    @validate()
+    @validate(rank=optional(check_count))
     def embeddings(self, rank: int | None = None) -> Float:
         """Compute unit vectors, one per record, whose cosines are the release, as post-processing.
 
         `rank` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
         """
-        if rank is not None:
-            rank = _validation.check_count(rank, "rank")
         return factor_gram(self.gram, rank)
 
     def factored(self, rank: int | None = None) -> FactoredGramRelease:
@@ -211,10 +207,10 @@ class FactoredGramRelease(Release):
         """The cosine matrix, unit diagonal exactly."""
         return multiply_factor(self.factor)
 
-    @validate()
+    @validate(rank=optional(check_count))
     def embeddings(self, rank: int | None = None) -> Float:
         """Unit vectors whose cosines are the release, of ``rank`` dimensions or as many as there are."""
-        if rank is None or _validation.check_count(rank, "rank") >= self.factor.shape[1]:
+        if rank is None or rank >= self.factor.shape[1]:
             return self.factor
         return factor_gram(self.gram, rank)
 

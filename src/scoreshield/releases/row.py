@@ -22,6 +22,7 @@ from scoreshield.privacy.guarantee import ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.pipeline import (
+    PRIVACY_CHECKS,
     AdditiveMechanism,
     PendingRelease,
     PrivacyRequest,
@@ -34,7 +35,7 @@ Float = NDArray[np.float64]
 
 
 @clear_frames_on_error
-@validate()
+@validate(**PRIVACY_CHECKS)
 def release_row(
     embeddings: ArrayLike,
     index: int,
@@ -56,7 +57,7 @@ def release_row(
     far less noise. The other arguments are those of `release_scores`. With ``Identity(labels, centroids=True)``
     the index counts identities in sorted order of the labels.
     """
-    contract = PrivacyRequest.check(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
+    contract = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.require_gaussian("the row of a record")
     source = PrivateCollection.check(embeddings, adjacency, least=2)
     index = _position(index, source.size)

@@ -7,7 +7,7 @@ new noise law for scores goes to ``privacy/noise/`` and to ``PrivacyRequest.cali
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Norm, Rng
-from scoreshield._validation import check_delta, check_epsilon, check_flag, one_of, validate
+from scoreshield._validation import Check, constrain, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -25,14 +25,20 @@ from scoreshield.privacy.adjacency import (
     ReleaseShape,
     Replacement,
     Sensitivity,
-    check_score_range,
     spectral_norm,
 )
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise, add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.pipeline import PendingRelease, PrivacyRequest, PrivateCollection, draw_tie_break
+from scoreshield.releases.pipeline import (
+    PRIVACY_CHECKS,
+    AdditiveMechanism,
+    PendingRelease,
+    PrivacyRequest,
+    PrivateCollection,
+    draw_tie_break,
+)
 from scoreshield.releases.results import ScoreRelease
 
 ScoreMechanism = Literal["gaussian", "laplace", "staircase", "optimal", "auto"]
@@ -40,14 +46,22 @@ SCORE_MECHANISMS: tuple[str, ...] = get_args(ScoreMechanism)
 Float = NDArray[np.float64]
 
 
+def _check_mechanism(value: Any, name: str) -> Any:
+    """Check for the name of a mechanism or a level table."""
+    if not isinstance(value, str | LevelChannel):
+        _validation.reject(name, "a name or a LevelChannel", value)
+    return _validation.check_option(value, name, SCORE_MECHANISMS) if isinstance(value, str) else value
+
+
+SCORE_CHECKS: dict[str, Check] = {
+    **PRIVACY_CHECKS,
+    "mechanism": _check_mechanism,
+    "norm": one_of(_embeddings.NORMS),
+}
+
+
 @clear_frames_on_error
-@validate(
-    epsilon=check_epsilon,
-    delta=check_delta,
-    calibration=one_of(gaussian.METHODS),
-    norm=one_of(_embeddings.NORMS),
-    unsafe_reproduce_paper=check_flag,
-)
+@validate(**SCORE_CHECKS)
 def release_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -113,6 +127,7 @@ def release_scores(
     ).release(ledger)
 
 
+@constrain(**SCORE_CHECKS)
 def prepare_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -128,19 +143,12 @@ def prepare_scores(
     unsafe_reproduce_paper: bool = False,
 ) -> PendingRelease[Float, ScoreRelease]:
     """Prepare a score release before its charge, with the arguments of `release_scores`."""
-    if not isinstance(mechanism, str | LevelChannel):
-        _validation.reject("mechanism", "a name or a LevelChannel", mechanism)
-    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-    score_range = check_score_range(score_range)
-    if isinstance(mechanism, LevelChannel) or mechanism in ("optimal", "auto"):
-        problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng)
-        if mechanism != "auto":
-            return _prepare_levels(problem, epsilon, delta, mechanism, calibration)
-        name, delta = _choose_noise(problem, epsilon, delta)
-    else:
-        name = mechanism
-    request = PrivacyRequest.check(epsilon, delta, name, calibration, score_range, unsafe_reproduce_paper)
     problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng)
+    if isinstance(mechanism, LevelChannel) or mechanism == "optimal":
+        return _prepare_levels(problem, epsilon, delta, mechanism, calibration)
+    if mechanism == "auto":
+        mechanism, delta = _choose_noise(problem, epsilon, delta)
+    request = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     return _prepare_additive(problem, request)
 
 
@@ -152,7 +160,7 @@ class _ScoreProblem:
     queries: Float
     shape: tuple[int, ...]
     score_range: tuple[float, float]
-    norm: str
+    norm: Norm
     rng: Rng
     sampler: str
 
@@ -163,10 +171,9 @@ class _ScoreProblem:
         query: ArrayLike,
         adjacency: Adjacency,
         score_range: tuple[float, float],
-        norm: str,
+        norm: Norm,
         rng: Rng,
     ) -> _ScoreProblem:
-        norm = _validation.check_option(norm, "norm", _embeddings.NORMS)
         source = PrivateCollection.check(embeddings, adjacency)
         queries, single = _embeddings.as_queries(query, source.dimension)
         shape = (source.size,) if single else (len(queries), source.size)
@@ -214,7 +221,11 @@ def _prepare_additive(problem: _ScoreProblem, request: PrivacyRequest) -> Pendin
 
 
 def _prepare_levels(
-    problem: _ScoreProblem, epsilon: float, delta: float, mechanism: str | LevelChannel, calibration: str
+    problem: _ScoreProblem,
+    epsilon: float,
+    delta: float,
+    mechanism: Literal["optimal"] | LevelChannel,
+    calibration: Calibration,
 ) -> PendingRelease[Float, ScoreRelease]:
     """Prepare scores that are drawn from a level table: one record moves one score, and the other draws cancel."""
     if calibration != "analytic":
@@ -242,7 +253,7 @@ def _prepare_levels(
     return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
 
 
-def _choose_noise(problem: _ScoreProblem, epsilon: float, delta: float) -> tuple[str, float]:
+def _choose_noise(problem: _ScoreProblem, epsilon: float, delta: float) -> tuple[AdditiveMechanism, float]:
     """Choose Gaussian or staircase noise by standard deviation, from public facts. Staircase noise spends no delta."""
     if delta == 0:
         return "staircase", 0.0

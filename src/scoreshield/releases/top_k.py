@@ -20,6 +20,7 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import choose_grid_step
+from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps
@@ -36,7 +37,13 @@ _REASONS = {
 
 
 @clear_frames_on_error
-@validate(k=check_count, epsilon=check_epsilon, mechanism=one_of(SELECTIONS), norm=one_of(_embeddings.NORMS))
+@validate(
+    k=check_count,
+    epsilon=check_epsilon,
+    mechanism=one_of(SELECTIONS),
+    score_range=check_score_range,
+    norm=one_of(_embeddings.NORMS),
+)
 def release_top_k(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -68,7 +75,7 @@ def release_top_k(
     Returns:
         A TopKRelease with ``.indices`` and ``.guarantee``.
     """
-    low, high = check_score_range(score_range)
+    low, high = score_range
     source, queries = check_single_query(embeddings, query, adjacency)
     sampler = name_sampler(rng)
     if k > source.size:
@@ -76,14 +83,16 @@ def release_top_k(
     each = epsilon / k
     step = choose_grid_step((high - low) / each)
     width = count_steps(low, high, step)
-    guarantee = Guarantee.for_selection(
+    guarantee = Guarantee.for_mechanism(
         ReleaseFacts(source.adjacency, "top-k", (k,), (low, high), sampler),
         epsilon=epsilon,
+        delta=0.0,
         mechanism=mechanism,
         sensitivity=high - low,
         grid_sensitivity=width * step,
         scale=(high - low) / each,
         grid=step,
+        profile=PureProfile(epsilon),
         details={"selections": k, "epsilon_for_each": each, "records": source.size, "reason": _REASONS[mechanism]},
     )
     select = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel

@@ -95,7 +95,7 @@ def build_histogram_chart(result: AuditResult) -> Chart:
         Axis(f"test statistic: {describe_statistic(result)}", *_find_ends(edges)),
         Axis("share of the outputs", 0.0, 1.08 * top or 1.0, format_tick=typeset_percent_tick),
         f"Each output becomes one number. The two histograms share {typeset_percent(overlap)} of their area: the more "
-        "they share, the less an output says about whose data it was made from.",
+        "they share, the less an output says about the collection that it was made from.",
     )
     x, (inside, outside) = np.repeat(edges, 2)[1:-1], (np.repeat(share, 2) for share in shares)
     chart.add_area(x, 0.0, inside, "", "private")

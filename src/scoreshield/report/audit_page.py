@@ -142,7 +142,7 @@ def judge_claim(result: AuditResult) -> Verdict:
     if result.broken:
         return Verdict("missed", "✗", "Claim broken")
     if math.isinf(result.detectable):
-        return Verdict("open", "–", "Too few releases to tell")
+        return Verdict("open", "–", "Too few releases for a verdict")
     return Verdict("met", "✓", "No violation found")
 
 
@@ -156,23 +156,23 @@ def _explain_verdict(result: AuditResult) -> str:
     """Explain the verdict to a reader who is responsible for the people in the collection."""
     if result.broken and result.epsilon_lower > result.claim.epsilon:
         return (
-            "In plain words: a person who sees the outputs can tell better than promised whether one record is in the "
-            "collection. Do not rely on the promise, and release nothing more until the mechanism is fixed."
+            "In plain words: a person who sees the outputs can find out, with better odds than promised, whether one "
+            "record is in the collection. Do not rely on the promise, and release nothing more until the mechanism is "
+            "fixed."
         )
     if result.broken:
         failures = ", ".join(check.name for check in result.checks if not check.passed)
         return (
-            f"In plain words: a check failed that every sound mechanism passes ({failures}). The bound on its own "
-            "stays "
-            "within the promise, but do not rely on the promise until the check passes."
+            f"In plain words: a check failed that every sound mechanism passes ({failures}). The bound alone does not "
+            "contradict the promise, but do not rely on the promise until the check passes."
         )
-    outcome = "The test could not tell the two collections apart at all"
+    outcome = "The test did not distinguish the two collections"
     if result.epsilon_lower > 0:
         bound = typeset_lower_bound(result.epsilon_lower)
-        outcome = f"The test could tell the two collections apart, as any finite ε allows (ε is at least {bound})"
+        outcome = f"The test distinguished the two collections, as any finite ε allows (ε is at least {bound})"
     return (
-        "In plain words: two collections that differ in one record were put through the mechanism and its outputs "
-        f"compared. {outcome}, and nothing it saw contradicts the promise."
+        "In plain words: the audit ran the mechanism on two collections that differ in one record, and compared the "
+        f"outputs. {outcome}, and no result contradicts the promise."
     )
 
 
@@ -204,7 +204,9 @@ def _list_figures(result: AuditResult) -> list[KeyFigure]:
 def _state_detectable(result: AuditResult) -> KeyFigure:
     name = "Would have been found"
     if math.isinf(result.detectable):
-        return KeyFigure(name, "nothing", "by the bound alone: too few releases to contradict this ε, whatever leaks")
+        return KeyFigure(
+            name, "nothing", "by the bound alone: too few releases to contradict this ε, even if everything leaks"
+        )
     detail = f"a true ε of this or more, with probability {typeset_percent(POWER)}"
     return KeyFigure(name, f"ε ≥ {typeset_upper_bound(result.detectable)}", detail)
 
@@ -284,7 +286,7 @@ def _describe_method(result: AuditResult, facts: Mapping[str, Any]) -> list[tupl
     return [
         (
             "Test statistic",
-            f"{statistic[:1].upper()}{statistic[1:]}; chosen on one part of the releases and judged on the other.",
+            f"{statistic[:1].upper()}{statistic[1:]}; chosen on one part of the releases and evaluated on the other.",
         ),
         ("Neighbouring collections", f"{pair[:1].upper()}{pair[1:]}; adjacency: {result.claim.adjacency}."),
         ("Bounds", _describe_bounds(result)),

@@ -1,4 +1,4 @@
-"""The paper's pictures of its error bounds, with the valid ones apart from the conditional one."""
+"""The paper's figures of its error bounds. The conditional bound is drawn differently from the valid ones."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def draw_mse_bounds(
 
 
 def _compute_bounds(regime: Regime, n: Float, sigma: Float, analytic: Float, rank: int) -> dict[str, Float]:
-    """Each bound of the legend over n, for one scale per n; the last for the analytic scales instead."""
+    """Compute each bound of the legend over n, with one scale per n. The last bound uses the analytic scales."""
 
     def over_n(scales: Float, pick: Callable[[risk.Bounds], risk.Bound], full: bool = False) -> Float:
         options: dict[str, Any] = {"rank": rank, "diagonal_noise": True} if regime == "gram" else {}

@@ -1,12 +1,12 @@
-"""The figures of the paper's face-recognition appendix and of its error bounds, drawn anew, its mistakes marked.
+"""New drawings of the figures of the paper's face-recognition appendix and error bounds, with its mistakes marked.
 
-Every curve is computed, none is simulated: clean scores are synthetic (`scoreshield.decisions.models`) or any
-other public ones, rates after noise come from `scoreshield.decisions`, bounds from
-`scoreshield.risk`. Three things differ from the paper throughout.
+Every curve is computed, none is simulated. Clean scores are synthetic (`scoreshield.decisions.models`) or other public
+scores. Rates after noise come from `scoreshield.decisions`, bounds from `scoreshield.risk`. Three things differ from
+the paper in all figures.
 
 * A calibration rule that does not give the privacy it names is drawn grey, dotted or hollow, with its true epsilon.
 * The sensitivity 1.5 holds only for scores clamped to the public range [-0.5, 1] before noise, so they are clamped.
-* A target that clipped scores cannot reach is shown where the noisy, unclipped ones reach it: they are as private.
+* A target that clipped scores cannot reach is shown where noisy, unclipped scores reach it, which are equally private.
 """
 
 from __future__ import annotations
@@ -280,9 +280,12 @@ def draw_shift_by_scale(
 
 
 def _draw_shift_panel(axes: Axes, sample: decisions.Sample, target: float, grid: Float) -> float:
-    """The exact shift up to the critical scale and beyond it, and the law for small noise; the largest exact shift.
+    """Draw the exact shift up to the critical scale and beyond it, and its approximation for small noise.
 
-    The law outgrows what it approximates, and would set the range of the panel if it were asked.
+    For large noise the approximation is far above the exact shift, so it does not set the range of the panel.
+
+    Returns:
+        The largest exact shift.
     """
     critical = decisions.critical_scale(sample, target)
     found = [decisions.recalibrate(sample, target, float(scale)) for scale in grid]
@@ -299,7 +302,7 @@ def _draw_shift_panel(axes: Axes, sample: decisions.Sample, target: float, grid:
 
 
 def _add_epsilon_axis(axes: Axes, largest: float, delta: float, sensitivity: float) -> None:
-    """Epsilon above sigma: the scale is the analytic one."""
+    """Add an upper axis of epsilons, each above its analytic scale."""
     marks = {epsilon: calibration.calibrate(epsilon, delta, sensitivity) for epsilon in (15, 20, 30, 50, 100, 400)}
     shown = {f"{epsilon:g}": scale for epsilon, scale in marks.items() if scale <= largest}
     top = axes.secondary_xaxis("top")
@@ -357,7 +360,7 @@ def draw_shift_by_epsilon(
 
 
 def _draw_sweep(axes: Axes, rules: Sequence[RuleNoise], found: Sequence[decisions.Recalibration]) -> None:
-    """One rule over epsilon: coloured as long as it is private, grey and hollow from there on."""
+    """Draw one rule over epsilon: coloured where it is private, grey and hollow where it is not."""
     epsilon = np.array([rule.epsilon for rule in rules])
     private = np.array([rule.is_private for rule in rules])
     feasible = np.array([each.feasible for each in found])
@@ -389,7 +392,7 @@ def _draw_sweep(axes: Axes, rules: Sequence[RuleNoise], found: Sequence[decision
 
 
 def _choose_curve_style(noise: RuleNoise, sensitivity: float) -> dict[str, Any]:
-    """Solid for the whole range, dashed for the clamped one; grey and dotted, on top, where the rule is not private."""
+    """Choose solid lines for the whole range, dashed for the clamped one, and grey dotted where it is not private."""
     clamped = sensitivity < max(SENSITIVITIES)
     style: dict[str, Any] = {"linewidth": 1.6, "label": f"{noise.method}, Δ = {sensitivity:g}"}
     if noise.is_private:
@@ -399,7 +402,7 @@ def _choose_curve_style(noise: RuleNoise, sensitivity: float) -> dict[str, Any]:
 
 
 def _draw_frame(axes: Axes, t: Float, target: float) -> None:
-    """A panel of rates over thresholds: where clipped scores end, and the target."""
+    """Draw the frame of a panel of rates over thresholds, with the end of clipped scores and the target."""
     axes.axvspan(1, float(t[-1]), color=FAINT, linewidth=0, zorder=0)
     axes.axhline(target, color=INK, linewidth=0.9, linestyle=":")
     axes.set(yscale="log", xlim=(-1, t[-1]), ylim=(0.1 * target, 1.4))
@@ -410,7 +413,7 @@ def _name_set(scores: ScoreSet) -> str:
 
 
 def _clamp_sample(scores: ScoreSet, sensitivity: float) -> decisions.Sample:
-    """Impostor scores clamped to the public range [1 - sensitivity, 1], which is what makes the sensitivity true."""
+    """Clamp impostor scores to the public range [1 - sensitivity, 1], so that the sensitivity holds."""
     return decisions.Sample(np.clip(scores.impostor, 1 - sensitivity, 1.0))
 
 

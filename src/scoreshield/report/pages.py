@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(NamedTuple):
-    """How a page's question is answered: a class, a sign and words, so that colour is never alone."""
+    """The verdict of a page: a class of the style sheet, a sign and words, so that a reader needs no colour."""
 
     kind: Literal["met", "missed", "unreachable", "open"]
     sign: str
@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
 
 
 class KeyFigure(NamedTuple):
-    """One key figure: its name, its value, a line of text under it, and what the value stood at before noise."""
+    """One key figure: its name, its value, a line of text under it, and its value before noise."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """One row of a table; ``kind`` is a class of the style sheet, such as "plan" or "refused"."""
+    """One row of a table; ``kind`` is a class of the style sheet, such as "plan" or "rejected"."""
 
     kind: str
     cells: list[Cell]
@@ -88,5 +88,5 @@ def _make_environment(package: str) -> Environment:
 
 
 def get_moment(now: datetime | None) -> datetime:
-    """Give the time that a page shows: the present unless another is given, in UTC."""
+    """Return the time that a page shows, in UTC. The default is the present."""
     return (now or datetime.now(UTC)).astimezone(UTC)

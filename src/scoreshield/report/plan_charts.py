@@ -140,8 +140,8 @@ def _mark_returned(chart: Chart, plan: RetrievalPlan, share: float) -> None:
     """Mark the share of records that a search returns."""
     chart.add_vertical(share, f"{plan.k:,} of {plan.records:,}", "aux")
     chart.caption = (
-        f"How well one score tells a relevant record from an irrelevant one. Returning {plan.k:,} of {plan.records:,} "
-        f"leaves room for {typeset_percent(share)} of the irrelevant ones."
+        f"How well one score distinguishes a relevant record from an irrelevant one. Returning {plan.k:,} of "
+        f"{plan.records:,} leaves room for {typeset_percent(share)} of the irrelevant ones."
     )
 
 
@@ -157,7 +157,7 @@ def _mark_operating_point(chart: Chart, plan: VerificationPlan, tar: float) -> N
     clean, private = typeset_percent(plan.clean_tar), typeset_percent(tar)
     chart.add_vertical(at, "", "aux")
     if plan.target_tar is not None:
-        chart.add_horizontal(plan.target_tar, f"asked for {typeset_percent(plan.target_tar)}", "aux")
+        chart.add_horizontal(plan.target_tar, f"required: {typeset_percent(plan.target_tar)}", "aux")
     chart.add_point(at, plan.clean_tar, f"clean {clean}", "clean")
     name = "private" if feasible else "noisy scores only:"
     chart.add_point(at, tar, f"{name} {private}", "private", hollow=not feasible)
@@ -215,7 +215,7 @@ def build_recall_chart(plan: RetrievalPlan) -> Chart:
     chart.add_line(epsilons, recalls, "Gaussian noise", "private")
     chart.add_horizontal(plan.clean_recall, f"clean {typeset_percent(plan.clean_recall)}", "clean")
     if plan.target_recall is not None:
-        chart.add_horizontal(plan.target_recall, f"asked for {typeset_percent(plan.target_recall)}", "aux")
+        chart.add_horizontal(plan.target_recall, f"required: {typeset_percent(plan.target_recall)}", "aux")
     chart.add_vertical(plan.floor, f"floor {typeset_number(plan.floor, 3)}", "aux")
     chart.add_point(plan.contract.epsilon, plan.recall, f"this plan: {recall}", "private")
     return chart

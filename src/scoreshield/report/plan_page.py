@@ -108,12 +108,12 @@ def _describe_verification(plan: VerificationPlan) -> dict[str, Any]:
         "heads": ("Choice", "Noise sd", "Threshold", "False matches if kept", "True matches", "Least ε", "Note"),
         "rows": [
             TableRow(
-                " ".join(["plan"] * (place == 0) + ["refused"] * (not outcome.private)),
+                " ".join(["plan"] * (place == 0) + ["rejected"] * (not outcome.private)),
                 _list_verification_cells(plan, outcome),
             )
             for place, outcome in enumerate(plan.alternatives)
         ],
-        "terms": (*_VERIFICATION_TERMS, *_COMMON_TERMS, ("What this plan rests on", _describe_data(plan))),
+        "terms": (*_VERIFICATION_TERMS, *_COMMON_TERMS, ("What this plan is based on", _describe_data(plan))),
     }
 
 
@@ -129,7 +129,7 @@ def _describe_retrieval(plan: RetrievalPlan) -> dict[str, Any]:
         ],
         "heads": ("Public score range", "Noise sd", "Recall", "Least ε", "Note"),
         "rows": _list_retrieval_rows(plan),
-        "terms": (*_RETRIEVAL_TERMS, *_COMMON_TERMS, ("What this plan rests on", _describe_data(plan))),
+        "terms": (*_RETRIEVAL_TERMS, *_COMMON_TERMS, ("What this plan is based on", _describe_data(plan))),
     }
 
 
@@ -166,7 +166,7 @@ def _state_least_epsilon(plan: Plan, name: str) -> KeyFigure:
     """State the least epsilon as a word or number, and what it means."""
     value = plan.least_epsilon
     if isinstance(plan, RetrievalPlan) and plan.target_recall is None:
-        return KeyFigure(name, "not asked", "the plan states no recall to reach")
+        return KeyFigure(name, "not computed", "the plan has no target for recall")
     if math.isnan(value):
         return KeyFigure(name, "none", "with this calibration, which is not private there; the analytic one has one")
     if math.isinf(value):
@@ -189,7 +189,7 @@ def _list_verification_figures(plan: VerificationPlan) -> list[KeyFigure]:
             moved += f"; standard error {typeset_number(100 * plan.rate_error, 2)} points"
     matches = KeyFigure("True matches", "unknown", "needs scores of genuine pairs")
     if plan.genuine is not None:
-        need = "no rate was asked for" if plan.target_tar is None else f"asked for: {typeset_percent(plan.target_tar)}"
+        need = "no rate is required" if plan.target_tar is None else f"required: {typeset_percent(plan.target_tar)}"
         clean = typeset_percent(plan.clean_tar)
         matches = KeyFigure("True matches", typeset_percent(plan.tar), f"{need}, at the target", before=clean)
     return [
@@ -204,7 +204,7 @@ def _list_verification_figures(plan: VerificationPlan) -> list[KeyFigure]:
         KeyFigure(
             "False matches, threshold kept",
             typeset_percent(recalibration.rate_before),
-            f"{typeset_number(recalibration.rate_before / plan.target_fmr, 2)} times the target, if nobody moves it",
+            f"{typeset_number(recalibration.rate_before / plan.target_fmr, 2)} times the target, if it is kept",
             role="private",
         ),
         KeyFigure("False matches, threshold moved", typeset_percent(recalibration.rate), moved),
@@ -216,7 +216,7 @@ def _list_verification_figures(plan: VerificationPlan) -> list[KeyFigure]:
 
 def _list_retrieval_figures(plan: RetrievalPlan) -> list[KeyFigure]:
     aim = plan.recall if plan.target_recall is None else plan.target_recall
-    need = "" if plan.target_recall is None else f"; asked for: {typeset_percent(plan.target_recall)}"
+    need = "" if plan.target_recall is None else f"; required: {typeset_percent(plan.target_recall)}"
     return [
         _state_promise(plan),
         _state_noise(plan),
@@ -283,7 +283,7 @@ def _list_retrieval_rows(plan: RetrievalPlan) -> list[TableRow]:
             Cell(name, f"sensitivity {typeset_number(within[1] - within[0])}"),
             Cell(typeset_number(scale, 3, aligned=True)),
             _show_share(recall),
-            Cell("not asked") if plan.target_recall is None else _show_least_epsilon(least),
+            Cell("not computed") if plan.target_recall is None else _show_least_epsilon(least),
             Cell("", mark=_MEETS if meets else ""),
         ]
         rows.append(TableRow("" if place else "plan", cells))
@@ -315,7 +315,7 @@ def _describe_data(plan: Plan) -> str:
     text = f"It was made from {_ORIGINS.get(plan.source, plan.source)}. It used {' and '.join(sizes)}."
     if isinstance(plan, VerificationPlan) and plan.rate_error > 0:
         text += (
-            f" As an estimate from so many impostor scores, the private false-match rate of "
+            f" As an estimate from this number of impostor scores, the private false-match rate of "
             f"{typeset_percent(plan.target_fmr)} has a standard error of {typeset_number(100 * plan.rate_error, 2)} "
             "percentage points."
         )
@@ -344,13 +344,13 @@ _COMMON_TERMS = (
         "Epsilon and delta (ε, δ)",
         "The promise to every person in the collection: replacing their record changes the probability of anything "
         "that can be seen by a factor of at most e to the power ε, up to a small allowance δ. Smaller is safer: 1 is "
-        "strong. Above 10 the formula says little by itself, and the attack figures say more.",
+        "strong. Above 10 the formula alone says little, and the attack figures say more.",
     ),
     (
         "Best attack, advantage",
-        "An attacker who knows everything but one record looks at the release and tests whether a given record is in "
-        "it. The advantage is how often such a test finds a member, less how often it accuses a non-member: 0 % is "
-        "guessing, 100 % is certainty. No attack does better, known or unknown.",
+        "An attacker who knows everything except one record sees the release and tests whether a given record is in "
+        "the collection. The advantage is how often such a test finds a member, minus how often it takes a non-member "
+        "for a member: 0 % is guessing, 100 % is certainty. No attack does better, known or unknown.",
     ),
     (
         "One release",

@@ -112,7 +112,7 @@ def _draw_row(
 
 def _describe_promise(release: ScoreRelease | GramRelease) -> str:
     g = release.guarantee
-    return f"ε = {g.epsilon:g}, δ = {g.delta:g}, noise sd {g.noise.std:.2f}"
+    return f"ε = {g.epsilon:g}, δ = {g.delta:g}, noise sd {g.noise_std:.2f}"
 
 
 def make_figure(width: float, height: float) -> Figure:

@@ -17,13 +17,15 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.releases.index_plan import IndexMechanism
+from scoreshield.releases.scores import ScoreMechanism
 from scoreshield.search.sources import Names
 
 Float = NDArray[np.float64]
 Mode = Literal["index", "query", "screening"]
 MODES: tuple[str, ...] = get_args(Mode)
-#: Of an index ("privunit", "gaussian") or of the scores of a query (the others, or a table of levels).
-SearchMechanism = Literal["privunit", "gaussian", "laplace", "staircase", "optimal", "auto"] | LevelChannel
+#: Of an index, or of the scores of a query.
+SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class SearchOptions:
         if self.components is not None or self.file is not None:
             raise InvalidInput("'components' and 'file' are for mode='index'.")
         if self.max_epsilon is not None:
-            raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has a limit of its own.")
+            raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has its own limit.")
 
 
 class BaseSearch(ABC):

@@ -1,6 +1,6 @@
-"""A batch of queries over a store: each query's values are released anew, and all are charged together.
+"""A batch of queries over a store: each query is a new release, and all are charged together.
 
-Everything here that ranks, cuts or filters reads released values over all n records: post-processing.
+All code here that ranks, cuts or filters reads released values over all n records. It is post-processing.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class PerQuerySearch(BaseSearch):
         )
 
     def _check_contract(self, adjacency: Adjacency) -> None:
-        """Release two public records, and as many of one identity as the largest identity has."""
+        """Check the contract by a release of public records: two, or an identity of the largest size and one more."""
         labels, public = np.arange(2), adjacency
         if isinstance(adjacency, Identity):
             labels = np.append(np.zeros(adjacency.largest, dtype=int), 1)

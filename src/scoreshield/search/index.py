@@ -66,7 +66,7 @@ class ServedIndex(NamedTuple):
         release: The private vectors.
         ids: The names of its rows.
         version: Of the collection.
-        state: The store's state when the index was made of it, or loaded from a file.
+        state: The store's state when the index was made from it, or loaded from a file.
         is_stale: Whether the store had other records even then; None where that is unknown, as for a file.
         charge: The entry of the ledger.
     """
@@ -187,7 +187,7 @@ class IndexSearch(BaseIndexSearch):
         check_ledger(options.ledger, options.rng)
         if options.max_epsilon is not None:
             if options.ledger is not None:
-                raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has a limit of its own.")
+                raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has its own limit.")
             if not options.epsilon <= _validation.check_real(options.max_epsilon, "max_epsilon") <= 1e9:
                 must = f"at least epsilon, {options.epsilon:g}, and at most 1e9"
                 _validation.reject("max_epsilon", must, options.max_epsilon)

@@ -45,7 +45,7 @@ _FORMAT = 4
 _FORMAT_WITH_COUNTS = 3  # how often each profile was charged, without a name for each index
 _FORMAT_WITHOUT_TOTAL = 2  # before indexes without a ledger had a limit
 
-#: The lock files that each thread holds. A thread that asked for one again would wait for itself forever.
+#: The lock files that each thread holds. A thread that takes one of them again would wait forever.
 _thread_locks = threading.local()
 
 
@@ -228,18 +228,18 @@ def check_request(saved: SavedIndex, request: IndexRequest, path: Path) -> None:
     if (guarantee.epsilon, guarantee.delta) != (request.epsilon, request.delta):
         raise InvalidInput(
             f"{path} holds an index at ({guarantee.epsilon:g}, {guarantee.delta:g}), and "
-            f"({request.epsilon:g}, {request.delta:g}) was asked for: name another file, or leave that one."
+            f"({request.epsilon:g}, {request.delta:g}) was requested; choose another file, or keep those values."
         )
     if (guarantee.sampler == "research") != request.is_research:
-        raise InvalidInput(f"{path} holds an index by the {guarantee.sampler} sampler, and another was asked for.")
+        raise InvalidInput(f"{path} holds an index by the {guarantee.sampler} sampler, and another was requested.")
     if saved.release.dimension != request.dimension:
         raise InvalidInput(f"{path} holds an index of another dimension than the store.")
     if request.components not in (None, saved.release.vectors.shape[1]):
-        raise InvalidInput(f"{path} holds an index of another number of components than asked for.")
+        raise InvalidInput(f"{path} holds an index with another number of components than requested.")
     adjacency = guarantee.adjacency
     kind = (isinstance(adjacency, Identity), getattr(adjacency, "centroids", False))
     if guarantee.mechanism != request.mechanism or (request.has_identities, request.centroids) != kind:
-        raise InvalidInput(f"{path} holds an index by another mechanism or for another adjacency than asked for.")
+        raise InvalidInput(f"{path} holds an index with another mechanism or adjacency than requested.")
     if request.ledger is not None:
         _check_charge(saved, request.ledger, path)
 

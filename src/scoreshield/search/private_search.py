@@ -14,7 +14,16 @@ from numpy.typing import ArrayLike
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
-from scoreshield._validation import check_count, check_delta, check_epsilon, check_real, one_of, optional, validate
+from scoreshield._validation import (
+    Check,
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_real,
+    one_of,
+    optional,
+    validate,
+)
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -39,6 +48,9 @@ def _check_filter(value: Any, name: str) -> Any:
     if value is not None and not callable(value):
         _validation.reject(name, "a function of an id that returns True or False", value)
     return value
+
+
+_FILTER_CHECKS: dict[str, Check] = {"k": check_count, "threshold": optional(check_real), "where": _check_filter}
 
 
 class PrivateSearch:
@@ -242,7 +254,7 @@ class PrivateSearch:
         self._search.hide(more)
 
     @clear_frames_on_error
-    @validate(k=check_count, threshold=optional(check_real), where=_check_filter)
+    @validate(**_FILTER_CHECKS)
     def search(
         self,
         query: ArrayLike,
@@ -268,7 +280,7 @@ class PrivateSearch:
         return self.search_batch(units, k, threshold=threshold, where=where)[0]
 
     @clear_frames_on_error
-    @validate(k=check_count, threshold=optional(check_real), where=_check_filter)
+    @validate(**_FILTER_CHECKS)
     def search_batch(
         self,
         queries: ArrayLike,

@@ -1,4 +1,4 @@
-"""All scores of a query, released anew for each query."""
+"""All scores of a query, with a new release for each query."""
 
 from __future__ import annotations
 

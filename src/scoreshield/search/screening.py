@@ -1,4 +1,4 @@
-"""The records that pass a public threshold, released anew for each query."""
+"""The records that pass a public threshold, with a new release for each query."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def check_ledger(ledger: AccountLike | None, rng: Rng) -> None:
     if str(ledger.dataset).startswith("hmac-sha256:"):
         raise InvalidInput(
             "A ledger for a store needs a name, ledger.account('name'). A fingerprint changes with every insert, and "
-            "the budget of the records that stay would start anew."
+            "the budget of the records that stay would start again."
         )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scoreshield import _loading
+from scoreshield._files import sync_folder
 from scoreshield._types import AccountLike, Reservation
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput
 from scoreshield.privacy.adjacency import Adjacency
@@ -83,8 +84,9 @@ class IndexTotal:
 class IndexAccount:
     """The account that an index is charged to: the search's own total, and the ledger where there is one.
 
-    It has the two steps of every account. ``reserve`` checks the total's limit where no ledger has a limit of its own.
-    ``commit`` writes the total to its file, and then charges the ledger: a total that cannot be written costs nothing.
+    It has the two steps of every account. ``reserve`` checks the limit of the total if there is no ledger, which
+    has its own limit. ``commit`` writes the total to its file, and then charges the ledger: a total that cannot be
+    written costs nothing.
 
     Attributes:
         dataset: For the check of accounts; it is never charged by itself.
@@ -148,7 +150,7 @@ def write_total(path: Path, charges: Charges) -> None:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except (OSError, ValueError) as error:
         raise make_write_error(target, error) from None
     finally:
@@ -209,14 +211,3 @@ def make_write_error(path: Path, error: Exception) -> FileError:
     """Make the error for a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return FileError(f"Cannot write {path}: {reason}; nothing was released.")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a folder to the disk: a file that took its place is there after a power cut only then."""
-    if os.name == "nt":  # Windows opens no folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -146,7 +146,7 @@ class DuckDBStore(_DuckStore):
 
     By a path, ``state`` detects every change, by the file and its log, which change with any table. Through a
     connection it reads the table's own number, all ids with DuckDB's row numbers (a row gets a new one when its array
-    is replaced) and the last vectors. It detects every insert, update and delete, a table made anew, and a column
+    is replaced) and the last vectors. It detects every insert, update and delete, a table made again, and a column
     rewritten as a whole. It does not detect rows that are deleted and then inserted again in the same places under the
     same ids with other vectors, after a CHECKPOINT freed their numbers, all between two readings: call
     `mark_changed` then.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class FaissStore(BaseStore):
         if isinstance(ids, str | bytes | bytearray) or not isinstance(ids, Sequence):
             _validation.reject("ids", "a sequence, one id per record", ids)
         if self._id_map is not None:
-            raise InvalidInput(f"{self.name} has ids of its own; leave 'ids' out.")
+            raise InvalidInput(f"{self.name} has its own ids; leave 'ids' out.")
         self._ids = ids
         if isinstance(self._vectors, _Rows):
             self._state_of_ids = self._vectors.state()
@@ -156,7 +155,7 @@ class _Rows:
         if not self.zero_copy:
             decoded: NDArray[np.float32] = self._index.reconstruct_n(0, n)
             return decoded
-        # The view is taken anew each time, because adding records moves them.
+        # The view is made again each time, because adding records moves the vectors in memory.
         view: NDArray[np.float32] = self._faiss.rev_swig_ptr(self._index.get_xb(), n * d).reshape(n, d)
         view.flags.writeable = False
         return view
@@ -247,9 +246,10 @@ class _Lists:
 
 def _import_faiss() -> Any:
     try:
-        return import_module("faiss")
+        import faiss
     except ImportError:
         raise explain_missing_extra("faiss", "FaissStore") from None
+    return faiss
 
 
 def _read_kind(index: Any) -> str:

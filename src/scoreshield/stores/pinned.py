@@ -92,7 +92,7 @@ class Snapshot:
 
 
 class PinnedStore:
-    """The present version of a store's records. It is read anew when the store's state changed.
+    """The present version of a store's records. It is read again when the store's state changes.
 
     Args:
         store: An adapter of this package, or any object with the members of `Store`.
@@ -143,13 +143,13 @@ class PinnedStore:
 
     @clear_frames_on_error
     def take_snapshot(self) -> Snapshot:
-        """Take the present records: as pinned, or read anew where the store changed."""
+        """Take the present records: the pinned ones, or new ones if the store changed."""
         with self._lock.hold("Reading the store"):
             return self._update()
 
     @clear_frames_on_error
     def list_ids(self) -> tuple[tuple[Any, ...], Hashable]:
-        """Read the present ids and the store's state. No vectors are kept that were not held before."""
+        """Read the present ids and the store's state. No further vectors are kept in memory."""
         with self._lock.hold("Reading the store"):
             if has_attribute(self.store, "ids") and callable(self.store.ids):  # type: ignore[attr-defined]
                 return self._read_ids()

@@ -7,7 +7,6 @@ that makes its search approximate is not used: scores are computed with ``exact=
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ _CONVENTIONS = {"Cos": Convention.COSINE_DISTANCE, "IP": Convention.COSINE_DISTA
 _PRECISIONS = ("F64", "F32", "BF16", "F16", "I8")
 _SAMPLE = 64  # vectors that a state looks at
 _PAGE = 1_024  # vectors that are read at a time
-#: The lengths at which cosines come back out of usearch's rounded numbers to about 0.01: 1 - <x, q> says little of a
-#: short vector, and |x - q|^2 little of a short or a long one, less still where q is rounded to 16 bits.
+#: The vector lengths for which usearch's rounded numbers give cosines with an error of about 0.01. For a short vector,
+#: 1 - <x, q> is not accurate enough. For a short or a long one, |x - q|^2 is not, above all where q has 16 bits.
 _SOUND = {"Cos": (0.0, np.inf), "IP": (0.02, np.inf), "L2sq": (0.02, 2e4)}
 _SOUND_IN_16_BITS = {**_SOUND, "L2sq": (0.5, 2e4)}
 
@@ -150,9 +149,10 @@ class UsearchStore(BaseStore):
 
 def _import_usearch() -> Any:
     try:
-        return import_module("usearch.index")
+        import usearch.index
     except ImportError:
         raise explain_missing_extra("usearch", "UsearchStore") from None
+    return usearch.index
 
 
 def _describe_metric(index: Any) -> str:

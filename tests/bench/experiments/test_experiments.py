@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support import find_rows
 
 import scoreshield as ss
 from scoreshield.bench.data import compact
@@ -29,7 +30,7 @@ def tiny(name: str, folder: Path, data: Path | None, **changes: Any) -> list[tab
 
 
 def value(rows: list[table.Row], **wanted: Any) -> float:
-    found = table.where(rows, **wanted)
+    found = find_rows(rows, **wanted)
     assert found, wanted
     return float(np.mean([row["value"] for row in found]))
 
@@ -61,7 +62,7 @@ class TestFaces:
         assert value(rows, setting="clean", metric="accuracy") == pytest.approx(0.98, abs=0.003)
 
     def test_the_paper_carries_its_true_pair(self, rows: list[table.Row]) -> None:
-        for row in table.where(rows, setting="paper", metric="accuracy", repeat=0):
+        for row in find_rows(rows, setting="paper", metric="accuracy", repeat=0):
             mu = calibration.compute_rule_mu(row["epsilon"], 1e-4, "conservative")
             assert row["true_epsilon"] == pytest.approx(calibration.find_epsilon(1e-4, mu), rel=1e-6)
             assert row["true_delta"] == pytest.approx(calibration.compute_delta(row["epsilon"], mu), rel=1e-3)
@@ -71,14 +72,14 @@ class TestFaces:
 
     def test_equal_attack_every_mechanism_gives(self, rows: list[table.Row]) -> None:
         """At equal attack every mechanism gives the same away."""
-        attacked = table.where(rows, setting="advantage")
+        attacked = find_rows(rows, setting="advantage")
         assert {row["mechanism"] for row in attacked} == set(EXPERIMENTS["dp-fr"].make_grid().mechanism)
         for row in attacked:
             assert row["attack_advantage"] == pytest.approx(0.5, abs=1e-6)
 
     def test_no_pure_mechanism_beats_the_ceiling(self, rows: list[table.Row]) -> None:
         """Right about one record at most e^eps / (1 + e^eps) of the time; 6,000 decisions, five standard errors."""
-        for row in table.where(rows, setting="contract", delta=0.0, metric="accuracy"):
+        for row in find_rows(rows, setting="contract", delta=0.0, metric="accuracy"):
             ceiling = math.exp(row["epsilon"]) / (1 + math.exp(row["epsilon"]))
             assert row["value"] < ceiling + 5 * math.sqrt(0.25 / 6000)
 
@@ -98,7 +99,7 @@ def test_rates_set_too_small_gaps(tmp_path: Path) -> None:
         mechanism=["staircase, clamped"], options={"scores_per_side": 200_000},
         metrics=["tar@1e-4", "tar@1e-5", "tar@1e-6"],
     )  # fmt: skip
-    clean = {row["metric"]: row["value"] for row in table.where(rows, setting="clean")}
+    clean = {row["metric"]: row["value"] for row in find_rows(rows, setting="clean")}
     made = EXPERIMENTS["dp-fr"].load(EXPERIMENTS["dp-fr"].make_grid({"datasets": ["synthetic/gaussian"]}), None)
     scores = made["synthetic/gaussian"]
     third = np.sort(scores.clean[~scores.same])[-3]  # two impostors of 200,000 may pass
@@ -121,7 +122,7 @@ def test_set_leaves_out_public_knowledge(shared_data: Path) -> None:
 
 
 def value_of(rows: list[table.Row], column: str, **wanted: Any) -> float:
-    (found,) = {row[column] for row in table.where(rows, **wanted)}
+    (found,) = {row[column] for row in find_rows(rows, **wanted)}
     return float(found)
 
 
@@ -133,19 +134,19 @@ class TestRetrieval:
             datasets=["scifact"], epsilon=[12], delta=[1e-6], advantage=[0.9], mechanism=list(MECHANISMS),
             options={"queries": 12},
         )  # fmt: skip
-        ours = table.where(rows, setting="contract", metric="recall@10")
+        ours = find_rows(rows, setting="contract", metric="recall@10")
         assert {row["mechanism"] for row in ours} == set(MECHANISMS)
         assert all(row["true_epsilon"] <= 12 * (1 + 1e-9) for row in ours)
         assert value(rows, method="staircase, clamped", setting="contract", metric="recall@10") > 0.5
         assert value(rows, method="gaussian", setting="contract", metric="recall@10") < 0.2
-        for row in table.where(rows, setting="advantage", metric="recall@10"):
+        for row in find_rows(rows, setting="advantage", metric="recall@10"):
             if row["mechanism"] == "optimal":  # of whose table only a bound is known beforehand
                 assert 0.85 < row["attack_advantage"] <= 0.9
             else:
                 assert row["attack_advantage"] == pytest.approx(0.9, abs=1e-6)
         # A private selection names ten records, and matches were cut when they were made.
-        assert not table.where(rows, method="selection", metric="recall@50")
-        assert not table.where(rows, method="screening", metric="recall@20, t=0.35")
+        assert not find_rows(rows, method="selection", metric="recall@50")
+        assert not find_rows(rows, method="screening", metric="recall@20, t=0.35")
 
     def test_clean_figures_are_the_known_ones(self, tmp_path: Path, shared_data: Path) -> None:
         rows = tiny("dp-rag", tmp_path / "run", shared_data, epsilon=[1], mechanism=[], datasets=["scifact"])
@@ -165,10 +166,10 @@ class TestMatrices:
             ("paper", calibration.compute_rule_mu(3.0, 1e-5, "conservative")),
             ("contract", calibration.find_mu(3.0, 1e-5)),
         ):
-            (row,) = table.where(rows, setting=setting, radius=0.5)
+            (row,) = find_rows(rows, setting=setting, radius=0.5)
             assert row["true_epsilon"] == pytest.approx(calibration.find_epsilon(1e-5, mu * stretch), rel=1e-4)
             assert row["attack_advantage"] == pytest.approx(calibration.attack_advantage(mu * stretch), rel=1e-4)
-        (row,) = table.where(rows, setting="contract", radius=None)
+        (row,) = find_rows(rows, setting="contract", radius=None)
         assert row["true_epsilon"] == pytest.approx(3.0, rel=1e-9)
         assert {row["metric"] for row in rows} == {"auc"}
 
@@ -178,7 +179,7 @@ class TestMatrices:
             "gram-sts", tmp_path / "run", shared_data, epsilon=[50], delta=[1e-8], adjacency=[2],
             projection=["none", "exact", "aap", "dykstra"], mechanism=["gaussian"], options={"pairs": 30},
         )  # fmt: skip
-        errors = {row["method"]: row["value"] for row in table.where(rows, setting="contract", metric="squared error")}
+        errors = {row["method"]: row["value"] for row in find_rows(rows, setting="contract", metric="squared error")}
         assert errors["exact"] == pytest.approx(errors["dykstra"], rel=1e-4)  # two ways to the same point
         assert errors["aap"] == pytest.approx(errors["exact"], rel=0.02)  # which the paper's ends near
         assert errors["aap"] != pytest.approx(errors["exact"], rel=1e-6)
@@ -192,7 +193,7 @@ class TestMatrices:
         )  # fmt: skip
         assert value(rows, method="no similarities", metric="rmse") == pytest.approx(1.063, abs=1e-3)
         assert value(rows, method="non-private", metric="rmse") == pytest.approx(0.948, abs=5e-3)
-        assert table.where(rows, method="index")[0]["n"] == 943
+        assert find_rows(rows, method="index")[0]["n"] == 943
 
     def test_sample_same_every_setting_repeat(self, shared_data: Path) -> None:
         """A sample is the same for every setting of a repeat."""
@@ -248,7 +249,7 @@ class TestSpeed:
             "runtime", tmp_path / "run", None, datasets=["sphere/64"], epsilon=[10], delta=[1e-5], adjacency=[1],
             projection=["sdp"], options={"seconds": 1e-3},
         )  # fmt: skip
-        (seconds,) = table.where(rows, metric="seconds")
+        (seconds,) = find_rows(rows, metric="seconds")
         assert seconds["value"] is None
         (unlimited,) = [row for row in rows if row["metric"] == "converged"]
         assert unlimited["value"] == 0
@@ -260,7 +261,7 @@ class TestSpeed:
         assert leaks == pytest.approx([0.034, 0.24, 0.79], abs=0.03)
         for method in ("gaussian", "laplace", "staircase"):
             assert value(rows, method=method, metric="low-bit leak") == 0
-        assert all(row["guarantee"] is None for row in table.where(rows, method="float gaussian"))
+        assert all(row["guarantee"] is None for row in find_rows(rows, method="float gaussian"))
 
     def test_multiples(self) -> None:
         assert _share_of_multiples(np.array([1.0, 2.0**-53, 2.0**-54, 0.75])) == 0.75
@@ -353,5 +354,5 @@ def test_facts_of_a_projection_are_kept(tmp_path: Path, shared_data: Path) -> No
         adjacency=["record"], projection=["aap"], mechanism=["gaussian"], options={"aap_iterations": 3},
         metrics=["auc"],
     )  # fmt: skip
-    (row,) = table.where(rows, method="aap")
+    (row,) = find_rows(rows, method="aap")
     assert json.loads(row["facts"]) == {"iterations": 3, "converged": False, "denoise": "projection"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import find_rows
 
 import scoreshield as ss
 from scoreshield._files import read_json_lines
@@ -131,8 +132,8 @@ def test_run_read_again_keeps_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_only_seed_makes_again(tmp_path: Path) -> None:
     """Only what a seed makes again has one."""
     rows = run_experiment(NOISE, small(mechanism=["gaussian", "float gaussian"]), tmp_path / "run")
-    assert {row["seed"] is None for row in table.where(rows, method="gaussian")} == {True}
-    assert {row["seed"] is None for row in table.where(rows, method="float gaussian")} == {False}
+    assert {row["seed"] is None for row in find_rows(rows, method="gaussian")} == {True}
+    assert {row["seed"] is None for row in find_rows(rows, method="float gaussian")} == {False}
     assert table.read_results(tmp_path / "run" / "results.csv") == rows
 
 

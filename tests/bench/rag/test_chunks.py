@@ -11,10 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoreshield.bench.rag.chunks import Chunk, Document, chunk, chunk_documents, cut_tokens, find_tokens
+from scoreshield.bench.rag.chunks import Chunk, Document, chunk_documents, cut_tokens, find_tokens
 from scoreshield.errors import InvalidInput
 
 WORDS = "one two, three four five six seven eight nine ten"  # 11 tokens: ten words and a comma
+
+
+def chunk(text: str, **options: Any) -> list[Chunk]:
+    """The windows of one document without a title."""
+    return chunk_documents({"": text}, **options)
 
 
 def words(text: str) -> list[tuple[int, int]]:
@@ -152,14 +157,14 @@ class Slow:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: chunk("a", size=0), "'size' parameter of chunk"),
-        (lambda: chunk("a", size=2.5), "'size' parameter"),  # type: ignore[arg-type]
+        (lambda: chunk("a", size=0), "'size' parameter of chunk_documents"),
+        (lambda: chunk("a", size=2.5), "'size' parameter"),
         (lambda: chunk("a", size=True), "'size' parameter"),
         (lambda: chunk("a", size=3, overlap=3), "smaller than the size, 3. Got 3"),
         (lambda: chunk("a", size=3, overlap=-1), "'overlap' parameter"),
         (lambda: chunk(""), "holds no token"),
         (lambda: chunk(" \n\t"), "holds no token"),
-        (lambda: chunk(b"a"), "'text' parameter of chunk must be a string. Got 'bytes'"),  # type: ignore[arg-type]
+        (lambda: chunk(b"a"), "parameter of chunk_documents must be a string. Got 'bytes'"),  # type: ignore[arg-type]
         (lambda: chunk("a", tokenizer=3), "'tokenizer' parameter"),
         (lambda: chunk("a", tokenizer=Slow()), "'tokenizer' parameter"),
         (lambda: chunk("a", tokenizer=lambda _: None), "'tokenizer' parameter"),

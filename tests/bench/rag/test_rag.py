@@ -409,7 +409,7 @@ def test_what_a_record_is() -> None:
     assert "The longest page here is 3 chunks: a guarantee for whole pages has up to 3 times the epsilon." in str(
         result
     )
-    assert "one record is one chunk: a page of m chunks costs up to m times the epsilon" in SCOPE
+    assert "One record is one chunk: a page of m chunks costs up to m times the epsilon" in SCOPE
     assert result.to_dict()["longest"] == RetrievalResult.from_dict(result.to_dict()).longest == 3
 
 

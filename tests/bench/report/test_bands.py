@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 import scoreshield as ss
 from scoreshield.bench.report import bands
-from scoreshield.bench.report.frames import summarise_groups
+from scoreshield.bench.report.frames import Summary, drop_gap, list_values, make_frame, select_rows, summarise
 from scoreshield.report import plots
 
 EPSILONS = (0.1, 1.0, 10.0, 100.0)
@@ -77,47 +77,47 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+def summarise_values(*values: float) -> Summary:
+    return summarise(make_frame([row(value=value) for value in values], ("method",), value="value")["value"])
+
+
 class TestMeanAndSd:
     def test_by_hand(self) -> None:
-        rows = [row(value=value, epsilon=e) for e, value in ((2.0, 1.0), (2.0, 2.0), (1.0, 7.0), (2.0, 6.0))]
-        assert summarise_groups(rows, by=("method", "epsilon")) == [
-            {"method": "exact", "epsilon": 2.0, "mean": 3.0, "sd": math.sqrt(7.0), "count": 3, "unreachable": 0},
-            {"method": "exact", "epsilon": 1.0, "mean": 7.0, "sd": 0.0, "count": 1, "unreachable": 0},
-        ]
+        assert summarise_values(1.0, 2.0, 6.0) == Summary(3.0, math.sqrt(7.0), 3, 0)
+        assert summarise_values(7.0) == Summary(7.0, 0.0, 1, 0)
 
     def test_out_reach_counted_averaged(self) -> None:
         """What is out of reach is counted and not averaged."""
-        rows = [row(value=value) for value in (1.0, math.nan, 3.0)]
-        (found,) = summarise_groups(rows)
-        assert (found["mean"], found["sd"], found["count"], found["unreachable"]) == (2.0, math.sqrt(2.0), 2, 1)
-        (found,) = summarise_groups([row(value=math.nan), row(value=np.float32("nan"))])
-        assert math.isnan(found["mean"])
-        assert math.isnan(found["sd"])
-        assert (found["count"], found["unreachable"]) == (0, 2)
+        assert summarise_values(1.0, math.nan, 3.0) == Summary(2.0, math.sqrt(2.0), 2, 1)
+        found = summarise_values(math.nan, np.float32("nan"))
+        assert math.isnan(found.mean)
+        assert math.isnan(found.sd)
+        assert (found.count, found.unreachable) == (0, 2)
 
-    def test_another_column_and_keys_that_are_nan(self) -> None:
-        rows = [row(seconds=2.0, epsilon=float("nan")), row(seconds=4.0, epsilon=np.float64("nan"))]
-        (found,) = summarise_groups(rows, by=["epsilon"], value="seconds")
-        assert (found["epsilon"], found["mean"]) == (None, 3.0)
+    def test_gaps(self) -> None:
+        """NaN in a column is a gap, which reads as None."""
+        frame = make_frame([row(epsilon=float("nan")), row(epsilon=np.float64("nan"))], ("epsilon",), value="seconds")
+        assert list_values(frame, "epsilon") == [None]
+        assert [drop_gap(value) for value in frame["epsilon"]] == [None, None]
+        assert len(select_rows(frame, epsilon=None)) == 2
 
     @pytest.mark.parametrize(
-        ("rows", "by", "said"),
+        ("rows", "column", "said"),
         [
-            ([], ("method",), "at least one"),
-            (None, ("method",), "list of dicts"),
-            ([1], ("method",), "list of dicts"),
-            ([row()], "method", "'by' parameter"),
-            ([row()], ("colour",), "key 'colour'"),
-            ([row(value=math.inf)], ("method",), "Got inf"),
-            ([row(value=None)], ("method",), "Got None"),
-            ([row(value=True)], ("method",), "Got True"),
-            ([row(value="1")], ("method",), "Got '1'"),
-            ([row(method=["exact"])], ("method",), "column 'method'"),
+            ([], "method", "at least one"),
+            (None, "method", "list of dicts"),
+            ([1], "method", "list of dicts"),
+            ([row()], "colour", "key 'colour'"),
+            ([row(value=math.inf)], "method", "Got inf"),
+            ([row(value=None)], "method", "Got None"),
+            ([row(value=True)], "method", "Got True"),
+            ([row(value="1")], "method", "Got '1'"),
+            ([row(method=["exact"])], "method", "column 'method'"),
         ],
     )
-    def test_bad_input(self, rows: Any, by: Any, said: str) -> None:
+    def test_bad_input(self, rows: Any, column: str, said: str) -> None:
         with pytest.raises(ss.InvalidInput, match=said):
-            summarise_groups(rows, by=by)
+            make_frame(rows, (column,), value="value")
 
 
 @pytest.fixture(scope="module")

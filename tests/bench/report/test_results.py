@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support import find_rows
 
 import scoreshield as ss
 from scoreshield.bench.experiments import EXPERIMENTS, run_experiment, table
@@ -101,12 +102,12 @@ def test_numbers_text_rows(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Numbers in the text are those of the rows."""
     page = compose_results_page(undrawn(whole, monkeypatch))
     rows = table.read_results(whole / "dp-fr" / "results.csv")
-    paper = [row["value"] for row in table.where(rows, setting="paper", epsilon=5, metric="accuracy")]
+    paper = [row["value"] for row in find_rows(rows, setting="paper", epsilon=5, metric="accuracy")]
     (faces,) = [section for section in page.sections if section.title == "Face verification"]
     mean, sd = statistics.mean(paper), statistics.stdev(paper)
     assert f"the paper's mechanism {mean:.3f} ± {sd:.3f}" in faces.pictures[0].reading
     (text,) = [text for title, text in page.negatives if "STS-B correlation" in title]
-    sts = table.where(table.read_results(whole / "gram-sts" / "results.csv"), setting="paper", metric="spearman")
+    sts = find_rows(table.read_results(whole / "gram-sts" / "results.csv"), setting="paper", metric="spearman")
     noisy, aap = ([row["value"] for row in sts if row["method"] == name] for name in ("noisy (paper)", "aap (paper)"))
     paired = [after - before for after, before in zip(aap, noisy, strict=True)]
     assert f"{statistics.mean(paired):+.3f} ± {statistics.stdev(paired):.3f} with the paper's projection" in text

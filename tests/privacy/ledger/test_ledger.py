@@ -55,7 +55,8 @@ def test_making_and_opening_are_two_acts(url: str, tmp_path: Path) -> None:
     assert Ledger.open(url).head() == first.head()
 
 
-def test_the_constructor_does_either_and_warns_when_it_makes_one(url: str, tmp_path: Path) -> None:
+def test_constructor_opens_or_creates(url: str, tmp_path: Path) -> None:
+    """The constructor opens a ledger that exists, and warns where it creates one."""
     with pytest.raises(ss.InvalidInput, match="Give both epsilon and delta"):
         Ledger(url, epsilon=1.0)
     with pytest.warns(

@@ -63,7 +63,8 @@ def fast(tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{folder}/ledger.db"
 
 
-def test_killed_before_and_after_every_statement_of_a_charge(url: str) -> None:
+def test_killed_at_every_statement(url: str) -> None:
+    """A process that is killed before or after any statement of a charge leaves a sound ledger."""
     found = drive("kill_at_every_statement", url)
     print(f"\n{len(found['results'])} kills over the statements {' '.join(found['steps'])}")
     assert {"BEGIN", "INSERT", "UPDATE", "COMMIT"} <= set(found["steps"])
@@ -86,7 +87,8 @@ def test_killed_at_random_moments(url: str) -> None:
     assert 0 <= found["entries"] - found["acknowledged"] <= found["rounds"], "at most one unacknowledged a kill"
 
 
-def test_two_thousand_racing_charges_from_eight_processes(url: str) -> None:
+def test_racing_processes(url: str) -> None:
+    """Of 2,000 racing charges from eight processes, exactly as many pass as the limit covers."""
     Ledger.create(url, epsilon=10.0, delta=0.0)
     found = drive("race", url, "8", "250")
     print(f"\n{found}")

@@ -20,7 +20,7 @@ import scoreshield as ss
 from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.ledger import Account, Ledger, LedgerVerification, PendingCharge
 from scoreshield.privacy.ledger import accounts as module
-from scoreshield.privacy.ledger.database import LedgerStore, Session
+from scoreshield.privacy.ledger.database import LedgerDatabase, Session
 from scoreshield.privacy.ledger.entries import Entry, hash_canonical_json, write_canonical_json
 from scoreshield.privacy.profiles import PureProfile
 
@@ -29,7 +29,7 @@ ALTERED = "has been altered: run verify to see where"
 NOT_KEPT = "does not keep what is written to it"
 
 
-class MemoryStore(LedgerStore):
+class MemoryDatabase(LedgerDatabase):
     """A ledger without a file."""
 
     name = "memory"
@@ -61,15 +61,15 @@ class MemoryStore(LedgerStore):
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    made = MemoryStore()
+def database() -> MemoryDatabase:
+    made = MemoryDatabase()
     module._create(made, 10.0, 1e-6)
     return made
 
 
 @pytest.fixture
-def ledger(store: MemoryStore) -> Ledger:
-    return Ledger._open_in(store)
+def ledger(database: MemoryDatabase) -> Ledger:
+    return Ledger._open_in(database)
 
 
 def identity(people: int) -> Any:
@@ -80,10 +80,10 @@ def identity(people: int) -> Any:
 class TestMaking:
     def test_facts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_get_time", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
-        store = MemoryStore()
-        assert module._create(store, 10.0, 1e-6) is True
-        assert store.made is not None
-        text, key, head = store.made
+        database = MemoryDatabase()
+        assert module._create(database, 10.0, 1e-6) is True
+        assert database.made is not None
+        text, key, head = database.made
         facts = json.loads(text)
         assert len(bytes.fromhex(key)) == 32
         assert len(bytes.fromhex(facts.pop("id"))) == 16
@@ -99,17 +99,17 @@ class TestMaking:
         assert text == write_canonical_json(json.loads(text))
 
     def test_no_two_are_alike(self) -> None:
-        stores = [MemoryStore(), MemoryStore()]
-        for store in stores:
-            module._create(store, 10.0, 1e-6)
-        (one, key, _), (other, other_key, _) = (store.made or ("", "", "") for store in stores)
+        databases = [MemoryDatabase(), MemoryDatabase()]
+        for database in databases:
+            module._create(database, 10.0, 1e-6)
+        (one, key, _), (other, other_key, _) = (database.made or ("", "", "") for database in databases)
         assert json.loads(one)["id"] != json.loads(other)["id"]
         assert key != other_key
 
-    def test_what_is_read(self, ledger: Ledger, store: MemoryStore) -> None:
-        assert store.made is not None
+    def test_what_is_read(self, ledger: Ledger, database: MemoryDatabase) -> None:
+        assert database.made is not None
         assert (ledger.epsilon, ledger.delta, ledger.name) == (10.0, 1e-6, "memory")
-        assert ledger.head() == f"0:{store.made[2]}"
+        assert ledger.head() == f"0:{database.made[2]}"
         assert (ledger.entries(), ledger.datasets(), ledger.spent, ledger.remaining) == ([], [], 0.0, 10.0)
 
     @pytest.mark.parametrize(
@@ -123,41 +123,41 @@ class TestMaking:
             {"more": 1e999},
         ],
     )
-    def test_facts_that_cannot_be_read(self, ledger: Ledger, store: MemoryStore, change: dict[str, Any]) -> None:
-        facts = json.loads((store.made or ("",))[0])
+    def test_facts_that_cannot_be_read(self, ledger: Ledger, database: MemoryDatabase, change: dict[str, Any]) -> None:
+        facts = json.loads((database.made or ("",))[0])
         for name, value in change.items():
             if value is None:
                 del facts[name]
             else:
                 facts[name] = value
-        store.execute("UPDATE scoreshield_ledger SET facts = ?", (json.dumps(facts).replace("Infinity", "1e999"),))
-        for use in (ledger.head, lambda: Ledger._open_in(store), ledger.verify, lambda: ledger.spent):
+        database.execute("UPDATE scoreshield_ledger SET facts = ?", (json.dumps(facts).replace("Infinity", "1e999"),))
+        for use in (ledger.head, lambda: Ledger._open_in(database), ledger.verify, lambda: ledger.spent):
             with pytest.raises(ss.LedgerError, match="row of the ledger itself cannot be read"):
                 use()
 
     @pytest.mark.parametrize("change", ["facts = '{'", "facts = '7'", "fingerprint_key = 'xy'", "entries = 'many'"])
-    def test_a_row_that_cannot_be_read(self, ledger: Ledger, store: MemoryStore, change: str) -> None:
-        store.execute(f"UPDATE scoreshield_ledger SET {change}")
+    def test_a_row_that_cannot_be_read(self, ledger: Ledger, database: MemoryDatabase, change: str) -> None:
+        database.execute(f"UPDATE scoreshield_ledger SET {change}")
         with pytest.raises(ss.LedgerError, match="row of the ledger itself cannot be read"):
             ledger.head()
-        store.execute("DELETE FROM scoreshield_ledger")
+        database.execute("DELETE FROM scoreshield_ledger")
         with pytest.raises(ss.LedgerError, match="row of the ledger itself is missing"):
             ledger.head()
 
     @pytest.mark.parametrize(
         ("form", "rules", "known"), [(1, 1, True), (1, 2, True), (1, 0, False), (1, 3, False), (2, 2, False)]
     )
-    def test_versions(self, store: MemoryStore, form: int, rules: int, known: bool) -> None:
-        facts = {**json.loads((store.made or ("",))[0]), "format": form, "rules": rules}
-        store.execute("UPDATE scoreshield_ledger SET facts = ?", (write_canonical_json(facts),))
+    def test_versions(self, database: MemoryDatabase, form: int, rules: int, known: bool) -> None:
+        facts = {**json.loads((database.made or ("",))[0]), "format": form, "rules": rules}
+        database.execute("UPDATE scoreshield_ledger SET facts = ?", (write_canonical_json(facts),))
         if known:
-            assert Ledger._open_in(store)._limit.rules == rules
+            assert Ledger._open_in(database)._limit.rules == rules
         else:
             with pytest.raises(ss.LedgerError, match=f"has format {form} and rules {rules}"):
-                Ledger._open_in(store)
+                Ledger._open_in(database)
 
-    def test_another_ledger_in_its_place(self, ledger: Ledger, store: MemoryStore) -> None:
-        store.execute("UPDATE scoreshield_ledger SET facts = replace(facts, '10.0', '11.0')")
+    def test_another_ledger_in_its_place(self, ledger: Ledger, database: MemoryDatabase) -> None:
+        database.execute("UPDATE scoreshield_ledger SET facts = replace(facts, '10.0', '11.0')")
         with pytest.raises(ss.LedgerError, match="is not the one that was opened"):
             _ = ledger.spent
         with pytest.raises(ss.LedgerError, match=ALTERED):
@@ -166,28 +166,30 @@ class TestMaking:
 
 class TestOpening:
     @pytest.fixture
-    def stores(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
+    def databases(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryDatabase]:
         """A database per address."""
-        made: dict[str, MemoryStore] = {}
-        monkeypatch.setattr(module, "open_store", lambda url: made.setdefault(url, MemoryStore()))
+        made: dict[str, MemoryDatabase] = {}
+        monkeypatch.setattr(module, "open_database", lambda url: made.setdefault(url, MemoryDatabase()))
         return made
 
-    def test_create(self, stores: dict[str, MemoryStore]) -> None:
+    def test_create(self, databases: dict[str, MemoryDatabase]) -> None:
         ledger = Ledger.create("a", epsilon=2, delta=1e-5)
         assert (ledger.epsilon, ledger.delta) == (2.0, 1e-5)
-        assert ledger._store is stores["a"]
+        assert ledger._database is databases["a"]
         with pytest.raises(ss.LedgerError, match="There is a ledger at memory"):
             Ledger.create("a", epsilon=3.0, delta=1e-5)
         assert Ledger.open("a").epsilon == 2.0
 
-    def test_create_at_the_same_time(self, stores: dict[str, MemoryStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_create_at_the_same_time(
+        self, databases: dict[str, MemoryDatabase], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Another process makes it between the look and the creation."""
         Ledger.create("a", epsilon=2.0, delta=1e-5)
-        monkeypatch.setattr(MemoryStore, "exists", lambda _: False)
-        monkeypatch.setattr(MemoryStore, "create", lambda *_: False)
+        monkeypatch.setattr(MemoryDatabase, "exists", lambda _: False)
+        monkeypatch.setattr(MemoryDatabase, "create", lambda *_: False)
         with pytest.raises(ss.LedgerError, match="There is a ledger at memory"):
             Ledger.create("a", epsilon=2.0, delta=1e-5)
-        assert Ledger("a", epsilon=2.0, delta=1e-5)._store is stores["a"]
+        assert Ledger("a", epsilon=2.0, delta=1e-5)._database is databases["a"]
 
     @pytest.mark.parametrize(
         ("limits", "words"),
@@ -198,26 +200,26 @@ class TestOpening:
             ({"epsilon": 1.0, "delta": None}, "Give both"),
         ],
     )
-    def test_bad_limits(self, stores: dict[str, MemoryStore], limits: dict[str, Any], words: str) -> None:
+    def test_bad_limits(self, databases: dict[str, MemoryDatabase], limits: dict[str, Any], words: str) -> None:
         for use, name in ((Ledger.create, "Ledger.create"), (Ledger, "Ledger")):
             with pytest.raises(ss.InvalidInput) as caught:
                 use("a", **limits)
             assert words.format(name) in str(caught.value)
-        assert not stores["a"].exists()
+        assert not databases["a"].exists()
 
-    def test_open(self, stores: dict[str, MemoryStore]) -> None:
+    def test_open(self, databases: dict[str, MemoryDatabase]) -> None:
         for use in (Ledger.open, Ledger):
             with pytest.raises(ss.LedgerError, match="There is no ledger at memory"):
                 use("a")
-        assert not stores["a"].exists()
-        module._create(stores["a"], 2.0, 1e-5)
+        assert not databases["a"].exists()
+        module._create(databases["a"], 2.0, 1e-5)
         for use in (Ledger.open, Ledger):
-            assert (use("a").epsilon, use("a").delta, use("a")._store) == (2.0, 1e-5, stores["a"])
+            assert (use("a").epsilon, use("a").delta, use("a")._database) == (2.0, 1e-5, databases["a"])
 
-    def test_either(self, stores: dict[str, MemoryStore]) -> None:
+    def test_either(self, databases: dict[str, MemoryDatabase]) -> None:
         with pytest.warns(ss.LedgerWarning, match="There was no ledger at memory"):
             ledger = Ledger("a", epsilon=2.0, delta=1e-5)
-        assert (ledger.epsilon, ledger.delta, ledger._store) == (2.0, 1e-5, stores["a"])
+        assert (ledger.epsilon, ledger.delta, ledger._database) == (2.0, 1e-5, databases["a"])
         for good in ({}, {"epsilon": 2.0}, {"delta": 1e-5}, {"epsilon": 2, "delta": 1e-5}):
             assert Ledger("a", **good).head() == ledger.head()
         for bad, words in (
@@ -322,7 +324,10 @@ class TestCharging:
         assert [ledger.entry(entry.hash) for entry in (one, four)] == [one, four]
         assert ledger.entry("f" * 64) is None
         assert ledger.verify() == LedgerVerification(4, ledger.head())
-        assert [row[:2] for row in ledger._store.read(lambda session: session.read_accounts())] == [("a", 3), ("", 4)]
+        assert [row[:2] for row in ledger._database.read(lambda session: session.read_accounts())] == [
+            ("a", 3),
+            ("", 4),
+        ]
 
     def test_a_clock_that_goes_back(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         """Within a batch and between two charges, an entry says that it is from before the one above."""
@@ -375,8 +380,8 @@ class TestCharging:
 
     def test_what_a_batch_is_told(self) -> None:
         """What was spent before it, what its charge asks for, and how many there are."""
-        module._create(store := MemoryStore(), 10.0, 0.0)
-        ledger = Ledger._open_in(store)
+        module._create(database := MemoryDatabase(), 10.0, 0.0)
+        ledger = Ledger._open_in(database)
         ledger.spend(pure(5.0), dataset="0")
         ledger.spend(pure(3.0), dataset="a")
         with pytest.raises(ss.BudgetExceeded) as caught:
@@ -446,49 +451,49 @@ class TestLook:
             "UPDATE scoreshield_entries SET who = x'00', hash = '' WHERE id = 5; UPDATE scoreshield_ledger SET head=''",
         ],
     )
-    def test_damage(self, ledger: Ledger, store: MemoryStore, damage: str) -> None:
+    def test_damage(self, ledger: Ledger, database: MemoryDatabase, damage: str) -> None:
         for _ in range(5):
             ledger.spend(pure(0.5), dataset="a")
         for statement in damage.split(";"):
-            store.execute(statement)
+            database.execute(statement)
         with pytest.raises(ss.LedgerError, match=ALTERED):
             ledger.spend(pure(0.5), dataset="b")
         assert not ledger.verify()
 
     @pytest.mark.parametrize("change", ["entries = 1", "head = 'x'", "entries = 1, head = 'x'"])
-    def test_nothing_charged_yet(self, ledger: Ledger, store: MemoryStore, change: str) -> None:
-        store.execute(f"UPDATE scoreshield_ledger SET {change}")
+    def test_nothing_charged_yet(self, ledger: Ledger, database: MemoryDatabase, change: str) -> None:
+        database.execute(f"UPDATE scoreshield_ledger SET {change}")
         with pytest.raises(ss.LedgerError, match=ALTERED):
             ledger.spend(pure(0.5))
 
-    def test_a_gap_with_hashes_that_fit(self, ledger: Ledger, store: MemoryStore) -> None:
-        write_chain(ledger, store, [1, 2, 4])
+    def test_a_gap_with_hashes_that_fit(self, ledger: Ledger, database: MemoryDatabase) -> None:
+        write_chain(ledger, database, [1, 2, 4])
         with pytest.raises(ss.LedgerError, match=ALTERED):
             ledger.spend(pure(0.5))
 
-    def test_a_first_entry_with_another_number(self, ledger: Ledger, store: MemoryStore) -> None:
-        write_chain(ledger, store, [2, 3])
+    def test_a_first_entry_with_another_number(self, ledger: Ledger, database: MemoryDatabase) -> None:
+        write_chain(ledger, database, [2, 3])
         with pytest.raises(ss.LedgerError, match=ALTERED):
             ledger.spend(pure(0.5))
 
-    def test_a_time_that_is_none(self, ledger: Ledger, store: MemoryStore) -> None:
-        write_chain(ledger, store, [1, 2], time="yesterday")
+    def test_a_time_that_is_none(self, ledger: Ledger, database: MemoryDatabase) -> None:
+        write_chain(ledger, database, [1, 2], time="yesterday")
         with pytest.raises(ss.LedgerError, match=ALTERED):
             ledger.spend(pure(0.5))
 
 
-def write_chain(ledger: Ledger, store: MemoryStore, numbers: list[int], **fields: Any) -> list[Entry]:
+def write_chain(ledger: Ledger, database: MemoryDatabase, numbers: list[int], **fields: Any) -> list[Entry]:
     """A chain whose hashes fit, whatever its numbers are; fields are those of the last entry."""
     template, previous, written = ledger.spend(pure(0.5)), ledger._genesis, []
-    store.execute("DELETE FROM scoreshield_entries")
-    store.execute("DELETE FROM scoreshield_accounts")
+    database.execute("DELETE FROM scoreshield_entries")
+    database.execute("DELETE FROM scoreshield_accounts")
     for number in numbers:
         more = fields if number == numbers[-1] else {}
         entry = replace(template, id=number, previous=previous, **more).seal()
-        store.read(lambda session, entry=entry: session.append(entry))
+        database.read(lambda session, entry=entry: session.append(entry))
         previous = entry.hash
         written.append(entry)
-    store.read(lambda session: session.advance(written[-1]))
+    database.read(lambda session: session.advance(written[-1]))
     return written
 
 
@@ -557,20 +562,20 @@ class TestVerifying:
             assert "All 4 entries" in str(said)
 
     @pytest.mark.parametrize("change", ["facts = replace(facts, '10.0', '11.0')", "fingerprint_key = 'ff'"])
-    def test_facts(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], change: str) -> None:
+    def test_facts(self, ledger: Ledger, database: MemoryDatabase, entries: list[Entry], change: str) -> None:
         assert entries
-        store.execute(f"UPDATE scoreshield_ledger SET {change}")
-        facts = json.loads(store.execute("SELECT facts FROM scoreshield_ledger").fetchone()[0])
+        database.execute(f"UPDATE scoreshield_ledger SET {change}")
+        facts = json.loads(database.execute("SELECT facts FROM scoreshield_ledger").fetchone()[0])
         assert self.found(ledger, "facts of the ledger") == (0, f"0:{hash_canonical_json(facts)}", None)
 
     @pytest.mark.parametrize("number", [1, 2, 4])
-    def test_one_entry(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], number: int) -> None:
-        store.execute("UPDATE scoreshield_entries SET who = 'other' WHERE id = ?", (number,))
+    def test_one_entry(self, ledger: Ledger, database: MemoryDatabase, entries: list[Entry], number: int) -> None:
+        database.execute("UPDATE scoreshield_entries SET who = 'other' WHERE id = ?", (number,))
         above = entries[number - 1].previous
         assert self.found(ledger, f"Entry {number} was changed") == (number - 1, f"{number - 1}:{above}", number)
 
-    def test_numbers(self, ledger: Ledger, store: MemoryStore) -> None:
-        chain = write_chain(ledger, store, [1, 2, 5])
+    def test_numbers(self, ledger: Ledger, database: MemoryDatabase) -> None:
+        chain = write_chain(ledger, database, [1, 2, 5])
         assert self.found(ledger, "Entry 5 does not have the number") == (2, f"2:{chain[1].hash}", 5)
         chain = write_chain(Ledger._open_in(fresh := make()), fresh, [0, 1])
         assert self.found(Ledger._open_in(fresh), "Entry 0 does not have the number") == (
@@ -579,9 +584,9 @@ class TestVerifying:
             0,
         )
 
-    def test_two_faults(self, ledger: Ledger, store: MemoryStore) -> None:
+    def test_two_faults(self, ledger: Ledger, database: MemoryDatabase) -> None:
         """What an entry is, before where it stands."""
-        write_chain(ledger, store, [1, 5], time="yesterday")
+        write_chain(ledger, database, [1, 5], time="yesterday")
         good, _, bad = self.found(ledger, "Entry 5 holds a time")
         assert (good, bad) == (1, 5)
 
@@ -592,13 +597,13 @@ class TestVerifying:
         assert self.found(ledger, "has 5 entries and the chain has 4", head="5:" + "0" * 64) == (4, here, 5)
         assert self.found(ledger, "is of another ledger", head="0:" + "0" * 64) == (4, here, None)
 
-    def test_without_a_number(self, ledger: Ledger, store: MemoryStore, entries: list[Entry]) -> None:
-        store.read(lambda session: session.append(replace(entries[3], id=None, hash="x")))  # type: ignore[arg-type]
+    def test_without_a_number(self, ledger: Ledger, database: MemoryDatabase, entries: list[Entry]) -> None:
+        database.read(lambda session: session.append(replace(entries[3], id=None, hash="x")))  # type: ignore[arg-type]
         assert self.found(ledger, "without a number") == (4, f"4:{entries[3].hash}", None)
 
     @pytest.mark.parametrize("change", ["entries = 3", "entries = 5", "head = 'x'"])
-    def test_the_end(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], change: str) -> None:
-        store.execute(f"UPDATE scoreshield_ledger SET {change}")
+    def test_the_end(self, ledger: Ledger, database: MemoryDatabase, entries: list[Entry], change: str) -> None:
+        database.execute(f"UPDATE scoreshield_ledger SET {change}")
         assert self.found(ledger, "and the chain has 4: its end was cut off") == (4, f"4:{entries[3].hash}", 5)
 
     @pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], []])
@@ -613,14 +618,14 @@ class TestVerifying:
         )
 
     @pytest.mark.parametrize("name", ["a", "b", ""])
-    def test_sums(self, ledger: Ledger, store: MemoryStore, entries: list[Entry], name: str) -> None:
-        store.execute("UPDATE scoreshield_accounts SET seal = 'x' WHERE dataset = ?", (name,))
+    def test_sums(self, ledger: Ledger, database: MemoryDatabase, entries: list[Entry], name: str) -> None:
+        database.execute("UPDATE scoreshield_accounts SET seal = 'x' WHERE dataset = ?", (name,))
         words = f"for {name!r} differ" if name else "without a dataset differ"
         assert self.found(ledger, words) == (4, f"4:{entries[3].hash}", None)
 
-    def test_first_sums(self, ledger: Ledger, store: MemoryStore, entries: list[Entry]) -> None:
+    def test_first_sums(self, ledger: Ledger, database: MemoryDatabase, entries: list[Entry]) -> None:
         assert entries
-        store.execute("UPDATE scoreshield_accounts SET seal = 'x' WHERE dataset IN ('', 'b')")
+        database.execute("UPDATE scoreshield_accounts SET seal = 'x' WHERE dataset IN ('', 'b')")
         self.found(ledger, "without a dataset differ")
 
     def test_the_limit(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,19 +668,19 @@ class TestVerifying:
             assert module._parse_head(f"{number}:{'0f' * 32}") == (number, "0f" * 32)
 
 
-def make() -> MemoryStore:
-    made = MemoryStore()
+def make() -> MemoryDatabase:
+    made = MemoryDatabase()
     module._create(made, 10.0, 1e-6)
     return made
 
 
 class TestExport:
-    def test_json(self, ledger: Ledger, store: MemoryStore, tmp_path: Path) -> None:
+    def test_json(self, ledger: Ledger, database: MemoryDatabase, tmp_path: Path) -> None:
         ledger.spend_all([pure(0.5), pure(1.0)], dataset="a", why="caf\u00e9")
         for name in ("x.json", "y.JSON"):
             ledger.export(str(tmp_path / name))
             content = {
-                "ledger": json.loads((store.made or ("",))[0]),
+                "ledger": json.loads((database.made or ("",))[0]),
                 "entries": [entry.to_dict() for entry in ledger.entries()],
             }
             assert (tmp_path / name).read_bytes() == json.dumps(content, indent=1).encode() + b"\n"
@@ -697,7 +702,7 @@ class TestExport:
         for name in ("x.txt", "x", "csv"):
             with pytest.raises(ss.InvalidInput, match="is exported to a"):
                 ledger.export(tmp_path / name)
-        monkeypatch.setattr(MemoryStore, "is_at", lambda _, path: path == tmp_path / "x.csv")
+        monkeypatch.setattr(MemoryDatabase, "is_at", lambda _, path: path == tmp_path / "x.csv")
         with pytest.raises(ss.InvalidInput, match="is the ledger itself"):
             ledger.export(str(tmp_path / "x.csv"))
         assert list(tmp_path.iterdir()) == []

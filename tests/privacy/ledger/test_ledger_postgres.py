@@ -338,7 +338,7 @@ def test_ledger_server_shows_host_database_alone(url: str) -> None:
     secret = url.replace("postgres:@", "postgres:w0rd%23%2F@", 1) + "&sslmode=prefer"
     for book in (ledger, Ledger.open(secret)):
         assert "search_path" not in book.name
-        for text in (book.name, repr(book), repr(vars(book)), repr(vars(book._store))):
+        for text in (book.name, repr(book), repr(vars(book)), repr(vars(book._database))):
             assert "w0rd" not in text
         assert book.name.startswith("postgresql://")
         with pytest.raises(ss.InvalidInput, match="cannot be pickled"):

@@ -76,7 +76,7 @@ def _size(fields: Mapping[str, Any], name: str | None) -> int | None:
 
 
 def texts(*, length: str | None = None) -> PlainValidator:
-    """Declare texts, at least one, and as many as the field ``length`` says; None passes where that field is named."""
+    """Declare at least one text. With ``length``, the field of that name gives their number, and None is valid too."""
 
     def check(value: Any, name: str, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
         size = _size(fields, length)
@@ -93,7 +93,7 @@ def texts(*, length: str | None = None) -> PlainValidator:
 
 
 def indices(*, below: str | None = None, length: str | None = None) -> PlainValidator:
-    """Declare whole numbers from 0, below and as many as other fields say."""
+    """Declare whole numbers from 0. Other fields give their upper limit (``below``) and their number (``length``)."""
     return _declare(
         lambda value, name, fields: check_indices(value, name, below=_size(fields, below), length=_size(fields, length))
     )

@@ -1,8 +1,8 @@
-"""OfficialSet files on this machine: searched for, checked, and downloaded only where they are missing.
+"""The files of official data sets on this machine: found, checked, and downloaded only where they are missing.
 
 A file lies at ``<root>/<set>/<file>``, where root is the argument, else ``$SCORESHIELD_DATA``, else the user's cache
-folder. Beside it ``<file>.checked`` remembers a passed check, so that a large file is not read each time, and
-``TERMS.txt`` says what one may do with what was downloaded.
+folder. In the same folder, ``<file>.checked`` records a passed check, so that a large file is not read each time, and
+``TERMS.txt`` states the terms of use.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _stream(
 
 
 def _receive(ask: Callable[[], Any]) -> Any:
-    """Return what the network answers, or raise an error that says in a few words why it does not."""
+    """Return what the network answers, or raise an error with the reason in a few words."""
     try:
         return ask()
     except urllib.error.HTTPError as error:
@@ -232,7 +232,7 @@ def _import_pooch() -> Any:
     try:
         import pooch
     except ImportError:
-        raise InvalidInput("OfficialSet data sets need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
+        raise InvalidInput("Official data sets need the 'bench' extra: pip install 'scoreshield[bench]'.") from None
     return pooch
 
 

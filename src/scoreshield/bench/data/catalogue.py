@@ -1,7 +1,7 @@
 """The official data sets: which files, from where, with which checksum, under which terms.
 
 A checksum is the one its owners publish, or the one that well-known libraries or several independent projects check.
-Checksums guard against damage and mix-ups; MD5 is no defence against somebody who forges a file on purpose.
+Checksums detect damaged and wrong files. MD5 does not detect a file that was forged on purpose.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class RemoteFile:
     """One file to fetch.
 
     Attributes:
-        name: What it is called in the cache, which is what its owners call it.
+        name: Its name in the cache, which is the name that its owners use.
         address: Where its owners, or those who keep it for them, offer it.
         checksum: "md5:..." or "sha256:...".
         size: In bytes, where it is known; a server that sends more is cut off.
@@ -28,7 +28,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class OfficialSet:
-    """One official data set: its files, what one may do with them, and whom to cite."""
+    """One official data set: its files, their terms of use, and the work to cite."""
 
     title: str
     files: tuple[RemoteFile, ...]

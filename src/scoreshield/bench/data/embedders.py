@@ -1,8 +1,8 @@
-"""What turns items into embeddings, by name, and a place on disk to keep the result.
+"""Embedders by name, and a folder that keeps their embeddings.
 
 ``embedder("sentence-transformers:all-MiniLM-L6-v2")`` for texts, ``embedder("timm:vit_base_patch14_dinov2.lvd142m")``
-for images, ``embedder("dlib")`` for faces, and ``embedder("hashing:256")`` for texts without any weights. Whatever has
-a ``name`` and an ``embed`` can stand in their place.
+for images, ``embedder("dlib")`` for faces, and ``embedder("hashing:256")`` for texts without any weights. Any object
+with a ``name`` and an ``embed`` can replace them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Embedder(Protocol):
     """Makes one row of float32 numbers of each item.
 
     Attributes:
-        name: Says what made the rows, weights included: what has another name may give other rows.
+        name: Identifies the model and its weights. Embedders with different names may give different rows.
     """
 
     @property
@@ -69,7 +69,8 @@ def embedder(kind: str, **options: Any) -> Embedder:
 class HashingEmbedder:
     """Texts by hashed counts of words and pairs of words (scikit-learn's HashingVectorizer), rows of length one.
 
-    It needs no weights and always gives the same, which suits tests and demonstrations; it knows nothing of meaning.
+    It needs no weights and always gives the same result, which is useful in tests and demonstrations. It does not model
+    meaning.
     """
 
     def __init__(self, dimensions: int, *, batch_size: int = 1024) -> None:
@@ -104,7 +105,7 @@ def embed_cached(embedder: Embedder, items: Items, folder: str | Path, *, progre
     """Return the embeddings of ``items``: from ``folder`` if they were made before, else made now and kept there.
 
     They are kept under a digest of the items (of a ``Path``: what the file holds) and the name of the embedder, and are
-    used only if they are whole; a damaged file is made anew. The folder holds private embeddings: guard it.
+    used only if they are complete. A damaged file is made again. The folder holds private embeddings: protect it.
     """
     if not isinstance(folder, str | Path) or not str(folder):
         _validation.reject("folder", "the path of a folder", folder)

@@ -62,9 +62,10 @@ def load_lfw(
 def read_pairs(path: str | Path, folder: str | Path, *, name: str = "face pairs") -> FacePairs:
     """Read a list of pairs in the form of LFW's pairs.txt, with pictures at ``folder/Person/Person_0001.jpg``.
 
-    A line of three fields (person, number, number) is a genuine pair of two pictures, one of four (person, number,
-    person, number) an impostor pair of two people. The first line may say "folds pairs": so many folds, each of so many
-    genuine pairs and as many impostor pairs; or "pairs" alone, which is one fold; without it all lines are one fold.
+    A line of three fields (person, number, number) is a genuine pair of two pictures. A line of four fields (person,
+    number, person, number) is an impostor pair of two people. The first line may hold two numbers: the number of folds,
+    and the number of genuine pairs per fold, which is also the number of impostor pairs per fold. It may hold the
+    second number alone, for one fold. Without such a line, all lines are one fold.
     """
     folder = archives.check_path(folder, "folder", "the path of a folder")
     rows = list(archives.split_lines(_loading.read_bytes(archives.check_path(path)), str(path)))

@@ -68,12 +68,12 @@ class SentenceEmbedder:
 
 
 class ImageEmbedder:
-    """Images through a timm model without its classifier, prepared as that model wants them.
+    """Images through a timm model without its classifier, prepared as the model requires.
 
     Args:
         model: Such as "vit_base_patch14_dinov2.lvd142m".
         pretrained: False leaves the weights random, which is for tests of a pipeline and for nothing else.
-        batch_size: Images at a time; all have one size, so replacing one leaves the shapes of the others' computation.
+        batch_size: Images at a time. All have one size, so replacing one image changes no shape in the computation.
         device: "cpu", "cuda" and so on.
     """
 

@@ -1,4 +1,4 @@
-"""What an experiment works on: private embeddings beside the public truth that a release is compared with.
+"""Data sets of experiments: private embeddings, and the public truth that a release is compared with.
 
 Every set is frozen, its arrays are read-only, and its fields are checked against each other when it is made. Embeddings
 are None until they are made (``set.embed(embedder)``) or given (``set.with_embeddings(array)``); they are float32 and
@@ -34,7 +34,7 @@ from scoreshield.errors import InvalidInput
 
 
 class ItemEmbedder(Protocol):
-    """As much of an embedder (`scoreshield.bench.data.embedders`) as a set needs."""
+    """The part of an embedder (`scoreshield.bench.data.embedders`) that a set needs."""
 
     def embed(self, items: Items) -> Float32: ...
 
@@ -64,7 +64,7 @@ class LabelledSet(_RecordSet):
 
     Attributes:
         name: The name of the set.
-        class_names: What the class numbers stand for.
+        class_names: The name of each class number.
         labels: (n,) class numbers from 0.
         items: What an embedder reads, one per record: paths, or an (n, height, width, 3) uint8 array.
         embeddings: (n, d) float32.

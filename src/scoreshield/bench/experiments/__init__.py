@@ -1,4 +1,4 @@
-"""The evidence: experiments that anyone can run again, on a grid, with the guarantee of every value beside it."""
+"""Experiments on a grid that anyone can repeat. Every value has its guarantee."""
 
 from __future__ import annotations
 

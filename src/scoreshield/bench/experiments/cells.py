@@ -1,4 +1,4 @@
-"""One setting of an experiment, its measurement, and tidy rows with the true privacy beside each value."""
+"""One setting of an experiment, its measurement, and tidy rows with the true privacy of each value."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class ExperimentCell:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one cell measured: values by metric, and the guarantee they came with (None where nothing is private).
+    """The measurement of one cell: values by metric, and their guarantee (None where nothing is private).
 
-    ``seeded`` is False where the noise came from the cryptographic generator, so that no seed makes it again.
+    ``seeded`` is False where the noise came from the cryptographic generator, so that no seed can repeat it.
     """
 
     values: Mapping[str, float]

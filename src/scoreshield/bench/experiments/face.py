@@ -61,9 +61,7 @@ class FaceVerification(Experiment):
         return Choices(sets, _MECHANISMS, (), tuple(self.metrics), base["options"] | {"public": public})
 
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
-        return [
-            cell for dataset in grid.datasets for cell in mechanisms.list_mechanism_cells(grid, dataset, grid.mechanism)
-        ]
+        return mechanisms.list_mechanism_cells(grid)
 
     def load(self, grid: Grid, data_dir: Path | None) -> dict[str, ScoreCollection]:
         return {dataset: _load_scores(dataset, grid, data_dir) for dataset in grid.datasets}

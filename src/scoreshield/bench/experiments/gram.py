@@ -1,8 +1,8 @@
 """Tasks that read a whole similarity matrix: STS-B, MovieLens-100K, and images, as in the paper's regime (ii).
 
 Every method post-processes the same noisy matrix. The paper's own setting is its rule, its Gram radius and its averaged
-projections; what that promises when a whole record is replaced stands beside it. A private index gives the same matrix
-under record replacement from the start.
+projections. Its rows also state the promise for the replacement of a whole record. A private index gives the same
+matrix under record replacement directly.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from scoreshield.bench.experiments.grid import Choices, Grid
 from scoreshield.errors import InvalidInput
 
 MECHANISMS = ("gaussian", "index", "gaussian index")
-#: The other end of the scale, what a task makes of a matrix that says nothing: the identity, where nobody resembles
-#: anybody, and the matrix of ones, where all resemble all (in a recommender, plain averages: no similarity is used).
+#: Baselines without information: the identity matrix, where no two records are similar, and the matrix of ones, where
+#: all are equal (in a recommender, this gives plain averages).
 NOTHING, EQUAL = "no similarities", "equal similarities"
 #: Of an entry off the diagonal, against the clean matrix: for the experimenter, not for release.
 ERROR = "squared error"
@@ -42,7 +42,7 @@ Score = Callable[[Any], dict[str, float]]
 
 @dataclass(frozen=True)
 class Problem:
-    """The private records of one repeat, and what a released matrix of theirs is judged by."""
+    """The private records of one repeat, and the function that scores a released matrix of them."""
 
     rows: NDArray[np.float32]
     score: Score
@@ -180,7 +180,7 @@ def _release(cell: ExperimentCell, grid: Grid, rows: NDArray[np.float32]) -> Any
         calibration="conservative" if paper else "analytic",
         adjacency=adjacency,
         projection="exact" if cell.projection in _DENOISERS else cell.projection,  # type: ignore[arg-type]
-        denoise=cell.projection if cell.projection in _DENOISERS else "projection",
+        denoise=cell.projection if cell.projection in _DENOISERS else "projection",  # type: ignore[arg-type]
         max_iterations=grid.options["aap_iterations"] if cell.projection == "aap" else None,
         device=grid.options["device"],
         rng=seed,

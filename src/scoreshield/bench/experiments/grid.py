@@ -1,7 +1,8 @@
-"""What an experiment runs through: a YAML file of budgets, neighbours, mechanisms, projections and repeats.
+"""The grid of an experiment: a YAML file of budgets, neighbours, mechanisms, projections and repeats.
 
-A file names only what differs from the grid that ships with the experiment; its ``quick`` part differs once more, for
-two minutes instead of an evening. Every value is checked here, so that a typo stops a run before it starts.
+A file states only the differences from the grid that ships with the experiment. Its ``quick`` part states further
+differences, for a run of two minutes instead of hours. Every value is checked here, so that a typo stops a run before
+it starts.
 """
 
 from __future__ import annotations

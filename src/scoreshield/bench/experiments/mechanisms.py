@@ -1,8 +1,8 @@
 """The mechanisms that experiments on score vectors compare, by name, under one contract or at one attack advantage.
 
-What a mechanism may know beside the contract is public and stated in the grid: a range that scores are clamped to, a
-threshold, cuts between levels. The paper's own mechanism is Gaussian noise by a rule that is false at large epsilon; it
-is run as published, and its guarantee carries what is true.
+Besides the contract, a mechanism may use public facts, which the grid states: a range that scores are clamped to, a
+threshold, cuts between levels. The paper's own mechanism is Gaussian noise by a rule that is false at large epsilon. It
+is run as published, and its guarantee states its true privacy.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import scoreshield as ss
+from scoreshield._types import Rng
 from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.grid import Grid
 from scoreshield.plan.choice import make_response_profiles, make_staircase_profile, make_unit_profiles
@@ -44,7 +46,7 @@ _LEVELS = 21
 
 @dataclass(frozen=True)
 class PublicKnowledge:
-    """What the curator fixed without looking at the private records.
+    """Facts that the curator chose without reading the private records.
 
     Attributes:
         score_range: The range that the clamped variants enforce.
@@ -59,15 +61,15 @@ class PublicKnowledge:
     refine: float = 0.5
 
 
-def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) -> list[ExperimentCell]:
+def list_mechanism_cells(grid: Grid) -> list[ExperimentCell]:
     """List the reference, the paper as published, our contract at each (epsilon, delta) and at each advantage."""
     found = []
-    for repeat in range(grid.repeats):
+    for dataset, repeat in product(grid.datasets, range(grid.repeats)):
         found.append(ExperimentCell(dataset, "clean", repeat=repeat))
         for delta in grid.delta:
             for epsilon in grid.epsilon:
                 found.append(ExperimentCell(dataset, "paper", "gaussian", epsilon=epsilon, delta=delta, repeat=repeat))
-        for name in mechanisms:
+        for name in grid.mechanism:
             deltas = grid.delta if name.startswith("gaussian") else (0.0,)
             found.extend(
                 ExperimentCell(dataset, "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
@@ -85,8 +87,8 @@ def list_mechanism_cells(grid: Grid, dataset: str, mechanisms: tuple[str, ...]) 
 def find_cell_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int | None = None) -> float:
     """Find the epsilon of a cell's contract, or that at which its mechanism has the cell's attack advantage.
 
-    Of selection, of screening with refinement and of optimal tables only the bound for all pure mechanisms is known
-    beforehand: they are given the epsilon at which that bound is the advantage, and give away less.
+    For selection, screening with refinement and optimal tables, only the bound for all pure mechanisms is known
+    beforehand. They get the epsilon at which that bound is the advantage, and leak less than that.
     """
     if cell.epsilon is not None:
         return cell.epsilon
@@ -109,7 +111,7 @@ def find_cell_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int |
 
 
 def release_cell(
-    cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Any, k: int
+    cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Rng, k: int
 ) -> Any:
     """Release one private answer to one query, by the cell's mechanism; for an index see `release_cell_index`."""
     epsilon = find_cell_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
@@ -142,8 +144,8 @@ def release_cell(
     raise AssertionError(cell.mechanism)
 
 
-def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Any) -> Any:
-    """Release the private index, once for all queries."""
+def release_cell_index(cell: ExperimentCell, rows: NDArray[Any], rng: Rng) -> Any:
+    """Release one private index for all queries."""
     return ss.release_index(rows, epsilon=find_cell_epsilon(cell, dimension=rows.shape[1]), rng=rng)
 
 
@@ -155,7 +157,7 @@ def find_pair_budget(cell: ExperimentCell, dimension: int) -> tuple[float, int]:
 
 def find_nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
     """Find the budget whose public table fits best: cuts exist for a few budgets."""
-    return min(tables, key=lambda known: abs(np.log(known / epsilon)))
+    return min(tables, key=lambda budget: abs(np.log(budget / epsilon)))
 
 
 @lru_cache(maxsize=64)

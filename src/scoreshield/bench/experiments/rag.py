@@ -1,8 +1,8 @@
 """Retrieval for generation: which records a private answer names, on SciFact and FRAMES, without any generator.
 
-Each query is one release of its own (an index is one release for all of them). The paper retrieves from clipped scores
-with ties by smaller index, at (threshold, k) of its own; ours rank the noisy ones. Public knowledge for one set comes
-from the other: cuts between levels on SciFact are chosen on FRAMES, and the other way round.
+Each query is one release (an index is one release for all queries). The paper retrieves from clipped scores, with its
+own threshold and k, and breaks ties by the smaller index. Our mechanisms rank noisy scores. Public knowledge for one
+set comes from the other set: cuts between levels on SciFact are chosen on FRAMES, and the other way round.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class RetrievalForGeneration(Experiment):
         return Choices(tuple(_READERS), mechanisms.MECHANISMS, (), tuple(self.metrics), base["options"])
 
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
-        return [
-            cell for dataset in grid.datasets for cell in mechanisms.list_mechanism_cells(grid, dataset, grid.mechanism)
-        ]
+        return mechanisms.list_mechanism_cells(grid)
 
     def load(self, grid: Grid, data_dir: Path | None) -> dict[str, RetrievalData]:
         if data_dir is None:

@@ -61,7 +61,7 @@ def write_retrieval(
         os.link(part, path)
     except FileExistsError:
         raise InvalidInput(f"{path} was written by another run meanwhile, and is left as it is.") from None
-    except OSError:  # a disk that knows no links: the lock must do
+    except OSError:  # the disk has no hard links; then only the lock protects the file
         folder.write({RETRIEVAL: part.read_bytes()})
     finally:
         part.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""One DP-RAG evaluation in a folder, from files to judged answers, which goes on after a kill and releases only once.
+"""One DP-RAG evaluation in a folder, from files to judged answers. A killed run can be resumed, and releases only once.
 
 The protocol is that of `scoreshield.bench.rag.evaluation`. The folder holds ``settings.json``, ``embeddings`` (private,
-a file for every few hundred texts), ``retrieval.json`` (kept before anything is measured or any model is asked),
+a file for every few hundred texts), ``retrieval.json`` (written before anything is measured or a model is called),
 ``answers`` (a file each), and at the end ``results.json`` and ``results.csv``. A folder that was made with other
 settings is rejected and left as it is; only a generator may be added to a run that had none.
 """
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import scoreshield as ss
 from scoreshield import _files, _validation
 from scoreshield._files import RunFolder
+from scoreshield._types import AccountLike
 from scoreshield.bench.data.embedders import Embedder, embed_cached
 from scoreshield.bench.data.embedders import embedder as embedder_named
 from scoreshield.bench.experiments import rag_folder
@@ -79,7 +80,7 @@ class ReleaseSettings:
             corpus, np.eye(2)[0], "private", setting=rule, release=self.make_factory(corpus.embeddings, 0)
         )
 
-    def make_factory(self, rows: NDArray[Any], seed: int | None, ledger: Any = None) -> ReleaseFactory:
+    def make_factory(self, rows: NDArray[Any], seed: int | None, ledger: AccountLike | None = None) -> ReleaseFactory:
         """Make a function from a query to a release over ``rows``, charged before its noise is drawn."""
         numbers = itertools.count()
 
@@ -170,7 +171,7 @@ class RagRun:
     def write_csv(self) -> bytes:
         """Write CSV with one row per question and condition: its id, the verdict, and the chunks of private retrieval.
 
-        Those of clean retrieval are in ``to_dict`` alone, beside the sentence that says for whom they are.
+        The chunks of clean retrieval are only in ``to_dict``, with a sentence that says who may read them.
         """
         buffer = text_io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -209,7 +210,7 @@ def run_rag(
     size: int = SIZE,
     overlap: int = OVERLAP,
     limit: int | None = None,
-    ledger: Any = None,
+    ledger: AccountLike | None = None,
     bar: Bar = lambda _: nullcontext(),
 ) -> RagRun:
     """Embed, retrieve, answer and judge, as far as that is not done yet, and write the results.
@@ -283,7 +284,7 @@ def _retrieve(
     questions: tuple[evaluation.Question, ...],
     queries: NDArray[np.float32],
     release_settings: ReleaseSettings,
-    ledger: Any,
+    ledger: AccountLike | None,
     progress: Progress | None,
 ) -> tuple[evaluation.RetrievalResult, Guarantee]:
     """Read what was retrieved before, or else retrieve now; also return the guarantee of one release."""

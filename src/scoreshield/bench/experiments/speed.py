@@ -1,4 +1,4 @@
-"""What is timed, with nothing beside it: the projections of one noisy matrix (``runtime``), and the noise itself."""
+"""Experiments that measure time and run alone: projections of one noisy matrix (``runtime``), and the noise laws."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ class Runtime(Experiment):
 class NoiseLaws(Experiment):
     """``scoreshield bench noise``: how large the noise of each law is, how long it takes, and what its low bits leak.
 
-    Whether an output is a whole multiple of 2^-53 tells a score of 0 from a score of 1 where noise is added in floating
-    point: 1 + x is rounded to such a multiple, 0 + x is not. On a public grid the question has one answer.
+    If noise is added in floating point, an attacker can distinguish a score of 0 from a score of 1 by one test: is the
+    output a whole multiple of 2^-53? 1 + x is rounded to such a multiple, 0 + x is not. On a public grid the answer is
+    always the same.
     """
 
     name = "noise"
@@ -138,11 +139,11 @@ class NoiseLaws(Experiment):
         if cell.mechanism == _FLOAT:
             rng = np.random.default_rng(cell.seed(grid.seed))
             start = time.perf_counter()
-            noisy = np.repeat([0.0, 1.0], count) + guarantee.noise.std * rng.standard_normal(2 * count)
+            noisy = np.repeat([0.0, 1.0], count) + guarantee.noise_std * rng.standard_normal(2 * count)
             seconds = time.perf_counter() - start
         sampled = float(np.std(np.concatenate([noisy[:count], noisy[count:] - 1.0])))
         values = {
-            "standard deviation": guarantee.noise.std,
+            "standard deviation": guarantee.noise_std,
             "sampled standard deviation": sampled,
             "low-bit leak": abs(_share_of_multiples(noisy[:count]) - _share_of_multiples(noisy[count:])),
             "seconds per million": seconds / (2 * count) * 1e6,

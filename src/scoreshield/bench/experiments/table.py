@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -77,18 +77,6 @@ def is_row(row: Any) -> bool:
 
 def _kind(name: str) -> type | tuple[type, ...]:
     return str if name in _TEXTS else int if name in _WHOLE else (int, float)
-
-
-def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """Select the rows that agree with every given value; a tuple or list means any of its values."""
-    return [
-        row
-        for row in rows
-        if all(
-            row[name] in value if isinstance(value, tuple | list) else row[name] == value
-            for name, value in wanted.items()
-        )
-    ]
 
 
 def _parse_cell(name: str, text: str) -> Any:

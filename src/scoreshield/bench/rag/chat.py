@@ -1,13 +1,13 @@
 """A chat model behind an OpenAI-compatible server, for generating and judging answers.
 
-The `openai` package (the 'rag' extra) speaks to the server. It repeats a request that met status 408, 409, 429 or 5xx,
-a time-out or a lost connection, after 0.5, 1, 2, 4 and then 8 seconds (each less up to a quarter, at random). Where the
-server names a delay in Retry-After, up to two minutes, it waits that long; where it names a longer one, it gives up.
-Prompts go to the named server alone: redirections are not followed, proxies that the environment names ($HTTP_PROXY and
-the like) are not used, and plain http leaves this machine only on demand.
+The `openai` package (the 'rag' extra) sends the requests. It repeats a request after status 408, 409, 429 or 5xx,
+a time-out or a lost connection. The pauses are 0.5, 1, 2, 4 and then 8 seconds, each shortened at random by up to a
+quarter. If the server states a delay of up to two minutes in Retry-After, it waits that long; if the delay is longer,
+the request fails. Prompts go only to the named server: redirections are not followed, proxies of the environment (such
+as $HTTP_PROXY) are not used, and plain http to another machine must be allowed explicitly.
 
-Answers can be kept in a folder, each under a hash of everything that went into the request: a run that was stopped then
-goes on where it was. No message of this module holds a prompt, an answer or a key.
+Answers can be kept in a folder, each under a hash of the whole request, so that a stopped run can be resumed. No
+message of this module holds a prompt, an answer or a key.
 """
 
 from __future__ import annotations
@@ -70,21 +70,21 @@ class ChatModel:
     """One model on one server, with its decoding parameters fixed.
 
     Args:
-        model: The name the server knows it by.
+        model: The name of the model on the server.
         base_url: The address up to and with the version, for instance ``"http://localhost:8000/v1"``, without a user's
             name, a query or a fragment.
-        allow_http: Send prompts over plain http to another machine too, where everyone on the way can read them.
+        allow_http: Also send prompts over plain http to another machine, where others can read them.
         proxy: Address of an HTTP proxy for servers on other machines; requests to this machine never take it.
         api_key: None takes $SCORESHIELD_API_KEY, or "none", which local servers accept.
         temperature: Sent with every request; None leaves it out.
         max_tokens: Sent with every request; None leaves it out.
         seed: Sent with every request; None leaves it out.
         options: Further decoding parameters, sent as they are, for instance ``{"top_p": 0.9}``.
-        timeout: Seconds to wait for the server to connect, or to send its next byte. It bounds no whole answer, though
-            most servers send the first byte when the answer is done.
+        timeout: Seconds to wait for the server to connect, or to send its next byte. It does not limit the time of a
+            whole answer, but most servers send the first byte when the answer is complete.
         retries: How often a request is repeated where that may help.
-        cache: A folder for answers, made if need be. It holds answers in the clear, and no prompts; only its owner may
-            read them.
+        cache: A folder for answers, made if necessary. It holds answers in plain text, and no prompts. Only its owner
+            may read them.
     """
 
     @clear_frames_on_error
@@ -364,8 +364,8 @@ class AnswerCache:
         class TextDisk(diskcache.Disk):  # type: ignore[misc]
             """Keeps plain texts within the database, and reads nothing else.
 
-            The base class unpickles values and opens and removes files by the names in the database. A run folder from
-            somebody else could so run code.
+            The base class unpickles values, and opens and removes files by the names in the database. So a run folder
+            from another person could run code.
             """
 
             def fetch(self, mode: int, filename: object, value: object, read: bool) -> str:  # noqa: ARG002
@@ -446,7 +446,7 @@ def _check_url(url: object, allow_http: bool) -> str:
         _reject_url()
     if url.lower().startswith("http:") and not allow_http and not _is_local(host):
         raise InvalidInput(
-            f"Prompts to {host} would go over plain http, for anyone on the way to read: use https, or allow it with "
+            f"Prompts to {host} would be sent over plain http, where others can read them: use https, or allow it with "
             "allow_http=True (--allow-http)."
         )
     return url.rstrip("/")

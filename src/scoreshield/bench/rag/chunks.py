@@ -1,6 +1,6 @@
 r"""Documents cut into overlapping windows of tokens, as the paper's DP-RAG protocol does (2000 tokens, 200 shared).
 
-A window is an exact slice of its document, so that what is embedded, retrieved and shown is one and the same text. One
+A window is an exact slice of its document, so that what is embedded, retrieved and shown is the same text. One
 chunk is one record of the private collection: with an overlap, a sentence may lie in two records, and a guarantee for
 the replacement of one record covers one of them.
 
@@ -57,20 +57,6 @@ class Chunk:
 
 
 @validate()
-def chunk(text: str, *, size: int = SIZE, overlap: int = OVERLAP, tokenizer: Tokenizer = None) -> list[Chunk]:
-    """Cut a text into windows of at most ``size`` tokens, each sharing ``overlap`` tokens with the one before.
-
-    Every token is in a window, and no window lies within the one before.
-
-    Args:
-        text: One document; it must hold a token.
-        tokenizer: A callable that gives the (start, end) places of the tokens in a text, or a fast tokenizer of the
-            transformers or tokenizers package; None for the pattern that the module describes.
-    """
-    return _cut_windows(Document("", _check_string(text, "text")), 0, *_check_sizes(size, overlap), tokenizer)
-
-
-@validate()
 def chunk_documents(
     documents: Mapping[str, str] | Sequence[Document],
     *,
@@ -78,7 +64,17 @@ def chunk_documents(
     overlap: int = OVERLAP,
     tokenizer: Tokenizer = None,
 ) -> list[Chunk]:
-    """Cut every document into windows; ``documents`` maps titles to texts or lists `Document`."""
+    """Cut documents into windows of at most ``size`` tokens, each sharing ``overlap`` tokens with the one before.
+
+    Every token is in a window, and no window lies within the one before.
+
+    Args:
+        documents: A mapping from titles to texts, or a list of `Document`. Each text must hold a token.
+        size: The most tokens of a window.
+        overlap: How many tokens two neighbouring windows share.
+        tokenizer: A callable that gives the (start, end) places of the tokens in a text, or a fast tokenizer of the
+            transformers or tokenizers package; None for the pattern that the module describes.
+    """
     size, overlap = _check_sizes(size, overlap)
     return [
         window

@@ -126,7 +126,7 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
 
 
 def select_answerable(questions: Sequence[Question], documents: Sequence[Document]) -> tuple[Question, ...]:
-    """Select the questions all of whose documents are there, by title; it is an error if none is left."""
+    """Select the questions for which all documents are present, by title. If there are none, raise an error."""
     titles = {document.title for document in documents}
     found = tuple(question for question in questions if titles.issuperset(question.documents))
     if not found:
@@ -186,5 +186,5 @@ def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Tell whether this is a text that is not blank and that UTF-8 can hold (JSON can name half a character)."""
+    """Return whether this is a text that is not blank and that UTF-8 can encode (JSON allows lone surrogates)."""
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)

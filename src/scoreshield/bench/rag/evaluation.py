@@ -2,9 +2,9 @@
 
 The four conditions are the paper's (its appendix on DP-RAG): "none" gives the generator the question alone, "clean" and
 "private" add the chunks that `evaluate_retrieval` found, in their order, and "oracle" the texts of the documents that
-the question needs, cut to 10,000 tokens. Prompts, models and decoding are the same throughout. A judge sees the
-question, the reference and the answer, and says whether the two match; what is neither yes nor no is counted apart,
-never guessed.
+the question needs, cut to 10,000 tokens. Prompts, models and decoding are the same in all conditions. A judge gets the
+question, the reference and the answer, and says whether the answer matches the reference. A reply that is neither yes
+nor no is counted separately.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def evaluate_answers(
         judge: The chat model that judges; it may be the generator.
         retrieval: What `evaluate_retrieval` gave for these questions; needed for "clean" and "private".
         oracle_tokens: How many tokens of the needed documents the oracle gets.
-        tokenizer: Counts the tokens, as in `scoreshield.bench.rag.chunks.chunk`.
+        tokenizer: Counts the tokens, as in `scoreshield.bench.rag.chunks.chunk_documents`.
         workers: How many requests are under way at once.
         progress: Called with (steps done, steps in all): a generation and a judgement for each question and condition.
     """

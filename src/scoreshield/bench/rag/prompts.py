@@ -1,7 +1,7 @@
-"""The prompts of the DP-RAG protocol: the same in every condition, byte for byte, but for the block of documents.
+"""The prompts of the DP-RAG protocol: the same in every condition, byte for byte, except for the block of documents.
 
-The paper fixes what a generator gets (the question, and in three of four conditions a context, which states that no
-document was retrieved where none passed) and what a judge returns (a binary match), and not the wording: this is ours.
+The paper states what a generator gets: the question, and in three of four conditions a context, which says that no
+document was retrieved where none passed. It also states what a judge returns: a binary match. The wording is ours.
 """
 
 from __future__ import annotations

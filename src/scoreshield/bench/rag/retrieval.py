@@ -29,9 +29,9 @@ from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, To
 from scoreshield.tasks.retrieval import paper_top_k, rank_records, search_metrics
 
 SCOPE = (
-    "The guarantee covers the released scores and what is computed from them, such as which records are retrieved; it "
-    "does not cover the texts of retrieved records, nor answers generated from private texts; one release covers one "
-    "query: m queries cost m releases unless an index was released; and one record is one chunk: a page of m chunks "
+    "The guarantee covers the released scores and what is computed from them, such as which records are retrieved. It "
+    "does not cover the texts of retrieved records, or answers generated from private texts. One release covers one "
+    "query: m queries cost m releases unless an index was released. One record is one chunk: a page of m chunks "
     "costs up to m times the epsilon."
 )
 AUDIENCE = (
@@ -53,7 +53,7 @@ SETTINGS = (RetrievalRule(0.35, 20), RetrievalRule(0.25, 50), RetrievalRule(0.25
 #: The conditions that retrieve.
 RETRIEVING = ("clean", "private")
 
-#: From a query's embedding to a release over the corpus: scores, matches, top-k, or one and the same index.
+#: From a query's embedding to a release over the corpus: scores, matches, top-k, or one index.
 ReleaseFactory = Callable[[NDArray[np.float64]], Release]
 
 

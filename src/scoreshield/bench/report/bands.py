@@ -3,8 +3,8 @@
 Everything here reads tidy rows, one plain dict for each (setting, repeat, metric): what was measured (``dataset``,
 ``task``, ``metric``, ``better``, ``value``, where NaN is out of reach), by what (``method``), under which promise
 (``setting``, ``radius``, ``epsilon``, ``delta``, ``target_advantage``) and what that promise is worth
-(``true_epsilon``, ``attack_advantage``). The paper draws every point alike. Here one whose claimed epsilon is below
-its true one is hollow, and one out of reach is a cross at the foot of its panel, so that neither passes unseen.
+(``true_epsilon``, ``attack_advantage``). The paper draws all points in the same way. Here a point is hollow if its
+claimed epsilon is below its true one. A point that is out of reach is a cross at the bottom of its panel.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def draw_bands(
         metric: which metric is drawn.
         title: above the panels.
         caption: below the panels.
-        rows_by: the column that tells rows of panels apart; None for one row of panels.
-        columns_by: the column that tells columns of panels apart; None for one column of panels.
+        rows_by: the column with one row of panels per value; None for one row of panels.
+        columns_by: the column with one column of panels per value; None for one column of panels.
         x: "epsilon" on a log scale, or "attack_advantage" from 0 to 1.
         methods: which ones, in the order of the legend; all by default.
         ylabel: the name of the y axis; the metric by default.
@@ -375,7 +375,7 @@ def _draw_curve(axes: Axes, points: list[_Point], name: str) -> None:
 
 
 def _draw_crosses(drawn: list[tuple[Axes, dict[str, list[_Point]]]], names: list[str]) -> None:
-    """A strip at the foot of each panel, below every curve, where a cross says that a method is out of reach."""
+    """Draw a strip at the bottom of each panel, with a cross for each method that is out of reach."""
     lost = [name for name in names if any(point.summary.unreachable for _, c in drawn for point in c.get(name, []))]
     if not lost:
         return
@@ -417,7 +417,7 @@ def _draw_references(axes: Axes, frame: pd.DataFrame, place: dict[str, Hashable]
 
 
 def _set_scale(axes: Axes, x: str, places: list[float]) -> None:
-    """The one x axis of all panels."""
+    """Set the x axis that all panels share."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     if x == "attack_advantage":
@@ -460,7 +460,7 @@ def _draw_bar(axes: Axes, y: float, name: str, summary: Summary | None, left: fl
 
 
 def _name_place(name: str, value: Any) -> str:
-    """What tells a panel or a group from the others, as people write it."""
+    """Name a panel or a group by the value that distinguishes it, for people."""
     if name == "radius":
         return "one whole record" if value is None else f"$D_G$ = {value:g}"
     if value is None:

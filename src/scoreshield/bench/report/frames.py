@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from scoreshield import _validation
-from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 
 Row = Mapping[str, Any]
-
-_GROUP = ("dataset", "task", "metric", "better", "method", "setting", "radius", "delta", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -104,24 +101,6 @@ def summarise(values: pd.Series[Any]) -> Summary:
         return Summary(math.nan, math.nan, 0, len(array))
     sd = float(known.std(ddof=1)) if len(known) > 1 else 0.0
     return Summary(float(known.mean()), sd, len(known), len(array) - len(known))
-
-
-@validate()
-def summarise_groups(
-    rows: Sequence[Row] | pd.DataFrame, by: Sequence[str] = _GROUP, *, value: str = "value"
-) -> list[dict[str, Any]]:
-    """Summarise rows by the columns ``by``, in the order in which the groups first appear.
-
-    Returns:
-        One dict per group: its columns and the fields of `Summary`.
-    """
-    if isinstance(by, str) or not isinstance(by, Sequence) or not all(isinstance(name, str) for name in by):
-        _validation.reject("by", "a sequence of column names", by)
-    frame = make_frame(rows, by, value=value)
-    return [
-        {**{name: drop_gap(part) for name, part in zip(by, key, strict=True)}, **asdict(summarise(members[value]))}
-        for key, members in frame.groupby(list(by), sort=False, dropna=False)
-    ]
 
 
 def drop_gap(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What did not work, as the rows of the runs tell it; each finding is left out where its rows do not bear it out."""
+"""What did not work, computed from the rows of the runs. A finding that its rows do not support is left out."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _name_effect(change: Summary) -> str:
 
 
 def _judge_record_level(run: Run) -> Finding | None:
-    """Noise on the matrix itself, for a whole record; shown only while it beats nothing."""
+    """Evaluate noise on the matrix itself, for a whole record. The finding is shown only while it has no use."""
     whole = run.select(setting="contract", radius=None, metric="spearman")
     high = max(whole["epsilon"].tolist(), default=math.nan)
     here = select_rows(whole, epsilon=high)
@@ -119,7 +119,7 @@ def _judge_record_level(run: Run) -> Finding | None:
 
 
 def _judge_ratings(run: Run) -> Finding | None:
-    """Shown only while no release that protects a record beats what is possible without similarities."""
+    """Compare releases that protect a record with no similarities. The finding is shown only while none is better."""
     bare = run.select(setting="clean", method=EQUAL, metric="rmse")
     record = run.select(setting=("contract", "advantage"), metric="rmse", radius=None)
     references = find_references(run.select(metric="rmse"))

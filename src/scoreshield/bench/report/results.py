@@ -188,7 +188,7 @@ def _build_tables(
     *,
     shown: bool,
 ) -> list[ResultTable]:
-    """Both comparisons for each metric of a data set; all but the first folded, and that too unless ``shown``."""
+    """Build both comparisons for each metric of a data set. The first is folded unless ``shown``; all others are."""
     tables: list[ResultTable] = []
     for metric in metrics:
         rows = run.select(dataset=dataset, metric=metric)
@@ -202,7 +202,7 @@ def _build_tables(
 
 
 def build_operating_points(data_dir: Path | None, folder: Path) -> Section | None:
-    """The paper's figures of thresholds and false-match rates, drawn of LFW scores, where those are at hand."""
+    """Draw the paper's figures of thresholds and false-match rates from LFW scores, where they are available."""
     if data_dir is None:
         return None
     sets = []
@@ -312,7 +312,7 @@ def _describe_retrieval(run: Run, dataset: str, metric: str) -> str:
 
 
 def _describe_half_value(run: Run, dataset: str, metric: str) -> str:
-    """Where, for the mechanisms that were run, half of what is had without privacy begins."""
+    """Describe the least attack advantage at which a mechanism has half of the value without privacy."""
     rows = run.select(dataset=dataset, metric=metric)
     half, tried = compute_mean(select_rows(rows, setting="clean")) / 2, select_rows(rows, setting="advantage")
     advantages = sorted(tried["target_advantage"].unique().tolist())
@@ -505,7 +505,7 @@ def _describe_noise(radius: float | None) -> str:
 
 
 def _describe_seconds(run: Run, radius: float | None) -> str:
-    """The largest matrix at one budget: how long the exact projection takes, how long the others, and if they end."""
+    """Describe the run time of each projection on the largest matrix at one budget, and whether it converged."""
     here = run.select(radius=radius, epsilon=run.find_nearest_epsilon(10.0))
     timed = select_rows(here, metric="seconds").dropna(subset="value")
     if timed.empty:
@@ -610,7 +610,7 @@ def make_results_page(
 
 
 def compose_results_page(runs: dict[str, Run], *, operating_points: Section | None = None) -> ResultsPage:
-    """Compose the page from whatever runs there are."""
+    """Compose the page from the runs that are present."""
     sections = [build_truths(runs)]
     for name, run in runs.items():
         sections.append(_SECTIONS[name](run))

@@ -33,7 +33,7 @@ from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, Ledger
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
 from scoreshield.privacy.ledger.books import AccountAudit, Books, LedgerLimit
-from scoreshield.privacy.ledger.database import LedgerStore, Session
+from scoreshield.privacy.ledger.database import LedgerDatabase, Session
 from scoreshield.privacy.ledger.entries import (
     COLUMNS,
     FORMAT,
@@ -47,8 +47,8 @@ from scoreshield.privacy.ledger.entries import (
     write_canonical_json,
 )
 from scoreshield.privacy.ledger.names import normalise_name
-from scoreshield.privacy.ledger.postgres import PostgresStore
-from scoreshield.privacy.ledger.sqlite import SQLiteStore
+from scoreshield.privacy.ledger.postgres import PostgresDatabase
+from scoreshield.privacy.ledger.sqlite import SQLiteDatabase
 from scoreshield.privacy.ledger.units import make_charge
 from scoreshield.privacy.profiles import Profile
 
@@ -125,23 +125,23 @@ class Ledger:
     @clear_frames_on_error  # an address may hold a password
     @validate()
     def __init__(self, url: str, *, epsilon: float | None = None, delta: float | None = None) -> None:
-        store = open_store(url)
-        if not store.exists():
+        database = open_database(url)
+        if not database.exists():
             if epsilon is None and delta is None:
-                raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
-            if _create(store, *check_budget(epsilon, delta)):
+                raise LedgerError(f"There is no ledger at {database.name}; make one with Ledger.create.")
+            if _create(database, *check_budget(epsilon, delta)):
                 warnings.warn(
-                    f"There was no ledger at {store.name}, so a new one was made. Ledger.create makes one without this "
-                    "warning, and Ledger.open never makes one.",
+                    f"There was no ledger at {database.name}, so a new one was made. Ledger.create makes one without "
+                    "this warning, and Ledger.open never makes one.",
                     LedgerWarning,
                     stacklevel=5,  # past the frames of the two decorators
                 )
-        self._read(store)
+        self._read(database)
         if (epsilon is not None and epsilon != self.epsilon) or (delta is not None and delta != self.delta):
             given = " and ".join(f"{n} {v!r}" for n, v in (("epsilon", epsilon), ("delta", delta)) if v is not None)
             raise InvalidInput(
-                f"The ledger {self._store.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r}, which "
-                f"cannot be changed. Got {given}."
+                f"The ledger {self._database.name} has the limit epsilon {self.epsilon!r} at delta {self.delta!r}, "
+                f"which cannot be changed. Got {given}."
             )
 
     @classmethod
@@ -161,10 +161,10 @@ class Ledger:
         Raises:
             LedgerError: There is a ledger, or another file, of that name.
         """
-        store, budget = open_store(url), check_budget(epsilon, delta)
-        if store.exists() or not _create(store, *budget):
-            raise LedgerError(f"There is a ledger at {store.name}; open it with Ledger.open.")
-        return cls._open_in(store)
+        database, budget = open_database(url), check_budget(epsilon, delta)
+        if database.exists() or not _create(database, *budget):
+            raise LedgerError(f"There is a ledger at {database.name}; open it with Ledger.open.")
+        return cls._open_in(database)
 
     @classmethod
     @clear_frames_on_error
@@ -180,20 +180,20 @@ class Ledger:
         Raises:
             LedgerError: There is none. Nothing is made.
         """
-        store = open_store(url)
-        if not store.exists():
-            raise LedgerError(f"There is no ledger at {store.name}; make one with Ledger.create.")
-        return cls._open_in(store)
+        database = open_database(url)
+        if not database.exists():
+            raise LedgerError(f"There is no ledger at {database.name}; make one with Ledger.create.")
+        return cls._open_in(database)
 
     @classmethod
-    def _open_in(cls, store: LedgerStore) -> Ledger:
+    def _open_in(cls, database: LedgerDatabase) -> Ledger:
         ledger = cls.__new__(cls)
-        ledger._read(store)
+        ledger._read(database)
         return ledger
 
-    def _read(self, store: LedgerStore) -> None:
-        self._store = store
-        row = store.read(_read_row)
+    def _read(self, database: LedgerDatabase) -> None:
+        self._database = database
+        row = database.read(_read_row)
         self._facts, self._key = row.facts, row.key
         self._genesis = hash_canonical_json(self._facts)
         self.epsilon = float(self._facts["epsilon"])
@@ -201,12 +201,12 @@ class Ledger:
         self._limit = LedgerLimit(self.epsilon, self.delta, int(self._facts["rules"]))
 
     def __repr__(self) -> str:
-        return f"Ledger({self._store.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
+        return f"Ledger({self._database.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
 
     @property
     def name(self) -> str:
         """The address, without a password."""
-        return self._store.name
+        return self._database.name
 
     @validate()
     def spend(
@@ -309,9 +309,9 @@ class Ledger:
                 self._read_back(session, entries, where, row)
             return entries
 
-        pending = PendingCharge(lambda: self._store.write(write_charges))
+        pending = PendingCharge(lambda: self._database.write(write_charges))
         if check:
-            self._store.read(lambda session: add_charges(session, session.read_last_number() + 1))
+            self._database.read(lambda session: add_charges(session, session.read_last_number() + 1))
         return pending
 
     @validate()
@@ -366,19 +366,19 @@ class Ledger:
 
     def datasets(self) -> list[str]:
         """List the names that were charged. Earlier versions also charged fingerprints, which start "hmac-sha256:"."""
-        return self._store.read(lambda session: self._open_books(session).list_names())
+        return self._database.read(lambda session: self._open_books(session).list_names())
 
     def entries(self) -> list[Entry]:
         """List all entries, in order."""
-        return self._store.read(lambda session: list(session.read_entries()))
+        return self._database.read(lambda session: list(session.read_entries()))
 
     def entry(self, hash: str) -> Entry | None:
         """Find the entry with this hash by an index; return None if there is none."""
-        return self._store.read(lambda session: session.find_entry(hash))
+        return self._database.read(lambda session: session.find_entry(hash))
 
     def head(self) -> str:
         """Return ``"NUMBER:HASH"`` of the last entry. Keep it where the owner of the ledger cannot change it."""
-        row = self._store.read(_read_row)
+        row = self._database.read(_read_row)
         return f"{row.entries}:{row.head}"
 
     @validate()
@@ -389,7 +389,7 @@ class Ledger:
         row of the ledger can cut off entries at the end, and the shorter chain is valid. Only an earlier head shows
         that.
         """
-        return self._store.read(lambda session: self._verify(session, _parse_head(head)))
+        return self._database.read(lambda session: self._verify(session, _parse_head(head)))
 
     def export(self, path: str | Path) -> None:
         """Write all entries to a .csv or .json file, completely or not at all, which only its owner can read.
@@ -398,7 +398,7 @@ class Ledger:
         entry unchanged.
         """
         path = Path(path)
-        if self._store.is_at(path):
+        if self._database.is_at(path):
             raise InvalidInput(f"{path} is the ledger itself; export it to another file.")
         writers: dict[str, Callable[[list[Entry]], str]] = {".csv": _write_csv, ".json": self._write_json}
         if path.suffix.lower() not in writers:
@@ -423,7 +423,7 @@ class Ledger:
         return name if name != composed and self._has_entries(name) else composed
 
     def _has_entries(self, name: str) -> bool:
-        return name.isprintable() and self._store.read(lambda session: session.read_latest(name)) > 0
+        return name.isprintable() and self._database.read(lambda session: session.read_latest(name)) > 0
 
     def _open_books(self, session: Session) -> Books:
         if _read_row(session).facts != self._facts:  # another ledger took the place of the one that was opened
@@ -432,7 +432,7 @@ class Ledger:
 
     def _filters(self, dataset: str | None) -> list[PrivacyFilter]:
         where = self._find_name(dataset)
-        return self._store.read(lambda session: self._open_books(session).make_filters(where))
+        return self._database.read(lambda session: self._open_books(session).make_filters(where))
 
     def _check_head(self, session: Session) -> tuple[str, Entry | None]:
         """Check both ends of the chain against the row of the ledger; return the last hash and the last entry."""
@@ -589,17 +589,17 @@ def _make_budget_error(
     return before[tight].make_error(profile, number)
 
 
-def open_store(url: Any) -> LedgerStore:
-    """Open the store that an address names."""
+def open_database(url: Any) -> LedgerDatabase:
+    """Open the database that an address names."""
     if isinstance(url, str) and url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
-        return SQLiteStore(url)
+        return SQLiteDatabase(url)
     if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
-        return PostgresStore(url)
+        return PostgresDatabase(url)
     got = repr(url) if not isinstance(url, str) or "@" not in url else "another address"
     raise InvalidInput(f"The 'url' parameter of Ledger must be sqlite:///PATH or postgresql://... Got {got} instead.")
 
 
-def _create(store: LedgerStore, epsilon: float, delta: float) -> bool:
+def _create(database: LedgerDatabase, epsilon: float, delta: float) -> bool:
     key = secrets.token_bytes(32)
     facts = {
         "format": FORMAT,
@@ -610,7 +610,7 @@ def _create(store: LedgerStore, epsilon: float, delta: float) -> bool:
         "delta": delta,
         "key": hashlib.sha256(key).hexdigest(),
     }
-    return store.create(write_canonical_json(facts), key.hex(), hash_canonical_json(facts))
+    return database.create(write_canonical_json(facts), key.hex(), hash_canonical_json(facts))
 
 
 def _read_clock(above: Entry | None) -> tuple[str, str]:

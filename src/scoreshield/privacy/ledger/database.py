@@ -1,6 +1,6 @@
-"""The database of a ledger: its tables, the statements of one transaction, and what a store must do.
+"""The database of a ledger: its tables, the statements of one transaction, and what each database must do.
 
-A store runs a piece of work in one transaction, under one lock: `.sqlite` in one file, `.postgres` on a
+It runs a piece of work in one transaction, under one lock: `.sqlite` in one file, `.postgres` on a
 server. A connection lasts for one transaction.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: How long a transaction waits for the lock.
 BUSY_SECONDS = 60.0
 #: The end of a message about a transaction that failed at an unknown moment.
-UNKNOWN_OUTCOME = "if this charge was recorded all the same, it costs budget and released nothing"
+UNKNOWN_OUTCOME = "if this charge was recorded nevertheless, it costs budget and released nothing"
 
 _LEDGER = """CREATE TABLE scoreshield_ledger (
         one INTEGER PRIMARY KEY CHECK (one = 1), facts TEXT NOT NULL, fingerprint_key TEXT NOT NULL,
@@ -189,7 +189,7 @@ def _write_condition(dataset: str | None) -> tuple[str, tuple[str, ...]]:
     return ("dataset IS NULL", ()) if dataset is None else ("dataset = ?", (dataset,))
 
 
-class LedgerStore(ABC):
+class LedgerDatabase(ABC):
     """A database that holds one ledger."""
 
     name: str  # the address, without a password

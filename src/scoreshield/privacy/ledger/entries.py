@@ -1,7 +1,7 @@
 """The entries of a ledger: frozen facts, their canonical text and their place in the hash chain.
 
 The rule of this format: **a kind never changes meaning**. An entry of format 1 and kind "charge" means the same
-forever. Anything new gets a new kind or a new format number. A version that does not know it rejects the ledger.
+forever. Anything new gets a new kind or a new format number. A version that does not support it rejects the ledger.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from urllib.parse import quote
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, LedgerError
 from scoreshield.privacy.ledger import database
-from scoreshield.privacy.ledger.database import OBJECTS, LedgerStore, Session, T, explain_failure, explain_lock
+from scoreshield.privacy.ledger.database import OBJECTS, LedgerDatabase, Session, T, explain_failure, explain_lock
 
 _RETRIES = 8
 
 
-class PostgresStore(LedgerStore):
+class PostgresDatabase(LedgerDatabase):
     """A ledger on a database server. Each schema holds one ledger; ``?options=-csearch_path%3Dname`` chooses one."""
 
     def __init__(self, url: str) -> None:

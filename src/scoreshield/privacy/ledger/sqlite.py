@@ -33,10 +33,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from scoreshield._files import sync_folder
 from scoreshield._frames import clear_frames_on_error
 from scoreshield.errors import InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger import database
-from scoreshield.privacy.ledger.database import OBJECTS, LedgerStore, Session, T, explain_failure, explain_lock
+from scoreshield.privacy.ledger.database import OBJECTS, LedgerDatabase, Session, T, explain_failure, explain_lock
 
 _SHORT_WAIT = 0.002  # seconds, between a transaction and a fork of the same process
 _MOUNTS = Path("/proc/self/mountinfo")  # on Linux, where a single file can be mounted
@@ -113,7 +114,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class SQLiteStore(LedgerStore):
+class SQLiteDatabase(LedgerDatabase):
     """A ledger in one file, for any number of processes on one host."""
 
     def __init__(self, url: str) -> None:
@@ -174,7 +175,7 @@ class SQLiteStore(LedgerStore):
         finally:
             with contextlib.suppress(OSError, ValueError):
                 fresh.unlink()
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
         return True
 
     @clear_frames_on_error  # frames keep the connection, and with it the lock, as long as the error is kept
@@ -360,14 +361,3 @@ def _is_mount(path: Path) -> bool:
     for character, escaped in octal.items():
         name = name.replace(character, escaped)
     return any(fields[4:5] == [name] for fields in (line.split(b" ") for line in mounts))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write a new name to the disk, on systems that can open folders."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,7 @@
 """The unit of a charge: what it protects. Promises about different changes of the records do not add up.
 
 The unit of an identity adjacency names the grouping itself, by a keyed hash of its labels: two groupings with equal
-counts are two promises. The hash tells nothing to anyone without the ledger's key.
+counts are two promises. Without the ledger's key, the hash reveals nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scoreshield.privacy.ledger.entries import LONGEST_WRITTEN, read_json, write
 from scoreshield.privacy.losses import extract_profile
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 
-#: How many identities there were, of what size, and which records were whose.
+#: The number of identities, the size of the largest, and a hash of the labels.
 _GROUPING = re.compile(r" identities \d+ largest \d+( labels [0-9a-f]{64})?$")
 
 

@@ -1,14 +1,15 @@
-"""Where to cut scores into bins so that randomised response on the bins keeps the relevant record on top.
+"""Choose public cut points between bins so that randomised response on the bins has a large recall.
 
-Of n records one is relevant; each record's bin goes through k-ary randomised response (`E = e^ε`, B bins),
-and the K best by released bin are returned, ties at random. With t_b and T_b the chance that the released bin of an
-irrelevant record is b, or above b, and p_b that the relevant one's is b,
+One of n records is relevant. Each record's bin goes through k-ary randomised response (`E = e^ε`, B bins). The K
+records with the highest released bins are returned, and ties are broken at random. Let t_b be the probability that the
+released bin of an irrelevant record is b, T_b the probability that it is above b, and p_b the probability that the
+released bin of the relevant record is b. Then
 
     recall@K = Σ_b p_b (G(T_b + t_b) - G(T_b))/t_b,
     G(u) = (1/n) E min(K, Bin(n, u)),
 
-because a place u on the irrelevant records' own scale is beaten by Bin(n - 1, u) of them, ties spread u evenly over
-(T_b, T_b + t_b), and G' (u) = P[Bin(n - 1, u) < K]. All it reads are public score distributions, never private scores.
+because Bin(n - 1, u) irrelevant records lie above a record at their upper quantile u, ties spread u evenly over
+(T_b, T_b + t_b), and G' (u) = P[Bin(n - 1, u) < K]. The module reads public score distributions, never private scores.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _ROUNDS = 50
 
 @dataclass(frozen=True)
 class RetrievalCuts:
-    """Public cut points, and the recall they are predicted to give.
+    """Public cut points, and their predicted recall.
 
     Attributes:
-        cuts: Increasing; a score above ``cuts[b]`` lies in a bin above b. For `randomised_response`.
-        recall: The chance that the relevant record is among the k best.
+        cuts: Increasing numbers, for `randomised_response`. A score above ``cuts[b]`` lies in a bin above b.
+        recall: The probability that the relevant record is among the k best.
     """
 
     cuts: tuple[float, ...]
@@ -54,17 +55,21 @@ def retrieval_cuts(
     *,
     score_range: tuple[float, float] = (-1.0, 1.0),
 ) -> RetrievalCuts:
-    """The cut points of the greatest predicted recall at k, on a grid of 511 places.
+    """Choose cut points with a large predicted recall at k, on a grid of 511 places.
 
-    Cuts are added one at a time where they serve best, and after each addition moved one at a time until none gains.
+    Each step adds the cut that raises recall most. Then cuts are moved one at a time, until no move raises recall.
 
     Args:
-        epsilon: Of the randomised response to come.
-        records: How many records there are, and how many are returned.
-        k: See `records`.
-        irrelevant: *public* scores: arrays, or a ``Sample`` or ``Distribution``.
-        relevant: See `irrelevant`.
-        bins: How many bins, 2 to 64; the cuts are one fewer.
+        epsilon: The epsilon of the randomised response.
+        records: The number of records.
+        k: The number of records that are returned.
+        irrelevant: *Public* scores of irrelevant records: an array, a ``Sample`` or a ``Distribution``.
+        relevant: *Public* scores of relevant records, in the same forms.
+        bins: The number of bins, 2 to 64. There is one cut fewer.
+        score_range: The public range of scores.
+
+    Returns:
+        The cuts and their predicted recall.
     """
     records, k = _check_sizes(records, k)
     if bins > 64:
@@ -82,7 +87,7 @@ def retrieval_cuts(
 def predict_recall(
     epsilon: float, records: int, k: int, irrelevant: object, relevant: object, cuts: ArrayLike
 ) -> float:
-    """Recall at k of randomised response on these bins, by the formula of this module."""
+    """Compute recall at k of randomised response on these bins, by the formula of this module."""
     records, k = _check_sizes(records, k)
     edges = check_increasing(cuts, "cuts")
     far, near = tail(irrelevant, edges, "irrelevant"), tail(relevant, edges, "relevant")
@@ -90,7 +95,7 @@ def predict_recall(
 
 
 def _insert(cuts: NDArray[np.intp], epsilon: float, records: int, k: int, far: Float, near: Float) -> NDArray[np.intp]:
-    """One cut more, where it serves best."""
+    """Add the cut that raises recall most."""
     free = np.setdiff1d(np.arange(len(far)), cuts)
     trial = np.sort(np.column_stack([np.tile(cuts, (len(free), 1)), free]), axis=1)
     place = int(_compute_recall(epsilon, records, k, far[trial], near[trial]).argmax())
@@ -154,17 +159,17 @@ def check_range(score_range: Any) -> tuple[float, float]:
 def check_increasing(values: Any, name: str) -> Float:
     """Check a one-dimensional array of finite, increasing numbers."""
     must = "a one-dimensional array of finite numbers, each larger than the one before"
-    found = _validation.check_array(values, name, must)
-    if found.ndim != 1 or not len(found) or found.dtype.kind not in "fiu":
+    numbers = _validation.check_array(values, name, must)
+    if numbers.ndim != 1 or not len(numbers) or numbers.dtype.kind not in "fiu":
         _validation.reject(name, must, values)
-    found = found.astype(np.float64)
-    if not np.isfinite(found).all() or (np.diff(found) <= 0).any():
+    numbers = numbers.astype(np.float64)
+    if not np.isfinite(numbers).all() or (np.diff(numbers) <= 0).any():
         _validation.reject(name, must, values)
-    return found
+    return numbers
 
 
 def tail(scores: Any, thresholds: Float, name: str) -> Float:
-    """P[S > t] of public scores: of a ``Sample`` or ``Distribution``, or of an array."""
+    """Compute P[S > t] of public scores, given as an array, a ``Sample`` or a ``Distribution``."""
     if callable(getattr(scores, "clean_rate", None)):
         return np.asarray(scores.clean_rate(thresholds, False), dtype=np.float64)
     must = "public scores: a one-dimensional array of finite numbers, a Sample or a Distribution"

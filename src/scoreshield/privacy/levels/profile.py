@@ -1,10 +1,10 @@
 """The exact privacy profile of a table of integers: the worst pair of inputs at every epsilon.
 
-For each ordered pair `Σ_j (p_j - x q_j)_+` is convex and piecewise linear in `x = e^ε`, with
-knots at the ratios p_j / q_j; so is the maximum over pairs. Its knots are found by intersecting tangents: between two
-points the function is either their two tangent lines, and has one knot where they cross, or lies above that crossing,
-which splits the interval. Each value is then computed with exact integers at a point just below the knot and rounded
-up, so interpolation between knots never understates.
+For each ordered pair of inputs, `Σ_j (p_j - x q_j)_+` is convex and piecewise linear in `x = e^ε`, with
+knots at the ratios p_j / q_j. The maximum over pairs is convex and piecewise linear too. Its knots are found by
+intersecting tangents. Between two points, the function either follows their two tangents, with one knot where they
+cross, or lies above the crossing, which then splits the interval. Each value is computed with exact integers at a point
+just below the knot and rounded up, so interpolation between knots never understates delta.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOSE = 1e-14
 
 
 def compute_channel_profile(weights: NDArray[np.uint64], epsilon: float) -> CurveProfile:
-    """The upper envelope over all ordered pairs of rows, with a knot at ``epsilon`` too."""
+    """Compute the upper envelope over all ordered pairs of rows, also with a knot at ``epsilon``."""
     table = weights.astype(np.float64) / WHOLE
     largest = _largest_ratio(table)
     last = math.log(largest) + 2.0**-47 * (1 + math.log(largest))
@@ -37,16 +37,16 @@ def compute_channel_profile(weights: NDArray[np.uint64], epsilon: float) -> Curv
 
 
 def compute_total_variation(weights: NDArray[np.uint64]) -> float:
-    """The largest total variation between two rows, rounded up."""
+    """Compute the largest total variation between two rows, rounded up."""
     largest = 0
     for row in weights:
-        above = np.where(weights < row, row - weights, np.uint64(0))  # of each other row, where it has less
+        above = np.where(weights < row, row - weights, np.uint64(0))  # how much less each other row has
         largest = max(largest, max(sum(part) for part in above.tolist()))
     return math.nextafter(largest / WHOLE, 2.0)
 
 
 def _largest_ratio(table: Float) -> float:
-    """The largest p / q with q > 0, rounded up: above 1, as each row sums to one."""
+    """Compute the largest p / q with q > 0, rounded up. It is above 1, because each row sums to one."""
     largest = 1.0
     for column in table.T:
         positive = column[column > 0]
@@ -56,7 +56,7 @@ def _largest_ratio(table: Float) -> float:
 
 
 def _tangent(table: Float, x: float) -> Point:
-    """x, the envelope there, and the slope of the pair that attains it."""
+    """Return x, the envelope at x, and the slope of the pair that attains it."""
     excess = table[:, None, :] - x * table[None, :, :]
     values = np.maximum(excess, 0.0).sum(axis=2)
     i, k = np.unravel_index(int(values.argmax()), values.shape)
@@ -64,9 +64,9 @@ def _tangent(table: Float, x: float) -> Point:
 
 
 def _knots(table: Float, largest: float) -> list[float]:
-    found: list[float] = []
+    knots: list[float] = []
     todo = [(_tangent(table, 1.0), _tangent(table, largest))]
-    while todo and len(found) + len(todo) < _MOST_KNOTS:
+    while todo and len(knots) + len(todo) < _MOST_KNOTS:
         left, right = todo.pop()
         (x0, f0, s0), (x1, f1, s1) = left, right
         if s1 - s0 <= _CLOSE or f1 - f0 - s0 * (x1 - x0) <= _CLOSE:
@@ -74,15 +74,15 @@ def _knots(table: Float, largest: float) -> list[float]:
         x = (f0 - s0 * x0 - f1 + s1 * x1) / (s1 - s0)
         if not x0 < x < x1:
             continue
-        found.append(x)
+        knots.append(x)
         middle = _tangent(table, x)
         if middle[1] - f0 - s0 * (x - x0) > _CLOSE:
             todo += [(left, middle), (middle, right)]
-    return sorted(found)
+    return sorted(knots)
 
 
 def _value(weights: NDArray[np.uint64], table: Float, loss: float) -> float:
-    """The envelope just below e^loss, exactly, then rounded up to a float; at most one."""
+    """Compute the envelope just below e^loss exactly, and round it up to a float that is at most one."""
     x = Fraction(math.exp(loss)) * (1 - Fraction(1, 2**50)) if loss else Fraction(1)
     values = np.maximum(table[:, None, :] - float(x) * table[None, :, :], 0.0).sum(axis=2)
     best = Fraction(0)

@@ -1,11 +1,11 @@
-"""The linear program of the best discrete channel, and how its solution becomes whole numbers.
+"""The linear program of the best discrete channel, and how its solution is rounded to whole numbers.
 
 A channel x gives output j for input level i with probability `x_ij`. Under record replacement a score can move
-from any level to any other, so pure epsilon asks `x_ij ≤ e^ε x_kj` for all i, k, j. With a cap
-`u_j` for each column that is `e^(-ε) u_j ≤ x_ij ≤ u_j`, and with
-`x_ij = e^(-ε) u_j + (1 - e^(-ε)) v_ij` it is `0 ≤ v_ij ≤ u_j`: as many constraints
-as entries, all of size one whatever epsilon is. Only the caps are taken from the solver. Given them, the best row is
-filled greedily, cheapest output first, in whole 2^-62nds, so no float decides whether a constraint holds.
+from any level to any other, so pure epsilon requires `x_ij ≤ e^ε x_kj` for all i, k, j. With a cap
+`u_j` for each column, this is `e^(-ε) u_j ≤ x_ij ≤ u_j`. With
+`x_ij = e^(-ε) u_j + (1 - e^(-ε)) v_ij` it becomes `0 ≤ v_ij ≤ u_j`: one constraint per entry, with coefficients of
+size one for every epsilon. Only the caps are taken from the solver. Given the caps, the best row is filled greedily,
+the cheapest output first, in multiples of 2^-62. So no float decides whether a constraint holds.
 
 Sources: Ghosh, Roughgarden & Sundararajan 2012 (optimal mechanisms as linear programs); Kairouz, Oh & Viswanath 2016
 (extreme points are staircases). docs/optimal.md has the proofs.
@@ -34,13 +34,13 @@ Rows = list[list[int]]
 
 UTILITIES = ("squared", "absolute", "threshold")
 
-#: Weights are whole parts of this.
+#: A probability is a whole number (its weight) divided by this.
 WHOLE = 2**62
-#: Beyond this epsilon the least weight is below 2^-57: what is drawn serves a larger epsilon as well.
+#: At this epsilon the least weight is below 2^-57, so the same channel is used for every larger epsilon.
 LARGEST_EPSILON = 40.0
-#: The most entries of the pure program, and the most (pair, output) terms of the one with delta.
+#: The largest number of entries of the pure program, and of (pair, output) terms of the program with delta.
 LARGEST_PURE, LARGEST_PAIRS = 10_201, 9_300
-#: Below this delta e^-epsilon the general program asks for more than a solver resolves; the mixture is used alone.
+#: Where delta e^-epsilon is below this, the solver is not accurate enough for the general program: use the mixture.
 FINEST_DELTA = 1e-7
 
 _BITS = 192
@@ -49,11 +49,11 @@ _TOLERANCES = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_toleranc
 
 @dataclass(frozen=True)
 class Solution:
-    """What the pure program found.
+    """The solution of the pure program.
 
     Attributes:
         caps: The largest entry of each column.
-        value: The least expected cost, as the solver has it.
+        value: The least expected cost that the solver reports.
         bound: A lower bound on the cost of *every* epsilon-private channel, from the dual values (docs/optimal.md).
     """
 
@@ -63,7 +63,10 @@ class Solution:
 
 
 def floor_ratio(epsilon: float) -> Fraction:
-    """A rational number just below e^epsilon, by interval arithmetic; at most e^64, which no two weights exceed."""
+    """Compute a rational number just below e^epsilon, by interval arithmetic.
+
+    It is at most e^64. No ratio of two weights is larger than that.
+    """
     exact = Fraction(min(epsilon, 64.0))
     with intervals.LOCK:
         iv = intervals.INTERVALS
@@ -73,16 +76,16 @@ def floor_ratio(epsilon: float) -> Fraction:
 
 
 def solve_pure(epsilon: float, costs: Float) -> Solution:
-    """The caps of the best epsilon-private channel for costs (prior times cost, inputs x outputs) that are >= 0.
+    """Find the caps of the best epsilon-private channel for costs (prior times cost, inputs x outputs) that are >= 0.
 
-    The program is solved twice: tolerances of a solver are absolute, so the second run scales the costs by the first
-    one's value.
+    The program is solved twice. The tolerances of a solver are absolute, so the second run scales the costs by the
+    value that the first run found.
     """
-    found = _solve_pure(epsilon, costs, 1 / (costs.max() or 1.0))
-    if found.value <= 0:
-        return found
-    again = _solve_pure(epsilon, costs, 10 / found.value)
-    return max(found, again, key=lambda one: one.bound)
+    first = _solve_pure(epsilon, costs, 1 / (costs.max() or 1.0))
+    if first.value <= 0:
+        return first
+    second = _solve_pure(epsilon, costs, 10 / first.value)
+    return max(first, second, key=lambda one: one.bound)
 
 
 def _solve_pure(epsilon: float, costs: Float, scale: float) -> Solution:
@@ -100,9 +103,10 @@ def _solve_pure(epsilon: float, costs: Float, scale: float) -> Solution:
 
 
 def solve_approximate(epsilon: float, delta: float, costs: Float) -> Float:
-    """The best (epsilon, delta) channel, with one slack for each ordered pair of inputs and each output.
+    """Find the best (epsilon, delta) channel, with one slack for each ordered pair of inputs and each output.
 
-    s_ikj >= x_ij - e^epsilon x_kj, and over j they sum to at most delta; both are divided by e^epsilon.
+    The slacks satisfy s_ikj >= x_ij - e^epsilon x_kj, and their sum over j is at most delta. Both are divided by
+    e^epsilon.
     """
     n, m = costs.shape
     first, second = (side[~np.eye(n, dtype=bool)] for side in np.indices((n, n)))
@@ -137,10 +141,10 @@ def _run(objective: Float, upper: Any, limits: Float, equal: Any, ones: Float) -
 
 
 def round_pure(caps: Float, costs: Float, ratio: Fraction, whole: int = WHOLE) -> Rows:
-    """The best channel in whole numbers whose rows sum to ``whole`` and whose columns have floors near caps / ratio.
+    """Find the best channel in whole numbers: rows sum to ``whole``, and columns have floors near caps / ratio.
 
     Every entry of column j lies between the floor l_j and int(ratio l_j), so the constraint holds exactly. Within
-    these, each row is filled cheapest output first, which is optimal for it.
+    these limits, each row is filled with the cheapest output first, which is optimal for the row.
     """
     floors = [math.ceil(Fraction(float(cap)) * whole / ratio) if cap > 1e-13 else 0 for cap in caps]
     while (total := sum(int(ratio * floor) for floor in floors)) < whole:
@@ -152,11 +156,11 @@ def round_pure(caps: Float, costs: Float, ratio: Fraction, whole: int = WHOLE) -
 
 
 def _fill(floors: list[int], room: list[int], order: NDArray[np.intp], whole: int) -> list[int]:
-    row, left = list(floors), whole - sum(floors)
+    row, rest = list(floors), whole - sum(floors)
     for j in order:
-        take = min(left, room[j])
+        take = min(rest, room[j])
         row[j] += take
-        left -= take
+        rest -= take
     return row
 
 
@@ -184,20 +188,20 @@ def round_approximate(channel: Float, costs: Float, ratio: Fraction, delta: floa
     The excess over e^epsilon is convex and 0 for a constant channel, so moving a share (H - delta) / H of the way ends
     at most at delta, up to the next rounding. The result is None if six steps are not enough.
     """
-    allowed = compute_usable_delta(delta)
+    limit = compute_usable_delta(delta)
     constant = int(np.argmin(costs.sum(axis=0)))
     rows = [_round_to_whole([Fraction(float(p)) for p in row], constant) for row in channel]
     for _ in range(6):
         excess = find_worst_excess(rows, ratio)
-        if excess <= allowed:
+        if excess <= limit:
             return rows
-        kept = Fraction(allowed) / excess * (1 - Fraction(1, 2**44))
-        rows = [_round_to_whole(_mix_with_constant(row, kept, constant), constant) for row in rows]
+        share = Fraction(limit) / excess * (1 - Fraction(1, 2**44))
+        rows = [_round_to_whole(_mix_with_constant(row, share, constant), constant) for row in rows]
     return None
 
 
-def _mix_with_constant(row: list[int], kept: Fraction, constant: int) -> list[Fraction]:
-    return [kept * weight + ((1 - kept) * WHOLE if j == constant else 0) for j, weight in enumerate(row)]
+def _mix_with_constant(row: list[int], share: Fraction, constant: int) -> list[Fraction]:
+    return [share * weight + ((1 - share) * WHOLE if j == constant else 0) for j, weight in enumerate(row)]
 
 
 def _round_to_whole(row: list[Fraction], rest: int) -> list[int]:
@@ -209,7 +213,7 @@ def _round_to_whole(row: list[Fraction], rest: int) -> list[int]:
 
 
 def find_worst_excess(rows: Sequence[Sequence[int]], ratio: Fraction) -> Fraction:
-    """The largest, over ordered pairs of inputs, of the sum of (w_ij - ratio w_kj)_+; exact."""
+    """Find the largest sum of (w_ij - ratio w_kj)_+ over all ordered pairs of inputs, with exact integers."""
     scaled = np.array([[weight * ratio.denominator for weight in row] for row in rows], dtype=object)
     against = np.array([[weight * ratio.numerator for weight in row] for row in rows], dtype=object)
     worst = max(int(np.maximum(row - against, 0).sum(axis=1).max()) for row in scaled)
@@ -230,19 +234,19 @@ def check_threshold(threshold: Any, low: float, high: float) -> float:
 
 
 def build_costs(utility: Any, inputs: Any, outputs: Any, threshold: float | None) -> Float:
-    """The cost of each output at each level."""
-    levels, released = np.asarray(inputs)[:, None], np.asarray(outputs)
+    """Compute the cost of each output at each level."""
+    levels, values = np.asarray(inputs)[:, None], np.asarray(outputs)
     if isinstance(utility, str):
         match _validation.check_option(utility, "utility", UTILITIES):
             case "squared":
-                return np.asarray((levels - released) ** 2)
+                return np.asarray((levels - values) ** 2)
             case "absolute":
-                return np.asarray(np.abs(levels - released))
+                return np.asarray(np.abs(levels - values))
         t = check_threshold(threshold, float(levels[0, 0]), float(levels[-1, 0]))
-        return np.asarray((levels > t) != (released > t), dtype=np.float64)
-    must = f"one of {', '.join(map(repr, UTILITIES))}, or finite costs of shape {(len(levels), len(released))}"
+        return np.asarray((levels > t) != (values > t), dtype=np.float64)
+    must = f"one of {', '.join(map(repr, UTILITIES))}, or finite costs of shape {(len(levels), len(values))}"
     matrix = _validation.check_array(utility, "utility", must)
-    if matrix.shape != (len(levels), len(released)) or matrix.dtype.kind not in "fiu":
+    if matrix.shape != (len(levels), len(values)) or matrix.dtype.kind not in "fiu":
         _validation.reject("utility", must, utility)
     if not (np.abs(matrix := matrix.astype(np.float64)) <= 1e100).all():
         _validation.reject("utility", must, utility)
@@ -250,7 +254,7 @@ def build_costs(utility: Any, inputs: Any, outputs: Any, threshold: float | None
 
 
 def build_masses(prior: Any, inputs: Any, cuts: Any) -> Float:
-    """The public probability of each level."""
+    """Compute the public probability of each level."""
     must = f"None, a density, a distribution or {len(inputs)} weights: finite, and positive at every level"
     if prior is None:
         return np.full(len(inputs), 1 / len(inputs))

@@ -1,15 +1,15 @@
-"""Discrete channels: a score is rounded to a public level, and an output is drawn from that level's own table.
+"""Discrete channels: a score is rounded to a public level, and an output is drawn from that level's row of a table.
 
-A row of the table holds whole 2^-62nds, so the channel that is certified is the channel that is drawn: no float stands
-for a probability. A `LevelChannel` checks, when it is made and with exact integers against a rational number
-below `e^ε`, that for every ordered pair of levels
+A row of the table holds whole multiples of 2^-62. So no float represents a probability, and the channel that is
+certified is the channel that is drawn. The constructor of `LevelChannel` checks, with exact integers and a rational
+number below `e^ε`, that for every ordered pair of levels
 
     Σ_j (w_ij - e^ε w_kj)_+ ≤ δ 2^62.
 
-Under record replacement one score moves, from any level to any other, and the other scores' draws cancel: this is
-(epsilon, delta) for the whole vector. Two makers: `optimal_channel`, the linear program for a public prior and a
-utility (channel_program), and `randomised_response` on public cut points (Warner 1965; Kairouz et al. 2016).
-docs/optimal.md has the proofs.
+Under record replacement one score moves, from any level to any other, and the draws of the other scores cancel. So the
+whole vector is (epsilon, delta)-private. Two functions make channels: `optimal_channel` solves the linear program for a
+public prior and a utility (`scoreshield.privacy.levels.program`), and `randomised_response` works on public cut points
+(Warner 1965; Kairouz et al. 2016). docs/optimal.md has the proofs.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LevelChannel:
-    """A table from score levels to released values, verified to be (epsilon, delta)-private when it is made.
+    """A table from score levels to released values. The constructor verifies that it is (epsilon, delta)-private.
 
     Attributes:
         inputs: The levels, increasing, in the public range.
-        cuts: A clean score above ``cuts[i]`` has a level above ``inputs[i]``; one fewer than the levels.
-        outputs: What may be released, increasing multiples of ``step``.
+        cuts: A clean score above ``cuts[i]`` has a level above ``inputs[i]``. There is one cut fewer than levels.
+        outputs: The values that may be released, increasing multiples of ``step``.
         step: The public grid, a power of two.
         weights: Whole numbers, inputs x outputs; each row sums to 2^62.
-        epsilon: What it satisfies, for a change from any level to any other.
-        delta: See `epsilon`.
+        epsilon: The epsilon of the table, for a change from any level to any other.
+        delta: The delta of the table, for the same change.
     """
 
     inputs: tuple[float, ...]
@@ -107,10 +107,10 @@ class LevelChannel:
         return self.inputs, self.cuts, self.outputs, self.step, table, self.epsilon, self.delta
 
     def __repr__(self) -> str:
-        spent = f"epsilon {self.epsilon:g}" + (f", delta {self.delta:g}" if self.delta else "")
+        privacy = f"epsilon {self.epsilon:g}" + (f", delta {self.delta:g}" if self.delta else "")
         return (
             f"<LevelChannel of {len(self.inputs)} levels in [{self.inputs[0]:.4g}, {self.inputs[-1]:.4g}] and "
-            f"{len(self.outputs)} outputs, {spent}>"
+            f"{len(self.outputs)} outputs, {privacy}>"
         )
 
     @cached_property
@@ -129,26 +129,26 @@ class LevelChannel:
         return np.concatenate([np.ones((len(above), 1)), above.astype(np.float64) / WHOLE], axis=1)
 
     def level_of(self, scores: ArrayLike) -> NDArray[np.int64]:
-        """The number of each score's level; what lies outside the range belongs to its ends."""
+        """Find the number of each score's level. A score outside the range has the level at its nearer end."""
         places = np.searchsorted(self.cuts, np.asarray(scores, dtype=np.float64), side="left")
         return np.asarray(places, dtype=np.int64)
 
     @clear_frames_on_error
     @validate()
     def release(self, stream: Stream, clean_scores: ArrayLike) -> Float:
-        """An independent draw for each clean score; the result has their shape.
+        """Draw an output independently for each clean score. The result has the shape of the scores.
 
-        One word of the stream is read for each score, whatever it is.
+        One word of the stream is read for each score, for every value of the score.
         """
         must = "an array of finite numbers"
         scores = _validation.check_array(clean_scores, "clean_scores", must)
         if scores.dtype.kind not in "fiu" or not np.isfinite(scores).all():
             _validation.reject("clean_scores", must, clean_scores)
-        picked = discrete.draw_columns(stream, self._cumulative, self.level_of(scores).ravel())
-        return np.asarray(self.outputs, dtype=np.float64)[picked].reshape(scores.shape)
+        columns = discrete.draw_columns(stream, self._cumulative, self.level_of(scores).ravel())
+        return np.asarray(self.outputs, dtype=np.float64)[columns].reshape(scores.shape)
 
     def exceed(self, threshold: ArrayLike, score: ArrayLike, inclusive: bool = False) -> Any:
-        """P[released > threshold | clean score], or >= if ``inclusive``."""
+        """Compute P[released > threshold | clean score], or >= if ``inclusive``."""
         side = "left" if inclusive else "right"
         first = np.searchsorted(self.outputs, np.asarray(threshold, dtype=np.float64), side=side)  # type: ignore[call-overload]
         return self._tails[self.level_of(score), first]
@@ -161,7 +161,7 @@ class LevelChannel:
 
     @cached_property
     def std(self) -> float:
-        """The root mean squared error at the level where it is largest, `worst_input`: bias is part of it."""
+        """The root mean squared error, with bias, at the level where it is largest (`worst_input`)."""
         return float(self.errors.max())
 
     @property
@@ -170,7 +170,7 @@ class LevelChannel:
 
     @validate()
     def expected_cost(self, prior: object = None, utility: object = "squared", threshold: float | None = None) -> float:
-        """The mean cost of a release, smaller is better; arguments as in `optimal_channel`."""
+        """Compute the mean cost of a release. Smaller is better. The arguments are those of `optimal_channel`."""
         masses = program.build_masses(prior, self.inputs, self.cuts)
         costs = program.build_costs(utility, self.inputs, self.outputs, threshold)
         return float(masses @ (self.probabilities * costs).sum(axis=1))
@@ -178,11 +178,14 @@ class LevelChannel:
     def expected_utility(
         self, prior: object = None, utility: object = "squared", threshold: float | None = None
     ) -> float:
-        """Minus the expected cost: larger is better."""
+        """Compute minus the expected cost. Larger is better."""
         return -self.expected_cost(prior, utility, threshold)
 
     def profile(self, sensitivity: float | None = None) -> Profile:
-        """What a release tells about one change of level, any to any; ``sensitivity`` is there for other laws' sake."""
+        """Return the privacy profile for a change from any level to any other.
+
+        Other noise laws need ``sensitivity``; a level table does not use it.
+        """
         del sensitivity
         return self._profile
 
@@ -193,7 +196,7 @@ class LevelChannel:
         return StepProfile.of_advantage(self.epsilon, compute_total_variation(self.weights))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; a row of weights is one string of hexadecimal numbers."""
+        """Convert the table to plain values. A row of weights is one string of hexadecimal numbers."""
         return {
             "name": self.name,
             "inputs": list(self.inputs),
@@ -213,24 +216,24 @@ class LevelChannel:
             weights = np.array(rows, dtype=np.uint64)
             fields = {field: data[field] for field in ("inputs", "cuts", "outputs", "step", "epsilon", "delta")}
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise InvalidInput(f"This is no table of score levels: {type(error).__name__} on {error}.") from None
+            raise InvalidInput(f"This is not a table of score levels: {type(error).__name__} on {error}.") from None
         return cls(**fields, weights=weights)
 
 
 def _whole_weights(weights: Any, shape: tuple[int, int]) -> NDArray[np.uint64]:
-    """Whole numbers of this shape whose rows sum to 2^62, as a read-only array of its own."""
+    """Check for whole numbers of this shape whose rows sum to 2^62, and copy them to a read-only array."""
     must = f"whole numbers >= 0 of shape {shape} whose rows sum to 2^62"
-    found = np.array(weights.tolist() if isinstance(weights, np.ndarray) else weights, dtype=object)
-    fits = found.shape == shape and all(type(weight) is int and weight >= 0 for weight in found.flat)
-    if not fits or any(sum(row) != WHOLE for row in found.tolist()):
+    numbers = np.array(weights.tolist() if isinstance(weights, np.ndarray) else weights, dtype=object)
+    fits = numbers.shape == shape and all(type(weight) is int and weight >= 0 for weight in numbers.flat)
+    if not fits or any(sum(row) != WHOLE for row in numbers.tolist()):
         _validation.reject("weights", must, weights)
-    table = found.astype(np.uint64)
+    table = numbers.astype(np.uint64)
     table.flags.writeable = False
     return table
 
 
 def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None:
-    """Reject weights that are not (epsilon, delta)-private; exact integers throughout."""
+    """Reject weights that are not (epsilon, delta)-private. All comparisons are between exact numbers."""
     ratio = program.floor_ratio(epsilon)
     if delta == 0:
         private = all(max(column) <= ratio * min(column) for column in zip(*rows, strict=True))
@@ -255,43 +258,47 @@ def optimal_channel(
     threshold: float | None = None,
     outputs: ArrayLike | None = None,
 ) -> LevelChannel:
-    """The channel of least expected cost among all (epsilon, delta)-private ones on these levels, by linear program.
+    """Find the channel of least expected cost among all (epsilon, delta)-private ones on these levels.
+
+    The channel is the solution of a linear program.
 
     Args:
-        epsilon: The contract; ``epsilon`` at least 1e-6.
-        delta: See `epsilon`.
-        score_range: Public; scores outside are moved to its ends.
-        levels: How many, evenly spaced: 41 unless given, 21 with ``delta`` > 0, where that is also about the most.
-        prior: Public: None (uniform over the levels), positive weights, one a level, a callable density, or a
-            distribution (SciPy's, or a ``Distribution``), whose mass between the cuts is taken.
-        utility: "squared" or "absolute" error, "threshold" (cost 1 where the released score falls on the other side of
-            ``threshold``; accepted is score > threshold), or a matrix of costs, levels x outputs.
-        outputs: What may be released, in the range; the levels unless given.
+        epsilon: The epsilon of the channel, at least 1e-6.
+        delta: The delta of the channel, 0 or at least 1e-12.
+        score_range: The public range of scores. Scores outside are moved to its ends.
+        levels: The number of evenly spaced levels. The default is 41, or 21 with ``delta`` > 0, which is then also
+            about the largest number.
+        prior: The public distribution of scores: None (uniform over the levels), one positive weight per level, a
+            callable density, or a distribution (of SciPy, or a ``Distribution``), which is integrated between the cuts.
+        utility: "squared" or "absolute" error, "threshold", or a matrix of costs, levels x outputs. With "threshold"
+            the cost is 1 where the released score is on the other side of ``threshold``.
+        threshold: The threshold of the "threshold" utility. A score is accepted if it is above the threshold.
+        outputs: The values that may be released, within the range. The default is the levels.
     """
     if epsilon < 1e-6:
         _validation.reject("epsilon", "at least 1e-6", epsilon)
     if 0 < delta < 1e-12:
-        _validation.reject("delta", "0, or at least 1e-12, below which whole 2^-62nds cannot keep it", delta)
+        _validation.reject("delta", "0, or at least 1e-12, because weights are multiples of 2^-62", delta)
     low, high = check_range(score_range)
     step = _step(high - low)
     count = _validation.check_count((21 if delta else 41) if levels is None else levels, "levels", least=2)
     inputs = _on_grid(np.linspace(low, high, min(count, program.LARGEST_PURE)), low, high, step)
-    released = inputs if outputs is None else _check_outputs(outputs, low, high, step)
-    _check_size(count, len(released), delta)
+    output_values = inputs if outputs is None else _check_outputs(outputs, low, high, step)
+    _check_size(count, len(output_values), delta)
     ends = float(inputs[0]), float(inputs[-1])
     t = None if threshold is None else program.check_threshold(threshold, *ends)
     cuts = (inputs[:-1] + inputs[1:]) / 2
     if t is not None:  # levels keep the clean decision: the cut around the threshold is the threshold
         cuts[np.searchsorted(inputs, t, side="right") - 1] = t
-    costs = program.build_costs(utility, inputs, released, t)
+    costs = program.build_costs(utility, inputs, output_values, t)
     costs = program.build_masses(prior, inputs, cuts)[:, None] * (costs - costs.min(axis=1, keepdims=True))
     rows = _choose_best_rows(min(epsilon, program.LARGEST_EPSILON), delta, costs)
     weights = np.array(rows, dtype=np.uint64)
-    return LevelChannel(tuple(inputs), tuple(cuts), tuple(released), step, weights, epsilon, delta)
+    return LevelChannel(tuple(inputs), tuple(cuts), tuple(output_values), step, weights, epsilon, delta)
 
 
 def _choose_best_rows(epsilon: float, delta: float, costs: Float) -> program.Rows:
-    """Solve, round, and of two candidates take the one that costs less once it is private for sure."""
+    """Solve the programs, round both solutions so that they are private exactly, and choose the cheaper one."""
     ratio = program.floor_ratio(epsilon)
     caps = program.solve_pure(epsilon, costs).caps
     mixture = program.round_mixture(caps, costs, ratio, delta)  # without delta, the pure channel itself
@@ -306,11 +313,11 @@ def _choose_best_rows(epsilon: float, delta: float, costs: Float) -> program.Row
 def randomised_response(
     epsilon: float, cuts: ArrayLike, *, score_range: tuple[float, float] = (-1.0, 1.0)
 ) -> LevelChannel:
-    """k-ary randomised response on the k = len(cuts) + 1 bins between public cut points; pure epsilon.
+    """Make k-ary randomised response on the k = len(cuts) + 1 bins between public cut points, with pure epsilon.
 
-    The true bin is released with probability e^epsilon / (e^epsilon + k - 1), rounded down to about 2^-62, and
-    every other bin with the same share of the rest. A score equal to a cut lies below it. The
-    release holds a value inside the bin.
+    The true bin is released with probability e^epsilon / (e^epsilon + k - 1), rounded down to about 2^-62. All other
+    bins share the rest equally. A score that equals a cut is in the bin below it. The release holds a value inside
+    the bin.
     """
     low, high = check_range(score_range)
     edges = np.concatenate([[low], check_increasing(cuts, "cuts"), [high]])
@@ -327,27 +334,27 @@ def randomised_response(
 
 
 def _step(width: float) -> float:
-    """The public grid: a power of two, 2^-30 of the range or a little less."""
+    """Compute the step of the public grid: a power of two, 2^-30 of the range or a little less."""
     return math.ldexp(1.0, math.frexp(width)[1] - 31)
 
 
 def _on_grid(values: Float, low: float, high: float, step: float) -> Float:
-    """The nearest multiples of the step that lie inside the range; no negative zero."""
+    """Round to the nearest multiples of the step inside the range, without negative zero."""
     return np.clip(np.rint(values / step), math.ceil(low / step), math.floor(high / step)) * step + 0.0
 
 
 def _check_outputs(outputs: Any, low: float, high: float, step: float) -> Float:
-    found = check_increasing(outputs, "outputs")
-    rounded = _on_grid(found, low, high, step)
-    if found[0] < low or found[-1] > high or len(found) > 10_000 or (np.diff(rounded) <= 0).any():
+    values = check_increasing(outputs, "outputs")
+    on_grid = _on_grid(values, low, high, step)
+    if values[0] < low or values[-1] > high or len(values) > 10_000 or (np.diff(on_grid) <= 0).any():
         _validation.reject("outputs", f"in [{low:g}, {high:g}], at most 10,000, {step:g} or more apart", outputs)
-    return rounded
+    return on_grid
 
 
 def _check_size(count: int, outputs: int, delta: float) -> None:
     if count * outputs > program.LARGEST_PURE:
-        most = f"at most {math.isqrt(program.LARGEST_PURE)} with as many outputs"
-        must = f"{most}, {program.LARGEST_PURE:,} entries in all, so that the program stays small"
+        most = f"at most {math.isqrt(program.LARGEST_PURE)} if outputs are the levels"
+        must = f"{most}, and {program.LARGEST_PURE:,} entries (levels x outputs) in all"
         _validation.reject("levels", must, count)
     if delta and count * (count - 1) * outputs > program.LARGEST_PAIRS:
-        _validation.reject("levels", "at most 21 (with as many outputs) where delta > 0", count)
+        _validation.reject("levels", "at most 21 (if outputs are the levels) where delta > 0", count)

@@ -1,4 +1,4 @@
-"""The noise laws: what a release adds to scores, on which grid."""
+"""The noise laws that a release adds to scores, and their grids."""
 
 from scoreshield.privacy.noise.gaussian import FINEST_STEP, GRID_BITS, GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.noise.laplace import LaplaceNoise

@@ -33,7 +33,7 @@ class LaplaceNoise:
 
     @classmethod
     def calibrate(cls, epsilon: float, sensitivity: float, step: float | None = None) -> LaplaceNoise:
-        """The scale for pure epsilon, rounded up; the same on any grid."""
+        """Compute the scale for pure epsilon, rounded up. It is the same on every grid."""
         del step
         return cls(sensitivity / epsilon * (1 + 2**-48))
 
@@ -62,7 +62,7 @@ class LaplaceNoise:
         return LaplaceProfile(round_up(Fraction(float(sensitivity)) / Fraction(self.b)))
 
     def fill(self, stream: Stream, step: float, out: Float) -> None:
-        """Draws in steps of the grid."""
+        """Fill an array with independent draws, in whole steps of the grid."""
         discrete.fill_rounded_laplace(stream, self.b / step, out)
 
     def to_dict(self) -> dict[str, Any]:

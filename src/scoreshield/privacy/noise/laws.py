@@ -1,21 +1,21 @@
-r"""What all noise laws share, and how they are read back from a file.
+r"""The interface of all noise laws, and the function that reads them from a file.
 
-Laplace, staircase and tables of levels are for releases in which one record moves one score.
-There the l1 sensitivity equals the l2 one, D = b - a for scores clamped to [a, b], and noise that is private for one
-coordinate is private for the whole vector, since the others cancel. Laplace noise of scale D / epsilon and staircase
-noise (Geng & Viswanath 2014), whose density falls by e^-epsilon with every step of width D, then give *pure* epsilon.
+Laplace noise, staircase noise and level tables are for releases in which one record moves one score. There the l1 and
+the l2 sensitivity are equal: D = b - a for scores clamped to [a, b]. Noise that is private for one coordinate is then
+private for the whole vector, since the other coordinates cancel. Laplace noise has the scale D / epsilon. The density
+of staircase noise (Geng & Viswanath 2014) falls by e^-epsilon with every step of width D. Both give *pure* epsilon.
 
-What is drawn lives on the grid. Clean scores are rounded to it first, so two neighbours differ by a whole number of
-steps, at most ``width`` of them; the laws are calibrated to that number.
+All draws lie on the grid. Clean scores are rounded to it first, so two neighbours differ by a whole number of
+steps, at most ``width``. The laws are calibrated to that number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise.gaussian import GaussianNoise
@@ -24,22 +24,28 @@ from scoreshield.privacy.noise.staircase import StaircaseNoise
 from scoreshield.privacy.profiles import Profile
 from scoreshield.privacy.sampling.stream import Stream
 
+if TYPE_CHECKING:
+    from scoreshield.privacy.levels.tables import LevelChannel
+
 Float = NDArray[np.float64]
 
 
 class NoiseLaw(Protocol):
-    """The noise on a released entry: its distribution, its privacy, and how it is drawn."""
+    """The noise on a released entry: its distribution, its privacy and its sampler."""
 
     name: ClassVar[str]
 
     @property
     def std(self) -> float: ...
 
+    def cdf(self, x: ArrayLike) -> Any:
+        """P[noise <= x]."""
+
     def profile(self, sensitivity: float) -> Profile:
-        """The privacy of this noise on an entry that one change moves by at most ``sensitivity``."""
+        """Return the privacy of this noise on an entry that one change moves by at most ``sensitivity``."""
 
     def fill(self, stream: Stream, step: float, out: Float) -> None:
-        """Independent draws, in whole steps of the grid."""
+        """Fill an array with independent draws, in whole steps of the grid."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -65,7 +71,7 @@ class CalibratedNoise:
     profile: Profile
 
 
-def law_from_dict(data: dict[str, Any]) -> NoiseLaw:
+def law_from_dict(data: dict[str, Any]) -> NoiseLaw | LevelChannel:
     """Read back what ``to_dict`` wrote."""
     match data:
         case {"name": GaussianNoise.name, "std": std}:
@@ -77,5 +83,5 @@ def law_from_dict(data: dict[str, Any]) -> NoiseLaw:
         case {"name": "levels"}:
             from scoreshield.privacy.levels.tables import LevelChannel
 
-            return LevelChannel.from_dict(data)  # type: ignore[return-value]
+            return LevelChannel.from_dict(data)
     raise InvalidInput(f"The file names a noise law that this version does not know: {data.get('name')!r}.")

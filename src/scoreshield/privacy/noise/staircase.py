@@ -1,4 +1,4 @@
-"""Staircase noise (Geng & Viswanath 2014): the least noise of pure epsilon for one moved score (see `laws`)."""
+"""Staircase noise (Geng & Viswanath 2014): the least noise with pure epsilon where one score moves (see `laws`)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class StaircaseNoise:
     """Additive staircase noise: uniform on steps of width ``sensitivity``, each with an inner and an outer part.
 
     Attributes:
-        epsilon: The density falls by e^-epsilon from each inner part to the outer one beside it and to the next step.
+        epsilon: The density falls by the factor e^-epsilon from the inner to the outer part of each step. The outer
+            part and the inner part of the next step have equal density.
         sensitivity: The width D of a step.
-        gamma: The share of the inner part; 1 / (1 + e^(epsilon / 2)) makes the mean size least.
+        gamma: The share of the inner part. With 1 / (1 + e^(epsilon / 2)) the mean absolute noise is least.
     """
 
     epsilon: float
@@ -44,7 +45,10 @@ class StaircaseNoise:
 
     @classmethod
     def calibrate(cls, epsilon: float, sensitivity: float, step: float | None = None) -> StaircaseNoise:
-        """The law of least mean size; with a grid ``step``, its inner part a whole number of steps, at least one."""
+        """Choose the law with the least mean absolute noise.
+
+        With a grid ``step``, the inner part is a whole number of steps, at least one.
+        """
         gamma = 1 / (1 + math.exp(min(epsilon / 2, 700.0)))
         if step is not None:
             width = round(sensitivity / step)
@@ -93,10 +97,11 @@ class StaircaseNoise:
         return np.sign(u - 0.5) * self.sensitivity * np.where(beyond == 0, math.inf, steps + part)
 
     def profile(self, sensitivity: float) -> Profile:
-        """The loss of a move by one step is epsilon, 0 or -epsilon; a move beyond it costs epsilon for each.
+        """Return the privacy of this noise on an entry that one change moves by at most ``sensitivity``.
 
-        For a density that falls with |x|, a move by s gives the best test an advantage of P[|W| <= s / 2], most at
-        s = D. On the grid it is a little less, for an inner part of at most half a step (docs/mechanisms.md).
+        A move by up to one step has the loss epsilon, 0 or -epsilon. A longer move costs at most epsilon per step. The
+        density falls with |x|, so a move by s gives the best test an advantage of P[|W| <= s / 2], which is largest at
+        s = D. On the grid it is a little less if the inner part is at most half a step (docs/mechanisms.md).
         """
         steps = max(1, math.ceil(sensitivity / self.sensitivity * (1 - 1e-12)))
         if steps > 1 or self.gamma > 0.5:

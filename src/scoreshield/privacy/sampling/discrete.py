@@ -1,8 +1,9 @@
 """Exact sampling of other laws than the Gaussian: Laplace, staircase, coins, and tables of integers.
 
-As for the Gaussian, nothing here stands a float for a random real. A draw is a function of fair bits that are read
-until it is decided: double precision with a proved error settles nearly all, interval arithmetic the rest. With X
-uniform on [-1, 1), `-ln|X|` is a standard exponential variable, independent of the fair sign of X:
+As for the Gaussian, no float replaces a random real number. A draw is a function of fair bits, and the sampler reads
+bits until the draw is decided. Double precision with a proved error bound decides nearly all draws, and interval
+arithmetic decides the rest. If X is uniform on [-1, 1), `-ln|X|` is a standard exponential variable, independent of the
+fair sign of X:
 
 * Laplace: `round(-s sgn(X) ln |X|)`, the real-valued Laplace law rounded to the grid;
 * geometric: `⌊-ln|X| / ε⌋`, at least k with probability `e^(-kε)`;
@@ -49,8 +50,8 @@ def fill_rounded_laplace(stream: Stream, scale: float, out: Float) -> None:
 
 
 def draw_geometric(stream: Stream, epsilon: float, count: int) -> tuple[Ints, NDArray[np.bool_]]:
-    """Independent G >= 0 with P[G >= k] = e^(-k epsilon), each with an independent fair sign (True for minus)."""
-    found, minus = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
+    """Draw independent G >= 0 with P[G >= k] = e^(-k epsilon), each with an independent fair sign (True for minus)."""
+    draws, minus = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
     inverse = Fraction(1) / Fraction(epsilon)
     for start in range(0, count, _CHUNK):
         part = slice(start, min(start + _CHUNK, count))
@@ -63,15 +64,16 @@ def draw_geometric(stream: Stream, epsilon: float, count: int) -> tuple[Ints, ND
         undecided |= np.abs(value) < gaussian._SMALLEST_X
         for place in np.flatnonzero(undecided):
             whole[place] = _decide_log(stream, int(words[place]), inverse, half=False)
-        found[part] = whole
+        draws[part] = whole
         minus[part] = words < 0
-    return found, minus
+    return draws, minus
 
 
 def flip_coins(stream: Stream, probability: Callable[[int], tuple[int, int]], count: int) -> NDArray[np.bool_]:
-    """Independent coins of one real probability p, known through enclosures.
+    """Flip independent coins of one real probability p, which is given by enclosures.
 
-    ``probability(bits)`` returns integers (low, high) with low <= p 2^bits <= high, as close as one likes.
+    ``probability(bits)`` returns integers (low, high) with low <= p 2^bits <= high. With more bits, the enclosure of p
+    becomes as narrow as needed.
     """
     low, high = probability(64)
     words = stream.words(count).view(np.uint64)
@@ -82,23 +84,23 @@ def flip_coins(stream: Stream, probability: Callable[[int], tuple[int, int]], co
 
 
 def draw_below(stream: Stream, bounds: Ints) -> Ints:
-    """Independent uniform integers, each in [0, bound), by rejection."""
+    """Draw independent uniform integers, each in [0, bound), by rejection."""
     limits = bounds.astype(np.uint64)
     out = np.empty(len(limits), dtype=np.int64)
     todo = np.arange(len(limits))
     while len(todo):
         words = stream.words(len(todo)).view(np.uint64)
-        wanted = limits[todo]
-        # 2^64 mod bound, without 2^64: the words below it would favour small remainders.
-        surplus = (np.uint64(2**64 - 1) % wanted + np.uint64(1)) % wanted
+        bound = limits[todo]
+        # 2^64 mod bound, computed without 2^64. Words below it would make small remainders more likely.
+        surplus = (np.uint64(2**64 - 1) % bound + np.uint64(1)) % bound
         good = words >= surplus
-        out[todo[good]] = (words[good] % wanted[good]).astype(np.int64)
+        out[todo[good]] = (words[good] % bound[good]).astype(np.int64)
         todo = todo[~good]
     return out
 
 
 def enclose(value: Callable[[Any], Any]) -> Callable[[int], tuple[int, int]]:
-    """Enclosures of a real number in [0, 1] from a formula for mpmath's interval context."""
+    """Make enclosures of a real number in [0, 1] from its formula in mpmath's interval context."""
 
     def at(bits: int) -> tuple[int, int]:
         with intervals.LOCK:
@@ -112,7 +114,7 @@ def enclose(value: Callable[[Any], Any]) -> Callable[[int], tuple[int, int]]:
 
 
 def _decide_coin(stream: Stream, word: int, probability: Callable[[int], tuple[int, int]]) -> bool:
-    """Whether the uniform number that begins with these 64 bits is below p, reading on until it is clear."""
+    """Decide whether the uniform number that begins with these 64 bits is below p; read further bits as needed."""
     bits = 64
     while True:
         low, high = probability(bits)
@@ -137,20 +139,21 @@ def _decide_log(stream: Stream, x: int, factor: Fraction, *, half: bool) -> int:
             uniform = iv.mpf([magnitude, magnitude + 1]) / (1 << bits)
             value = -iv.log(uniform) * factor.numerator / factor.denominator
             if half:
-                found = gaussian._nearest(value)
+                whole = gaussian._nearest(value)
             else:
                 low = int(value.a)
-                found = low if iv.is_at_most(low, value) and iv.is_below(value, low + 1) else None
-        if found is not None:
-            return found
+                whole = low if iv.is_at_most(low, value) and iv.is_below(value, low + 1) else None
+        if whole is not None:
+            return whole
 
 
 def fill_staircase(stream: Stream, epsilon: float, width: int, inner: int, out: Float) -> None:
     """Fill an array with the staircase law on the integers, as whole floats.
 
-    P[i] is proportional to e^(-epsilon l), where |i| = q width + u, l = q for u < inner and q + 1 for the rest: a move
-    by at most ``width`` changes it by a factor of at most e^epsilon. The magnitude is q width + u, q geometric, u
-    uniform on one of the two parts of a step; a minus sign on 0 is drawn again, so that 0 counts once.
+    P[i] is proportional to e^(-epsilon l), where |i| = q width + u, l = q for u < inner and l = q + 1 for other u. A
+    move by at most ``width`` changes P[i] by a factor of at most e^epsilon. The magnitude is q width + u, where q is
+    geometric and u is uniform on one of the two parts of a step. A draw of 0 with a minus sign is repeated, so that 0
+    counts once.
     """
     outer = width - inner
 
@@ -178,14 +181,14 @@ def make_rational(iv: Any, value: float) -> Any:
 
 
 def draw_columns(stream: Stream, table: NDArray[np.uint64], rows: Ints) -> Ints:
-    """A column for each row index, with the probabilities of that row: exact, for tables of whole 2^-62nds.
+    """Draw a column for each row index, with exactly the probabilities of that row.
 
-    ``table`` holds cumulative weights, each row ending at 2^62.
+    ``table`` holds cumulative weights in units of 2^-62; each row ends at 2^62.
     """
-    picked = np.empty(len(rows), dtype=np.int64)
+    columns = np.empty(len(rows), dtype=np.int64)
     for start in range(0, len(rows), _CHUNK):
         part = slice(start, start + _CHUNK)
         words: Words = stream.words(len(rows[part]))
         uniform = (words.view(np.uint64) >> np.uint64(2)).astype(np.uint64)
-        picked[part] = (table[rows[part]] <= uniform[:, None]).sum(axis=1)
-    return picked
+        columns[part] = (table[rows[part]] <= uniform[:, None]).sum(axis=1)
+    return columns

@@ -1,15 +1,15 @@
 """Exact sampling of Gaussian noise on a grid: the real-valued Gaussian, rounded to the nearest integer.
 
-What is drawn is `round(s Z)` with Z a true standard normal and s the scale in grid steps. No float
-stands for Z at any point of the argument: Z is a function of two infinite strings of random bits (Box & Muller 1958),
+The sampler returns `round(s Z)`, where Z is a true standard normal and s is the scale in grid steps. The proof never
+replaces Z by a float: Z is a function of two infinite strings of random bits (Box & Muller 1958),
 
-    X, Y ∼ U[-1, 1),    Z = sgn(X) √(-2 ln |X|)   (cos, sin)(π Y / 2),
+    X, Y ∼ U[-1, 1),    Z = sgn(X) √(-2 ln |X|)   (cos, sin)(π Y / 2).
 
-of which the first 64 bits each are read. Double precision then gives `s Z` to within ``s * ERROR`` whatever the
-unread bits are. Where that decides the rounding, it is done; where it does not (about 30 values in a million) more bits
-are read and interval arithmetic decides. Only operations that IEEE 754 rounds correctly (+, -, x, /, square root) are
-used before the decision, with our own series for the logarithm and the sine, so the error bound is proved, not
-measured, and holds on every machine. docs/noise.md has the proof.
+The sampler reads the first 64 bits of each. Double precision then gives `s Z` with an error of at most ``s * ERROR``,
+for all values of the unread bits. For nearly all values this decides the rounding. For about 30 values in a million it
+does not: then the sampler reads more bits, and interval arithmetic decides. Before the decision, the sampler uses only
+operations that IEEE 754 rounds correctly (+, -, x, /, square root), with its own series for the logarithm and the sine.
+So the error bound is proved, not measured, and holds on every machine. docs/noise.md has the proof.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Float = NDArray[np.float64]
 
 #: Bound on the error of the fast path's standard normal, in units of one; docs/noise.md derives 470 * 2^-53.
 ERROR = 640 * 2.0**-53
-#: The fast path leaves to interval arithmetic what its bound does not cover: |X| and the radius below these.
+#: The bound of the fast path does not hold for |X| or a radius below these; interval arithmetic decides there.
 _SMALLEST_X = 2.0**44
 _SMALLEST_RADIUS = 2.0**-7
-#: Scales above this would leave too much to interval arithmetic; releases stay far below it.
+#: Above this scale, interval arithmetic would have to decide too often. Releases have far smaller scales.
 LARGEST_SCALE = 2.0**32
 
-_PAIRS = 8192  # values in flight fit the second-level cache
+_PAIRS = 8192  # a block of this size fits into the second-level cache
 _CENTRE = math.sqrt(0.5)  # logarithms are taken around this point; any double near it would do
 _LOG_CENTRE = math.log(_CENTRE)
 _LOG_2 = math.log(2)
@@ -62,7 +62,7 @@ def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
 
 
 def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
-    """Both normals of each pair to within ERROR, and where that bound does not hold."""
+    """Compute both normals of each pair with errors up to ERROR, and a mask of pairs for which that bound fails."""
     value, logarithm = compute_log_magnitude(x)
     logarithm *= -2
     np.maximum(logarithm, 0, out=logarithm)
@@ -86,9 +86,10 @@ def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
 
 
 def compute_log_magnitude(x: Words) -> tuple[Float, Float]:
-    """x as double, and ln(|x| / 2^63) to within 571 u where |x| >= 2^44 (docs/noise.md), u = 2^-53.
+    """Convert x to double, and compute ln(|x| / 2^63).
 
-    With |x| = m 2^e it is (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
+    The error is at most 571 u where |x| >= 2^44, with u = 2^-53 (docs/noise.md). With |x| = m 2^e the logarithm is
+    (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
     """
     value = x.astype(np.float64)
     mantissa, exponent = np.frexp(value)
@@ -102,7 +103,7 @@ def compute_log_magnitude(x: Words) -> tuple[Float, Float]:
 
 
 def _odd_series(coefficients: tuple[float, ...], x: Float) -> Float:
-    """x (c0 + c1 x^2 + c2 x^4 + ...) by Horner's rule."""
+    """Compute x (c0 + c1 x^2 + c2 x^4 + ...) by Horner's rule."""
     square = x * x
     total = square * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:
@@ -114,7 +115,7 @@ def _odd_series(coefficients: tuple[float, ...], x: Float) -> Float:
 
 
 def _round(normal: Float, scale: float, margin: float, undecided: NDArray[np.bool_]) -> Float:
-    """The nearest whole number of steps, marking in ``undecided`` what is too near to a half to tell."""
+    """Round to the nearest whole number of steps. Mark in ``undecided`` the values that are too near to a half."""
     normal *= scale
     nearest = np.rint(normal)
     normal -= nearest
@@ -123,9 +124,9 @@ def _round(normal: Float, scale: float, margin: float, undecided: NDArray[np.boo
 
 
 def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
-    """Round one pair with as many further bits as that takes, in interval arithmetic."""
+    """Round one pair in interval arithmetic; read further bits until both roundings are decided."""
     exact_scale = Fraction(scale)
-    bits = 63  # what is known: x <= X 2^bits <= x + 1, and likewise for Y
+    bits = 63  # x <= X 2^bits <= x + 1, and the same for Y
     while True:
         more = [int(word) & (2**64 - 1) for word in stream.words(2)]
         x, y, bits = (x << 64) + more[0], (y << 64) + more[1], bits + 64
@@ -146,7 +147,7 @@ def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
 
 
 def _nearest(value: Any) -> int | None:
-    """The integer that every point of the interval rounds to, if there is one."""
+    """Find the integer that every point of the interval rounds to; None if there is none."""
     iv = intervals.INTERVALS
     half = iv.mpf(1) / 2
     middle = int(value.mid)

@@ -1,11 +1,11 @@
-"""Interval arithmetic that encloses: mpmath's, with every function that it only approximates widened.
+"""Interval arithmetic whose results enclose the true values: mpmath with wider intervals for approximated functions.
 
 mpmath computes +, -, x, / and square roots of intervals in whole numbers and rounds outward. Its exp, log, sin, cos
 and pi are series with a few guard bits, rounded outward without a proof of the series' error: ``iv.exp`` misses the
-true value at about one point in a thousand, by up to 3e-4 of the last place. Here each of them is computed with 64
-more bits than asked for and widened by one part in 2^(precision - 1). The result encloses the true value as long as
-mpmath's error stays below that, which is 2^64 times the error that mpmath aims at. docs/noise.md says what rests on
-this.
+true value at about one point in a thousand, by up to 3e-4 of the last place. This module computes each of them with 64
+more bits than requested and widens the result by one part in 2^(precision - 1). The result encloses the true value if
+mpmath's error is below that width, which is 2^64 times the error that mpmath aims at. docs/noise.md says what depends
+on this.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from mpmath import libmp
 from mpmath.ctx_iv import MPIntervalContext
 
-#: Bits beyond those asked for, with which a function is computed before it is widened.
+#: Extra bits with which a function is computed before its interval is widened.
 _GUARD = 64
 
 
 class Intervals:
-    """The part of mpmath's interval context that the samplers use, with enclosures that do not rest on guard bits."""
+    """The part of mpmath's interval context that the samplers use. Its enclosures do not depend on guard bits."""
 
     def __init__(self) -> None:
         self._context = MPIntervalContext()
@@ -38,7 +38,7 @@ class Intervals:
         self._context.prec = bits
 
     def mpf(self, value: Any) -> Any:
-        """An interval from a number, or from a pair [low, high]."""
+        """Make an interval from a number, or from a pair [low, high]."""
         return self._context.mpf(value)
 
     @property
@@ -58,7 +58,7 @@ class Intervals:
         return self._widen(lambda: self._context.cos(x), relative=False)
 
     def sqrt(self, x: Any) -> Any:
-        """The square root of what of an interval is not negative: a widened bound may reach below a true zero."""
+        """Compute the square root of the nonnegative part of an interval: widening may move a lower bound below 0."""
         return self._context.sqrt(self.mpf([0 if self.is_below(x.a, 0) else x.a, x.b]))
 
     def is_below(self, x: Any, y: Any) -> bool:
@@ -78,33 +78,33 @@ class Intervals:
         return low, high
 
     def _widen(self, function: Callable[[], Any], *, relative: bool) -> Any:
-        """A function's interval, computed with 64 more bits and widened by 2^(1 - precision) on either side.
+        """Compute a function's interval with 64 more bits, and widen it by 2^(1 - precision) on either side.
 
-        Relative, so that the logarithm of 1 stays 0 and is never positive; absolute for sine and cosine, whose relative
-        error near a zero is another assumption.
+        The width is relative, so that the logarithm of 1 stays 0 and is never positive. For sine and cosine it is
+        absolute, because their relative error near a zero would need another assumption.
         """
         precision = self.prec
         margin = self.mpf([-1, 1]) / (1 << (precision - 1))
         self.prec = precision + _GUARD
         try:
-            found = function()
-            found = found * (1 + margin) if relative else found + margin
+            interval = function()
+            interval = interval * (1 + margin) if relative else interval + margin
         finally:
             self.prec = precision
-        return +found  # rounds outward
+        return +interval  # rounds outward
 
 
-#: A context's precision is state: one context for all, under a lock.
+#: The precision of a context is mutable state: all callers share one context, under a lock.
 INTERVALS = Intervals()
 LOCK = threading.Lock()
-# mpmath caches a constant in two steps, between which another thread or a fork may read it wrongly. What is cached here
-# is never computed again up to this precision, which no sampler reaches.
+# mpmath caches a constant in two steps. Between them, another thread or a fork may read a wrong value. These constants
+# are cached here up to a precision that no sampler reaches, so they are never computed again.
 for _constant in (libmp.pi_fixed, libmp.ln2_fixed):
     _constant(1 << 14)
 
 
 def _renew() -> None:
-    """Give a forked process a context and a lock of its own: another thread may have held them at the fork."""
+    """Give a forked process its own context and lock: at the fork, another thread may have held the lock."""
     global INTERVALS, LOCK
     INTERVALS, LOCK = Intervals(), threading.Lock()
 

@@ -1,16 +1,16 @@
-"""Where random bits come from: a cryptographic stream for releases, a seeded generator for research.
+"""Sources of random bits: a cryptographic stream for releases, a seeded generator for research.
 
 A release draws from AES-256 in counter mode under a fresh key from the operating system, through `cryptography`.
-The key lives as long as one release, in one process, and is never stored: a saved object cannot make two releases share
-noise, and a fork cannot continue its parent's release. If the operating system has no random bytes to give, a release
-fails: there is no other source to fall back to. The research stream repeats, which is what experiments want and what an
-attacker wants too: a release made with it says so in its guarantee.
+The key exists during one release, in one process, and is never stored. So a saved object cannot make two releases share
+noise, and a fork cannot continue its parent's release. If the operating system cannot provide random bytes, a release
+fails; there is no other source. The research stream repeats, which helps experiments and attackers alike. The guarantee
+of a release says whether the release was made with it.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -22,7 +22,7 @@ from scoreshield.errors import InvalidInput
 
 Words = NDArray[np.int64]
 
-_forks = 0  # between the first process and this one
+_forks = 0  # the number of forks between the first process and this one
 
 
 def _count_fork() -> None:
@@ -35,12 +35,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def identify_process() -> tuple[int, int]:
-    """What tells this process from those it was forked from: an id alone may be given out again."""
+    """Identify this process by its id and the number of forks before it: the system may use an id again."""
     return os.getpid(), _forks
 
 
 def check_process(started: tuple[int, int]) -> None:
-    """Raise an error in a fork of the process that started a release: its view would be a second one for one charge."""
+    """Raise an error in a fork of the process that started a release: it would make a second release for one charge."""
     if started != identify_process():
         raise InvalidInput("This release was started in another process; a fork cannot continue it.")
 
@@ -51,14 +51,14 @@ class Stream(Protocol):
     name: str
 
     def words(self, count: int) -> Words:
-        """The next ``count`` words, as signed integers, uniform on [-2^63, 2^63)."""
+        """Return the next ``count`` words as signed integers, uniform on [-2^63, 2^63)."""
 
 
 class SecureStream:
-    """AES-256-CTR keyed by the operating system: unpredictable, and never the same twice.
+    """AES-256-CTR with a key from the operating system. Its words cannot be predicted, and do not repeat.
 
-    A process that was forked while the stream was in use gets an error. A stream belongs to one release and so to one
-    thread; two threads that call it at once get different words, or an error.
+    A process that was forked while the stream was in use gets an error. A stream belongs to one release, and so to one
+    thread. Two threads that call it at the same time get different words, or an error.
     """
 
     name = "exact"
@@ -72,15 +72,15 @@ class SecureStream:
         size, zeros = 8 * count, self._zeros
         if len(zeros) < size:
             zeros = self._zeros = bytes(size)
-        block = bytearray(size + 15)  # some versions of the cipher want room for one block more
+        block = bytearray(size + 15)  # some versions of the cipher need room for one more block
         if self._keystream.update_into(memoryview(zeros)[:size], block) != size:
-            raise RuntimeError("The cipher returned fewer random bytes than it was asked for.")
-        check_process(self._process)  # last, so that a fork inside this function is noticed too
+            raise RuntimeError("The cipher returned fewer random bytes than requested.")
+        check_process(self._process)  # at the end, so that it also detects a fork inside this function
         return np.frombuffer(block, dtype="<i8", count=count)
 
 
 class ResearchStream:
-    """A NumPy generator: repeats bit for bit, and is predictable, so never for real data."""
+    """A NumPy generator. It repeats bit for bit and is predictable, so it must not be used for real data."""
 
     name = "research"
 
@@ -92,7 +92,7 @@ class ResearchStream:
         return self._generator.integers(limits.min, limits.max, size=count, dtype=np.int64, endpoint=True)
 
 
-def name_sampler(rng: Any) -> str:
+def name_sampler(rng: Rng) -> str:
     """Check ``rng`` and name the stream that `open_stream` will make of it, without drawing a key."""
     if rng is None:
         return SecureStream.name

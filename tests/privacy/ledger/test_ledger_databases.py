@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
+from scoreshield._files import sync_folder
 from scoreshield.privacy.ledger import accounts, database, postgres, sqlite
-from scoreshield.privacy.ledger.accounts import open_store
-from scoreshield.privacy.ledger.database import LedgerStore, Session
+from scoreshield.privacy.ledger.accounts import open_database
+from scoreshield.privacy.ledger.database import LedgerDatabase, Session
 from scoreshield.privacy.ledger.entries import Entry
-from scoreshield.privacy.ledger.sqlite import SQLiteStore, _Gate, _Pass
+from scoreshield.privacy.ledger.sqlite import SQLiteDatabase, _Gate, _Pass
 
 ENTRY = Entry(1, 1, "charge", "now", "", "a", "u", "ann", "why", "profile", "guarantee", "before", "hash 1")
 
@@ -235,24 +236,24 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    made = SQLiteStore(f"sqlite:///{path}")
+def sqlite_database(path: Path) -> SQLiteDatabase:
+    made = SQLiteDatabase(f"sqlite:///{path}")
     assert made.create("facts", "key", "head") is True
     return made
 
 
 class TestFile:
-    def test_making(self, store: SQLiteStore, path: Path) -> None:
+    def test_making(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
-        assert store.exists() is True
-        assert store.read(lambda session: (session.read_facts(), session.has_accounts())) == (
+        assert sqlite_database.exists() is True
+        assert sqlite_database.read(lambda session: (session.read_facts(), session.has_accounts())) == (
             ("facts", "key", 0, "head"),
             True,
         )
-        assert store.create("other", "key", "head") is False
+        assert sqlite_database.create("other", "key", "head") is False
         assert [one.name for one in path.parent.iterdir()] == [path.name]
-        assert store.read(lambda session: session.read_facts()) == ("facts", "key", 0, "head")
+        assert sqlite_database.read(lambda session: session.read_facts()) == ("facts", "key", 0, "head")
 
     def test_making_on_the_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The folder is synchronised once the name is in it, and the file is exclusively ours before that."""
@@ -262,7 +263,7 @@ class TestFile:
         monkeypatch.setattr(
             os, "fsync", lambda number: seen.append(stat.S_ISDIR(os.fstat(number).st_mode)) or sync(number)
         )
-        SQLiteStore(f"sqlite:///{path}").create("facts", "key", "head")
+        SQLiteDatabase(f"sqlite:///{path}").create("facts", "key", "head")
         (fresh, flags, mode), folder, is_folder = seen
         assert (fresh.parent, fresh.name[:14], fresh.name[-5:]) == (path.parent, ".ledger [1].db", ".part")
         assert flags == os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -276,7 +277,7 @@ class TestFile:
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", lambda *given: opened.append(given))
             patch.setattr(os, "name", "nt")
-            sqlite._sync_folder(folder)
+            sync_folder(folder)
         assert opened == []
 
     def test_no_descriptor_is_left(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,26 +285,26 @@ class TestFile:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
             with pytest.raises(OSError, match="broken"):
-                sqlite._sync_folder(path.parent)
+                sync_folder(path.parent)
         assert len(list(Path("/dev/fd").iterdir())) == before
 
     def test_nowhere(self, tmp_path: Path) -> None:
-        nowhere = SQLiteStore(f"sqlite:///{tmp_path / 'no' / 'l.db'}")
+        nowhere = SQLiteDatabase(f"sqlite:///{tmp_path / 'no' / 'l.db'}")
         assert nowhere.exists() is False
         with pytest.raises(ss.LedgerError, match=r"cannot be made: No such file or directory\."):
             nowhere.create("facts", "key", "head")
         for bad in ("a\0b", "x" * 5000):
             with pytest.raises(ss.ScoreShieldError):
-                SQLiteStore(f"sqlite:///{tmp_path}/{bad}").exists()
+                SQLiteDatabase(f"sqlite:///{tmp_path}/{bad}").exists()
 
     def test_no_path(self, tmp_path: Path) -> None:
         with pytest.raises(ss.LedgerError, match="cannot be made: embedded null byte"):
-            SQLiteStore(f"sqlite:///{tmp_path}/a\0b").create("facts", "key", "head")
+            SQLiteDatabase(f"sqlite:///{tmp_path}/a\0b").create("facts", "key", "head")
 
-    def test_an_index_that_hides_an_entry(self, store: SQLiteStore, path: Path) -> None:
+    def test_an_index_that_hides_an_entry(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         """What a reader asks SQLite about the file includes its indexes."""
-        assert store.read(lambda session: session.find_damage()) is None
-        store.write(lambda session: session.append(entry(1)))
+        assert sqlite_database.read(lambda session: session.find_damage()) is None
+        sqlite_database.write(lambda session: session.append(entry(1)))
         name, made = "scoreshield_entries_by_dataset", database._BY_DATASET
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("PRAGMA writable_schema = ON")
@@ -311,26 +312,26 @@ class TestFile:
         connection.execute(f"CREATE INDEX {name} ON scoreshield_entries (dataset, id) WHERE id < 1")
         connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (made, name))
         connection.close()
-        assert "missing from index" in (store.read(lambda session: session.find_damage()) or "")
+        assert "missing from index" in (sqlite_database.read(lambda session: session.find_damage()) or "")
 
     def test_addresses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         for url in ("sqlite:///l.db", f"sqlite:///{tmp_path}/l.db"):
-            found = open_store(url)
-            assert isinstance(found, SQLiteStore)
+            found = open_database(url)
+            assert isinstance(found, SQLiteDatabase)
             assert found.name == f"sqlite:///{tmp_path}/l.db"
-        assert open_store("sqlite:///x").name == f"sqlite:///{tmp_path}/x"
+        assert open_database("sqlite:///x").name == f"sqlite:///{tmp_path}/x"
         for url in ("sqlite:///:memory:", "sqlite:///", "sqlite://x", "mysql://db/x", "", None, 5, b"sqlite:///x"):
             with pytest.raises(ss.InvalidInput):
-                open_store(url)
+                open_database(url)
 
     def test_servers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(accounts, "PostgresStore", lambda url: ("server", url))
+        monkeypatch.setattr(accounts, "PostgresDatabase", lambda url: ("server", url))
         for url in ("postgresql://db/x", "postgres://ann:pw@db/x", "postgresql://"):
-            assert open_store(url) == ("server", url)
+            assert open_database(url) == ("server", url)
         for url in ("POSTGRESQL://db/x", "xpostgres://db/x", "postgresqldb/x"):
             with pytest.raises(ss.InvalidInput):
-                open_store(url)
+                open_database(url)
 
     @pytest.mark.parametrize(
         ("url", "said"),
@@ -338,42 +339,42 @@ class TestFile:
     )
     def test_what_is_said_of_addresses(self, url: object, said: str) -> None:
         with pytest.raises(ss.InvalidInput) as caught:
-            open_store(url)
+            open_database(url)
         assert f"Got {said} instead" in str(caught.value)
 
     @pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o666])
-    def test_everyone(self, store: SQLiteStore, path: Path, mode: int) -> None:
+    def test_everyone(self, sqlite_database: SQLiteDatabase, path: Path, mode: int) -> None:
         path.chmod(mode)
         with pytest.warns(ss.LedgerWarning, match="Everyone"):
-            assert store.exists()
+            assert sqlite_database.exists()
 
     @pytest.mark.parametrize("mode", [0o600, 0o660, 0o640])
-    def test_groups(self, store: SQLiteStore, path: Path, mode: int) -> None:
+    def test_groups(self, sqlite_database: SQLiteDatabase, path: Path, mode: int) -> None:
         path.chmod(mode)
-        assert store.exists()
+        assert sqlite_database.exists()
 
-    def test_is_at(self, store: SQLiteStore, path: Path) -> None:
+    def test_is_at(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         link, other = path.with_name("link"), path.with_name("other")
         link.symlink_to(path)
         other.touch()
-        assert store.is_at(path) is store.is_at(link) is True
-        assert store.is_at(other) is store.is_at(path.with_name("none")) is False
+        assert sqlite_database.is_at(path) is sqlite_database.is_at(link) is True
+        assert sqlite_database.is_at(other) is sqlite_database.is_at(path.with_name("none")) is False
         path.unlink()
-        assert store.is_at(other) is False
-        assert LedgerStore.is_at(store, other) is False
+        assert sqlite_database.is_at(other) is False
+        assert LedgerDatabase.is_at(sqlite_database, other) is False
 
-    def test_connections(self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_connections(self, sqlite_database: SQLiteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only a file that is there, without SQLite's own waiting and without Python's own transactions."""
         seen: list[Any] = []
         connect = sqlite3.connect
         monkeypatch.setattr(sqlite3, "connect", lambda *a, **o: seen.append((a, o)) or connect(*a, **o))
-        store.exists()
+        sqlite_database.exists()
         ((address,), options), *_ = seen
         assert address.startswith("file:/")
         assert address.endswith("/ledger%20%5B1%5D.db?mode=rw")
         assert options == {"uri": True, "timeout": 0.0, "isolation_level": None}
 
-    def test_what_no_ledger_has(self, store: SQLiteStore, path: Path) -> None:
+    def test_what_no_ledger_has(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         def execute(statement: str) -> None:
             connection = sqlite3.connect(path, isolation_level=None)
             connection.execute(statement)
@@ -381,8 +382,8 @@ class TestFile:
 
         assert ("table", "scoreshield_accounts") in database.OBJECTS
         execute("DROP TABLE scoreshield_accounts")
-        assert store.read(lambda session: session.has_accounts()) is False
-        assert store.write(lambda session: session.has_accounts()) is True
+        assert sqlite_database.read(lambda session: session.has_accounts()) is False
+        assert sqlite_database.write(lambda session: session.has_accounts()) is True
         for make, drop, name in (
             ("CREATE TABLE more (x)", "DROP TABLE more", "table more"),
             ("CREATE INDEX quick ON scoreshield_entries (who)", "DROP INDEX quick", "index quick"),
@@ -390,16 +391,16 @@ class TestFile:
         ):
             execute(make)
             with pytest.raises(ss.LedgerError, match=f"holds the {name}, which no ledger has"):
-                store.exists()
+                sqlite_database.exists()
             execute(drop)
-            assert store.exists()
+            assert sqlite_database.exists()
         execute("DROP TABLE scoreshield_ledger")
         with pytest.raises(ss.LedgerError, match="database without a ledger"):
-            store.exists()
+            sqlite_database.exists()
         path.unlink()
         path.touch(0o600)
         with pytest.raises(ss.LedgerError, match="exists and holds no ledger"):
-            store.exists()
+            sqlite_database.exists()
 
     def test_own_indexes(self) -> None:
         """SQLite makes an index for each key; for a table of somebody else it is no index of ours."""
@@ -408,17 +409,19 @@ class TestFile:
         assert not sqlite._is_automatic("by_who", "scoreshield_entries")
 
     @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
-    def test_a_lock_that_is_given_back(self, store: SQLiteStore, path: Path, statement: str) -> None:
+    def test_a_lock_that_is_given_back(self, sqlite_database: SQLiteDatabase, path: Path, statement: str) -> None:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute(statement)
         timer = threading.Timer(0.03, lambda: other.execute("ROLLBACK"))
         timer.start()
-        store.write(lambda session: session.advance(entry(1)))
+        sqlite_database.write(lambda session: session.advance(entry(1)))
         timer.join()
         other.close()
-        assert store.read(lambda session: session.read_facts()) == ("facts", "key", 1, "hash 1")
+        assert sqlite_database.read(lambda session: session.read_facts()) == ("facts", "key", 1, "hash 1")
 
-    def test_it_waits_in_short_turns(self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_waits_in_short_turns(
+        self, sqlite_database: SQLiteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A hundredth of a second or so, by chance: so that no fork waits for long, and no two processes in step."""
         monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
         other = sqlite3.connect(path, isolation_level=None)
@@ -429,37 +432,37 @@ class TestFile:
                 patch.setattr(sqlite.secrets, "randbelow", draw)
                 patch.setattr(time, "sleep", lambda seconds, turns=turns: turns.append(seconds))
                 with pytest.raises(ss.LedgerError, match="locked"):
-                    store.write(lambda _: None)
+                    sqlite_database.write(lambda _: None)
             assert 0.0005 < min(turns) <= max(turns) < 0.02
         other.close()
 
-    def test_a_commit_waits_for_readers(self, store: SQLiteStore, path: Path) -> None:
+    def test_a_commit_waits_for_readers(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute("BEGIN")
         other.execute("SELECT * FROM scoreshield_ledger").fetchall()
         timer = threading.Timer(0.03, lambda: other.execute("ROLLBACK"))
         timer.start()
-        store.write(lambda session: session.advance(entry(1)))
+        sqlite_database.write(lambda session: session.advance(entry(1)))
         timer.join()
         other.close()
 
     @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
     def test_a_lock_that_is_kept(
-        self, store: SQLiteStore, path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
+        self, sqlite_database: SQLiteDatabase, path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(database, "BUSY_SECONDS", 0.04)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute(statement)
         start = time.monotonic()
         with pytest.raises(ss.LedgerError, match=r"locked by another process for 0\.04 s"):
-            store.write(lambda _: pytest.fail("it was locked"))
+            sqlite_database.write(lambda _: pytest.fail("it was locked"))
         assert 0.04 <= time.monotonic() - start < 5
         other.close()
 
-    def test_a_fork_inside(self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_fork_inside(self, sqlite_database: SQLiteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite._gate, "was_forked_inside", True)
         with pytest.raises(ss.LedgerError, match="was forked"):
-            store.exists()
+            sqlite_database.exists()
 
     def test_a_process_of_its_own(self) -> None:
         sqlite._check_not_forked(os.getpid())
@@ -467,10 +470,10 @@ class TestFile:
             sqlite._check_not_forked(os.getpid() + 1)
 
     def test_a_child_leaves_the_connection_open(
-        self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+        self, sqlite_database: SQLiteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """To close it, or to let it go at the end, would roll back what the parent is writing."""
-        assert store.exists()
+        assert sqlite_database.exists()
         with sqlite._connect(path) as connection:
             pass
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -483,23 +486,23 @@ class TestFile:
         assert connection.execute("SELECT 1").fetchone() == (1,)
         connection.close()
 
-    def test_write_ahead(self, store: SQLiteStore, path: Path) -> None:
+    def test_write_ahead(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.close()
         assert not path.with_name(path.name + "-wal").exists()
         with pytest.raises(ss.LedgerError, match="has a write-ahead log"):
-            store.exists()
+            sqlite_database.exists()
 
-    def test_write_ahead_beside(self, store: SQLiteStore, path: Path) -> None:
+    def test_write_ahead_beside(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         """SQLite looks for a log beside the file itself, not beside a link to it."""
         folder = path.parent / "elsewhere"
         folder.mkdir()
         (folder / "link.db").symlink_to(path)
-        linked = SQLiteStore(f"sqlite:///{folder / 'link.db'}")
+        linked = SQLiteDatabase(f"sqlite:///{folder / 'link.db'}")
         assert linked.exists()
         path.with_name(path.name + "-wal").symlink_to("nowhere")
-        for one in (store, linked):
+        for one in (sqlite_database, linked):
             with pytest.raises(ss.LedgerError, match="has a write-ahead log"):
                 one.exists()
 
@@ -508,29 +511,31 @@ class TestFile:
         left = path.with_name(path.name + ending)
         left.symlink_to("nowhere")
         with pytest.raises(ss.LedgerError) as caught:
-            SQLiteStore(f"sqlite:///{path}").create("facts", "key", "head")
+            SQLiteDatabase(f"sqlite:///{path}").create("facts", "key", "head")
         assert f"cannot be made beside {left}. An earlier" in str(caught.value)
         path.touch()
-        assert SQLiteStore(f"sqlite:///{path}").create("facts", "key", "head") is False
+        assert SQLiteDatabase(f"sqlite:///{path}").create("facts", "key", "head") is False
 
-    def test_second_names(self, store: SQLiteStore, path: Path) -> None:
+    def test_second_names(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         """What a killed creation left is removed, and nothing else; any other second name is an error."""
         ours, foreign = path.with_name(f".{path.name}.0f.part"), path.with_name(f".{path.name}.1f.part")
         ours.hardlink_to(path)
         foreign.write_text("of another creation")
         dangling = path.with_name(f".{path.name}.2f.part")
         dangling.symlink_to(path)
-        assert store.exists()
+        assert sqlite_database.exists()
         assert not ours.exists()
         assert foreign.read_text() == "of another creation"
         assert dangling.is_symlink()
         path.with_name("copy.db").hardlink_to(path)
         with pytest.raises(ss.LedgerError, match="has a second name"):
-            store.exists()
+            sqlite_database.exists()
         path.with_name("copy.db").unlink()
-        assert store.exists()
+        assert sqlite_database.exists()
 
-    def test_a_second_name_that_stays(self, store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_second_name_that_stays(
+        self, sqlite_database: SQLiteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What cannot be removed is named."""
 
         def unlink(_: Path) -> None:
@@ -539,7 +544,7 @@ class TestFile:
         path.with_name(f".{path.name}.0f.part").hardlink_to(path)
         monkeypatch.setattr(Path, "unlink", unlink)
         with pytest.raises(ss.LedgerError, match="has a second name"):
-            store.exists()
+            sqlite_database.exists()
 
     @pytest.mark.parametrize("name", ["l.db", "a b.db", "a\tb", "a\nb", "a\\b", "a\\040b", "a\rb", "a\x0bb", "\u00e9"])
     def test_mounts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -561,13 +566,13 @@ class TestFile:
         assert sqlite._is_mount(tmp_path / "link")
         assert not sqlite._is_mount(tmp_path / "other")
         with pytest.raises(ss.LedgerError, match="is mounted as a single file"):
-            SQLiteStore(f"sqlite:///{file}").exists()
+            SQLiteDatabase(f"sqlite:///{file}").exists()
 
     def test_folders_are_no_ledger(self, tmp_path: Path) -> None:
         """A folder has several links, and that is not what is wrong with it."""
         (tmp_path / "folder" / "inner").mkdir(parents=True)
         with pytest.raises(ss.LedgerError, match="cannot be opened: Is a directory"):
-            SQLiteStore(f"sqlite:///{tmp_path / 'folder'}").exists()
+            SQLiteDatabase(f"sqlite:///{tmp_path / 'folder'}").exists()
 
 
 def failing(kind: type[sqlite3.Error], code: int, words: str = "words") -> sqlite3.Error:
@@ -591,7 +596,7 @@ def failing(kind: type[sqlite3.Error], code: int, words: str = "words") -> sqlit
     ],
 )
 def test_failures(tmp_path: Path, error: BaseException, doing: str, words: str) -> None:
-    failure = SQLiteStore(f"sqlite:///{tmp_path}/l.db")._make_error(error, doing)
+    failure = SQLiteDatabase(f"sqlite:///{tmp_path}/l.db")._make_error(error, doing)
     assert isinstance(failure, ss.LedgerError)
     assert words in str(failure)
     assert f"{tmp_path}/l.db" in str(failure)

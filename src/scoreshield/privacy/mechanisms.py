@@ -1,0 +1,94 @@
+"""The public facts about each mechanism and each kind of release, in one table each.
+
+Certificates and the checks of files read them. A new mechanism is one row of `MECHANISMS`. A new kind of release is
+also one name in `Regime` and one row of `REGIMES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: What a release can be of.
+Regime = Literal["scores", "row", "gram", "matches", "top-k", "histogram", "index"]
+
+
+@dataclass(frozen=True)
+class RegimeFacts:
+    """The public facts about one kind of release.
+
+    Attributes:
+        public: What the certificate lists as public, beside the number, order and dimension of the records.
+        dimensions: How many dimensions the released object can have.
+    """
+
+    public: str
+    dimensions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MechanismFacts:
+    """The public facts about one mechanism.
+
+    Attributes:
+        sentence: The sentence of the certificate.
+        laws: What can be released with it, each with the name of the law of the noise on entries; None if no noise is
+            added to entries.
+        is_pure: True if the mechanism takes no delta, False if it needs one, None if both occur.
+    """
+
+    sentence: str
+    laws: dict[Regime, str | None]
+    is_pure: bool | None = True
+
+
+REGIMES: dict[Regime, RegimeFacts] = {
+    "scores": RegimeFacts("the query, ", (1, 2)),
+    "row": RegimeFacts("the index of the record, ", (1,)),
+    "gram": RegimeFacts("", (2,)),
+    "matches": RegimeFacts("the query, the threshold, ", (1,)),
+    "top-k": RegimeFacts("the query, ", (1,)),
+    "histogram": RegimeFacts("the bins, ", (1,)),
+    "index": RegimeFacts("the projection, ", (2,)),
+}
+
+MECHANISMS: dict[str, MechanismFacts] = {
+    "gaussian": MechanismFacts(
+        "Gaussian noise.",
+        {"scores": "gaussian", "row": "gaussian", "gram": "gaussian", "index": "gaussian", "histogram": None},
+        is_pure=False,
+    ),
+    "laplace": MechanismFacts(
+        "Laplace noise: one record moves one score, so this is private without delta.", {"scores": "laplace"}
+    ),
+    "staircase": MechanismFacts(
+        "Staircase noise (Geng and Viswanath): one record moves one score, so this is private without delta.",
+        {"scores": "staircase"},
+    ),
+    "optimal": MechanismFacts(
+        "A table of probabilities on public score levels, the best for its stated purpose, checked in whole numbers.",
+        {"scores": "levels"},
+        is_pure=None,
+    ),
+    "levels": MechanismFacts(
+        "A public table of probabilities on score levels, checked in whole numbers.", {"scores": "levels"}, is_pure=None
+    ),
+    "randomised-response": MechanismFacts("Randomised response on one bit for each record.", {"matches": None}),
+    "permute-and-flip": MechanismFacts(
+        "Permute-and-flip selection on scores: one record moves one score.", {"top-k": None}
+    ),
+    "gumbel": MechanismFacts(
+        "Gumbel noise on scores: one record moves one score. The release names the best records, without scores.",
+        {"top-k": None},
+    ),
+    "geometric": MechanismFacts("Two-sided geometric noise on counts.", {"histogram": None}),
+    "privunit": MechanismFacts(
+        "PrivUnit: each vector is replaced by a random direction; directions near the vector are more likely.",
+        {"index": None},
+        is_pure=None,  # a private PCA needs a delta
+    ),
+    "screen-and-refine": MechanismFacts(
+        "Randomised response screens records; scores with staircase noise are released for those that pass.",
+        {"matches": None},
+    ),
+}
