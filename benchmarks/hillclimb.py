@@ -40,7 +40,7 @@ def stopping() -> None:
     for d in DIMENSIONS:
         for cosine in COSINES:
             epsilon = hillclimb.stopping_epsilon(d, cosine, DELTA)
-            sigma = hillclimb.sigma_that_stops(d, PASSES * d, cosine)
+            sigma = hillclimb.compute_stopping_sigma(d, PASSES * d, cosine)
             mu = 2 * np.sqrt(PASSES * d) / sigma
             exact = hillclimb.linear_cosine(d, PASSES * d, sigma)
             print(f"{d:>5}{cosine:>8}{mu:>10.1f}{epsilon:>12,.0f}{exact:>22.4f}")
@@ -64,7 +64,7 @@ def queries() -> None:
         ("sd 0.1 (a usable match score)", 0.1),
         *((f"(epsilon {e}, delta {DELTA:g}) an answer", ss.calibrate(e, DELTA, 2.0)) for e in (100, 10, 1)),
     ):
-        needed = [hillclimb.queries_needed(d, sigma, 0.5) for d in DIMENSIONS]
+        needed = [hillclimb.count_needed_queries(d, sigma, 0.5) for d in DIMENSIONS]
         print(f"{name:<38}{sigma:>8.3f}" + "".join(f"{count:>12,}" for count in needed))
 
 
@@ -76,7 +76,7 @@ def simulation() -> None:
     for d in DIMENSIONS:
         for cosine in COSINES:
             for factor in NOISE:
-                sigma = factor * hillclimb.sigma_that_stops(d, PASSES * d, cosine)
+                sigma = factor * hillclimb.compute_stopping_sigma(d, PASSES * d, cosine)
                 epsilon = hillclimb.budget_at(PASSES * d, sigma, DELTA)
                 stated = hillclimb.linear_acceptance(d, PASSES * d, sigma, cosine)
                 rates = [accepted(attack, d, sigma, cosine) for attack in ("linear", "climb")]

@@ -125,7 +125,7 @@ class TestEveryRelease:
         adjacency = ss.load(tmp_path / "r.npz").guarantee.adjacency
         assert "has no labels" in complaint(lambda: RELEASES[name](adjacency=adjacency))
 
-    def test_epsilon_that_drowns_everything(self, name: str) -> None:
+    def test_epsilon_without_any_signal(self, name: str) -> None:
         assert "hides every cosine" in complaint(lambda: RELEASES[name](epsilon=1e-9, delta=1e-12))
         assert "between 1e-9 and 1e9" in complaint(lambda: RELEASES[name](epsilon=1e-10, delta=1e-12))
 

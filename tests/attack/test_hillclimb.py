@@ -181,25 +181,27 @@ class TestClosedForms:
     @pytest.mark.parametrize("cosine", [0.05, 0.3, 0.7, 0.99])
     @pytest.mark.parametrize("sigma", [0.0, 0.01, 0.1, 1.0, 8.45])
     def test_queries_needed_is_the_least_number(self, d: int, cosine: float, sigma: float) -> None:
-        needed = hc.queries_needed(d, sigma, cosine)
+        needed = hc.count_needed_queries(d, sigma, cosine)
         assert hc.best_cosine(d, needed, sigma) >= cosine * (1 - 1e-9)
         assert needed == 1 or hc.best_cosine(d, needed - 1, sigma) < cosine
 
     @pytest.mark.parametrize("queries", [10, 31, 32, 33, 10_000])
     def test_sigma_that_stops_is_the_least_noise(self, queries: int) -> None:
-        sigma = hc.sigma_that_stops(32, queries, 0.5)
+        sigma = hc.compute_stopping_sigma(32, queries, 0.5)
         assert sigma > 0
         assert hc.best_cosine(32, queries, sigma) == pytest.approx(0.5, rel=1e-12)
-        assert hc.sigma_that_stops(32, 7, 0.5) == 0  # 7 of 32 directions hold less than a quarter of the template
+        assert hc.compute_stopping_sigma(32, 7, 0.5) == 0  # 7 of 32 directions hold less than a quarter of the template
 
     def test_stopping_budget(self) -> None:
         """The stopping budget depends only on dimension and cosine."""
         for d, cosine in ((32, 0.3), (128, 0.5), (384, 0.7)):
             epsilon = hc.stopping_epsilon(d, cosine, DELTA)
             for queries in (d, 10 * d, 1000 * d, 123_457):
-                sigma = hc.sigma_that_stops(d, queries, cosine)
+                sigma = hc.compute_stopping_sigma(d, queries, cosine)
                 assert hc.budget_at(queries, sigma, DELTA) == pytest.approx(epsilon, rel=1e-9)
-            few = hc.sigma_that_stops(d, d // 2 + 1, cosine)  # near miss: with fewer queries a larger budget is safe
+            few = hc.compute_stopping_sigma(
+                d, d // 2 + 1, cosine
+            )  # near miss: with fewer queries a larger budget is safe
             assert hc.budget_at(d // 2 + 1, few, DELTA) > 1.05 * epsilon
         assert hc.stopping_epsilon(128, 0.5, DELTA, sensitivity=1.0) < hc.stopping_epsilon(128, 0.5, DELTA)
 
@@ -225,7 +227,7 @@ class TestStopping:
     def test_at_stopping_budget(self) -> None:
         """At the stopping budget half of the attacks pass, and at four times the ratio all."""
         d, queries, cosine = 32, 256, 0.5
-        sigma = hc.sigma_that_stops(d, queries, cosine)
+        sigma = hc.compute_stopping_sigma(d, queries, cosine)
         rates = {
             (attack, factor): np.mean(
                 [climb.accepted for climb in many(attack, d, queries, factor * sigma, 200, threshold=cosine)]
@@ -275,8 +277,8 @@ class TestStopping:
         lambda: hc.linear_cosine(3, 4, 1.0),
         lambda: hc.linear_acceptance(3, 3, 1.0, 1.5),
         lambda: hc.best_cosine(1, 4, 1.0),
-        lambda: hc.queries_needed(3, math.inf, 0.5),
-        lambda: hc.sigma_that_stops(3, 3, 0.0),
+        lambda: hc.count_needed_queries(3, math.inf, 0.5),
+        lambda: hc.compute_stopping_sigma(3, 3, 0.0),
         lambda: hc.budget_at(-1, 1.0, DELTA),
         lambda: hc.budget_at(1, 1.0, DELTA, sensitivity=0),
         lambda: hc.stopping_epsilon(3, 0.5, 1.0),
@@ -291,7 +293,7 @@ def test_bad_input(call: object) -> None:
 def test_noise_beyond_reason_is_refused(sigma: float) -> None:
     for call in (
         lambda: hc.best_cosine(10, 10, sigma),
-        lambda: hc.queries_needed(10, sigma, 0.5),
+        lambda: hc.count_needed_queries(10, sigma, 0.5),
         lambda: hc.linear_cosine(10, 10, sigma),
         lambda: hc.budget_at(10, sigma, 1e-6),
     ):
@@ -304,4 +306,4 @@ def test_extremes_have_their_limits() -> None:
     assert hc.linear_cosine(10, 10, 1e-50) == 1
     assert hc.budget_at(10**9, 1e-50, 1e-6) == np.inf
     with pytest.raises(ss.InvalidInput, match="'cosine'"):
-        hc.sigma_that_stops(2, 1, 1e-300)
+        hc.compute_stopping_sigma(2, 1, 1e-300)

@@ -518,7 +518,7 @@ def test_canaries(run: Run, service: str, monkeypatch: pytest.MonkeyPatch) -> No
         (["audit", "audited:sound", *CLAIM, "--timeout", "1e300"], "'--timeout'"),
         (["audit", "audited:slow", *CLAIM, "--timeout", "0.1"], "did not return within 0.1 seconds"),
         (["audit", "with.npy", *CLAIM], "a second file must hold those without it"),
-        (["audit", "with.npy", *CLAIM, "--minutes", "3"], "--minutes is for targets that can be asked"),
+        (["audit", "with.npy", *CLAIM, "--minutes", "3"], "--minutes is for targets that the audit calls"),
         (["audit", "with.npy", "--without", "with.npy", *CLAIM, "--releases", "9"], "must be at most the 2 outputs"),
         (["audit", "http://127.0.0.1:9/", *CLAIM, "--retries", "0"], "cannot be reached, or broke the connection off"),
         (["audit", "http://127.0.0.1:9/", *CLAIM, "--key-from", "NO_SUCH_KEY"], "'NO_SUCH_KEY', which is not set"),

@@ -354,7 +354,7 @@ class TestRefusals:
             ({"epsilon": 1, "adjacency": ss.GramRadius(1.0)}, "'adjacency'"),
             ({"epsilon": 1, "adjacency": "replacement"}, "'adjacency'"),
             ({"epsilon": 1, "rng": -1}, "'rng'"),
-            ({"epsilon": 1e-9, "delta": 1e-12, "mechanism": "gaussian"}, "drowns"),
+            ({"epsilon": 1e-9, "delta": 1e-12, "mechanism": "gaussian"}, "hides every cosine"),
         ],
     )
     def test_bad_arguments(self, options: dict[str, object], message: str, collection: Array) -> None:

@@ -63,7 +63,7 @@ def test_noise_single_precision_not_hold() -> None:
     assert GaussianRows(2, 1, mu).step == finest
     with pytest.raises(ss.InvalidInput, match="single precision"):
         GaussianRows(2, 1, mu * (1 + 1e-12))
-    with pytest.raises(ss.InvalidInput, match="drowns"):
+    with pytest.raises(ss.InvalidInput, match="hides every cosine"):
         GaussianRows(2, 1, 1e-12)
 
 

@@ -266,7 +266,7 @@ def linear_acceptance(dimension: int, queries: int, sigma: float, cosine: float)
 
 
 @validate(dimension=whole_from(2), sigma=_check_sigma, cosine=_check_cosine)
-def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
+def count_needed_queries(dimension: int, sigma: float, cosine: float) -> int:
     """Compute the least number of answers after which `best_cosine` is at least `cosine`."""
     d, variance, square = dimension, sigma**2, cosine**2
     several = d * (d - 1) * variance * square / (1 - square)
@@ -275,7 +275,7 @@ def queries_needed(dimension: int, sigma: float, cosine: float) -> int:
 
 
 @validate(dimension=whole_from(2), queries=check_count, cosine=_check_cosine)
-def sigma_that_stops(dimension: int, queries: int, cosine: float) -> float:
+def compute_stopping_sigma(dimension: int, queries: int, cosine: float) -> float:
     """Compute the least noise per answer that holds `best_cosine` at `cosine`; 0 if that needs no noise."""
     d, m = dimension, queries
     r = min(m, d)

@@ -148,7 +148,7 @@ def release_gram_command(
         Denoiser, typer.Option(help="What is made of the noisy matrix; sure picks by estimated risk.")
     ] = "projection",
     device: Annotated[str, typer.Option(help="Where the projection runs: cpu or cuda.")] = "cpu",
-    max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after so many steps.")] = None,
+    max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after this number of steps.")] = None,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
     options: OutputOptions,
@@ -316,7 +316,7 @@ def release_index_command(
     output: Output,
     delta: Annotated[float, typer.Option(help="For Gaussian noise or a private PCA; PrivUnit takes none.")] = 0.0,
     mechanism: Annotated[IndexMechanism, typer.Option(help="How each vector is made private.")] = "privunit",
-    components: Annotated[int | None, typer.Option(help="Reduce to so many dimensions first.")] = None,
+    components: Annotated[int | None, typer.Option(help="Reduce to this number of dimensions first.")] = None,
     reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
     pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
     array: Array = None,

@@ -319,7 +319,7 @@ class _FaissVectors:
         self.name, self.convention, self.zero_copy = store.name, store.convention, store.zero_copy
 
     def _get_store(self) -> Store:
-        """Return the store, or make it anew where the index, its records or their ids changed."""
+        """Return the store, or make another one where the index, its records or their ids changed."""
         index, ids, known = self._vectorstore.index, self._vectorstore.index_to_docstore_id, self._named
         if known is not None and known.matches(index, ids):
             return known.store

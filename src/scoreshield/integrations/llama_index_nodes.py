@@ -86,7 +86,7 @@ class NodeSource(RecordSource[BaseNode]):
         del ids, has_records
         return (
             "The store, or the saved index, names none of these nodes: its ids must be theirs, also where nodes are "
-            "made anew, and a node must have a text or metadata."
+            "made again, and a node must have a text or metadata."
         )
 
 

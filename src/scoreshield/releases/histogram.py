@@ -100,7 +100,7 @@ def release_histogram(
         profile = GaussianProfile(sensitivity / scale)
     if scale > 2.0**31:
         raise InvalidInput(
-            f"This contract takes noise of scale {scale:.3g} on counts, which drowns them: raise epsilon."
+            f"This contract takes noise of scale {scale:.3g} on counts, which is larger than any count: raise epsilon."
         )
     total = source.size if query is not None else source.size * (source.size - 1) // 2
     guarantee = Guarantee.for_mechanism(

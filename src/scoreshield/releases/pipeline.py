@@ -139,7 +139,10 @@ class PrivateCollection:
             if adjacency.labels is None:
                 raise InvalidInput("The given Identity was read from a guarantee and has no labels; make a new one.")
             if len(adjacency.labels) != size:
-                _validation.reject("labels", f"one per record, {size} of them", adjacency.labels)
+                raise InvalidInput(
+                    f"The 'labels' parameter of Identity must be one per record, {size:,} of them. Got "
+                    f"{len(adjacency.labels):,} instead."
+                )
             if adjacency.centroids:
                 size, labels = adjacency.identities, adjacency.labels
         if size < least:

@@ -104,7 +104,9 @@ class SearchOptions:
         if self.components is not None or self.file is not None:
             raise InvalidInput("'components' and 'file' are for mode='index'.")
         if self.max_epsilon is not None:
-            raise InvalidInput("'max_epsilon' is for an index without a ledger: a ledger has its own limit.")
+            raise InvalidInput(
+                "'max_epsilon' is for mode='index' without a ledger; here each query is charged to a ledger."
+            )
 
 
 class BaseSearch(ABC):

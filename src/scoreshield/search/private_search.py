@@ -57,7 +57,7 @@ class PrivateSearch:
     """Search a store of private embeddings.
 
     There are three modes. ``"index"`` charges once: the vectors themselves are made private, and every later query,
-    filter and threshold is post-processing of them. ``"query"`` releases all n scores anew for each query, and
+    filter and threshold is post-processing of them. ``"query"`` releases all n scores for each query, and
     ``"screening"`` releases only which records pass a public threshold. Both charge a ledger before anything leaves.
     The ranking always comes from released values over all n records: no candidate is chosen by its true score.
 

@@ -27,14 +27,16 @@ def write_results(folder: Path, rows: Sequence[Row]) -> list[Path]:
     import pandas as pd
 
     columns = [*COLUMNS, *(name for name in (rows[0] if rows else ()) if name not in COLUMNS)]
-    frame = pd.DataFrame({name: pd.array([row.get(name) for row in rows], _dtype(name)) for name in columns})
+    frame = pd.DataFrame({name: pd.array([row.get(name) for row in rows], _find_dtype(name)) for name in columns})
     texts = [name for name in columns if name in _TEXTS]
     safe = frame.assign(**{name: frame[name].map(_files.csv_text, na_action="ignore") for name in texts})
     files: dict[Path, Callable[[BinaryIO], object]] = {
         folder / "results.csv": lambda file: file.write(safe.to_csv(index=False, lineterminator="\n").encode())
     }
     if find_spec("pyarrow") is not None:
-        files[folder / "results.parquet"] = lambda file: frame.to_parquet(file, index=False, schema=_schema(columns))
+        files[folder / "results.parquet"] = lambda file: frame.to_parquet(
+            file, index=False, schema=_make_schema(columns)
+        )
     _files.write_whole(files)
     return list(files)
 
@@ -69,13 +71,13 @@ def is_row(row: Any) -> bool:
         isinstance(row, Mapping)
         and {*COLUMNS, *ENVIRONMENT} <= row.keys()
         and all(
-            value is None or (isinstance(value, _kind(name)) and not isinstance(value, bool))
+            value is None or (isinstance(value, _find_kind(name)) and not isinstance(value, bool))
             for name, value in row.items()
         )
     )
 
 
-def _kind(name: str) -> type | tuple[type, ...]:
+def _find_kind(name: str) -> type | tuple[type, ...]:
     return str if name in _TEXTS else int if name in _WHOLE else (int, float)
 
 
@@ -87,12 +89,12 @@ def _parse_cell(name: str, text: str) -> Any:
     return int(text) if name in _WHOLE else float(text)
 
 
-def _dtype(name: str) -> str:
+def _find_dtype(name: str) -> str:
     return "string" if name in _TEXTS else "Int64" if name in _WHOLE else "Float64"
 
 
-def _schema(columns: Sequence[str]) -> Any:
+def _make_schema(columns: Sequence[str]) -> Any:
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "Int64": pa.int64(), "Float64": pa.float64()}
-    return pa.schema([(name, kinds[_dtype(name)]) for name in columns])
+    return pa.schema([(name, kinds[_find_dtype(name)]) for name in columns])
