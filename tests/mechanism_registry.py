@@ -275,6 +275,29 @@ def check_covariance(guarantee: Guarantee, calls: list[Call], group: int) -> Fra
     return Fraction(told["covariance_sensitivity"]) / Fraction(told["covariance_std"])
 
 
+def check_batch(guarantee: Guarantee, calls: list[Call]) -> None:
+    """One keep coin per record, a uniform set, uniform levels and the bottom symbol, for the stated symbols."""
+    told, records = guarantee.details, guarantee.shape[0]
+    group = guarantee.adjacency.largest if isinstance(guarantee.adjacency, ss.Identity) else 1
+    at_most(Fraction(told["epsilon_per_record"]) * group, Fraction(guarantee.epsilon))
+    size, queries, levels = told["names_per_record"], told["queries"], told["levels"]
+    symbols = math.comb(queries, size) * levels**size + (size == 1)
+    keep, *drawn = calls
+    with mpmath.workdps(80):
+        power = mpmath.exp(mpmath.mpf(told["epsilon_per_record"]))
+        check_coins(keep, (power - 1) / (power + symbols - 1), records)
+        if size == 1:
+            check_coins(drawn.pop(), mpmath.mpf(1) / symbols, records)
+    bounds = [Call("below", (last + 1,), records) for last in range(queries - size, queries)]
+    assert drawn == [*bounds, Call("below", (levels,), records * size)]
+
+
+def check_coins(call: Call, chance: Any, count: int) -> None:
+    low, high = call.arguments[0]
+    assert (call.sampler, call.count) == ("coins", count)
+    assert low <= chance * mpmath.mpf(2) ** 192 <= high <= low + 3
+
+
 def scores(name: str, mechanism: str, check: Callable[[Guarantee, list[Call]], None], /, **options: Any) -> Entry:
     query = options.pop("query", QUERY)
     contract = {"epsilon": 1.0, **options}
@@ -431,6 +454,22 @@ ENTRIES: tuple[Entry, ...] = (
         )
         for mechanism in ("privunit", "gaussian")
         for how, reduction in REDUCTIONS.items()
+        for who, adjacency in ADJACENCIES.items()
+    ),
+    *(
+        simple(
+            f"batch, {what}, {who}",
+            "set-response",
+            "batch",
+            check_batch,
+            ss.release_batch,
+            BATCH,
+            epsilon=6.0,
+            k=2,
+            adjacency=adjacency,
+            **options,
+        )
+        for what, options in (("chosen", {}), ("two names", {"names": 2, "levels": (0.1, 0.3)}))
         for who, adjacency in ADJACENCIES.items()
     ),
 )

@@ -233,6 +233,10 @@ RELEASES: dict[str, list[Callable[..., Any]]] = {
     ],
     "release_matches": [lambda f, book, _: f(ROWS, QUERY, 0.1, **PURE, refine=0.5, ledger=book)],
     "release_top_k": [lambda f, book, _: f(ROWS, QUERY, 2, **PURE, ledger=book)],
+    "release_batch": [
+        lambda f, book, progress: f(ROWS, QUERIES, **PURE, k=2, ledger=book, progress=progress),
+        lambda f, book, progress: f(ROWS, QUERY, **PURE, k=2, adjacency=CENTROIDS, ledger=book, progress=progress),
+    ],
     "release_index": [
         lambda f, book, progress: f(ROWS, **PURE, ledger=book, progress=progress),
         lambda f, book, progress: f(ROWS, **LOOSE, components=3, reduction="pca", ledger=book, progress=progress),

@@ -30,6 +30,7 @@ if _TYPE_CHECKING:
     from scoreshield.privacy.ledger import Ledger
     from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
     from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+    from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
     from scoreshield.releases.gram import release_gram
     from scoreshield.releases.histogram import release_histogram
     from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -55,6 +56,7 @@ if _TYPE_CHECKING:
 #: Where each public name is defined; None for a subpackage.
 _HOMES: dict[str, str | None] = {
     "Adjacency": "scoreshield.privacy.adjacency",
+    "BatchRelease": "scoreshield.releases.batch",
     "BudgetExceeded": "scoreshield.errors",
     "FactoredGramRelease": "scoreshield.releases.results",
     "FileError": "scoreshield.errors",
@@ -77,6 +79,7 @@ _HOMES: dict[str, str | None] = {
     "PrivacyFilter": "scoreshield.privacy.composition",
     "PrivateSearch": "scoreshield.search",
     "Projection": "scoreshield.geometry.elliptope",
+    "PublicLevels": "scoreshield.releases.batch",
     "Release": "scoreshield.releases.results",
     "Replacement": "scoreshield.privacy.adjacency",
     "RowRelease": "scoreshield.releases.results",
@@ -99,6 +102,7 @@ _HOMES: dict[str, str | None] = {
     "plan": None,
     "project_elliptope": "scoreshield.geometry.elliptope",
     "randomised_response": "scoreshield.privacy.levels.tables",
+    "release_batch": "scoreshield.releases.batch",
     "release_gram": "scoreshield.releases.gram",
     "release_histogram": "scoreshield.releases.histogram",
     "release_index": "scoreshield.releases.index",
@@ -115,6 +119,7 @@ _HOMES: dict[str, str | None] = {
 
 __all__ = [
     "Adjacency",
+    "BatchRelease",
     "BudgetExceeded",
     "FactoredGramRelease",
     "FileError",
@@ -137,6 +142,7 @@ __all__ = [
     "PrivacyFilter",
     "PrivateSearch",
     "Projection",
+    "PublicLevels",
     "Release",
     "Replacement",
     "RowRelease",
@@ -159,6 +165,7 @@ __all__ = [
     "plan",
     "project_elliptope",
     "randomised_response",
+    "release_batch",
     "release_gram",
     "release_histogram",
     "release_index",

@@ -24,7 +24,7 @@ from scoreshield.releases.top_k import SELECTIONS
 #: Parameters that choose no mechanism: inputs, sizes, the budget, and how a release is drawn or written down.
 NOT_MECHANISMS = {
     "embeddings", "query", "index", "threshold", "k", "bins", "epsilon", "delta", "rng", "ledger", "progress", "device",
-    "max_iterations", "pca_share", "components",
+    "max_iterations", "pca_share", "components", "queries",
 }  # fmt: skip
 #: A table is what "optimal" makes, see below. Reproducing the paper's mistake is nothing that we claim.
 SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.ScoreMechanism)}
@@ -60,6 +60,10 @@ SHIPPED: dict[str, dict[str, set[Any]]] = {
         "mechanism": set(HISTOGRAM_MECHANISMS), "adjacency": GROUPS - {"identity"}, "score_range": {True, False},
         "norm": set(embeddings.NORMS), "part": {None},
     },
+    "release_batch": {
+        "names": {None, 1, 2}, "levels": {True, False}, "adjacency": GROUPS, "norm": set(embeddings.NORMS),
+        "part": {None},
+    },
 }  # fmt: skip
 
 
@@ -67,7 +71,7 @@ def chosen(one: ShippedRelease, name: str, function: Callable[..., Any]) -> Any:
     """The value of one option: the given one or the default; of a range or a share only whether it was given."""
     if name == "part":
         return one.options.get("part")
-    if name in ("score_range", "refine"):
+    if name in ("score_range", "refine", "levels"):
         return name in one.options
     value = one.options.get(name, inspect.signature(function).parameters[name].default)
     return "none" if isinstance(value, Replacement) else value

@@ -51,6 +51,8 @@ def outputs(folder: Path) -> list[str]:
         (["matches", "emb.npy", "--query", "q.npy", "--threshold", "0.2"], ss.MatchRelease),
         (["matches", "emb.npy", "--query", "q.npy", "--threshold", "0.2", "--refine", "0.5"], ss.MatchRelease),
         (["top-k", "emb.npy", "--query", "q.npy", "--k", "3"], ss.TopKRelease),
+        (["batch", "emb.npy", "--queries", "emb.npy", "--k", "3", "--print-best"], ss.BatchRelease),
+        (["batch", "emb.npy", "--queries", "q.npy", "--k", "3", "--level", "0.1", "--level", "0.4"], ss.BatchRelease),
         (["histogram", "emb.npy", "--query", "q.npy", "--bins", "10", "--target-fmr", "0.1"], ss.HistogramRelease),
         (["histogram", "emb.npy", "--labels", "labels.npy", "--centroids"], ss.HistogramRelease),
         (["scores", "emb.npy", "--query", "q.npy", "--mechanism", "staircase"], ss.ScoreRelease),
@@ -72,7 +74,11 @@ def test_three_files_agree(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A release writes three files that agree."""
-    pure = command[0] in ("matches", "top-k", "histogram", "index") or command[-1] in ("staircase", "optimal", "auto")
+    pure = command[0] in ("matches", "top-k", "histogram", "index", "batch") or command[-1] in (
+        "staircase",
+        "optimal",
+        "auto",
+    )
     pure &= command[-1] != "gaussian"
     contract = CONTRACT[:2] if pure else CONTRACT
     assert run("release", *command, *contract, "--output", "out.npz", monkeypatch=monkeypatch) == 0
@@ -119,6 +125,11 @@ def test_json_is_one_object_and_nothing_else(
     )
     answer = json.loads(capsys.readouterr().out)
     assert answer["top_k"] == ss.load("out.npz").top_k(4).tolist()
+    best = ["--queries", "q.npy", "--k", "4", "--epsilon", "2", "--print-best", "--force"]
+    run("release", "batch", "emb.npy", *best, *base, monkeypatch=monkeypatch)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["best"] == [ss.load("out.npz").search(0, 4).indices.tolist()]
+    assert answer["false_names"] == ss.load("out.npz").false_names
     run("calibrate", *CONTRACT, "--sensitivity", "2", "--json", monkeypatch=monkeypatch)
     answer = json.loads(capsys.readouterr().out)
     assert answer["scale"] == ss.calibrate(2, 1e-6, 2)

@@ -56,6 +56,7 @@ RELEASES = {
     "top-k": ("--query", "query.npy", "--k", 2, "--epsilon", 5),
     "histogram": ("--query", "query.npy", "--epsilon", 5),
     "index": ("--epsilon", 5),
+    "batch": ("--queries", "query.npy", "--k", 2, "--epsilon", 5),
 }
 
 

@@ -325,6 +325,7 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("release", "gram", "rows.npy"): ("--epsilon", "--delta", "--output", "--projection", "--denoise", "--gram-radius"),
     ("release", "matches", "rows.npy"): ("--query", "--threshold", "--epsilon", "--output", "--refine"),
     ("release", "top-k", "rows.npy"): ("--query", "--k", "--epsilon", "--output", "--mechanism"),
+    ("release", "batch", "rows.npy"): ("--queries", "--k", "--epsilon", "--output", "--names", "--level"),
     ("release", "histogram", "rows.npy"): ("--query", "--bins", "--epsilon", "--output", "--target-fmr", "--delta"),
     ("release", "index", "rows.npy"): ("--epsilon", "--output", "--delta", "--components", "--reduction"),
     ("calibrate",): ("--epsilon", "--delta", "--sensitivity", "--method", "--json"),
@@ -338,7 +339,8 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
                                   "--at-fpr", "--html", "--endpoint", "--embeddings", "--labels"),
 }  # fmt: skip
 _GOOD = {
-    "--query": "query.npy", "--epsilon": "5", "--delta": "1e-6", "--output": "out.npz", "--k": "2", "--index": "1",
+    "--query": "query.npy", "--queries": "query.npy",
+    "--epsilon": "5", "--delta": "1e-6", "--output": "out.npz", "--k": "2", "--index": "1",
     "--threshold": "0.1", "--sensitivity": "2", "--adjacency": "replace", "--labels": "labels.npy",
 }  # fmt: skip
 _EXTRA = ("--force", "--help", "--unknown")

@@ -50,6 +50,10 @@ def releases() -> dict[str, Any]:
         "scores-levels": ss.release_scores(
             rows, query, epsilon=2.0, mechanism=ss.optimal_channel(2.0, levels=4), rng=21
         ),
+        "batch": ss.release_batch(rows, np.stack([query, -query, rows[0]]), epsilon=3.0, k=2, rng=22),
+        "batch-two-names": ss.release_batch(
+            rows, np.stack([query, -query, rows[0]]), epsilon=3.0, k=2, names=2, levels=[0.1, 0.4], rng=23
+        ),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mechanism_registry import BY_NAME, CENTROIDS, ENTRIES, GROUP, QUERY, RAW, RECORDS, ROWS, Entry
+from mechanism_registry import BATCH, BY_NAME, CENTROIDS, ENTRIES, GROUP, QUERY, RAW, RECORDS, ROWS, Entry
 
 import scoreshield as ss
 from scoreshield.privacy.composition import compose, parallel
@@ -65,6 +65,7 @@ def honest() -> Iterator[Callable[[], Any]]:
         yield lambda c=contract, t=(low + high) / 2, s=share: ss.release_matches(ROWS, QUERY, t, refine=s, **c)
         yield lambda c=contract, k=k: ss.release_top_k(ROWS, QUERY, k, **c)
         yield lambda c=contract: ss.release_histogram(ROWS, QUERY, **c)
+        yield lambda e=epsilon, k=k, s=k // 3 + 1: ss.release_batch(ROWS, BATCH, epsilon=e, k=k, names=s, rng=1)
         yield lambda c=noisy: ss.release_histogram(ROWS, None, mechanism="gaussian", **c)
         yield lambda p=pca, d=delta: ss.release_index(ROWS, delta=d, **p)
         yield lambda p=pca, d=delta: ss.release_index(ROWS, delta=d, mechanism="gaussian", **p)
@@ -355,7 +356,7 @@ def test_shape_release_not_noticed(entry: Entry) -> None:
 def test_another_regime_is_noticed(entry: Entry) -> None:
     """Whatever is called an index, a row or a histogram ends in one sentence; some shapes are those of another."""
     data = data_of(entry)
-    for regime in ("scores", "row", "gram", "matches", "top-k", "histogram", "index", "rows", None, 3):
+    for regime in ("scores", "row", "gram", "matches", "top-k", "histogram", "index", "batch", "rows", None, 3):
         if regime != entry.regime and {regime, entry.regime} not in ({"scores", "row"}, {"scores", "index"}):
             assert not accepted({**data, "regime": regime}), regime
         accepted({**data, "regime": regime})

@@ -126,9 +126,12 @@ def test_adjacencies_that_fit(entry: Any) -> None:
     assert consistency._fits_adjacency(guarantee)
     assert consistency._fits_adjacency(replace(guarantee, adjacency=ss.GramRadius(1.0))) == (entry.regime == "gram")
     assert consistency._fits_adjacency(replace(guarantee, adjacency=people(rows, 1, True))) == (
-        (entry.mechanism in ("gaussian", "privunit") and entry.regime != "histogram") or len(guarantee.shape) == 1
+        (entry.mechanism in ("gaussian", "privunit", "set-response") and entry.regime != "histogram")
+        or len(guarantee.shape) == 1
     )
-    many = entry.mechanism == "privunit" or (entry.mechanism == "gaussian" and entry.regime != "histogram")
+    many = entry.mechanism in ("privunit", "set-response") or (
+        entry.mechanism == "gaussian" and entry.regime != "histogram"
+    )
     assert consistency._fits_adjacency(replace(guarantee, adjacency=people(rows - 1, 2))) == many
     assert not consistency._fits_adjacency(replace(guarantee, adjacency=people(rows + 1, 1)))
 

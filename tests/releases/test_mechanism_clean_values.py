@@ -76,6 +76,8 @@ def entries_of(guarantee: Guarantee, clean: Array) -> Array:
             clean = _embeddings.normalise_rows(clean)
         case "top-k":
             return clean * guarantee.grid
+        case "batch":
+            return np.moveaxis(clean, 0, 1).reshape(clean.shape[1], -1)
         case "matches":
             return (clean > guarantee.details["threshold"]).astype(np.float64)
     return clean
@@ -93,7 +95,9 @@ def test_neighbours_move_clean_values_no_further(entry: Entry, monkeypatch: pyte
         assert guarantee == second.guarantee  # nothing public depends on the records
         a, b = (entries_of(guarantee, captured.clean) for captured in (first, second))
         gap = np.abs(a - b)
-        distance = float(gap.sum() if guarantee.mechanism == "geometric" else np.linalg.norm(gap))
+        if guarantee.regime == "batch":  # how many symbols differ
+            gap = gap.any(axis=1).astype(np.float64)
+        distance = float(gap.sum() if guarantee.mechanism in ("geometric", "set-response") else np.linalg.norm(gap))
         limit = guarantee.grid_sensitivity if guarantee.regime == "top-k" else guarantee.sensitivity
         assert distance <= limit * (1 + 1e-12)
         check_untouched(guarantee, gap, moved)
@@ -108,7 +112,7 @@ def check_untouched(guarantee: Guarantee, gap: Array, moved: Array) -> None:
             assert not np.delete(
                 gap.reshape(-1, gap.shape[-1] if gap.ndim > 1 else rows_of(guarantee)), places, 1
             ).any()
-        case "index":
+        case "index" | "batch":
             assert not np.delete(gap, places, 0).any()
         case "gram":
             assert not np.delete(np.delete(gap, places, 0), places, 1).any()
@@ -204,7 +208,9 @@ WITH_A_NORM: dict[str, Any] = {
     "matches": lambda **k: ss.release_matches(SHORT, QUERY, 0.1, epsilon=1.0, **k),
     "top-k": lambda **k: ss.release_top_k(SHORT, QUERY, 2, epsilon=1.0, **k),
     "histogram": lambda **k: ss.release_histogram(SHORT, QUERY, epsilon=1.0, bins=200, **k),
+    "batch": lambda **k: ss.release_batch(SHORT, QUERY, epsilon=1.0, k=2, levels=HUNDRED, **k),
 }
+HUNDRED = np.linspace(-1, 0.98, 100)
 SHORT = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True) / 4
 
 
@@ -223,6 +229,8 @@ def test_each_release_scores_norm_asked(name: str, norm: str, monkeypatch: pytes
     guarantee, clean = caught.value.guarantee, caught.value.clean
     cosines = 4 * SHORT @ QUERY / np.linalg.norm(QUERY)
     wanted = cosines if norm == "unit" else cosines / 4
+    if name == "batch":
+        wanted, clean = np.searchsorted(HUNDRED, wanted, side="right") - 1, clean[1, :, 0]
     if name == "top-k":
         wanted = np.rint(wanted / guarantee.grid)
     if name == "histogram":
@@ -235,4 +243,4 @@ def test_norm_option_tested_here() -> None:
     takes = {
         name for name in ss.__all__ if name.startswith("release_") and "norm" in signature(getattr(ss, name)).parameters
     }
-    assert takes == {"release_scores", "release_matches", "release_top_k", "release_histogram"}
+    assert takes == {"release_scores", "release_matches", "release_top_k", "release_histogram", "release_batch"}

@@ -15,6 +15,7 @@ import pytest
 from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, LABELS, QUERY, ROWS, Call, Entry, watch_samplers
 
 import scoreshield as ss
+from scoreshield.privacy import response
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
@@ -22,7 +23,7 @@ from scoreshield.privacy.noise import gaussian as noise_module
 from scoreshield.privacy.noise import laws
 from scoreshield.privacy.sampling import discrete, sphere
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
-from scoreshield.releases import histogram, index_plan, matches, pipeline, scores, top_k
+from scoreshield.releases import batch, histogram, index_plan, matches, pipeline, scores, top_k
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
@@ -63,6 +64,7 @@ def produced() -> frozenset[tuple[Any, ...]]:
         "release_top_k": [(QUERY, 2)],
         "release_histogram": [(QUERY,), (None,)],
         "release_index": [()],
+        "release_batch": [(BATCH,)],
     }
     assert set(functions) == set(arguments), "a release function without an entry in the registry"
     for name, function in functions.items():
@@ -82,6 +84,8 @@ def produced() -> frozenset[tuple[Any, ...]]:
                                 contract.pop("delta")
                             if name == "release_gram":
                                 contract["projection"] = "none"
+                            if name == "release_batch":
+                                contract["k"] = 2
                             try:
                                 released = function(ROWS, *positional, rng=1, **contract)
                             except (ss.InvalidInput, TypeError):
@@ -131,7 +135,7 @@ def test_guarantees_made_registry_looks() -> None:
     texts = {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
     assert not {name for name, text in texts.items() if " Guarantee(\n" in text}, "a constructor states the facts"
     makers = {name for name, text in texts.items() if "Guarantee.for_" in text}
-    names = ("pipeline", "index_plan", "histogram", "scores", "matches", "top_k")
+    names = ("pipeline", "index_plan", "histogram", "scores", "matches", "top_k", "batch")
     assert makers == {f"releases/{name}.py" for name in names}
 
 
@@ -386,6 +390,29 @@ def surer_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matches, "_keep_bits", lambda s, epsilon, count: kept(s, epsilon * (1 + 1e-12), count))
 
 
+def surer_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = response.SetResponse._keep_probability
+    monkeypatch.setattr(
+        response.SetResponse,
+        "_keep_probability",
+        lambda self: kept(dataclasses.replace(self, epsilon=self.epsilon * (1 + 1e-12))),
+    )
+
+
+def fewer_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lies that never name the last query."""
+    draw = response.SetResponse.draw_uniform
+    monkeypatch.setattr(
+        response.SetResponse,
+        "draw_uniform",
+        lambda self, stream, count: draw(dataclasses.replace(self, names=self.names - 1), stream, count),
+    )
+
+
+def whole_budget_for_each_symbol(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_divide_budget", lambda epsilon, _: epsilon)
+
+
 def narrower_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     lean = sphere.lean
     monkeypatch.setattr(
@@ -442,6 +469,8 @@ NEAR_MISSES: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     *((name, other_table) for name in BY_NAME if "table" in name),
     *((name, surer_coins) for name in BY_NAME if "matches" in name),
     *((name, fault) for name in BY_NAME if "privunit" in name for fault in (narrower_cap, surer_cap)),
+    *((name, fault) for name in BY_NAME if name.startswith("batch") for fault in (surer_symbols, fewer_symbols)),
+    *((name, whole_budget_for_each_symbol) for name in BY_NAME if name.startswith("batch") and "identities" in name),
     *((name, covariance_for_one_record) for name in BY_NAME if "PCA, identities" in name),
     ("index, gaussian, all dimensions, identities", rows_for_one_record),
     ("index, gaussian, private PCA, identities", rows_for_one_record),

@@ -158,6 +158,7 @@ FORGERIES = {
     "top-k": (lambda e, q: ss.release_top_k(e, q, 2, epsilon=20), {"epsilon": 0.1}, 0.1),
     "histogram": (lambda e, q: ss.release_histogram(e, q, epsilon=5), {"epsilon": 0.01}, 0.01),
     "index": (lambda e, _: ss.release_index(e, epsilon=100), {"epsilon": 0.1}, 0.1),
+    "batch": (lambda e, q: ss.release_batch(e, q, epsilon=5, k=2), {"epsilon": 0.1}, 0.1),
     "laplace": (lambda e, q: ss.release_scores(e, q, epsilon=5, mechanism="laplace"), {"epsilon": 0.1}, 0.1),
 }
 

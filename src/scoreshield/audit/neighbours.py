@@ -7,6 +7,7 @@ The constructions move the released object as far as `scoreshield.privacy.adjace
   apart;
 * an index: any v against -v;
 * a selection: a record that passes, or comes first, against one that does not;
+* a batch: a record that equals the first query against its opposite;
 * a histogram: a score in the first bin against one in the last.
 
 Two more pairs test common mistakes. A score of 1 against a score of 0 shows noise that leaks through its low bits, and

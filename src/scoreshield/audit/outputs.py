@@ -24,6 +24,7 @@ from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.privacy.adjacency import Replacement
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.releases import release_scores
+from scoreshield.releases.batch import BatchRelease, release_batch
 from scoreshield.releases.index import IndexRelease, release_index
 from scoreshield.releases.matches import release_matches
 from scoreshield.releases.results import (
@@ -265,6 +266,8 @@ def _flatten_release(output: Release, records: int) -> Float:
             return places
         case HistogramRelease():
             return output.counts.astype(np.float64)
+        case BatchRelease():
+            return _spread_names(output).ravel()
         case IndexRelease():
             vectors = output.vectors.astype(np.float64)
             # A random subspace differs from release to release: compare the vectors in the space of the records.
@@ -294,6 +297,9 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
         return lambda output, times: output.noisy.reshape(times, -1)
     if release.func is release_matches and not given.get("refine", 0.0):
         return _cut_matches
+    # By default the symbols depend on the number of records, which a repeated collection has more of.
+    if release.func is release_batch and given.get("names") is not None and given.get("levels") is not None:
+        return lambda output, times: _spread_names(output).reshape(times, -1)
     whole = given.get("components") is None and isinstance(given.get("reduction", "random"), str)
     if release.func is release_index and whole and given.get("reduction", "random") == "random":
         return lambda output, times: output.vectors.astype(np.float64).reshape(times, -1)
@@ -304,6 +310,14 @@ def _cut_matches(output: MatchRelease, times: int) -> Float:
     bits = np.zeros(output.guarantee.shape[0])
     bits[output.candidates] = 1.0
     return bits.reshape(times, -1)
+
+
+def _spread_names(output: BatchRelease) -> Float:
+    """Convert the symbols to one number per record and query: the level counted from 1, or 0 where it is not named."""
+    spread = np.zeros((len(output.names), len(output.queries)))
+    records, places = np.nonzero(output.names >= 0)
+    spread[records, output.names[records, places]] = output.levels[records, places] + 1.0
+    return spread
 
 
 def _describe_output(output: Any) -> str:

@@ -33,6 +33,7 @@ from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.releases.batch import release_batch
 from scoreshield.releases.gram import GRAM_PROJECTIONS, release_gram
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS, release_histogram
 from scoreshield.releases.index import release_index
@@ -197,6 +198,7 @@ def list_shipped_releases(budgets: Sequence[float]) -> list[ShippedRelease]:
             *_list_matrices(epsilon),
             *_list_indexes(epsilon),
             *_list_selections(epsilon),
+            *_list_batches(epsilon),
         ):
             whole = release.release if isinstance(release, ReleasePart) else release
             claim, options = Claim.of(whole(pair.first)), _describe_options(release)
@@ -331,6 +333,19 @@ def _list_selections(epsilon: float) -> Iterator[_Listed]:
     yield "histogram of all pairs, geometric", partial(counts, query=None), _make_worst_pair("gram")
     yield "histogram in [0, 0.6], ball", partial(counts, score_range=_RANGE, norm="ball"), binned
     yield from _list_groups(counts, "histogram, geometric", binned, raw=False)
+
+
+def _list_batches(epsilon: float) -> Iterator[_Listed]:
+    queries, pair = np.eye(3, _LENGTH), _make_worst_pair("batch")
+    chosen = partial(release_batch, queries=queries, epsilon=epsilon, k=2)
+    given = partial(chosen, names=1, levels=np.array([0.2, 0.6]))
+    yield "batch of three queries", chosen, pair
+    yield "batch of one query", partial(chosen, queries=queries[:1]), pair
+    yield "batch, one name, given levels", given, pair
+    yield "batch, two names, given levels", partial(given, names=2), pair
+    inside = replace_record(pair.first, 0, _QUERY, np.zeros(_LENGTH), "a record equal to a query against none")
+    yield "batch, ball", partial(given, norm="ball"), inside
+    yield from _list_groups(given, "batch, one name", pair)
 
 
 def _make_worst_pair(kind: Regime) -> Pair:

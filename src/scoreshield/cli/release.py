@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,8 +37,8 @@ from scoreshield.releases.index_plan import IndexMechanism, Reduction
 from scoreshield.releases.top_k import Selection
 
 app = typer.Typer(
-    help="Release scores, matches, the best records, a histogram, a row or a Gram matrix: FILE.npz with the guarantee "
-    "inside, FILE.json and FILE.txt beside it."
+    help="Release scores, matches, the best records, a batch, a histogram, an index, a row or a Gram matrix: FILE.npz "
+    "with the guarantee inside, FILE.json and FILE.txt beside it."
 )
 
 
@@ -265,6 +265,52 @@ def release_top_k_command(
         ledger=charge.open_account(),
     )
     write_release(release, output, options.as_json, {"top_k": release.indices.tolist()})
+
+
+@app.command("batch", epilog="scoreshield release batch docs.npy --queries qs.npy --k 10 --epsilon 10 --output b.npz")
+@expand_groups
+def release_batch_command(
+    *,
+    embeddings: Embeddings,
+    queries: Annotated[Path, typer.Option(help="The public queries, one per row.")],
+    k: Annotated[int, typer.Option(help="How many records per query will be asked for.")],
+    epsilon: Epsilon,
+    output: Output,
+    names: Annotated[int | None, typer.Option(help="How many queries each record names; chosen by default.")] = None,
+    level: Annotated[
+        list[float] | None,
+        typer.Option(help="A public lower edge of a level, in [-1, 1]; give it once per level, in rising order."),
+    ] = None,
+    array: Array = None,
+    queries_array: Annotated[str | None, typer.Option(help="Which array of the file of queries to read.")] = None,
+    identities: IdentityOptions,
+    norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
+    print_best: Annotated[
+        bool, typer.Option("--print-best", help="Also print the best K records of each query.")
+    ] = False,
+    charge: ChargeOptions,
+    options: OutputOptions,
+) -> None:
+    """Release which records answer each query of a batch, for one epsilon."""
+    check_output(output, options.force, embeddings, queries, identities.labels, ledger=charge.ledger)
+    with progress_bar(options.as_json) as progress:
+        release = ss.release_batch(
+            _files.read_array(embeddings, name=array, mapped=True),
+            _files.read_array(queries, name=queries_array),
+            epsilon=epsilon,
+            k=k,
+            names=names,
+            levels=level,
+            adjacency=identities.choose_adjacency(),
+            norm=norm,
+            rng=charge.seed,
+            ledger=charge.open_account(),
+            progress=progress,
+        )
+    facts: dict[str, Any] = {"false_names": release.false_names}
+    if print_best:
+        facts["best"] = [release.search(number, k).indices.tolist() for number in range(len(release.queries))]
+    write_release(release, output, options.as_json, facts)
 
 
 @app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")

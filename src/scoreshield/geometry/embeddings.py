@@ -27,6 +27,8 @@ Rows = NDArray[np.floating[Any]]  # float32 or float64, as as_rows returns them
 NORMS: tuple[str, ...] = get_args(Norm)
 # A block of rows stays in the second-level cache while its norms and its scores are taken.
 _BLOCK_BYTES = 1 << 20
+#: Squared lengths between these need no scaling, by the bytes of a number.
+_SAFE_SQUARES = {4: (1e-25, 1e30), 8: (1e-250, 1e250)}
 #: A sum or projection of unit rows that is shorter than this has no direction: it is rounding error, which is about
 #: 1e-16 for each row and dimension.
 _VANISHES = 1e-9
@@ -71,14 +73,14 @@ def has_own_dtype(embeddings: Any) -> bool:
     return True
 
 
-def as_queries(query: ArrayLike, dimension: int) -> tuple[NDArray[np.float64], bool]:
+def as_queries(query: ArrayLike, dimension: int, name: str = "query") -> tuple[NDArray[np.float64], bool]:
     """Convert the public queries to unit rows; also return whether there is one (a vector) or a batch (a matrix)."""
     must = f"a vector of {dimension} real numbers, as long as the embeddings are, or a matrix of such rows"
-    array = _validation.check_array(query, "query", must)
+    array = _validation.check_array(query, name, must)
     if array.ndim not in (1, 2) or array.shape[-1] != dimension or array.dtype.kind not in "fiu" or not len(array):
-        _validation.reject("query", must, array if array.ndim else query)
-    rows = as_rows(np.atleast_2d(array), "query")
-    return normalise_public_rows(rows, "query"), array.ndim == 1
+        _validation.reject(name, must, array if array.ndim else query)
+    rows = as_rows(np.atleast_2d(array), name)
+    return normalise_public_rows(rows, name), array.ndim == 1
 
 
 def bound_rounding_error(dimension: int, dtype: Any) -> float:
@@ -102,7 +104,7 @@ def compute_scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArr
     n, d = rows.shape
     public = queries.astype(rows.dtype)
     out = np.empty((len(queries), n))
-    safe_low, safe_high = (1e-25, 1e30) if rows.dtype == np.float32 else (1e-250, 1e250)
+    safe_low, safe_high = _SAFE_SQUARES[rows.dtype.itemsize]
     block = max(1, _BLOCK_BYTES // (d * rows.itemsize))
     for start in range(0, n, block):
         part, here = np.ascontiguousarray(rows[start : start + block]), out[:, start : start + block]
@@ -118,6 +120,33 @@ def compute_scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArr
             odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))
             here[:, odd] = _compute_odd_scores(part[odd], start + odd, queries, norm)
     return out
+
+
+def compute_row_scores(part: Rows, public: Rows, queries: NDArray[np.float64], norm: str, first: int = 0) -> Rows:
+    """Compute the clean cosines of a block of rows with every query, (rows, queries), in the precision of the rows.
+
+    The order of summation depends on the shapes and on the place of the row in the block, not on the other rows.
+
+    Args:
+        part: A block of records.
+        public: The queries in the precision of the rows.
+        queries: The same in double precision.
+        norm: As in `compute_scores`.
+        first: The number of the first row, for errors.
+    """
+    part = np.ascontiguousarray(part)
+    safe_low, safe_high = _SAFE_SQUARES[part.dtype.itemsize]
+    with np.errstate(all="ignore"):
+        squares = np.vecdot(part, part)
+        scores: Rows = part @ public.T
+        lengths = np.sqrt(squares)
+        if norm == "ball":
+            np.maximum(lengths, 1, out=lengths)
+        scores /= lengths[:, None]
+    odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))  # also where a square is NaN
+    if len(odd):
+        scores[odd] = _compute_odd_scores(part[odd], first + odd, queries, norm).T
+    return scores
 
 
 def compute_gram(rows: Rows) -> NDArray[np.float64]:

@@ -74,7 +74,7 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
     low, high = guarantee.score_range
     if guarantee.regime == "histogram":
         sentences.append("Scores outside the bins are counted at the ends.")
-    elif guarantee.regime != "index":
+    elif guarantee.regime not in ("index", "batch"):
         sentences.append(f"Clean scores were first clamped to the public range [{low:g}, {high:g}].")
     if guarantee.mechanism == "screen-and-refine":
         sentences.append(f"Those behind released scores: to [{guarantee.details['threshold']:g}, {high:g}].")
@@ -127,6 +127,9 @@ def _describe_release(guarantee: Guarantee) -> str:
             return f"a histogram of similarity scores in {shape[0]:,} bins"
         case "index":
             return f"{shape[0]:,} vectors of {shape[1]:,} dimensions that answer every later query"
+        case "batch":
+            queries = f"{guarantee.details['queries']:,}"
+            return f"which of {queries} public queries each of {shape[0]:,} {all_} answers best, and a level for each"
         case "row":
             return f"the {shape[0]:,} similarity scores of one {one}, at a public index, with all {all_}"
         case _:

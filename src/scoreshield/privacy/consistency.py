@@ -8,6 +8,7 @@ not below the profile. A file does not hold what was really drawn; the tests com
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.response import SetResponse
 
 if TYPE_CHECKING:
     from scoreshield.privacy.guarantee import Guarantee
@@ -85,6 +87,8 @@ def _fits_details(guarantee: Guarantee) -> bool:
             return math.isclose(details["score_std"], guarantee.scale, rel_tol=_REPEATED) and (
                 private == ("pca_share" in details) and (not private or 0 < details["pca_share"] < 1)
             )
+        case "batch":
+            return _fits_batch(guarantee)
     return True
 
 
@@ -96,8 +100,10 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     rows = _count_rows(guarantee)
     if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
         return False
-    # All but PrivUnit and Gaussian noise on entries are private where one neighbour moves one score.
-    if guarantee.mechanism == "privunit" or (guarantee.mechanism == "gaussian" and regime != "histogram"):
+    # All but PrivUnit, responses and Gaussian noise on entries are private where one neighbour moves one score.
+    if guarantee.mechanism in ("privunit", "set-response") or (
+        guarantee.mechanism == "gaussian" and regime != "histogram"
+    ):
         return True
     queries = guarantee.shape[0] if regime == "scores" and len(guarantee.shape) == 2 else 1
     return adjacency.bound_sensitivity(ReleaseShape("scores", max(rows), queries=queries)).moved == 1
@@ -151,6 +157,8 @@ def _derive_profile(guarantee: Guarantee) -> Delta | None:
             return _derive_histogram_profile(guarantee)
         case "index" if guarantee.mechanism == "privunit":
             return _derive_privunit_profile(guarantee)
+        case "batch":
+            return _derive_batch_profile(guarantee)
     return _derive_noise_profile(guarantee)
 
 
@@ -193,6 +201,45 @@ def _derive_selection_profile(guarantee: Guarantee) -> Delta | None:
     if not (each > 0 and noisy_enough and details["records"] >= selections):
         return None
     return PureProfile(selections * each * (1 - _ROUNDING)).delta_at
+
+
+def _derive_batch_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of one symbol per record; the records of an identity share the budget."""
+    response, group = _read_response(guarantee), _count_moved_rows(guarantee)
+    if group == 1:
+        return response.profile.delta_at
+    return PureProfile(response.epsilon * group * (1 - _ROUNDING)).delta_at
+
+
+def _read_response(guarantee: Guarantee) -> SetResponse:
+    """Make the randomised response of a batch from what its guarantee states."""
+    details = guarantee.details
+    return SetResponse(
+        details["epsilon_per_record"],
+        details["queries"],
+        details["names_per_record"],
+        details["levels"],
+        _validation.check_flag(details["has_bottom"], "has_bottom"),
+    )
+
+
+def _fits_batch(guarantee: Guarantee) -> bool:
+    """Whether a batch states the number of symbols, the truth and the false names of its response, and its cuts."""
+    details, response = guarantee.details, _read_response(guarantee)
+    cuts = [_validation.check_real(cut, "cuts") for cut in details["cuts"]]
+    stated = (details["truth"], details["false_names"], guarantee.scale)
+    implied = (response.truth, response.false_names * guarantee.shape[0], 1.0)
+    return (
+        guarantee.shape[1] == response.size
+        and response.has_bottom == (response.size == 1)
+        and details["symbols"] == response.symbols
+        and len(cuts) == response.levels
+        and all(low < high for low, high in itertools.pairwise(cuts))
+        and isinstance(details["cuts_from"], str)
+        and guarantee.grid == 1.0
+        and guarantee.sensitivity == guarantee.grid_sensitivity == _count_moved_rows(guarantee)
+        and bool(np.allclose(stated, implied, rtol=_REPEATED, atol=0))
+    )
 
 
 def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:

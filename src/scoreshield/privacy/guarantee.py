@@ -38,7 +38,7 @@ class ReleaseFacts:
 
     Attributes:
         adjacency: What counts as a neighbour. A guarantee keeps it without labels.
-        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram" or "index".
+        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram", "index" or "batch".
         shape: The shape of what was released.
         score_range: The public range that clean scores were clamped to.
         sampler: "exact" or "research".
@@ -77,7 +77,7 @@ class Guarantee:
         calibration: The rule that set the scale.
         grid_sensitivity: The sensitivity after rounding the clean object to the grid, which the scale was calibrated
             to.
-        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram" or "index".
+        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram", "index" or "batch".
         shape: The shape of the release.
         score_range: The enforced public range.
         details: Further public facts, such as a threshold.

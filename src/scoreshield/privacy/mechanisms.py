@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: What a release can be of.
-Regime = Literal["scores", "row", "gram", "matches", "top-k", "histogram", "index"]
+Regime = Literal["scores", "row", "gram", "matches", "top-k", "histogram", "index", "batch"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ REGIMES: dict[Regime, RegimeFacts] = {
     "top-k": RegimeFacts("the query, ", (1,)),
     "histogram": RegimeFacts("the bins, ", (1,)),
     "index": RegimeFacts("the projection, ", (2,)),
+    "batch": RegimeFacts("the queries, the levels, ", (2,)),
 }
 
 MECHANISMS: dict[str, MechanismFacts] = {
@@ -90,5 +91,10 @@ MECHANISMS: dict[str, MechanismFacts] = {
     "screen-and-refine": MechanismFacts(
         "Randomised response screens records; scores with staircase noise are released for those that pass.",
         {"matches": None},
+    ),
+    "set-response": MechanismFacts(
+        "Randomised response: each record sends one symbol, the queries that it answers best and a level of its score "
+        "for each of them. The true symbol is e^epsilon times as likely as any other one.",
+        {"batch": None},
     ),
 }

@@ -81,7 +81,8 @@ class SetResponse:
     @cached_property
     def symbols(self) -> int:
         """N = C(K, T) L^T, one more with a bottom symbol; an exact whole number of any size."""
-        return math.comb(self.names, self.size) * self.levels**self.size + int(self.has_bottom)
+        sets: int = math.comb(self.names, self.size) * self.levels**self.size
+        return sets + int(self.has_bottom)
 
     @property
     def log_symbols(self) -> float:

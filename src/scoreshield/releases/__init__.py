@@ -8,6 +8,7 @@ as a `PendingRelease`. Between steps 5 and 7 clean scores live in local arrays
 that are overwritten or freed; nothing returned, raised or stored holds one.
 """
 
+from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
 from scoreshield.releases.gram import release_gram
 from scoreshield.releases.histogram import release_histogram
 from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -18,9 +19,12 @@ from scoreshield.releases.scores import release_scores
 from scoreshield.releases.top_k import release_top_k
 
 __all__ = [
+    "BatchRelease",
     "IndexRelease",
+    "PublicLevels",
     "load",
     "pair_components",
+    "release_batch",
     "release_gram",
     "release_histogram",
     "release_index",

@@ -96,7 +96,7 @@ class ScoreRelease(Release):
     tie_break: int
 
     def is_intact(self) -> bool:
-        return _is_seed(self.tie_break) and _on_grid(self.noisy, self.guarantee, self.kind)
+        return is_seed(self.tie_break) and _on_grid(self.noisy, self.guarantee, self.kind)
 
     @property
     def scores(self) -> Float:
@@ -234,7 +234,7 @@ class MatchRelease(Release):
         n, steps = self.guarantee.shape[0], self.noisy / self.guarantee.grid
         return (
             self.guarantee.regime == self.kind
-            and _is_seed(self.tie_break)
+            and is_seed(self.tie_break)
             and self.candidates.dtype.kind in "iu"
             and self.noisy.dtype == np.float64
             and self.candidates.ndim == self.noisy.ndim == 1
@@ -377,7 +377,8 @@ class HistogramRelease(Release):
         return Sample(np.interp(quantiles, rates, edges))
 
 
-def _is_seed(value: object) -> bool:
+def is_seed(value: object) -> bool:
+    """Whether this can be the seed of an order of ties."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -392,7 +393,8 @@ def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
 
 
 def _kinds() -> dict[str, type[Release]]:
-    from scoreshield.releases.index import IndexRelease  # which builds on this module
+    from scoreshield.releases.batch import BatchRelease  # which builds on this module, as the next does
+    from scoreshield.releases.index import IndexRelease
 
     kinds: tuple[type[Release], ...] = (
         ScoreRelease,
@@ -403,6 +405,7 @@ def _kinds() -> dict[str, type[Release]]:
         TopKRelease,
         HistogramRelease,
         IndexRelease,
+        BatchRelease,
     )
     return {cls.kind: cls for cls in kinds}
 

@@ -1,0 +1,519 @@
+"""A batch of public queries for one epsilon: each record names the queries that it answers best.
+
+A record sends one symbol, a set of T queries of the batch with a public level of its score for each of them, by one
+randomised response over all such symbols (`scoreshield.privacy.response.SetResponse`). One record sends one symbol, so
+epsilon covers all queries together, whatever their number. Larger sets and more levels say more about a record and are
+true less often. `BatchAlphabet` chooses both from public facts. docs/proofs/batch.md has the proof.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scoreshield import _validation
+from scoreshield._frames import clear_frames_on_error
+from scoreshield._types import AccountLike, Norm, Rng
+from scoreshield._validation import check_count, check_epsilon, check_flag, one_of, optional, validate
+from scoreshield.errors import InvalidInput
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import Progress
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, Replacement
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
+from scoreshield.privacy.profiles import PureProfile
+from scoreshield.privacy.response import SetResponse, Symbols
+from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.index import BestRecords
+from scoreshield.releases.pipeline import PendingRelease, PrivateCollection, draw_tie_break
+from scoreshield.releases.results import Release, is_seed
+
+Float = NDArray[np.float64]
+
+#: Scores are computed for so many records and queries at once: 16 MiB in single precision.
+_ROWS, _QUERIES = 1024, 4096
+#: Symbols are drawn for so many records at once.
+_DRAWN = 1 << 16
+#: Up to this many names per record, the best queries are found by one pass over the scores for each name.
+_PASSES = 4
+#: The most names per record and the most levels that are chosen, and the most false names per query of a set.
+_MOST_NAMES, _MOST_LEVELS, _FALSE_NAMES = 8, 20, 2.0
+#: How far levels follow the size of the collection, in steps of the tail of public scores.
+_FARTHEST = 3.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchRelease(Release):
+    """The queries of a batch that each record names, with a level of its score for each of them.
+
+    Attributes:
+        queries: (m, d), float32, the public queries, each of length one.
+        names: (n, T), the numbers of the queries that each record names, in increasing order; -1 where it names none.
+        levels: (n, T), the level of the record's score for each of them, from 0; -1 where it names none.
+        tie_break: The seed of the order of records with equal scores.
+    """
+
+    kind = "batch"
+
+    queries: NDArray[np.float32]
+    names: NDArray[np.signedinteger[Any]]
+    levels: NDArray[np.signedinteger[Any]]
+    tie_break: int
+
+    @property
+    def cuts(self) -> Float:
+        """The lower edge of each level."""
+        return np.array(self.guarantee.details["cuts"])
+
+    @property
+    def false_names(self) -> float:
+        """The expected number of records, at most, that name a given query by chance."""
+        return float(self.guarantee.details["false_names"])
+
+    def is_intact(self) -> bool:
+        details, names, levels = self.guarantee.details, self.names, self.levels
+        is_bottom = (names == -1).all(axis=1) & (levels == -1).all(axis=1) & details["has_bottom"]
+        is_inside = (names >= 0) & (names < len(self.queries)) & (levels >= 0) & (levels < details["levels"])
+        return (
+            self.guarantee.regime == self.kind
+            and is_seed(self.tie_break)
+            and names.dtype.kind == levels.dtype.kind == "i"
+            and names.shape == levels.shape == self.guarantee.shape
+            and bool((is_bottom | (is_inside.all(axis=1) & (np.diff(names, axis=1) > 0).all(axis=1))).all())
+            and self.queries.dtype == np.float32
+            and self.queries.ndim == 2
+            and len(self.queries) == details["queries"]
+            and bool(np.abs(np.linalg.norm(self.queries, axis=1) - 1).max() < 1e-3)
+        )
+
+    @validate(k=check_count, only_named=check_flag)
+    def search(self, query: ArrayLike, k: int, *, only_named: bool = False) -> BestRecords:
+        """Return the `k` best records of one query of the batch, or of several, best first.
+
+        A record that names the query has the lower edge of its level as score. A record that names another query, of
+        cosine c with this one, has c^3 times the lower edge there, so that similar queries share their records and
+        equal ones all of them. Of several names of a record the largest score counts.
+
+        Args:
+            query: The number of the query in the batch, counted from 0, or an array of such numbers.
+            k: How many records. Fewer are returned where fewer have a positive score. Rows of several queries are
+                filled up with the index -1 and the score -inf.
+            only_named: Leave out the records that name neither the query nor an equal one.
+
+        Returns:
+            Scores and indices, (k,) or (queries, k). Records of equal score are in a random order that belongs to the
+            release, so that the same call gives the same answer.
+        """
+        must = f"the number of a query, from 0 to {len(self.queries) - 1}, or an array of such numbers"
+        asked = _validation.check_array(query, "query", must)
+        if asked.dtype.kind not in "iu" or asked.ndim > 1 or ((asked < 0) | (asked >= len(self.queries))).any():
+            _validation.reject("query", must, query)
+        if asked.ndim == 0:
+            return self._rank(int(asked), k, only_named)
+        found = [self._rank(int(number), k, only_named) for number in asked]
+        width = max((len(one.indices) for one in found), default=0)
+        scores, indices = np.full((len(found), width), -np.inf), np.full((len(found), width), -1, dtype=np.intp)
+        for place, one in enumerate(found):
+            scores[place, : len(one.scores)], indices[place, : len(one.indices)] = one
+        return BestRecords(scores, indices)
+
+    def _rank(self, query: int, k: int, only_named: bool) -> BestRecords:
+        """Sort the records by their scores for one query."""
+        # Cosines are rounded, so that equal queries have the cosine 1. The last entry belongs to the name -1.
+        similarity = np.append(np.round(self.queries @ self.queries[query], 6).astype(np.float64) ** 3, 0.0)
+        similarity[query] = 1.0
+        lowest = min(float(self.cuts[0]), 0.0)  # a score below 0 counts for more than that of an unrelated query
+        heights = np.append(self.cuts - lowest, 0.0)
+        likeness = similarity[self.names]
+        is_own, weights = likeness == 1.0, likeness * heights[self.levels]
+        found = np.flatnonzero(is_own.any(axis=1) if only_named else (is_own | (weights > 0)).any(axis=1))
+        scores = lowest + np.where(is_own[found] | (not only_named), weights[found], 0.0).max(axis=1)
+        if len(found) > k:
+            least = np.partition(scores, len(found) - k)[len(found) - k]
+            found, scores = found[scores >= least], scores[scores >= least]
+        order = np.random.default_rng([self.tie_break, query]).permutation(len(found))
+        order = order[np.argsort(-scores[order], kind="stable")][:k]
+        return BestRecords(scores[order], found[order])
+
+
+@dataclass(frozen=True)
+class PublicLevels:
+    """Where the levels of scores belong, from the upper tail of public scores of the same model.
+
+    The r-th best score of a query falls by about the same amount whenever r grows by the same factor. Two points of
+    this line, averaged over public queries, place the levels for other collections.
+
+    Attributes:
+        tenth: The mean of the 10th best scores.
+        fiftieth: The mean of the 50th best scores.
+        records: How many public records there were.
+        source: The model and the public data, as a certificate states it.
+    """
+
+    tenth: float
+    fiftieth: float
+    records: int
+    source: str = "public scores given by the caller"
+
+    @validate()
+    def __post_init__(self) -> None:
+        _validation.check_real(self.tenth, "tenth")
+        _validation.check_real(self.fiftieth, "fiftieth")
+        _validation.check_count(self.records, "records", least=50)
+        if not self.fiftieth < self.tenth:
+            _validation.reject("fiftieth", f"below the 10th best score, {self.tenth:g}", self.fiftieth)
+
+    @classmethod
+    @validate()
+    def fit(cls, scores: ArrayLike, *, source: str = "public scores given by the caller") -> PublicLevels:
+        """Fit the tail to public scores, (queries, records), with at least 50 records. Never give private scores."""
+        must = "public scores, a matrix (queries, records) of finite numbers with at least 50 records"
+        array = _validation.check_array(scores, "scores", must)
+        if array.ndim != 2 or array.dtype.kind not in "fiu" or not len(array) or array.shape[1] < 50:
+            _validation.reject("scores", must, array if array.ndim else scores)
+        if not np.isfinite(array).all():
+            _validation.reject("scores", must, array)
+        best = -np.partition(-array.astype(np.float64), (9, 49), axis=1)
+        tenth, fiftieth = float(best[:, 9].mean()), float(best[:, 49].mean())
+        if not fiftieth < tenth:
+            raise InvalidInput("The public scores have no spread: their 10th and 50th best are equal on average.")
+        return cls(tenth, fiftieth, array.shape[1], source)
+
+    def place(self, count: int, records: int, k: float) -> tuple[float, ...]:
+        """Place the lower edges of so many levels around the expected k-th best score of a query.
+
+        With more levels, the lowest begins lower and the highest begins higher. The constants are the best on FRAMES.
+        """
+        step = (self.tenth - self.fiftieth) / math.log(5)
+        farther = math.log(records / k * 10 / self.records)
+        middle = self.tenth + step * min(max(farther, -_FARTHEST), _FARTHEST)
+        low, high = middle + step * (3.0 / count - 2.6), middle + step * (4.6 - 4.2 / count)
+        return tuple(np.round(np.linspace(low, high, count), 3).tolist()) if count > 1 else (round(low, 3),)
+
+
+#: What scores of all-MiniLM-L6-v2 look like: 824 questions and 2,519 titles of FRAMES.
+MINILM_LEVELS = PublicLevels(0.357, 0.272, 2519, "all-MiniLM-L6-v2 on FRAMES")
+
+
+@dataclass(frozen=True)
+class BatchAlphabet:
+    """The symbols of a batch: how many queries a record names, and where the levels of a score begin.
+
+    Attributes:
+        response: The randomised response over the symbols.
+        cuts: The lower edge of each level. With one name, a record whose best score is below the first cut names no
+            query; with several, the lowest level also holds the scores below the first cut.
+        source: Where the cuts come from.
+        group: How many records one neighbour can change.
+        records: How many symbols are sent.
+    """
+
+    response: SetResponse
+    cuts: tuple[float, ...]
+    source: str
+    group: int
+    records: int
+
+    @classmethod
+    def choose(
+        cls,
+        *,
+        epsilon: float,
+        records: int,
+        queries: int,
+        k: int,
+        names: int | None = None,
+        levels: ArrayLike | PublicLevels | None = None,
+        group: int = 1,
+    ) -> BatchAlphabet:
+        """Choose the number of names and the levels from public facts.
+
+        Args:
+            epsilon: The epsilon of the promise.
+            records: How many records there are, or identities where centroids are released.
+            queries: The size of the batch.
+            k: How many records per query will be asked for.
+            names: T, if the caller chooses it.
+            levels: The cuts, if the caller chooses them, or public scores that place them.
+            group: How many records share epsilon.
+        """
+        each = epsilon if group == 1 else _divide_budget(epsilon, group)
+        given = None if levels is None or isinstance(levels, PublicLevels) else _check_cuts(levels)
+        if names is not None and names > queries:
+            _validation.reject("names", f"at most the number of queries, {queries:,}", names)
+        sizes = range(1, min(queries, _MOST_NAMES) + 1) if names is None else (names,)
+        counts = range(1, _MOST_LEVELS + 1) if given is None else (len(given),)
+        pairs = [(size, count) for size in sizes for count in counts if size == 1 or size < queries or count > 1]
+        allowed = [
+            (size, count)
+            for size, count in pairs
+            if size == 1 or records * _estimate_uniform(each, queries, size, count) * size / queries <= _FALSE_NAMES
+        ]
+        worths = {
+            (size, count): _estimate_worth(each, records, queries, k, size, count) for size, count in allowed or pairs
+        }
+        if not worths:
+            raise InvalidInput("One symbol says nothing: give fewer names than queries, or at least two levels.")
+        size, count = max(worths, key=lambda pair: worths[pair])
+        response = SetResponse(each, queries, size, count, has_bottom=size == 1)
+        if given is not None:
+            return cls(response, given, "given by the caller", group, records)
+        public = levels if isinstance(levels, PublicLevels) else MINILM_LEVELS
+        # Of many queries each gets few names, so that lower scores serve too.
+        deeper = k * math.sqrt(max(1.0, queries * k / records))
+        return cls(response, _place_cuts(public, size, count, records, deeper), public.source, group, records)
+
+    @property
+    def false_names(self) -> float:
+        """The expected number of records, at most, that name a given query by chance."""
+        return self.records * self.response.false_names
+
+    def state_guarantee(self, adjacency: Adjacency, epsilon: float, sampler: str) -> Guarantee:
+        response = self.response
+        return Guarantee.for_mechanism(
+            ReleaseFacts(adjacency, "batch", (self.records, response.size), FULL_RANGE, sampler),
+            epsilon=epsilon,
+            delta=0.0,
+            mechanism="set-response",
+            sensitivity=float(self.group),  # how many symbols one neighbour can change
+            grid_sensitivity=float(self.group),
+            scale=1.0,
+            grid=1.0,
+            profile=response.profile if self.group == 1 else PureProfile(epsilon),
+            details={
+                "queries": response.names,
+                "names_per_record": response.size,
+                "levels": response.levels,
+                "cuts": list(self.cuts),
+                "cuts_from": self.source,
+                "has_bottom": response.has_bottom,
+                "symbols": response.symbols,
+                "truth": response.truth,
+                "false_names": self.false_names,
+                "epsilon_per_record": response.epsilon,
+            },
+        )
+
+    def find_symbols(self, rows: _embeddings.Rows, queries: Float, norm: str, progress: Progress | None) -> Symbols:
+        """Find the true symbol of each record: its best queries, and the level of its score for each of them.
+
+        Memory: the symbols, the queries in the precision of the records, and about 64 MiB for a block of scores.
+        """
+        size = self.response.size
+        names = np.empty((len(rows), size), dtype=np.min_scalar_type(-self.response.names))
+        levels = np.empty((len(rows), size), dtype=np.min_scalar_type(-len(self.cuts)))
+        edges = np.array(self.cuts)
+        public = queries.astype(rows.dtype)
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, start + _ROWS)
+            best, scores = _find_best(rows[part], public, queries, size, norm, start)
+            names[part] = best
+            levels[part] = np.searchsorted(edges, scores, side="right") - 1
+            if progress is not None:
+                progress(min(start + _ROWS, len(rows)), len(rows))
+        if self.response.has_bottom:
+            names[levels == -1] = -1
+        else:
+            np.maximum(levels, 0, out=levels)
+        return Symbols(names, levels)
+
+    def draw(self, true: Symbols, stream: Stream) -> Symbols:
+        """Overwrite the true symbols by drawn ones."""
+        for start in range(0, len(true.names), _DRAWN):
+            part = slice(start, start + _DRAWN)
+            true.names[part], true.levels[part] = self.response.release(
+                stream, Symbols(true.names[part], true.levels[part])
+            )
+        return true
+
+
+@clear_frames_on_error
+@validate(epsilon=check_epsilon, k=check_count, names=optional(check_count), norm=one_of(_embeddings.NORMS))
+def release_batch(
+    embeddings: ArrayLike,
+    queries: ArrayLike,
+    *,
+    epsilon: float,
+    k: int,
+    names: int | None = None,
+    levels: ArrayLike | PublicLevels | None = None,
+    adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
+    norm: Norm = "unit",
+    rng: Rng = None,
+    ledger: AccountLike | None = None,
+    progress: Progress | None = None,
+) -> BatchRelease:
+    """Release which records answer each query of a public batch, under one pure epsilon for all queries together.
+
+    Each record sends one symbol: the queries of the batch that it answers best, and a public level of its score for
+    each of them. The number of names and of levels is chosen from the numbers of records and queries, epsilon and `k`.
+    Equal queries are allowed: one of them is named, and `search` returns the same records for all of them.
+
+    The rows are read once, block by block. Memory: the (n, T) result, 12 bytes for each number of the queries, and
+    about 0.1 GiB for a block; centroids are computed in memory.
+
+    Args:
+        embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array is read block by block.
+        queries: The public batch, (m, d), from one query on.
+        epsilon: The whole budget, for all queries together.
+        k: How many records per query will be asked for. It moves the levels and chooses their number; any other
+            number can be asked for later.
+        names: T, how many queries each record names. By default it is chosen, so that more than one name leaves at
+            most two false names per query. `BatchRelease.false_names` states their number.
+        levels: Public cut points in [-1, 1], the lower edges of the levels, or `PublicLevels` fitted on public scores
+            of the same model. The default was measured for all-MiniLM-L6-v2 on FRAMES. With one name, a record whose
+            best score is below the first cut names no query; with several, the lowest level has no lower edge.
+        adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one symbol per identity is
+            released; without, the records of the largest identity share the budget.
+        norm: As in `release_scores`.
+        rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
+            private.
+        ledger: ``ledger.account(name)`` of a `scoreshield.Ledger`, charged before any random bit is drawn.
+        progress: Called with (rows done, rows in all).
+
+    Returns:
+        A BatchRelease with ``.search(i, k)``, ``.names``, ``.levels``, ``.false_names`` and ``.guarantee``.
+    """
+    return prepare_batch(
+        embeddings,
+        queries,
+        epsilon=epsilon,
+        k=k,
+        names=names,
+        levels=levels,
+        adjacency=adjacency,
+        norm=norm,
+        rng=rng,
+        progress=progress,
+    ).release(ledger)
+
+
+def prepare_batch(
+    embeddings: ArrayLike,
+    queries: ArrayLike,
+    *,
+    epsilon: float,
+    k: int,
+    names: int | None = None,
+    levels: ArrayLike | PublicLevels | None = None,
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    norm: Norm = "unit",
+    rng: Rng = None,
+    progress: Progress | None = None,
+) -> PendingRelease[Symbols, BatchRelease]:
+    """Prepare a batch before its charge, with the arguments of `release_batch`."""
+    source = PrivateCollection.check(embeddings, adjacency)
+    if isinstance(adjacency, GramRadius):
+        must = "Replacement() or Identity(labels): a Gram radius says nothing about queries"
+        _validation.reject("adjacency", must, adjacency)
+    public, _ = _embeddings.as_queries(queries, source.dimension, "queries")
+    alphabet = BatchAlphabet.choose(
+        epsilon=epsilon,
+        records=source.size,
+        queries=len(public),
+        k=k,
+        names=names,
+        levels=levels,
+        group=adjacency.largest if isinstance(adjacency, Identity) else 1,
+    )
+    guarantee = alphabet.state_guarantee(source.adjacency, epsilon, name_sampler(rng))
+
+    def compute() -> Symbols:
+        return alphabet.find_symbols(source.rows(), public, norm, progress)
+
+    def draw(true: Symbols, stream: Stream) -> BatchRelease:
+        names, levels = alphabet.draw(true, stream)
+        return BatchRelease(guarantee, public.astype(np.float32), names, levels, draw_tie_break(stream))
+
+    return PendingRelease(guarantee, source.adjacency, rng, compute, draw)
+
+
+def _check_cuts(levels: ArrayLike) -> tuple[float, ...]:
+    """Check public cut points."""
+    must = "PublicLevels, or 1 to 100 cut points in [-1, 1], each above the one before"
+    array = _validation.check_array(levels, "levels", must)
+    if array.ndim != 1 or array.dtype.kind not in "fiu" or not 1 <= len(array) <= 100:
+        _validation.reject("levels", must, array if array.ndim else levels)
+    cuts = array.astype(np.float64)
+    if not (np.abs(cuts) <= 1).all() or (np.diff(cuts) <= 0).any():  # also where one is NaN
+        _validation.reject("levels", must, array)
+    return tuple(cuts.tolist())
+
+
+def _divide_budget(epsilon: float, group: int) -> float:
+    """Divide epsilon by the records that share it, so that the parts add up to at most epsilon, to the last bit."""
+    share = Fraction(epsilon) / group
+    nearest = float(share)
+    return _validation.check_epsilon(nearest if Fraction(nearest) <= share else math.nextafter(nearest, 0.0))
+
+
+def _estimate_uniform(epsilon: float, queries: int, size: int, count: int) -> float:
+    """Estimate the share of records whose symbol is drawn from all symbols."""
+    symbols = math.lgamma(queries + 1) - math.lgamma(size + 1) - math.lgamma(queries - size + 1)
+    return 1 / (1 + math.exp(min(epsilon - symbols - size * math.log(count), 700.0)))
+
+
+def _estimate_worth(epsilon: float, records: int, queries: int, k: int, size: int, count: int) -> float:
+    """Estimate the share of the clean recall at k that remains, to compare numbers of names and levels.
+
+    The factors are: the records of one query can be ordered by levels; the symbol is true; false names do not take
+    the place of true ones; the query is among those that the record names. Their constants are fitted on FRAMES.
+    """
+    uniform = _estimate_uniform(epsilon, queries, size, count)
+    crowd = records * size / (queries * k)  # records that name a query, for each of the k that are asked for
+    cuts = count if size == 1 else count - 1
+    order = (1 - 0.12 * min(crowd, 1.0)) / max(crowd, 1.0) if cuts == 0 else 1 - _lose_order(crowd) * 0.45 ** (cuts - 1)
+    false_names = records * uniform * size / queries
+    missed = 0.045 * max(0.0, math.log(queries / 30)) * 5.0 ** (1 - size)
+    return order * (1 - uniform) * math.exp(-0.16 * false_names / k) * max(1 - missed, 0.1)
+
+
+def _lose_order(crowd: float) -> float:
+    """Estimate the share of recall that one level loses, because it does not order the records of a query."""
+    return 0.27 * crowd / (crowd + 0.5)
+
+
+def _place_cuts(public: PublicLevels, size: int, count: int, records: int, k: float) -> tuple[float, ...]:
+    """Place the cuts. The lowest level of a set of several names begins one step below the first real cut."""
+    if size == 1 or count == 1:
+        return public.place(count, records, k)
+    cuts = public.place(count - 1, records, k)
+    below = cuts[1] - cuts[0] if count > 2 else public.tenth - public.fiftieth
+    return (round(cuts[0] - below, 3), *cuts)
+
+
+def _find_best(
+    rows: _embeddings.Rows, public: _embeddings.Rows, queries: Float, size: int, norm: str, first: int
+) -> tuple[NDArray[np.intp], _embeddings.Rows]:
+    """Find the best queries of each row, and their scores: (rows, size), block by block of queries."""
+    best = np.empty((len(rows), 0), dtype=np.intp)
+    scores = np.empty((len(rows), 0), dtype=rows.dtype)
+    for start in range(0, len(queries), _QUERIES):
+        part = slice(start, start + _QUERIES)
+        block = _embeddings.compute_row_scores(rows, public[part], queries[part], norm, first)
+        chosen, values = _choose_largest(block, min(size, block.shape[1]))
+        best, scores = np.hstack([best, chosen + start]), np.hstack([scores, values])
+        if best.shape[1] > size:
+            kept, scores = _choose_largest(scores, size)
+            best = np.take_along_axis(best, kept, 1)
+    return best, scores
+
+
+def _choose_largest(scores: _embeddings.Rows, size: int) -> tuple[NDArray[np.intp], _embeddings.Rows]:
+    """Choose the largest scores of each row: their places and values. It may overwrite the given scores."""
+    if size == scores.shape[1]:
+        return np.broadcast_to(np.arange(size), scores.shape), scores
+    if size > _PASSES:
+        places = np.argpartition(scores, -size, axis=1)[:, -size:]
+        return places, np.take_along_axis(scores, places, 1)
+    places, values = np.empty((len(scores), size), dtype=np.intp), np.empty((len(scores), size), dtype=scores.dtype)
+    rows = np.arange(len(scores))
+    for place in range(size):
+        places[:, place] = found = scores.argmax(axis=1)
+        values[:, place] = scores[rows, found]
+        scores[rows, found] = -np.inf
+    return places, values
