@@ -30,6 +30,8 @@ ROWS = np.random.default_rng(14).standard_normal((RECORDS, DIMENSION))
 QUERY = np.random.default_rng(15).standard_normal(DIMENSION)
 BATCH = np.random.default_rng(16).standard_normal((4, DIMENSION))
 BASIS = np.random.default_rng(17).standard_normal((4, DIMENSION))
+BOOK = ss.PublicCodebook(np.random.default_rng(18).standard_normal((9, DIMENSION)), source="Random vectors.")
+PUBLIC_CENTER = np.full(DIMENSION, 0.1)
 LABELS = np.arange(RECORDS) // GROUP
 RAW = ss.Identity(LABELS)
 CENTROIDS = ss.Identity(LABELS, centroids=True)
@@ -233,6 +235,10 @@ def check_index(guarantee: Guarantee, calls: list[Call]) -> None:
     told, rest = guarantee.details, list(calls)
     group = guarantee.adjacency.largest if isinstance(guarantee.adjacency, ss.Identity) else 1
     left, square = Fraction(guarantee.epsilon), Fraction(0)
+    if told.get("center") == "private":
+        mu = check_center_noise(guarantee, rest[0], group)
+        rest, square = rest[1:], mu**2
+        left *= 1 - Fraction(told["center_share"])
     if told["reduction"] == "pca":
         mu = check_covariance(guarantee, rest[:2], group)
         rest, square = rest[2:], mu**2
@@ -298,6 +304,37 @@ def check_coins(call: Call, chance: Any, count: int) -> None:
     assert low <= chance * mpmath.mpf(2) ** 192 <= high <= low + 3
 
 
+def check_center_noise(guarantee: Guarantee, call: Call, group: int) -> Fraction:
+    """The noise on the sum of the unit rows; returns its mu."""
+    told = guarantee.details
+    assert (call.sampler, call.count) == ("gaussian", DIMENSION)
+    step = told["center_std"] / call.arguments[0]
+    assert math.frexp(step)[0] == 0.5  # a grid: a power of two, so the quotient is exact
+    # g rows of length one: 2 g, a step for each entry, and entries rounded to 2^-18 before they are summed.
+    least = 2 * group + math.sqrt(DIMENSION) * step
+    assert least <= told["center_sensitivity"] <= least * (1 + 1e-4)
+    return Fraction(told["center_sensitivity"]) / Fraction(told["center_std"])
+
+
+def check_codebook(guarantee: Guarantee, calls: list[Call]) -> None:
+    """Each record keeps its true set with the probability of the response, or sends a uniform set of all C(K, T)."""
+    told, (n, size) = guarantee.details, guarantee.shape
+    group = guarantee.adjacency.largest if isinstance(guarantee.adjacency, ss.Identity) else 1
+    each = Fraction(told["epsilon_per_record"])
+    at_most(each * group, Fraction(guarantee.epsilon))
+    assert (told["codewords"], told["code_size"]) == (len(BOOK), size)
+    assert told["fingerprint"] == BOOK.fingerprint
+    coins, *uniform = calls
+    low, high = coins.arguments[0]
+    assert coins == Call("coins", ((low, high),), n)
+    with mpmath.workdps(80):
+        power = mpmath.exp(mpmath.mpf(each.numerator) / each.denominator)
+        keep = (power - 1) / (power + math.comb(len(BOOK), size) - 1) * mpmath.mpf(2) ** 192
+        assert low <= keep <= high <= low + 3
+    bounds = [len(BOOK) - size + 1 + place for place in range(size)]
+    assert uniform == [*(Call("below", (bound,), n) for bound in bounds), Call("below", (1,), n * size)]
+
+
 def scores(name: str, mechanism: str, check: Callable[[Guarantee, list[Call]], None], /, **options: Any) -> Entry:
     query = options.pop("query", QUERY)
     contract = {"epsilon": 1.0, **options}
@@ -324,6 +361,8 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
     "random subspace": {"components": 3},
     "public basis": {"reduction": BASIS},
     "private PCA": {"components": 3, "reduction": "pca", "delta": 1e-6},
+    "private center": {"center": "private", "delta": 1e-6},
+    "public center": {"center": PUBLIC_CENTER},
 }
 #: A public range that random scores leave on both sides.
 NARROW = (-0.1, 0.2)
@@ -470,6 +509,18 @@ ENTRIES: tuple[Entry, ...] = (
             **options,
         )
         for what, options in (("chosen", {}), ("two names", {"names": 2, "levels": (0.1, 0.3)}))
+        for who, adjacency in ADJACENCIES.items()
+    ),
+    *(
+        Entry(
+            f"index, codebook, {who}",
+            "codebook",
+            "index",
+            lambda adjacency=adjacency, **k: ss.release_index(
+                ROWS, epsilon=6.0, codebook=BOOK, adjacency=adjacency, **k
+            ),
+            check_codebook,
+        )
         for who, adjacency in ADJACENCIES.items()
     ),
 )

@@ -31,6 +31,7 @@ if _TYPE_CHECKING:
     from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
     from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
     from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
+    from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
     from scoreshield.releases.gram import release_gram
     from scoreshield.releases.histogram import release_histogram
     from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -58,6 +59,8 @@ _HOMES: dict[str, str | None] = {
     "Adjacency": "scoreshield.privacy.adjacency",
     "BatchRelease": "scoreshield.releases.batch",
     "BudgetExceeded": "scoreshield.errors",
+    "CodebookRelease": "scoreshield.releases.codebook",
+    "CodebookTrial": "scoreshield.releases.codebook",
     "FactoredGramRelease": "scoreshield.releases.results",
     "FileError": "scoreshield.errors",
     "GaussianNoise": "scoreshield.privacy.noise",
@@ -79,6 +82,7 @@ _HOMES: dict[str, str | None] = {
     "PrivacyFilter": "scoreshield.privacy.composition",
     "PrivateSearch": "scoreshield.search",
     "Projection": "scoreshield.geometry.elliptope",
+    "PublicCodebook": "scoreshield.releases.codebook",
     "PublicLevels": "scoreshield.releases.batch",
     "Release": "scoreshield.releases.results",
     "Replacement": "scoreshield.privacy.adjacency",
@@ -121,6 +125,8 @@ __all__ = [
     "Adjacency",
     "BatchRelease",
     "BudgetExceeded",
+    "CodebookRelease",
+    "CodebookTrial",
     "FactoredGramRelease",
     "FileError",
     "GaussianNoise",
@@ -142,6 +148,7 @@ __all__ = [
     "PrivacyFilter",
     "PrivateSearch",
     "Projection",
+    "PublicCodebook",
     "PublicLevels",
     "Release",
     "Replacement",

@@ -47,6 +47,11 @@ def releases() -> dict[str, Any]:
         "index-gaussian": ss.release_index(rows, epsilon=8.0, delta=1e-6, mechanism="gaussian", rng=18),
         "index-random": ss.release_index(rows, epsilon=8.0, components=3, rng=19),
         "index-pca": ss.release_index(rows, epsilon=8.0, delta=1e-6, components=3, reduction="pca", rng=20),
+        "index-codebook": ss.release_index(
+            rows, epsilon=8.0, codebook=ss.PublicCodebook(np.eye(5), source="The axes."), rng=22
+        ),
+        "index-center": ss.release_index(rows, epsilon=8.0, delta=1e-6, center="private", rng=23),
+        "index-public-center": ss.release_index(rows, epsilon=8.0, center=np.full(5, 0.1), rng=24),
         "scores-levels": ss.release_scores(
             rows, query, epsilon=2.0, mechanism=ss.optimal_channel(2.0, levels=4), rng=21
         ),
@@ -60,7 +65,8 @@ def releases() -> dict[str, Any]:
 def content(release: Any) -> dict[str, str]:
     """What a release says: its kind, a checksum of its arrays and facts, and its certificate."""
     digest = hashlib.sha256()
-    fields = {FORMER_NAMES.get(name, name): value for name, value in vars(release).items()}
+    saved = {name: value for name, value in release._fields().items() if not release._is_default(name, value)}
+    fields = {FORMER_NAMES.get(name, name): value for name, value in saved.items()}
     for name, value in sorted(fields.items()):
         if name == "guarantee":
             continue

@@ -12,7 +12,20 @@ from typing import Any, get_args
 import mechanism_registry
 import numpy as np
 import pytest
-from mechanism_registry import ADJACENCIES, BATCH, BY_NAME, ENTRIES, LABELS, QUERY, ROWS, Call, Entry, watch_samplers
+from mechanism_registry import (
+    ADJACENCIES,
+    BATCH,
+    BOOK,
+    BY_NAME,
+    ENTRIES,
+    LABELS,
+    PUBLIC_CENTER,
+    QUERY,
+    ROWS,
+    Call,
+    Entry,
+    watch_samplers,
+)
 
 import scoreshield as ss
 from scoreshield.privacy import response
@@ -73,7 +86,8 @@ def produced() -> frozenset[tuple[Any, ...]]:
         reductions: list[dict[str, Any]] = [{}]
         if name == "release_index":
             reductions += [{"reduction": how, "components": 3} for how in index_plan.REDUCTIONS]
-            reductions += [{"reduction": np.eye(ROWS.shape[1])[:3]}]
+            reductions += [{"reduction": np.eye(ROWS.shape[1])[:3]}, {"codebook": BOOK}]
+            reductions += [{"center": center} for center in (*index_plan.CENTERS, PUBLIC_CENTER)]
         for positional in arguments[name]:
             for option in options:
                 for reduction in reductions:
@@ -100,8 +114,8 @@ def kind_of(guarantee: Guarantee) -> tuple[Any, ...]:
     batch = guarantee.regime == "scores" and len(guarantee.shape) == 2
     who = (type(adjacency).__name__, getattr(adjacency, "centroids", None))
     pairs = guarantee.regime == "histogram" and guarantee.details["scores"] > len(ROWS)
-    pure = guarantee.delta == 0
-    return guarantee.mechanism, guarantee.regime, batch, who, pairs, guarantee.details.get("reduction"), pure
+    how = (guarantee.details.get("reduction"), guarantee.details.get("center"))
+    return guarantee.mechanism, guarantee.regime, batch, who, pairs, how, guarantee.delta == 0
 
 
 #: Kinds that draw as another entry does, on one centroid per identity instead of one record, and calibrations of them.
@@ -135,7 +149,7 @@ def test_guarantees_made_registry_looks() -> None:
     texts = {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
     assert not {name for name, text in texts.items() if " Guarantee(\n" in text}, "a constructor states the facts"
     makers = {name for name, text in texts.items() if "Guarantee.for_" in text}
-    names = ("pipeline", "index_plan", "histogram", "scores", "matches", "top_k", "batch")
+    names = ("pipeline", "index_plan", "codebook", "histogram", "scores", "matches", "top_k", "batch")
     assert makers == {f"releases/{name}.py" for name in names}
 
 
@@ -446,6 +460,31 @@ def no_share_for_the_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_plan.IndexPlan, "per_record", property(lambda self: self.epsilon / self.group))
 
 
+def center_for_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group forgotten in both the certificate and the draw of the center."""
+    noise = index_plan.IndexPlan._center_noise
+    monkeypatch.setattr(index_plan.IndexPlan, "_center_noise", lambda self: noise(dataclasses.replace(self, group=1)))
+
+
+def surer_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = response.SetResponse._keep_probability
+    monkeypatch.setattr(
+        response.SetResponse,
+        "_keep_probability",
+        lambda self: keep(dataclasses.replace(self, epsilon=self.epsilon * (1 + 1e-12))),
+    )
+
+
+def fewer_codewords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last codeword is never drawn by chance."""
+    draw = response.SetResponse.draw_uniform
+    monkeypatch.setattr(
+        response.SetResponse,
+        "draw_uniform",
+        lambda self, s, count: draw(dataclasses.replace(self, names=self.names - 1), s, count),
+    )
+
+
 def noise_of_the_upper_triangle_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     law = laws.GaussianNoise
     monkeypatch.setattr(index_plan, "GaussianNoise", lambda std: law(std))
@@ -479,6 +518,11 @@ NEAR_MISSES: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     ("index, privunit, private PCA, identities", no_share_for_the_covariance),
     ("index, privunit, private PCA, records", no_share_for_the_covariance),
     ("index, gaussian, private PCA, records", noise_of_the_upper_triangle_halved),
+    *((name, center_for_one_record) for name in BY_NAME if "private center, identities" in name),
+    *((name, shorter_gaussian) for name in BY_NAME if "privunit, private center" in name),
+    ("index, privunit, private center, identities", whole_budget_for_each_record),
+    ("index, privunit, private center, records", no_share_for_the_covariance),
+    *((name, fault) for name in BY_NAME if "codebook" in name for fault in (surer_response, fewer_codewords)),
 ]
 
 

@@ -25,6 +25,7 @@ from scoreshield.privacy.adjacency import Replacement
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.releases import release_scores
 from scoreshield.releases.batch import BatchRelease, release_batch
+from scoreshield.releases.codebook import CodebookRelease
 from scoreshield.releases.index import IndexRelease, release_index
 from scoreshield.releases.matches import release_matches
 from scoreshield.releases.results import (
@@ -229,7 +230,7 @@ def find_noise_law(output: Any) -> tuple[KnownLaw | None, int]:
             return law, output.noisy.size
         case GramRelease():
             return law, len(_take_upper(output.noisy))
-        case IndexRelease() if output.projection is None:
+        case IndexRelease() if output.projection is None and output.center is None:
             return law, output.vectors.size
     return None, 0
 
@@ -271,7 +272,10 @@ def _flatten_release(output: Release, records: int) -> Float:
         case IndexRelease():
             vectors = output.vectors.astype(np.float64)
             # A random subspace differs from release to release: compare the vectors in the space of the records.
-            return (vectors if output.projection is None else vectors @ output.projection).ravel()
+            flat = (vectors if output.projection is None else vectors @ output.projection).ravel()
+            return flat if output.center is None else np.concatenate([flat, output.center])
+        case CodebookRelease():
+            return output.codes.astype(np.float64).ravel()
     raise InvalidInput(f"An audit does not read a {type(output).__name__}.")
 
 
@@ -301,6 +305,10 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
     if release.func is release_batch and given.get("names") is not None and given.get("levels") is not None:
         return lambda output, times: _spread_names(output).reshape(times, -1)
     whole = given.get("components") is None and isinstance(given.get("reduction", "random"), str)
+    center = given.get("center", "none")
+    whole = whole and not (isinstance(center, str) and center == "private")
+    if release.func is release_index and given.get("codebook") is not None:
+        return lambda output, times: output.codes.astype(np.float64).reshape(times, -1)
     if release.func is release_index and whole and given.get("reduction", "random") == "random":
         return lambda output, times: output.vectors.astype(np.float64).reshape(times, -1)
     return None

@@ -34,6 +34,7 @@ from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, ran
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases.batch import release_batch
+from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.gram import GRAM_PROJECTIONS, release_gram
 from scoreshield.releases.histogram import HISTOGRAM_MECHANISMS, release_histogram
 from scoreshield.releases.index import release_index
@@ -58,6 +59,11 @@ DELTA = 1e-6
 _RECORDS, _LENGTH = 4, 4
 _QUERY: NDArray[np.float64] = np.eye(_LENGTH)[0]
 _RANGE = (0.0, 0.6)
+_CENTER: NDArray[np.float64] = np.full(_LENGTH, 0.1)
+#: Two codewords near each axis, so that opposite records have different codes.
+_CODEWORDS: NDArray[np.float64] = np.concatenate([np.eye(_LENGTH), -np.eye(_LENGTH)]) + 0.01 * np.eye(
+    2 * _LENGTH, _LENGTH
+)
 #: Textbook calibrations are wrong, and rejected, beyond this epsilon.
 _TEXTBOOK = 1.0
 
@@ -218,6 +224,8 @@ def _describe_options(release: Any) -> dict[str, Any]:
             options[name] = value.kind
         elif isinstance(value, LevelChannel):
             options[name] = "levels"
+        elif isinstance(value, PublicCodebook):
+            options[name] = "codebook"
         elif isinstance(value, np.ndarray):
             options[name] = "vector" if value.ndim == 1 else "matrix"
         else:
@@ -309,7 +317,13 @@ def _list_indexes(epsilon: float) -> Iterator[_Listed]:
         yield f"index, {mechanism}, random subspace", partial(index, components=2, reduction="random"), pair
         yield f"index, {mechanism}, public basis", partial(index, reduction=np.eye(2, _LENGTH)), pair
         yield f"index, {mechanism}, private pca", partial(index, components=2, reduction="pca", delta=DELTA), pair
+        yield f"index, {mechanism}, public center", partial(index, center=_CENTER), pair
+        yield f"index, {mechanism}, private center", partial(index, center="private", delta=DELTA), pair
         yield from _list_groups(index, f"index, {mechanism}", pair)
+    codes = partial(release_index, epsilon=epsilon, codebook=PublicCodebook(_CODEWORDS))
+    yield "index, codebook", codes, pair
+    yield "index, codes of one word", partial(codes, codebook=PublicCodebook(_CODEWORDS, code_size=1)), pair
+    yield from _list_groups(codes, "index, codebook", pair)
 
 
 def _list_selections(epsilon: float) -> Iterator[_Listed]:

@@ -69,7 +69,7 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
     for name, value in guarantee.details.items():
-        shown = f"{value:g}" if isinstance(value, float) else value
+        shown = f"{value:g}" if isinstance(value, float) else str(value).rstrip(".")
         sentences.append(f"{name.replace('_', ' ').capitalize()}: {shown}.")
     low, high = guarantee.score_range
     if guarantee.regime == "histogram":
@@ -82,7 +82,8 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
 
 
 def _describe_noise(guarantee: Guarantee) -> list[str]:
-    beside = "with rounding to the grid" + " and the covariance" * ("covariance_std" in guarantee.details)
+    beside = "with rounding to the grid"
+    beside += "".join(f" and the {part}" for part in ("covariance", "center") if f"{part}_std" in guarantee.details)
     end = ", checked numerically and rounded up." if guarantee.claimed is None else " as published."
     return [
         f"Standard deviation {guarantee.noise_std:.6g} on each entry;",
@@ -106,8 +107,12 @@ def _describe_grid(guarantee: Guarantee) -> str:
 
 
 def _list_public_facts(guarantee: Guarantee) -> str:
+    if guarantee.regime != "index":
+        return REGIMES[guarantee.regime].public
+    if guarantee.mechanism == "codebook":
+        return "the codebook, "
     has_public_projection = guarantee.details.get("reduction") not in ("pca", "none")
-    return "" if guarantee.regime == "index" and not has_public_projection else REGIMES[guarantee.regime].public
+    return "the projection, " * has_public_projection + "the center, " * (guarantee.details.get("center") == "public")
 
 
 def _describe_release(guarantee: Guarantee) -> str:
@@ -125,6 +130,8 @@ def _describe_release(guarantee: Guarantee) -> str:
             return f"the {shape[0]:,} best {all_} for one public query, without their scores"
         case "histogram":
             return f"a histogram of similarity scores in {shape[0]:,} bins"
+        case "index" if guarantee.mechanism == "codebook":
+            return f"{shape[0]:,} codes of {shape[1]:,} public codewords each, which answer every later query"
         case "index":
             return f"{shape[0]:,} vectors of {shape[1]:,} dimensions that answer every later query"
         case "batch":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def is_consistent(guarantee: Guarantee) -> bool:
     pure = guarantee.delta == 0
     if mechanism.is_pure not in (None, pure) or (guarantee.calibration == "pure") != pure:
         return False
-    if pure and guarantee.details.get("reduction") == "pca":  # its covariance takes Gaussian noise
+    if pure and _has_gaussian_part(guarantee):
         return False
     if guarantee.epsilon < 0 or guarantee.delta_at(guarantee.epsilon) > guarantee.delta:
         return False
@@ -82,14 +82,35 @@ def _fits_details(guarantee: Guarantee) -> bool:
             )
         case "top-k":
             return bool(details["selections"] == guarantee.shape[0])
+        case "index" if guarantee.mechanism == "codebook":
+            return guarantee.scale == guarantee.grid == 1.0 and _is_hash(details["fingerprint"])
         case "index":
-            private = details["reduction"] == "pca"
-            return math.isclose(details["score_std"], guarantee.scale, rel_tol=_REPEATED) and (
-                private == ("pca_share" in details) and (not private or 0 < details["pca_share"] < 1)
+            covariance, center = details["reduction"] == "pca", details.get("center", "none")
+            return (
+                math.isclose(details["score_std"], guarantee.scale, rel_tol=_REPEATED)
+                and center in ("none", "private", "public")
+                and not (covariance and center == "private")
+                and _has_share(details, "pca_share", covariance)
+                and _has_share(details, "center_share", center == "private")
+                and (center == "public") == _is_hash(details.get("center_fingerprint"))
             )
         case "batch":
             return _fits_batch(guarantee)
     return True
+
+
+def _has_share(details: dict[str, Any], name: str, expected: bool) -> bool:
+    return (name in details) == expected and (not expected or 0 < details[name] < 1)
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def _has_gaussian_part(guarantee: Guarantee) -> bool:
+    """Whether Gaussian noise on the covariance or on the center stands beside the vectors of an index."""
+    details = guarantee.details
+    return details.get("reduction") == "pca" or details.get("center") == "private"
 
 
 def _fits_adjacency(guarantee: Guarantee) -> bool:
@@ -100,8 +121,8 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     rows = _count_rows(guarantee)
     if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
         return False
-    # All but PrivUnit, responses and Gaussian noise on entries are private where one neighbour moves one score.
-    if guarantee.mechanism in ("privunit", "set-response") or (
+    # All but indexes, responses and Gaussian noise on entries are private where one neighbour moves one score.
+    if guarantee.mechanism in ("privunit", "codebook", "set-response") or (
         guarantee.mechanism == "gaussian" and regime != "histogram"
     ):
         return True
@@ -159,6 +180,8 @@ def _derive_profile(guarantee: Guarantee) -> Delta | None:
             return _derive_privunit_profile(guarantee)
         case "batch":
             return _derive_batch_profile(guarantee)
+        case "index" if guarantee.mechanism == "codebook":
+            return _derive_codebook_profile(guarantee)
     return _derive_noise_profile(guarantee)
 
 
@@ -243,7 +266,7 @@ def _fits_batch(guarantee: Guarantee) -> bool:
 
 
 def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
-    """Derive the profile of PrivUnit on each record of an identity, and of the private PCA if there is one."""
+    """Derive the profile of PrivUnit on each record of an identity, and of Gaussian noise beside it if there is any."""
     details, group = guarantee.details, _count_moved_rows(guarantee)
     maker = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"])
     stated_values = (
@@ -256,9 +279,9 @@ def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
     if not np.allclose(stated_values, (maker.p, maker.gamma, maker.mean, maker.std, maker.step), rtol=1e-6, atol=0):
         return None
     pure = maker.epsilon * group
-    if details["reduction"] != "pca":
+    if not _has_gaussian_part(guarantee):
         return maker.profile.delta_at if group == 1 else PureProfile(pure * (1 - _ROUNDING)).delta_at
-    mu = _compute_covariance_mu(guarantee)
+    mu = _compute_mu_beside(guarantee)
     if mu is None:
         return None
     beside, p = GaussianProfile(mu), 1 / (1 + math.exp(-pure))
@@ -269,6 +292,19 @@ def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
     return both
 
 
+def _derive_codebook_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of one response per record over all sets of codewords."""
+    details, group = guarantee.details, _count_moved_rows(guarantee)
+    response = SetResponse(details["epsilon_per_record"], names=details["codewords"], size=details["code_size"])
+    if guarantee.shape[1] != response.size:
+        return None
+    if not math.isclose(details["true_code_probability"], response.truth, rel_tol=_REPEATED):
+        return None
+    if group == 1:
+        return response.profile.delta_at
+    return PureProfile(response.epsilon * group * (1 - _ROUNDING)).delta_at
+
+
 def _extend_delta(profile: Profile, epsilon: float) -> float:
     """Compute the delta of a profile at any epsilon, also a negative one."""
     if epsilon >= 0:
@@ -276,11 +312,25 @@ def _extend_delta(profile: Profile, epsilon: float) -> float:
     return -math.expm1(epsilon) + math.exp(epsilon) * profile.delta_at(-epsilon)
 
 
+def _compute_mu_beside(guarantee: Guarantee) -> float | None:
+    """Compute mu of the Gaussian noise beside the vectors: on the covariance or on the center."""
+    if guarantee.details.get("center") == "private":
+        return _compute_center_mu(guarantee)
+    return _compute_covariance_mu(guarantee)
+
+
 def _compute_covariance_mu(guarantee: Guarantee) -> float | None:
     """Compute mu of the noise on the second moment, which g records of an identity move by up to g sqrt 2."""
     details = guarantee.details
     sensitivity, std = details["covariance_sensitivity"], details["covariance_std"]
     return sensitivity / std if sensitivity >= _count_moved_rows(guarantee) * math.sqrt(2) and std > 0 else None
+
+
+def _compute_center_mu(guarantee: Guarantee) -> float | None:
+    """Compute mu of the noise on the sum of the rows, which g records of an identity move by up to 2 g."""
+    details = guarantee.details
+    sensitivity, std = details["center_sensitivity"], details["center_std"]
+    return sensitivity / std if sensitivity >= 2 * _count_moved_rows(guarantee) and std > 0 else None
 
 
 def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
@@ -303,8 +353,8 @@ def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
     # Rounding to the grid moves each entry that moves at all by up to a step more.
     on_grid = guarantee.sensitivity + guarantee.grid * math.sqrt(_count_moved_entries(guarantee))
     mu = on_grid / scale
-    if guarantee.details.get("reduction") == "pca":
-        beside = _compute_covariance_mu(guarantee)
+    if _has_gaussian_part(guarantee):
+        beside = _compute_mu_beside(guarantee)
         if beside is None:
             return None
         mu = math.hypot(mu, beside)

@@ -86,7 +86,12 @@ MECHANISMS: dict[str, MechanismFacts] = {
     "privunit": MechanismFacts(
         "PrivUnit: each vector is replaced by a random direction; directions near the vector are more likely.",
         {"index": None},
-        is_pure=None,  # a private PCA needs a delta
+        is_pure=None,  # a private PCA and a private center need a delta
+    ),
+    "codebook": MechanismFacts(
+        "Randomised response over all sets of public codewords: each record sends one set, the true one or a uniform "
+        "one. The promise holds if the codewords were chosen without the records, which the caller states.",
+        {"index": None},
     ),
     "screen-and-refine": MechanismFacts(
         "Randomised response screens records; scores with staircase noise are released for those that pass.",

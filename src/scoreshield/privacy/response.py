@@ -69,7 +69,7 @@ class SetResponse:
         check_count(self.levels, "levels")
         if self.size > self.names:
             _validation.reject("size", f"at most the number of names, {self.names:,}", self.size)
-        sets = _estimate_log_comb(self.names, self.size) + self.size * math.log(self.levels)
+        sets = estimate_log_sets(self.names, self.size) + self.size * math.log(self.levels)
         if sets > _LARGEST_LOG:  # before the whole number is computed, which may have millions of digits
             raise InvalidInput(
                 f"There are about e^{sets:.0f} sets of {self.size:,} of {self.names:,} names with {self.levels:,} "
@@ -211,5 +211,6 @@ class WindowResponse:
         return np.where(keep, inside, anywhere)
 
 
-def _estimate_log_comb(names: int, size: int) -> float:
+def estimate_log_sets(names: int, size: int) -> float:
+    """Estimate ln C(names, size) in double precision."""
     return math.lgamma(names + 1) - math.lgamma(size + 1) - math.lgamma(names - size + 1)

@@ -3,15 +3,18 @@
 One record is one vector, so replacing it moves one row and nothing else. PrivUnit (`scoreshield.privacy.privunit`)
 makes each row private by itself, purely. Gaussian noise on all rows has Frobenius sensitivity 2, as one score vector
 has. Vectors can be reduced first: to a public random subspace, which costs nothing, to the caller's public basis,
-or to the leading directions of a private covariance, which costs a stated share of the budget. docs/index-release.md
-has the proofs and measurements.
+or to the leading directions of a private covariance, which costs a stated share of the budget. A center can be
+subtracted first: a public vector, or a private mean for a stated share of the budget. With a public codebook
+(`scoreshield.releases.codebook`) each record becomes a set of public vectors instead. docs/index-release.md has the
+proofs and measurements.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,15 +22,28 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, constrain, validate, whole_from
+from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.index_plan import INDEX_CHECKS, IndexMechanism, IndexPlan, blocks
+from scoreshield.releases.index_plan import (
+    INDEX_CHECKS,
+    MECHANISMS,
+    IndexMechanism,
+    IndexPlan,
+    blocks,
+    is_stated_center,
+    subtract_center,
+    turn_queries,
+)
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 from scoreshield.releases.results import Release
+
+if TYPE_CHECKING:
+    from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
 
 Float = NDArray[np.float64]
 
@@ -42,23 +58,93 @@ class BestRecords(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndexRelease(Release):
+class PrivateIndex(Release):
+    """A release that answers any number of queries: one private vector, or one private code, per record."""
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The dimension of the queries."""
+
+    @abstractmethod
+    def _read_queries(self, query: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+        """Turn queries into what `_score_rows` takes; also return whether there is one query or a batch."""
+
+    @abstractmethod
+    def _score_rows(self, queries: NDArray[np.float32], rows: slice) -> NDArray[np.float32]:
+        """Compute the scores of every query with some records, (m, rows)."""
+
+    @abstractmethod
+    def _list_vectors(self) -> NDArray[np.float32]:
+        """List one vector per record, whose products are the pairwise scores."""
+
+    @validate()
+    def scores(self, query: ArrayLike, *, clip: bool = False) -> Float:
+        """Compute the scores of one query, (n,), or of a batch, (m, n).
+
+        `clip` cuts them to [-1, 1]: for display, not for ranking.
+        """
+        queries, single = self._read_queries(query)
+        scores = self._score_rows(queries, slice(None)).astype(np.float64)
+        if clip:
+            np.clip(scores, -1, 1, out=scores)
+        return scores[0] if single else scores
+
+    @validate(k=check_count)
+    def search(self, query: ArrayLike, k: int) -> BestRecords:
+        """Return the `k` best records of one query, (k,), or of each query of a batch, (m, k), best first."""
+        count = self.guarantee.shape[0]
+        k = min(k, count)
+        queries, single = self._read_queries(query)
+        scores, indices = np.empty((0, 0), dtype=np.float32), np.empty((0, 0), dtype=np.intp)
+        for start in range(0, count, _SEARCH_ROWS):
+            fresh = self._score_rows(queries, slice(start, start + _SEARCH_ROWS))
+            numbers = np.broadcast_to(np.arange(start, start + fresh.shape[1]), fresh.shape)
+            if start:
+                fresh, numbers = np.hstack([scores, fresh]), np.hstack([indices, numbers])
+            scores, indices = _select_best(fresh, numbers, k)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        found = BestRecords(
+            np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1)
+        )
+        return BestRecords(found.scores[0], found.indices[0]) if single else found
+
+    @validate()
+    def gram(self, *, project: bool = False) -> Float:
+        """Compute pairwise scores, (n, n): the public 1 on the diagonal, products of the private vectors off it.
+
+        Rows have independent noise. `project` returns the valid cosine matrix nearest to that.
+        """
+        check_memory(self.guarantee.shape[0], "newton", "cpu")
+        rows = self._list_vectors().astype(np.float64)
+        gram = rows @ rows.T
+        np.fill_diagonal(gram, 1.0)
+        return project_elliptope(gram).matrix if project else gram
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IndexRelease(PrivateIndex):
     """Private vectors, one per record, that answer any number of queries.
 
+    Scores are unbiased for the cosines of the reduced vectors, unless they are clipped; pairwise scores off the
+    diagonal are too. With a center, they are those of the centred records and of the queries without their component
+    along the center.
+
     Attributes:
-        vectors: (n, r), float32, every entry a multiple of ``guarantee.grid``; rows are unbiased for the reduced
-            records.
+        vectors: (n, r), float32, every entry a multiple of ``guarantee.grid``; rows are unbiased for the centred and
+            reduced records.
         projection: (r, d) with orthonormal rows, which reduce records and queries; None without a reduction.
+        center: (d,), what was subtracted from the unit records; None for nothing.
     """
 
     kind = "index"
 
     vectors: NDArray[np.float32]
     projection: Float | None
+    center: Float | None = None
 
     @property
     def dimension(self) -> int:
-        """The dimension of the queries."""
         return int(self.vectors.shape[1] if self.projection is None else self.projection.shape[1])
 
     @property
@@ -78,59 +164,57 @@ class IndexRelease(Release):
                 return False
         return (
             self.guarantee.regime == self.kind
+            and self.guarantee.mechanism in MECHANISMS
             and self.vectors.dtype == np.float32
             and self.vectors.shape == self.guarantee.shape
+            and is_stated_center(self.center, self.dimension, self.guarantee)
             and np.array_equal(steps, np.rint(steps))
         )
 
-    @validate()
-    def scores(self, query: ArrayLike, *, clip: bool = False) -> Float:
-        """Compute the scores of one query, (n,), or of a batch, (m, n).
-
-        They are unbiased for the cosines of the reduced vectors. `clip` cuts them to [-1, 1]: for display, not for
-        ranking, and no longer unbiased.
-        """
-        queries, single = self._reduce_queries(query)
-        scores = (queries.astype(np.float32) @ self.vectors.T).astype(np.float64)
-        if clip:
-            np.clip(scores, -1, 1, out=scores)
-        return scores[0] if single else scores
-
-    @validate(k=check_count)
-    def search(self, query: ArrayLike, k: int) -> BestRecords:
-        """Return the `k` best records of one query, (k,), or of each query of a batch, (m, k), best first."""
-        k = min(k, len(self.vectors))
-        queries, single = self._reduce_queries(query)
-        small = queries.astype(np.float32)
-        scores = np.empty((len(small), 0), dtype=np.float32)
-        indices = np.empty((len(small), 0), dtype=np.intp)
-        for start in range(0, len(self.vectors), _SEARCH_ROWS):
-            fresh = small @ self.vectors[start : start + _SEARCH_ROWS].T
-            numbers = np.broadcast_to(np.arange(start, start + fresh.shape[1]), fresh.shape)
-            scores, indices = _select_best(np.hstack([scores, fresh]), np.hstack([indices, numbers]), k)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        found = BestRecords(
-            np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1)
-        )
-        return BestRecords(found.scores[0], found.indices[0]) if single else found
-
-    @validate()
-    def gram(self, *, project: bool = False) -> Float:
-        """Compute pairwise scores, (n, n): the public 1 on the diagonal, unbiased off it.
-
-        Rows have independent noise. `project` returns the valid cosine matrix nearest to that.
-        """
-        check_memory(len(self.vectors), "newton", "cpu")
-        rows = self.vectors.astype(np.float64)
-        gram = rows @ rows.T
-        np.fill_diagonal(gram, 1.0)
-        return project_elliptope(gram).matrix if project else gram
-
-    def _reduce_queries(self, query: ArrayLike) -> tuple[Float, bool]:
+    def _read_queries(self, query: ArrayLike) -> tuple[NDArray[np.float32], bool]:
         queries, single = _embeddings.as_queries(query, self.dimension)
+        if self.center is not None:
+            queries = turn_queries(queries, self.center)
         if self.projection is not None:
             queries = _embeddings.normalise_public_rows(queries @ self.projection.T, "query")
-        return queries, single
+        return queries.astype(np.float32), single
+
+    def _score_rows(self, queries: NDArray[np.float32], rows: slice) -> NDArray[np.float32]:
+        return queries @ self.vectors[rows].T
+
+    def _list_vectors(self) -> NDArray[np.float32]:
+        return self.vectors
+
+
+@overload
+def release_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    codebook: PublicCodebook,
+    adjacency: Adjacency = ...,
+    rng: Rng = ...,
+    ledger: AccountLike | None = ...,
+    progress: Progress | None = ...,
+) -> CodebookRelease: ...
+@overload
+def release_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = ...,
+    mechanism: IndexMechanism = ...,
+    components: int | None = ...,
+    reduction: str | ArrayLike = ...,
+    pca_share: float = ...,
+    center: str | ArrayLike = ...,
+    center_share: float | None = ...,
+    codebook: None = ...,
+    adjacency: Adjacency = ...,
+    rng: Rng = ...,
+    ledger: AccountLike | None = ...,
+    progress: Progress | None = ...,
+) -> IndexRelease: ...
 
 
 @clear_frames_on_error
@@ -144,11 +228,14 @@ def release_index(
     components: int | None = None,
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
+    center: str | ArrayLike = "none",
+    center_share: float | None = None,
+    codebook: PublicCodebook | None = None,
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     rng: Rng = None,
     ledger: AccountLike | None = None,
     progress: Progress | None = None,
-) -> IndexRelease:
+) -> IndexRelease | CodebookRelease:
     """Release private vectors that answer every later query, and all pairwise scores, at no further cost.
 
     The rows are read once before the charge, so that a row that is not finite costs nothing, and once more afterwards.
@@ -157,8 +244,8 @@ def release_index(
     Args:
         embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array is read block by block.
         epsilon: The epsilon of the promise.
-        delta: The delta of the promise. PrivUnit is pure (leave delta out) unless the reduction is "pca". Gaussian
-            noise and a private PCA need delta > 0.
+        delta: The delta of the promise. PrivUnit is pure (leave delta out) unless the reduction is "pca" or the center
+            is "private". Gaussian noise, a private PCA and a private center need delta > 0.
         mechanism: ``"privunit"`` (optimal for unit vectors under pure privacy) or ``"gaussian"``.
         components: r, the number of dimensions to keep, at least 2; None keeps all. `pair_components` gives the best
             number for pairwise scores; for queries, keeping all is best.
@@ -166,14 +253,24 @@ def release_index(
             covariance), or a public (r, d) matrix that does not depend on the collection; its rows are orthonormalised.
         pca_share: The share of the budget for the private covariance: of epsilon with PrivUnit, of mu^2 with
             Gaussian noise.
+        center: What is subtracted from unit records: ``"none"``, ``"private"`` (their mean with Gaussian noise), or a
+            public vector, such as the mean of a public corpus under the same model. Queries lose their component
+            along it.
+        center_share: The share of the budget for a private center: of epsilon with PrivUnit, of mu^2 with Gaussian
+            noise. None takes 0.5 / epsilon, and at most a tenth.
+        codebook: Public vectors of the same model. Each record is then released as a set of them, and `mechanism`,
+            `components`, `reduction` and `center` are left out.
         adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is
             released; without, the records of the largest identity share the budget.
         rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
             private.
         ledger: ``ledger.account(name)`` of a `scoreshield.Ledger`, charged before any random bit is drawn.
         progress: Called with (rows done, rows in all).
+
+    Returns:
+        An `IndexRelease`; a `CodebookRelease` with a codebook.
     """
-    return prepare_index(
+    released: IndexRelease | CodebookRelease = prepare_index(
         embeddings,
         epsilon=epsilon,
         delta=delta,
@@ -181,10 +278,14 @@ def release_index(
         components=components,
         reduction=reduction,
         pca_share=pca_share,
+        center=center,
+        center_share=center_share,
+        codebook=codebook,
         adjacency=adjacency,
         rng=rng,
         progress=progress,
     ).release(ledger)
+    return released
 
 
 @constrain(**INDEX_CHECKS)
@@ -197,13 +298,26 @@ def prepare_index(
     components: int | None = None,
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
+    center: str | ArrayLike = "none",
+    center_share: float | None = None,
+    codebook: PublicCodebook | None = None,
     adjacency: Adjacency = Replacement(),  # noqa: B008
     rng: Rng = None,
     progress: Progress | None = None,
-) -> PendingRelease[_embeddings.Rows, IndexRelease]:
+) -> PendingRelease[_embeddings.Rows, Any]:
     """Prepare an index without a charge; the arguments are those of `release_index`."""
     source = PrivateCollection.check(embeddings, adjacency)
-    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share)
+    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share, center, center_share)
+    if codebook is not None:
+        from scoreshield.releases.codebook import prepare_codebook_index  # which builds on this module
+
+        given = (mechanism, components, reduction, center)
+        if any(isinstance(one, np.ndarray) for one in given) or given != ("privunit", None, "random", "none"):
+            raise InvalidInput(
+                "A codebook replaces the mechanism of an index: leave 'mechanism', 'components', 'reduction' and "
+                "'center' out."
+            )
+        return prepare_codebook_index(source, codebook, epsilon=plan.epsilon, rng=rng, progress=progress)
     maker, shape = plan.maker(), (source.size, plan.components)
     guarantee = plan.state_guarantee(maker, shape, name_sampler(rng))
 
@@ -214,15 +328,16 @@ def prepare_index(
 
     def draw(rows: _embeddings.Rows, stream: Stream) -> IndexRelease:
         vectors = np.empty(shape, dtype=np.float32)
-        projection = plan.projection(rows, stream)
+        projection, origin = plan.projection(rows, stream), plan.find_center(rows, stream)
         for start, block in blocks(rows):
+            block = subtract_center(block, origin)
             if projection is not None:
                 block = _embeddings.normalise_directions(block @ projection.T)
             end = start + len(block)
             vectors[start:end] = maker.release(block, stream)
             if progress is not None:
                 progress(end, len(rows))
-        return IndexRelease(guarantee, vectors, projection)
+        return IndexRelease(guarantee, vectors, projection, origin)
 
     return PendingRelease(guarantee, source.adjacency, rng, check_rows, draw)
 

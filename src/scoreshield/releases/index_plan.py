@@ -1,11 +1,13 @@
-"""How a private index spends its budget: the noise of its vectors, its reduction, and the guarantee of both together.
+"""How a private index spends its budget: the noise of its vectors, its reduction, its center, and their guarantee.
 
 The covariance of a private PCA is the second moment of the unit rows. Replacing a row e by f moves it by
-|e e^T - f f^T|_F = sqrt(2 - 2 <e, f>^2) <= sqrt 2; g rows by at most g sqrt 2. docs/index-release.md has the proofs.
+|e e^T - f f^T|_F = sqrt(2 - 2 <e, f>^2) <= sqrt 2; g rows by at most g sqrt 2. A private center is the mean of the unit
+rows. Replacing a row moves their sum by |e - f| <= 2; g rows by at most 2 g. docs/index-release.md has the proofs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._validation import Check, check_delta, check_epsilon, check_inside_unit, one_of
+from scoreshield._validation import Check, check_delta, check_epsilon, check_inside_unit, one_of, optional
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -34,18 +36,22 @@ IndexMechanism = Literal["privunit", "gaussian"]
 MECHANISMS: tuple[str, ...] = get_args(IndexMechanism)
 Reduction = Literal["random", "pca"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
+CENTERS = ("none", "private")
+#: What a private center takes of epsilon, unless the caller gives a share, or this is more than a tenth.
+_CENTER_EPSILON = 0.5
 #: The constraints on the arguments of an index that do not depend on the collection.
 INDEX_CHECKS: dict[str, Check] = {
     "epsilon": check_epsilon,
     "delta": check_delta,
     "mechanism": one_of(MECHANISMS),
     "pca_share": check_inside_unit,
+    "center_share": optional(check_inside_unit),
 }
 #: Rows are read, reduced and made private in blocks of about this many bytes of double precision.
 _BLOCK_BYTES = 1 << 25
 #: Steps of the grid to one standard deviation of Gaussian noise; 256 deviations are exact in single precision.
 _GAUSSIAN_BITS = 16
-#: The second moment is summed over entries rounded to this step, so that the sum is exact in any order.
+#: The second moment and the sum are over entries rounded to this step, so that they are exact in any order.
 _MOMENT_STEP = 2.0**-18
 
 
@@ -82,10 +88,11 @@ class IndexPlan:
     components: int
     dimension: int
     reduction: str | Float  # a matrix is public and orthonormal
-    share: float  # of the budget, for the covariance
+    share: float  # of the budget, for the covariance or the center
     adjacency: Adjacency
     group: int  # how many rows one neighbour can move
     records: int
+    center: str | Float = "none"  # a vector is public, and subtracted from the unit rows
 
     @classmethod
     def check(
@@ -97,6 +104,8 @@ class IndexPlan:
         components: int | None,
         reduction: str | ArrayLike,
         pca_share: float,
+        center: str | ArrayLike = "none",
+        center_share: float | None = None,
     ) -> IndexPlan:
         """Check that arguments, each checked by `INDEX_CHECKS`, fit together and fit the collection."""
         if isinstance(source.adjacency, GramRadius):
@@ -106,13 +115,19 @@ class IndexPlan:
         if d < 2:
             raise InvalidInput("An index needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
         basis, kept = _check_reduction(reduction, components, d)
-        private = isinstance(basis, str) and basis == "pca"
-        if delta == 0 and (mechanism == "gaussian" or private):
-            need = (
-                "Gaussian noise" if mechanism == "gaussian" else "a private PCA, whose covariance takes Gaussian noise"
-            )
+        origin = check_center(center, d)
+        has_pca = isinstance(basis, str) and basis == "pca"
+        has_private_center = isinstance(origin, str) and origin == "private"
+        if has_pca and has_private_center:
+            raise InvalidInput("A private center and a private PCA cannot share one index: ask for one of them.")
+        share = pca_share if has_pca else 0.0
+        if has_private_center:
+            share = min(_CENTER_EPSILON / epsilon, 0.1) if center_share is None else center_share
+        if delta == 0 and (mechanism == "gaussian" or share):
+            need = "a private PCA, whose covariance takes Gaussian noise" if has_pca else "a private center"
+            need = "Gaussian noise" if mechanism == "gaussian" else need
             _validation.reject("delta", f"above 0 for {need} (1e-6, say)", delta)
-        if delta and mechanism == "privunit" and not private:
+        if delta and mechanism == "privunit" and not share:
             _validation.reject("delta", "0 (left out) for PrivUnit, which is private without it", delta)
         group = source.adjacency.largest if isinstance(source.adjacency, Identity) else 1
         plan = cls(
@@ -122,27 +137,33 @@ class IndexPlan:
             kept,
             d,
             basis,
-            pca_share if private else 0.0,
+            share,
             source.adjacency,
             group,
             source.size,
+            origin,
         )
         plan.maker()  # rejects a budget outside its range before any row is read
         return plan
 
     @property
     def mu(self) -> float:
-        """Of the whole release by Gaussian noise, or of the covariance beside PrivUnit."""
+        """Of the whole release by Gaussian noise, or of the covariance or the center beside PrivUnit."""
         epsilon = self.epsilon if self.mechanism == "gaussian" else self.epsilon * self.share
         return gaussian.find_mu(epsilon, self.delta)
 
     @property
+    def has_private_center(self) -> bool:
+        return isinstance(self.center, str) and self.center == "private"
+
+    @property
     def moment_mu(self) -> float:
+        """Of the covariance or the center, where one of them is private."""
         return self.mu * (math.sqrt(self.share) * (1 - 2**-50) if self.mechanism == "gaussian" else 1.0)
 
     @property
     def per_record(self) -> float:
-        """What PrivUnit spends on each record: an identity's records share what the covariance leaves."""
+        """What PrivUnit spends on each record: an identity's records share what covariance or center leave."""
         return self.epsilon * (1 - self.share) / self.group * (1 - (2**-50 if self.share or self.group > 1 else 0))
 
     def maker(self) -> PrivUnit | GaussianRows:
@@ -154,7 +175,7 @@ class IndexPlan:
     def projection(self, rows: _embeddings.Rows, stream: Stream) -> Float | None:
         if not isinstance(self.reduction, str):
             return self.reduction
-        if self.share:
+        if self.reduction == "pca":
             values, vectors = np.linalg.eigh(self._moment(rows, stream))
             del values
             return np.ascontiguousarray(vectors[:, ::-1][:, : self.components].T)
@@ -193,6 +214,36 @@ class IndexPlan:
         np.fill_diagonal(moment, diagonal)
         return moment
 
+    def find_center(self, rows: _embeddings.Rows, stream: Stream) -> Float | None:
+        """The public center, or the private one: the mean of the unit rows with Gaussian noise, shrunk towards 0.
+
+        The shrinkage is that of James and Stein. It reads the noisy mean and the public noise alone, and leaves nothing
+        of a center that is mostly noise.
+        """
+        if not isinstance(self.center, str):
+            return self.center
+        if self.center == "none":
+            return None
+        total = np.zeros(self.dimension, dtype=np.int64)
+        for _, block in blocks(rows):
+            # Whole numbers below 2^53 however they are summed: at most 2^17 rows a block, 2^18 each at most.
+            total += np.rint(block / _MOMENT_STEP).sum(axis=0).astype(np.int64)
+        mean = total.astype(np.float64) * _MOMENT_STEP
+        _, std, step = self._center_noise()
+        add_noise(mean, GaussianNoise(std), step, stream)
+        kept = 1 - self.dimension * std**2 / max(float(mean @ mean), 1e-300)
+        return mean * (max(kept, 0.0) / self.records)
+
+    def _center_noise(self) -> tuple[float, float, float]:
+        """Sensitivity, standard deviation and step of the noise on the sum of the unit rows."""
+        # |e - f| <= 2 for unit rows; entries rounded to the moment's step lengthen them a little.
+        longer = 1 + math.sqrt(self.dimension) * _MOMENT_STEP
+        sensitivity = self.group * 2 * longer * (1 + 2**-48)
+        step = choose_grid_step(sensitivity / self.moment_mu)
+        # d entries, each one step more, and the rounding of a sum of n rows to double precision.
+        sensitivity += math.sqrt(self.dimension) * (step + self.records * 2.0**-52)
+        return sensitivity, sensitivity / self.moment_mu * (1 + 2**-48), step
+
     def profile(self) -> Profile:
         if self.mechanism == "gaussian":
             return GaussianProfile(self.mu)
@@ -204,9 +255,15 @@ class IndexPlan:
     def state_guarantee(self, maker: PrivUnit | GaussianRows, shape: tuple[int, ...], sampler: str) -> Guarantee:
         profile = self.profile()
         details: dict[str, Any] = {"score_std": maker.std, "reduction": self._reduction_name()}
-        if self.share:
+        if self.has_private_center:
+            sensitivity, std, _ = self._center_noise()
+            details |= {"center": "private", "center_share": self.share}
+            details |= {"center_sensitivity": sensitivity, "center_std": std}
+        elif self.share:
             sensitivity, std, _ = self._moment_noise()
             details |= {"pca_share": self.share, "covariance_sensitivity": sensitivity, "covariance_std": std}
+        if not isinstance(self.center, str):
+            details |= {"center": "public", "center_fingerprint": hash_center(self.center)}
         if isinstance(maker, PrivUnit):
             details |= {"cap_probability": maker.p, "cap_height": maker.gamma, "shrinkage": maker.mean}
             details |= {"epsilon_per_record": maker.epsilon}
@@ -220,7 +277,7 @@ class IndexPlan:
                 maker.grid_sensitivity,
             )
             if isinstance(profile, GaussianProfile):
-                # With a covariance beside it: the sensitivity of both together, in units of this noise.
+                # With a covariance or a center beside it: the sensitivity of both together, in units of this noise.
                 on_grid = max(on_grid, profile.mu * scale)
         return Guarantee.for_mechanism(
             ReleaseFacts(self.adjacency, "index", shape, FULL_RANGE, sampler),
@@ -239,7 +296,37 @@ class IndexPlan:
     def _reduction_name(self) -> str:
         if not isinstance(self.reduction, str):
             return "public basis"
-        return "none" if self.components == self.dimension and not self.share else self.reduction
+        return "none" if self.components == self.dimension and self.reduction != "pca" else self.reduction
+
+
+def check_center(center: Any, dimension: int) -> str | Float:
+    """Check a center: its name, or a public vector that is subtracted from unit rows."""
+    if isinstance(center, str):
+        return _validation.check_option(center, "center", CENTERS)
+    must = f"'none', 'private' or a public vector of {dimension} finite numbers, of length below 1"
+    vector = _validation.check_array(center, "center", must)
+    if vector.shape != (dimension,) or vector.dtype.kind not in "fiu":
+        _validation.reject("center", must, vector if vector.ndim else center)
+    vector = vector.astype(np.float64)
+    if not np.isfinite(vector).all() or not np.linalg.norm(vector) < 1:
+        _validation.reject("center", must, vector)
+    return vector
+
+
+def hash_center(center: Float) -> str:
+    """Compute the SHA-256 of a center, which the certificate states."""
+    return hashlib.sha256(np.ascontiguousarray(center, dtype="<f8").tobytes()).hexdigest()
+
+
+def is_stated_center(center: Any, dimension: int, guarantee: Guarantee) -> bool:
+    """Check whether the center of an index is the one that its guarantee states."""
+    stated = guarantee.details.get("center", "none")
+    if center is None or stated == "none":
+        return center is None and stated == "none"
+    is_vector = isinstance(center, np.ndarray) and center.shape == (dimension,) and center.dtype == np.float64
+    if not is_vector or not np.isfinite(center).all():
+        return False
+    return bool(stated == "private" or guarantee.details["center_fingerprint"] == hash_center(center))
 
 
 def _check_reduction(reduction: Any, components: Any, dimension: int) -> tuple[str | Float, int]:
@@ -272,6 +359,31 @@ def _orthonormal(matrix: Float) -> Float:
     return np.ascontiguousarray((q * np.where(np.diag(r) < 0, -1.0, 1.0)).T)
 
 
+def subtract_center(block: Float, center: Float | None) -> Float:
+    """Subtract a center from unit rows and normalise them again, in place; a row at the center has no direction."""
+    if center is None:
+        return block
+    block -= center
+    return _embeddings.normalise_directions(block)
+
+
+def turn_queries(queries: Float, center: Float) -> Float:
+    """Remove the component along the center from unit queries, and normalise them again.
+
+    Centred records differ little along the center, so this component would bring noise and no signal.
+    """
+    length = float(np.linalg.norm(center))
+    if length == 0:
+        return queries
+    axis = center / length
+    rest: Float = queries - np.outer(queries @ axis, axis)
+    lengths = np.sqrt(np.vecdot(rest, rest))
+    if (lengths < 1e-9).any():
+        raise InvalidInput(f"Query {int(np.argmin(lengths))} points along the center and has no direction from it.")
+    rest /= lengths[:, None]
+    return rest
+
+
 def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
     """Unit rows in double precision, block by block, with the number of each block's first row."""
     size = max(1, min(1 << 17, _BLOCK_BYTES // (8 * rows.shape[1])))
@@ -285,7 +397,7 @@ def _add_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfi
     delta(e) = p delta'(e - pure) + (1 - p) delta'(e + pure) with p = 1 / (1 + e^-pure).
     """
     if epsilon > 600:
-        raise InvalidInput("A private PCA beside PrivUnit takes an epsilon of at most 600.")
+        raise InvalidInput("A private PCA or a private center beside PrivUnit takes an epsilon of at most 600.")
     p = 1 / (1 + math.exp(-pure))
 
     def delta(e: float) -> float:

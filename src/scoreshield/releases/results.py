@@ -36,7 +36,7 @@ class Release(ABC):
     guarantee: Guarantee
 
     def __post_init__(self) -> None:
-        for array in vars(self).values():
+        for array in self._fields().values():
             while isinstance(array, np.ndarray):  # and what it is a view of
                 array.flags.writeable = False
                 array = array.base
@@ -51,11 +51,20 @@ class Release(ABC):
 
     def writer(self) -> Callable[[BinaryIO], None]:
         """What writes the .npz file, for callers that write more beside it."""
-        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        facts = {
-            name: value for name, value in vars(self).items() if name not in arrays and not isinstance(value, Guarantee)
-        }
+        fields = {name: value for name, value in self._fields().items() if not self._is_default(name, value)}
+        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+        facts = {name: value for name, value in fields.items() if name not in arrays and name != "guarantee"}
         return _files.release_writer(self.kind, self.guarantee.to_dict(), facts, arrays)
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the values of the release, without what was computed from them."""
+        return {field.name: vars(self)[field.name] for field in dataclasses.fields(self)}
+
+    @classmethod
+    def _is_default(cls, name: str, value: Any) -> bool:
+        """Whether a value is left out of the file, as in files of versions without this field."""
+        field = next(field for field in dataclasses.fields(cls) if field.name == name)
+        return value is None and field.default is None
 
     @abstractmethod
     def is_intact(self) -> bool:
@@ -64,7 +73,7 @@ class Release(ABC):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        mine, theirs = vars(self), vars(other)
+        mine, theirs = self._fields(), other._fields()
         return all(
             np.array_equal(value, theirs[name]) if isinstance(value, np.ndarray) else value == theirs[name]
             for name, value in mine.items()
@@ -393,7 +402,8 @@ def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
 
 
 def _kinds() -> dict[str, type[Release]]:
-    from scoreshield.releases.batch import BatchRelease  # which builds on this module, as the next does
+    from scoreshield.releases.batch import BatchRelease  # which builds on this module, as the next two do
+    from scoreshield.releases.codebook import CodebookRelease
     from scoreshield.releases.index import IndexRelease
 
     kinds: tuple[type[Release], ...] = (
@@ -406,6 +416,7 @@ def _kinds() -> dict[str, type[Release]]:
         HistogramRelease,
         IndexRelease,
         BatchRelease,
+        CodebookRelease,
     )
     return {cls.kind: cls for cls in kinds}
 
@@ -421,7 +432,9 @@ def load(path: str | Path) -> Any:
     if kind == MatchRelease.kind and "told" in arrays:  # its name in files of earlier versions
         arrays["candidates"] = arrays.pop("told")
     fields = {field.name for field in dataclasses.fields(kinds[kind])} - {"guarantee"}
-    if set(arrays) | set(facts) != fields or set(arrays) & set(facts):
+    optional = {name for name in fields if kinds[kind]._is_default(name, None)}
+    given = set(arrays) | set(facts)
+    if not fields - optional <= given <= fields or set(arrays) & set(facts):
         raise InvalidInput(f"{path} is not a whole release: it lacks or adds parts of a {kind} release.")
     try:
         release = kinds[kind](**arrays, **facts, guarantee=guarantee)
