@@ -51,9 +51,9 @@ def measure(folder: Path, seeds: int) -> Iterator[Figure]:
             goal,
             BEFORE[epsilon],
         )
-    yield Figure("documents as codebook, predicted agreement at 20", [
-        book.try_on(half.other_queries, epsilon=20.0, repeats=1).recall for half, book in zip(halves, books, strict=True)
-    ])  # fmt: skip
+    pairs = zip(halves, books, strict=True)
+    predicted = [book.try_on(half.other_queries, epsilon=20.0, repeats=1).recall for half, book in pairs]
+    yield Figure("documents as codebook, predicted agreement, epsilon 20", predicted)
     whole = [_release_with_log(scifact, seed) for seed in range(seeds)]
     yield Figure("150 past queries as codebook, recall@10, epsilon 20", whole, 0.378, 0.287)
     titles = ss.PublicCodebook(frames.records, source="Titles of FRAMES.")
@@ -61,9 +61,8 @@ def measure(folder: Path, seeds: int) -> Iterator[Figure]:
     yield Figure("other domain (FRAMES) as codebook, recall@10, epsilon 10", values, None, BEFORE[10.0])
     trials = [titles.try_on(half.other_queries, half.public, epsilon=10.0, repeats=1) for half in halves]
     yield Figure("the same, predicted agreement", [trial.recall for trial in trials])
-    yield Figure(
-        "the same, share of trials that say it is useless", [float(not trial.is_useful) for trial in trials], 1.0
-    )
+    useless = [float(not trial.is_useful) for trial in trials]
+    yield Figure("the same, share of trials that say it is useless", useless, 1.0)
 
 
 def _release(half: Half, book: ss.PublicCodebook, epsilon: float) -> float:

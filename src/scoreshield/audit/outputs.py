@@ -272,8 +272,8 @@ def _flatten_release(output: Release, records: int) -> Float:
         case IndexRelease():
             vectors = output.vectors.astype(np.float64)
             # A random subspace differs from release to release: compare the vectors in the space of the records.
-            flat = (vectors if output.projection is None else vectors @ output.projection).ravel()
-            return flat if output.center is None else np.concatenate([flat, output.center])
+            # A private center is used there and not shown: its noise is far larger, and would hide what they show.
+            return (vectors if output.projection is None else vectors @ output.projection).ravel()
         case CodebookRelease():
             return output.codes.astype(np.float64).ravel()
     raise InvalidInput(f"An audit does not read a {type(output).__name__}.")

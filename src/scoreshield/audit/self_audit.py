@@ -60,10 +60,8 @@ _RECORDS, _LENGTH = 4, 4
 _QUERY: NDArray[np.float64] = np.eye(_LENGTH)[0]
 _RANGE = (0.0, 0.6)
 _CENTER: NDArray[np.float64] = np.full(_LENGTH, 0.1)
-#: Two codewords near each axis, so that opposite records have different codes.
-_CODEWORDS: NDArray[np.float64] = np.concatenate([np.eye(_LENGTH), -np.eye(_LENGTH)]) + 0.01 * np.eye(
-    2 * _LENGTH, _LENGTH
-)
+#: Both directions of each axis, so that opposite records have different codes.
+_CODEWORDS: NDArray[np.float64] = np.concatenate([np.eye(_LENGTH), -np.eye(_LENGTH)])
 #: Textbook calibrations are wrong, and rejected, beyond this epsilon.
 _TEXTBOOK = 1.0
 
@@ -312,7 +310,7 @@ def _list_matrices(epsilon: float) -> Iterator[_Listed]:
 def _list_indexes(epsilon: float) -> Iterator[_Listed]:
     pair = _make_worst_pair("index")
     for mechanism, delta in (("privunit", 0.0), ("gaussian", DELTA)):
-        index = partial(release_index, epsilon=epsilon, delta=delta, mechanism=mechanism)  # type: ignore[arg-type]
+        index = partial(release_index, epsilon=epsilon, delta=delta, mechanism=mechanism)
         yield f"index, {mechanism}", index, pair
         yield f"index, {mechanism}, random subspace", partial(index, components=2, reduction="random"), pair
         yield f"index, {mechanism}, public basis", partial(index, reduction=np.eye(2, _LENGTH)), pair

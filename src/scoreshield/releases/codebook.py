@@ -311,7 +311,7 @@ class CodebookTrial:
         verdict = (
             "The codebook serves this domain."
             if self.is_useful
-            else "The codebook is USELESS here: it does not keep clearly more than PrivUnit, and than twice what chance "
+            else "The codebook is USELESS here: it does not keep clearly more than PrivUnit, and twice what chance "
             "keeps. Use vectors of the domain of the records, or no codebook."
         )
         return (
