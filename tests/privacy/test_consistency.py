@@ -241,10 +241,53 @@ def test_a_tampered_covariance_is_noticed(name: str) -> None:
         assert not accepted(with_details(data, **changed)), changed
 
 
+@pytest.mark.parametrize("name", [name for name in BY_NAME if "private center" in name])
+def test_a_tampered_center_is_noticed(name: str) -> None:
+    data = data_of(BY_NAME[name])
+    told, largest = data["details"], data["adjacency"].get("largest", 1)
+    for changed in (
+        {"center_std": 0.9 * told["center_std"]},
+        {"center_sensitivity": 1.1 * told["center_sensitivity"]},
+        {"center_sensitivity": 1.99 * largest},
+        {"center": "public"},
+        {"center": "none"},
+        {"center_share": 1.0},
+        {"center_fingerprint": "0" * 64},
+    ):
+        assert not accepted(with_details(data, **changed)), changed
+    assert not accepted({**data, "delta": 0.0, "calibration": "pure"})
+
+
+def test_a_tampered_public_center_is_noticed() -> None:
+    data = data_of(BY_NAME["index, privunit, public center, records"])
+    for changed in ({"center": "private"}, {"center": "none"}, {"center_fingerprint": "0"}, {"center_share": 0.1}):
+        assert not accepted(with_details(data, **changed)), changed
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if "codebook" in name])
+def test_a_tampered_codebook_is_noticed(name: str) -> None:
+    data = data_of(BY_NAME[name])
+    told = data["details"]
+    for changed in (
+        {"epsilon_per_record": 1.01 * told["epsilon_per_record"]},
+        {"codewords": told["codewords"] + 1},
+        {"codewords": 1},
+        {"code_size": told["code_size"] + 1},
+        {"true_code_probability": 0.99 * told["true_code_probability"]},
+        {"fingerprint": "0"},
+        {"fingerprint": None},
+    ):
+        assert not accepted(with_details(data, **changed)), changed
+    assert not accepted({**data, "delta": 1e-6})
+    assert not accepted({**data, "scale": 0.5})
+    assert not accepted({**data, "grid": 0.5})
+    assert not accepted({**data, "epsilon": 0.99 * data["epsilon"]})
+
+
 def test_identities_cannot_become_records() -> None:
     """Three records of one person share a budget: the same index for single records would promise three times less."""
-    for mechanism in ("privunit", "gaussian"):
-        data = data_of(BY_NAME[f"index, {mechanism}, all dimensions, records"])
+    for name in ("privunit, all dimensions", "gaussian, all dimensions", "codebook"):
+        data = data_of(BY_NAME[f"index, {name}, records"])
         raw = {**data["adjacency"], "kind": "identity", "centroids": False, "identities": 4, "largest": 3}
         assert not accepted({**data, "adjacency": raw})
 
@@ -262,7 +305,7 @@ def people(identities: Any, largest: Any, *, centroids: Any = False) -> Data:
 def test_records_cannot_become_groups_score_move(entry: Entry) -> None:
     """An edited adjacency alone would promise one person with many records what was drawn for one record."""
     data = data_of(entry)
-    moves_one = entry.mechanism not in ("gaussian", "privunit") or entry.regime == "histogram"
+    moves_one = entry.mechanism not in ("gaussian", "privunit", "codebook") or entry.regime == "histogram"
     for identities, largest in ((RECORDS // 2, 2), (4, 4), (1, RECORDS), (2, RECORDS - 1)):
         if moves_one:
             assert not accepted({**data, "adjacency": people(identities, largest)}), (identities, largest)

@@ -126,10 +126,10 @@ def test_adjacencies_that_fit(entry: Any) -> None:
     assert consistency._fits_adjacency(guarantee)
     assert consistency._fits_adjacency(replace(guarantee, adjacency=ss.GramRadius(1.0))) == (entry.regime == "gram")
     assert consistency._fits_adjacency(replace(guarantee, adjacency=people(rows, 1, True))) == (
-        (entry.mechanism in ("gaussian", "privunit", "set-response") and entry.regime != "histogram")
+        (entry.mechanism in ("gaussian", "privunit", "codebook", "set-response") and entry.regime != "histogram")
         or len(guarantee.shape) == 1
     )
-    many = entry.mechanism in ("privunit", "set-response") or (
+    many = entry.mechanism in ("privunit", "codebook", "set-response") or (
         entry.mechanism == "gaussian" and entry.regime != "histogram"
     )
     assert consistency._fits_adjacency(replace(guarantee, adjacency=people(rows - 1, 2))) == many
@@ -380,16 +380,18 @@ def test_gaussian_noise_implies(name: str) -> None:
     guarantee = made(name)
     on_grid = guarantee.sensitivity + guarantee.grid * ROOT(consistency._count_moved_entries(guarantee))
     mu = on_grid / guarantee.scale
-    if "PCA" in name:
-        mu = math.hypot(mu, guarantee.details["covariance_sensitivity"] / guarantee.details["covariance_std"])
+    beside = {"PCA": "covariance", "private center": "center"}
+    part = next((part for word, part in beside.items() if word in name), None)
+    if part is not None:
+        mu = math.hypot(mu, guarantee.details[f"{part}_sensitivity"] / guarantee.details[f"{part}_std"])
     same(implied(guarantee), GaussianProfile(mu * (1 - 1e-12)), rel=0)
     std = guarantee.noise.std
     assert implied(replace(guarantee, noise=GaussianNoise(std * (1 + 1e-10)))) is not None
     assert implied(replace(guarantee, noise=GaussianNoise(std * (1 + 1e-8)))) is None
     assert implied(replace(guarantee, profile=GaussianProfile(guarantee.mu * (1 + 1e-10)))) is not None
     assert implied(replace(guarantee, profile=GaussianProfile(guarantee.mu * (1 + 1e-8)))) is None
-    if "PCA" in name:
-        assert implied(told(guarantee, covariance_std=0.0)) is None
+    if part is not None:
+        assert implied(told(guarantee, **{f"{part}_std": 0.0})) is None
     else:
         both = {"sensitivity": guarantee.sensitivity * (1 - 1e-8)}
         assert implied(replace(guarantee, **both)) is None

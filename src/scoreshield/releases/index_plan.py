@@ -224,15 +224,21 @@ class IndexPlan:
             return self.center
         if self.center == "none":
             return None
-        total = np.zeros(self.dimension, dtype=np.int64)
+        total = self._sum(rows, stream)
+        _, std, _ = self._center_noise()
+        kept = 1 - self.dimension * std**2 / max(float(total @ total), 1e-300)
+        return total * (max(kept, 0.0) / self.records)
+
+    def _sum(self, rows: _embeddings.Rows, stream: Stream) -> Float:
+        """The sum of the unit rows with Gaussian noise."""
+        whole = np.zeros(self.dimension, dtype=np.int64)
         for _, block in blocks(rows):
             # Whole numbers below 2^53 however they are summed: at most 2^17 rows a block, 2^18 each at most.
-            total += np.rint(block / _MOMENT_STEP).sum(axis=0).astype(np.int64)
-        mean = total.astype(np.float64) * _MOMENT_STEP
+            whole += np.rint(block / _MOMENT_STEP).sum(axis=0).astype(np.int64)
+        total = whole.astype(np.float64) * _MOMENT_STEP
         _, std, step = self._center_noise()
-        add_noise(mean, GaussianNoise(std), step, stream)
-        kept = 1 - self.dimension * std**2 / max(float(mean @ mean), 1e-300)
-        return mean * (max(kept, 0.0) / self.records)
+        add_noise(total, GaussianNoise(std), step, stream)
+        return total
 
     def _center_noise(self) -> tuple[float, float, float]:
         """Sensitivity, standard deviation and step of the noise on the sum of the unit rows."""
