@@ -127,13 +127,16 @@ def test_quick_form() -> None:
 def test_violations_are_found() -> None:
     """Every one of them, claimed to be far less than it is.
 
-    What a projection leaves of the noise tells less, and the slowest is drawn less often: those at a larger epsilon.
+    What a projection leaves of the noise tells less, the slowest is drawn less often, and the noise of a center hides
+    a record among four: those at a larger epsilon.
     """
     often = {"bulk": 10_000, "single": 1_000, "pure": 1_000, "slow": 1_000, "slowest": 80}
     hard = [
-        one.name for one in list_shipped_releases((16.0,)) if one.pace == "slowest" or "projected alone" in one.name
+        one.name
+        for one in list_shipped_releases((16.0,))
+        if one.pace == "slowest" or "projected alone" in one.name or "gaussian, private center" in one.name
     ]
-    assert len(hard) == 2
+    assert len(hard) == 3
     unnoticed = []
     for one in [
         *(one for one in list_shipped_releases((4.0,)) if one.name.replace("epsilon 4", "epsilon 16") not in hard),
