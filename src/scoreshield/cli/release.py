@@ -33,7 +33,7 @@ from scoreshield.cli.output import check_output, read_query, write_release
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
-from scoreshield.releases.index_plan import IndexMechanism, Reduction
+from scoreshield.releases.index_plan import CENTERS, IndexMechanism, Reduction
 from scoreshield.releases.top_k import Selection
 
 app = typer.Typer(
@@ -360,18 +360,38 @@ def release_index_command(
     embeddings: Embeddings,
     epsilon: Epsilon,
     output: Output,
-    delta: Annotated[float, typer.Option(help="For Gaussian noise or a private PCA; PrivUnit takes none.")] = 0.0,
+    delta: Annotated[
+        float, typer.Option(help="For Gaussian noise, a private PCA or a private center; PrivUnit takes none.")
+    ] = 0.0,
     mechanism: Annotated[IndexMechanism, typer.Option(help="How each vector is made private.")] = "privunit",
     components: Annotated[int | None, typer.Option(help="Reduce to this number of dimensions first.")] = None,
     reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
     pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
+    center: Annotated[
+        str, typer.Option(help="What is subtracted from unit records: none, private, or the file of a public vector.")
+    ] = "none",
+    center_share: Annotated[float | None, typer.Option(help="With --center private: its share of the budget.")] = None,
+    codebook: Annotated[
+        Path | None, typer.Option(help="Public vectors of the same model, never the records: release sets of them.")
+    ] = None,
+    codebook_source: Annotated[
+        str | None, typer.Option(help="With --codebook: one sentence for the certificate, where they come from.")
+    ] = None,
+    code_size: Annotated[int | None, typer.Option(help="With --codebook: how many codewords a code has.")] = None,
     array: Array = None,
     identities: IdentityOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
     """Release vectors that answer every later query."""
-    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    center_file = None if center in CENTERS else Path(center)
+    check_output(output, options.force, embeddings, identities.labels, codebook, center_file, ledger=charge.ledger)
+    if codebook is None and (codebook_source is not None or code_size is not None):
+        raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
+    given: dict[str, Any] = {}
+    if codebook is not None:
+        source = {} if codebook_source is None else {"source": codebook_source}
+        given["codebook"] = ss.PublicCodebook(_files.read_array(codebook), code_size=code_size, **source)
     with progress_bar(options.as_json) as progress:
         release = ss.release_index(
             _files.read_array(embeddings, name=array, mapped=True),
@@ -381,9 +401,14 @@ def release_index_command(
             components=components,
             reduction=reduction,
             pca_share=pca_share,
+            center=center if center_file is None else _files.read_array(center_file),
+            center_share=center_share,
+            **given,
             adjacency=identities.choose_adjacency(),
             rng=charge.seed,
             ledger=charge.open_account(),
             progress=progress,
         )
-    write_release(release, output, options.as_json, {"score_std": release.score_std})
+    details = release.guarantee.details
+    facts = {name: details[name] for name in ("score_std", "code_size") if name in details}
+    write_release(release, output, options.as_json, facts)

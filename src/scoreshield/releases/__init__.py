@@ -9,6 +9,7 @@ that are overwritten or freed; nothing returned, raised or stored holds one.
 """
 
 from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
+from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
 from scoreshield.releases.gram import release_gram
 from scoreshield.releases.histogram import release_histogram
 from scoreshield.releases.index import IndexRelease, pair_components, release_index
@@ -20,7 +21,9 @@ from scoreshield.releases.top_k import release_top_k
 
 __all__ = [
     "BatchRelease",
+    "CodebookRelease",
     "IndexRelease",
+    "PublicCodebook",
     "PublicLevels",
     "load",
     "pair_components",
