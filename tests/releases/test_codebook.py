@@ -362,3 +362,13 @@ def test_a_bad_row_charges_nothing(book: PublicCodebook, domain: Array, tmp_path
     with pytest.raises(ss.InvalidInput, match="17"):
         ss.release_index(rows, epsilon=5.0, codebook=book, ledger=ledger.account("documents"))
     assert ledger.spent == 0
+
+
+def test_tasks_read_it(book: PublicCodebook, domain: Array) -> None:
+    """Rankings and pairwise similarities, as from any index."""
+    index = ss.release_index(domain[300:340], epsilon=13.0, codebook=book, rng=2)
+    ranked = ss.tasks.rank_records(index, 5, query=domain[0])
+    assert ranked.tolist() == index.search(domain[0], 5).indices.tolist()
+    from scoreshield.tasks._reading import read_similarities
+
+    assert np.array_equal(read_similarities(index, "feasible"), index.gram())

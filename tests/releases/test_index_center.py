@@ -246,3 +246,13 @@ def test_a_row_at_the_center_gets_the_first_direction() -> None:
     """No error distinguishes a record that equals the center."""
     index = ss.release_index(np.array([[0.5, 0.0], [0.0, 1.0]]), epsilon=300, center=[1 - 1e-12, 0.0], rng=1)
     assert np.abs(index.vectors[0] - [1, 0]).max() < 0.2
+
+
+def test_a_canary_is_compared_as_it_was_centred(rows: Array) -> None:
+    """A guess about planted records subtracts the center of the release from them."""
+    from scoreshield.audit.one_run import Canaries, make_default_guess
+
+    canaries, center = rows[:6], unit(rows).mean(axis=0)
+    planted = Canaries.check(rows[:20], canaries, None, None)
+    index = ss.release_index(planted.make_collection(np.ones(6, dtype=bool)), epsilon=300, center=center, rng=1)
+    assert (make_default_guess(index, planted, None)(index, canaries, planted.slots) > 0).all()

@@ -37,6 +37,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.index_plan import subtract_center
 from scoreshield.releases.results import GramRelease, RowRelease, ScoreRelease
 
 Float = NDArray[np.float64]
@@ -327,6 +328,8 @@ def _score_in_gram(output: GramRelease, canary_set: Canaries) -> Float:
 
 def _score_in_index(output: IndexRelease, canary_set: Canaries) -> Float:
     a, b = canary_set.inside, canary_set.outside
+    if output.center is not None:
+        a, b = (subtract_center(rows.copy(), output.center) for rows in (a, b))
     if output.projection is not None:
         a, b = a @ output.projection.T, b @ output.projection.T
     return _sum_traces(output.vectors[canary_set.slots].astype(np.float64), a, b)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _validation
 from scoreshield.errors import InvalidInput
-from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.index import PrivateIndex
 from scoreshield.releases.results import FactoredGramRelease, GramRelease, Release, ScoreRelease
 
 Float = NDArray[np.float64]
@@ -32,7 +32,7 @@ def read_similarities(release: Any, view: View) -> Float:
     _validation.check_option(view, "view", VIEWS)
     if isinstance(release, FactoredGramRelease) and view == "noisy":
         raise InvalidInput("A factored release has no noisy matrix: use view='feasible'.")
-    if isinstance(release, IndexRelease):
+    if isinstance(release, PrivateIndex):
         matrix = release.gram()
     elif isinstance(release, GramRelease) and view == "noisy":
         matrix = release.noisy

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_real, optional, validate, whole_from
 from scoreshield.errors import InvalidInput
-from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.index import PrivateIndex
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
 from scoreshield.tasks import _reading
 from scoreshield.tasks._reading import Float, View, Whole
@@ -139,9 +139,9 @@ def rank_records(
         query: The query for an index release: a vector, or a matrix with one row per query.
         seed: Fixes the order of equal scores in an array; a release has its own order.
     """
-    if (query is None) == isinstance(release, IndexRelease):
+    if (query is None) == isinstance(release, PrivateIndex):
         _validation.reject("query", "given for an index release, and for nothing else", query)
-    if isinstance(release, IndexRelease):
+    if isinstance(release, PrivateIndex):
         results = release.search(query, k)  # type: ignore[arg-type]
         return _cut_ranking(results.indices, results.scores, k, threshold)
     if isinstance(release, MatchRelease | TopKRelease):
