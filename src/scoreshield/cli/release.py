@@ -410,5 +410,5 @@ def release_index_command(
             progress=progress,
         )
     details = release.guarantee.details
-    facts = {name: details[name] for name in ("score_std", "code_size") if name in details}
+    facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
     write_release(release, output, options.as_json, facts)
