@@ -57,6 +57,7 @@ SUSPICIOUS = 35  # mutmut's number for a mutant whose tests did not run as they 
 OWN_TESTS = {
     "accounts": ["ledger"],
     "books": ["ledger"],
+    "batch": ["batch", "mechanism_registry"],
     "certificate": ["guarantee"],
     "consistency": ["consistency", "guarantee"],
     "cuts": ["tables"],

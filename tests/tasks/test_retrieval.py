@@ -118,6 +118,14 @@ class TestRanked:
             with pytest.raises(ss.InvalidInput, match="threshold"):
                 tasks.rank_records(release, 3, threshold=0.1)
 
+    def test_a_batch_answers_its_queries(self, collection: Array, query: Array) -> None:
+        """A batch answers the queries of given numbers."""
+        batch = ss.release_batch(collection, np.stack([query, -query]), epsilon=5, k=6, rng=1)
+        assert tasks.rank_records(batch, 6, query=1).tolist() == batch.search(1, 6).indices.tolist()
+        assert tasks.rank_records(batch, 6, query=[0, 1]).tolist() == batch.search([0, 1], 6).indices.tolist()
+        with pytest.raises(ss.InvalidInput, match="'query'"):
+            tasks.rank_records(batch, 6)
+
     def test_an_index_answers_its_query(self, collection: Array, query: Array) -> None:
         """An index answers its query."""
         index = ss.release_index(collection, epsilon=20, rng=1)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_real, optional, validate, whole_from
 from scoreshield.errors import InvalidInput
+from scoreshield.releases.batch import BatchRelease
 from scoreshield.releases.index import PrivateIndex
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease
 from scoreshield.tasks import _reading
@@ -133,15 +134,17 @@ def rank_records(
 
     Args:
         release: Scores (a score or row release, or an array, which is read as it is and carries no promise): the
-            largest noisy ones. A match or top-k release: its own order. An index release: the best for `query`.
+            largest noisy ones. A match or top-k release: its own order. An index or a batch release: the best
+            for `query`.
         k: The largest number of records.
         threshold: Only records whose score is at least this; for releases that have scores.
-        query: The query for an index release: a vector, or a matrix with one row per query.
+        query: The query for an index release: a vector, or a matrix with one row per query. For a batch release: the
+            number of the query in the batch, or an array of such numbers.
         seed: Fixes the order of equal scores in an array; a release has its own order.
     """
-    if (query is None) == isinstance(release, PrivateIndex):
-        _validation.reject("query", "given for an index release, and for nothing else", query)
-    if isinstance(release, PrivateIndex):
+    if (query is None) == isinstance(release, PrivateIndex | BatchRelease):
+        _validation.reject("query", "given for an index or a batch release, and for nothing else", query)
+    if isinstance(release, PrivateIndex | BatchRelease):
         results = release.search(query, k)  # type: ignore[arg-type]
         return _cut_ranking(results.indices, results.scores, k, threshold)
     if isinstance(release, MatchRelease | TopKRelease):

@@ -15,6 +15,7 @@ import pytest
 from scoreshield.privacy.levels.program import floor_ratio
 from scoreshield.privacy.levels.tables import randomised_response
 from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.response import SetResponse, Symbols
 from scoreshield.privacy.sampling import discrete, gaussian, sphere
 from scoreshield.privacy.sampling.stream import ResearchStream
 
@@ -44,6 +45,10 @@ def logistic(epsilon: float) -> Callable[[int], tuple[int, int]]:
     return discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, epsilon))))
 
 
+def make_symbols(count: int, size: int) -> Symbols:
+    return Symbols(np.tile(np.arange(size), (count, 1)), np.ones((count, size), dtype=np.int64))
+
+
 DRAWS: dict[str, Callable[[], Any]] = {
     "gaussian": lambda: filled(gaussian.fill_rounded_gaussian, 1.37 * 2.0**26),
     "gaussian, the largest scale": lambda: filled(gaussian.fill_rounded_gaussian, 2.0**32),
@@ -54,6 +59,8 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "coins": lambda: discrete.flip_coins(stream(), logistic(0.7), 40_000),
     "below": lambda: discrete.draw_below(stream(), np.arange(1, 40_001) ** 2 * 7),
     "table": lambda: randomised_response(1.0, [-0.5, 0.1, 0.3]).release(stream(), np.linspace(-1, 1, 40_000)),
+    "sets": lambda: np.stack(SetResponse(9.0, 300, 2, 4).release(stream(), make_symbols(40_000, 2))),
+    "names or none": lambda: np.stack(SetResponse(5.0, 30, 1, 6, True).release(stream(), make_symbols(40_000, 1))),
     "small cap": lambda: sphere.lean(sphere.Cap(8, 1.0, 0.6, 2.0**36, 0.04), units(1500, 8), stream()),
     "large cap": lambda: sphere.lean(sphere.Cap(5, -0.4, 0.1, 2.0**36, 0.4), units(1500, 5), stream()),
     "privunit": lambda: PrivUnit.calibrate(24, 6.0).release(units(1500, 24), stream()),
@@ -70,6 +77,8 @@ PINS = {
     "coins": "6f1f4968c8956c1d",
     "below": "e50fa4284ab7ac4a",
     "table": "c77eaabe750f3d0d",
+    "sets": "3a00a2fa0955a825",
+    "names or none": "2b8ebc193e790bc2",
     "small cap": "4a61c935dd1f26b4",
     "large cap": "ee9bce80cf3bf894",
     "privunit": "628f76ac24f9d12c",
