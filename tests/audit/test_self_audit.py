@@ -116,7 +116,7 @@ def test_list_optimal_mechanism() -> None:
 
 
 def test_quick_form() -> None:
-    """The short form finds no violation. With other seeds, one in 16,000 runs would raise a false alarm."""
+    """The short form finds no violation. With other seeds, one in 10,000 runs would raise a false alarm."""
     results = self_audit.audit_shipped_releases(quick=True)
     assert not any(result.broken for result in results)
     lines = self_audit.format_results(results).splitlines()

@@ -2,7 +2,7 @@
 
 `scoreshield audit --own` draws from the secure sampler, the one that users get, in two processes. `--quick` is the
 short form: one budget, from seeded generators. Each audit is at confidence 1 - 1e-6, so that the whole table raises a
-false alarm in fewer than one of five thousand runs.
+false alarm in fewer than one of three thousand runs.
 
 A test compares the list of releases with their public options, so that a new option cannot be left out.
 """
