@@ -284,12 +284,12 @@ def test_given_names_may_exceed_two_false_names() -> None:
 
 
 def test_public_levels_fit_public_scores() -> None:
-    """Scores whose r-th best is 0.8 - 0.1 ln r for every query, and the same moved."""
+    """Scores whose r-th best is 0.6 - 0.05 ln r for every query, and the same moved."""
     ranks = np.arange(1, 2001)
-    scores = 0.8 - 0.1 * np.log(ranks) + np.linspace(-0.05, 0.05, 9)[:, None]
+    scores = 0.6 - 0.05 * np.log(ranks) + np.linspace(-0.05, 0.05, 9)[:, None]
     levels = ss.PublicLevels.fit(np.random.default_rng(1).permuted(scores, axis=1))
-    assert levels.tenth == pytest.approx(0.8 - 0.1 * math.log(10))
-    assert levels.fiftieth == pytest.approx(0.8 - 0.1 * math.log(50))
+    assert levels.tenth == pytest.approx(0.6 - 0.05 * math.log(10))
+    assert levels.fiftieth == pytest.approx(0.6 - 0.05 * math.log(50))
     moved = ss.PublicLevels.fit(scores + 0.1)
     cuts, other = levels.place(5, 2000, 10), moved.place(5, 2000, 10)
     np.testing.assert_allclose(np.subtract(other, cuts), 0.1, atol=2e-3)
@@ -299,6 +299,17 @@ def test_public_levels_fit_public_scores() -> None:
     assert release.guarantee.details["cuts_from"] == "public scores given by the caller"
     known = ss.release_batch(ROWS, QUERIES, epsilon=8.0, k=5).guarantee.details
     assert known["cuts_from"] == "all-MiniLM-L6-v2 on FRAMES"
+
+
+@pytest.mark.parametrize("tail", [(0.357, 0.272), (0.95, 0.9), (0.999, 0.5), (0.3, 0.2999), (-0.9, -0.99), (0.8, -0.8)])
+def test_levels_rise_within_the_cosines(tail: tuple[float, float]) -> None:
+    """For models with narrow, wide, high and low scores, and collections of every size."""
+    public = ss.PublicLevels(*tail, 1000)
+    for epsilon, records, queries, k in itertools.product((8.0, 20.0), (10, 10**7), (3, 1000), (1, 500)):
+        cuts = BatchAlphabet.choose(epsilon=epsilon, records=records, queries=queries, k=k, levels=public).cuts
+        assert all(low < high for low, high in itertools.pairwise(cuts))
+        assert cuts[0] > -1
+        assert cuts[-1] <= 1
 
 
 # Files and certificates.
@@ -474,6 +485,8 @@ def test_public_scores_without_spread_are_rejected(scores: Any) -> None:
 
 
 def test_levels_must_fall() -> None:
-    for arguments in ((0.2, 0.3, 100), (0.3, 0.3, 100), (0.3, 0.2, 10), (math.nan, 0.2, 100)):
+    bad: list[tuple[Any, ...]] = [(0.2, 0.3, 100), (0.3, 0.3, 100), (0.3, 0.2, 10), (math.nan, 0.2, 100)]
+    bad += [(1.0, 0.9, 100), (0.3, -1.1, 100), (0.3, 0.2, 100, 7), (0.3, 0.2, 100, "two\nlines"), (0.3, 0.2, 100, "")]
+    for arguments in bad:
         with pytest.raises(ss.InvalidInput):
             ss.PublicLevels(*arguments)

@@ -42,6 +42,8 @@ _DRAWN = 1 << 16
 _PASSES = 4
 #: The most names per record and the most levels that are chosen, and the most false names per query of a set.
 _MOST_NAMES, _MOST_LEVELS, _FALSE_NAMES = 8, 20, 2.0
+#: The least distance of the 10th from the 50th best public score.
+_LEAST_SPREAD = 1e-4
 #: How far levels follow the size of the collection, in steps of the tail of public scores.
 _FARTHEST = 3.0
 
@@ -161,11 +163,14 @@ class PublicLevels:
 
     @validate()
     def __post_init__(self) -> None:
-        _validation.check_real(self.tenth, "tenth")
-        _validation.check_real(self.fiftieth, "fiftieth")
+        if not -1 < _validation.check_real(self.tenth, "tenth") < 1:
+            _validation.reject("tenth", "a cosine strictly between -1 and 1", self.tenth)
+        if not -1 <= _validation.check_real(self.fiftieth, "fiftieth") <= self.tenth - _LEAST_SPREAD:
+            must = f"a cosine below the 10th best score, {self.tenth:g}, by at least {_LEAST_SPREAD:g}"
+            _validation.reject("fiftieth", must, self.fiftieth)
         _validation.check_count(self.records, "records", least=50)
-        if not self.fiftieth < self.tenth:
-            _validation.reject("fiftieth", f"below the 10th best score, {self.tenth:g}", self.fiftieth)
+        if not isinstance(self.source, str) or not self.source.isprintable() or not 0 < len(self.source) <= 200:
+            _validation.reject("source", "one line of text, of at most 200 characters", self.source)
 
     @classmethod
     @validate()
@@ -179,20 +184,28 @@ class PublicLevels:
             _validation.reject("scores", must, array)
         best = -np.partition(-array.astype(np.float64), (9, 49), axis=1)
         tenth, fiftieth = float(best[:, 9].mean()), float(best[:, 49].mean())
-        if not fiftieth < tenth:
+        if not fiftieth <= tenth - _LEAST_SPREAD:
             raise InvalidInput("The public scores have no spread: their 10th and 50th best are equal on average.")
         return cls(tenth, fiftieth, array.shape[1], source)
 
-    def place(self, count: int, records: int, k: float) -> tuple[float, ...]:
+    def place(self, count: int, records: int, k: float, *, has_open_level: bool = False) -> tuple[float, ...]:
         """Place the lower edges of so many levels around the expected k-th best score of a query.
 
         With more levels, the lowest begins lower and the highest begins higher. The constants are the best on FRAMES.
+        If the lowest level has no lower edge, its stated edge is one level below the first real one.
         """
+        real = max(count - has_open_level, 1)
         step = (self.tenth - self.fiftieth) / math.log(5)
         farther = math.log(records / k * 10 / self.records)
         middle = self.tenth + step * min(max(farther, -_FARTHEST), _FARTHEST)
-        low, high = middle + step * (3.0 / count - 2.6), middle + step * (4.6 - 4.2 / count)
-        return tuple(np.round(np.linspace(low, high, count), 3).tolist()) if count > 1 else (round(low, 3),)
+        middle = min(max(middle, (self.tenth - 1) / 2), (self.tenth + 1) / 2)  # cosines end at -1 and 1
+        ends = middle + step * (3.0 / real - 2.6), middle + step * (4.6 - 4.2 / real)
+        low, high = np.clip(ends, (middle - 1) / 2, (middle + 1) / 2).tolist()
+        cuts = np.linspace(low, high, real) if real > 1 else np.array([low])
+        if real < count:
+            below = cuts[1] - cuts[0] if real > 1 else step
+            cuts = np.append(max(low - below, (low - 1) / 2), cuts)
+        return tuple(np.round(cuts, 3 if step > 0.01 else 9).tolist())
 
 
 #: What scores of all-MiniLM-L6-v2 look like: 824 questions and 2,519 titles of FRAMES.
@@ -265,7 +278,8 @@ class BatchAlphabet:
         public = levels if isinstance(levels, PublicLevels) else MINILM_LEVELS
         # Of many queries each gets few names, so that lower scores serve too.
         deeper = k * math.sqrt(max(1.0, queries * k / records))
-        return cls(response, _place_cuts(public, size, count, records, deeper), public.source, group, records)
+        cuts = public.place(count, records, deeper, has_open_level=size > 1)
+        return cls(response, cuts, public.source, group, records)
 
     @property
     def false_names(self) -> float:
@@ -475,15 +489,6 @@ def _estimate_worth(epsilon: float, records: int, queries: int, k: int, size: in
 def _lose_order(crowd: float) -> float:
     """Estimate the share of recall that one level loses, because it does not order the records of a query."""
     return 0.27 * crowd / (crowd + 0.5)
-
-
-def _place_cuts(public: PublicLevels, size: int, count: int, records: int, k: float) -> tuple[float, ...]:
-    """Place the cuts. The lowest level of a set of several names begins one step below the first real cut."""
-    if size == 1 or count == 1:
-        return public.place(count, records, k)
-    cuts = public.place(count - 1, records, k)
-    below = cuts[1] - cuts[0] if count > 2 else public.tenth - public.fiftieth
-    return (round(cuts[0] - below, 3), *cuts)
 
 
 def _find_best(
