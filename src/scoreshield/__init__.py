@@ -23,7 +23,7 @@ if _TYPE_CHECKING:
         StoreError,
     )
     from scoreshield.geometry.elliptope import Projection, project_elliptope
-    from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, Replacement, Sensitivity
+    from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, NullRecord, Replacement, Sensitivity
     from scoreshield.privacy.calibration import calibrate
     from scoreshield.privacy.composition import PrivacyFilter, compose, group, parallel
     from scoreshield.privacy.guarantee import Guarantee
@@ -79,6 +79,7 @@ _HOMES: dict[str, str | None] = {
     "LedgerWarning": "scoreshield.errors",
     "LevelChannel": "scoreshield.privacy.levels.tables",
     "MatchRelease": "scoreshield.releases.results",
+    "NullRecord": "scoreshield.privacy.adjacency",
     "PrivacyFilter": "scoreshield.privacy.composition",
     "PrivateSearch": "scoreshield.search",
     "Projection": "scoreshield.geometry.elliptope",
@@ -145,6 +146,7 @@ __all__ = [
     "LedgerWarning",
     "LevelChannel",
     "MatchRelease",
+    "NullRecord",
     "PrivacyFilter",
     "PrivateSearch",
     "Projection",

@@ -303,11 +303,39 @@ class GramRadius(Adjacency):
         return {"kind": self.kind, "radius": self.radius}
 
 
+@dataclass(frozen=True)
+class NullRecord(Adjacency):
+    """Neighbours differ in one record, which is replaced by a null record.
+
+    A null record never scores above the bottom level. This is the adjacency of a search with a hit budget
+    (``PrivateSearch(mode="hits")``), which states how far the answers reveal that a record ever answered at all. Two
+    different records are two such changes apart.
+    """
+
+    kind = "null-record"
+
+    def _scores(self, shape: ReleaseShape) -> Sensitivity:
+        raise InvalidInput(
+            f"NullRecord is the adjacency of a search with a hit budget and says nothing about a release of "
+            f"{shape.regime}; use Replacement() or Identity(labels)."
+        )
+
+    _row = _gram = _scores
+
+    def describe(self) -> str:
+        return "any one record was replaced by a null record, which never scores above the bottom level"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+
 def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
     """Read back what ``to_dict`` wrote; the labels of an identity are not kept, only their counts."""
     match data:
         case {"kind": Replacement.kind}:
             return Replacement()
+        case {"kind": NullRecord.kind}:
+            return NullRecord()
         case {"kind": GramRadius.kind, "radius": radius}:
             return GramRadius(radius)
         case {"kind": Identity.kind, "centroids": centroids, "identities": identities, "largest": largest}:

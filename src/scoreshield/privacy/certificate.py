@@ -6,7 +6,7 @@ import math
 import textwrap
 from decimal import ROUND_CEILING, Context
 
-from scoreshield.privacy.adjacency import Identity
+from scoreshield.privacy.adjacency import Identity, NullRecord
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 
@@ -37,6 +37,13 @@ def write_certificate(guarantee: Guarantee) -> str:
         f"{guarantee.adjacency.describe()}.",
         "This holds even if the attacker knows everything else.",
     )
+    if guarantee.regime == "hits":
+        null, replacement = (_round_up(guarantee.details[f"{kind}_epsilon"]) for kind in ("null", "replacement"))
+        say(
+            "Both figures",
+            f"Whether a record ever answered at all (against a null record): {null}-differential privacy.",
+            f"Which of any two records it was (record replacement): {replacement}-differential privacy.",
+        )
     say(
         "In practice",
         f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f}",
@@ -137,6 +144,11 @@ def _describe_release(guarantee: Guarantee) -> str:
         case "batch":
             queries = f"{guarantee.details['queries']:,}"
             return f"which of {queries} public queries each of {shape[0]:,} {all_} answers best, and a level for each"
+        case "hits":
+            return (
+                f"the answers to any number of public queries, which name some of {shape[0]:,} {all_}, without their "
+                "scores"
+            )
         case "row":
             return f"the {shape[0]:,} similarity scores of one {one}, at a public index, with all {all_}"
         case _:
@@ -154,7 +166,12 @@ def _list_warnings(guarantee: Guarantee) -> list[str]:
             f"reproduces a published calibration that claims (epsilon {guarantee.claimed[0]:g}, delta "
             f"{guarantee.claimed[1]:g}) and does not reach it; the pair below is the true one."
         )
-    if not guarantee.covers_record_replacement:
+    if isinstance(guarantee.adjacency, NullRecord):
+        found.append(
+            "the promise is against a null record; between any two records it is pure "
+            f"{_round_up(guarantee.details['replacement_epsilon'])}-differential privacy."
+        )
+    elif not guarantee.covers_record_replacement:
         found.append(
             "this radius does NOT cover the replacement of a whole record, which can move the Gram matrix by up to "
             f"{guarantee._replacement():.4g}."

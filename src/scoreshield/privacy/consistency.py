@@ -17,7 +17,9 @@ import numpy as np
 
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import GramRadius, Identity, ReleaseShape
+from scoreshield.privacy.adjacency import GramRadius, Identity, NullRecord, ReleaseShape
+from scoreshield.privacy.hit_budget import HitBudget
+from scoreshield.privacy.levels.cuts import check_increasing
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
@@ -118,6 +120,8 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     adjacency, regime = guarantee.adjacency, guarantee.regime
     if isinstance(adjacency, GramRadius):
         return regime == "gram"
+    if isinstance(adjacency, NullRecord):
+        return regime == "hits"
     rows = _count_rows(guarantee)
     if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
         return False
@@ -176,6 +180,8 @@ def _derive_profile(guarantee: Guarantee) -> Delta | None:
             return _derive_selection_profile(guarantee)
         case "histogram":
             return _derive_histogram_profile(guarantee)
+        case "hits":
+            return _derive_hits_profile(guarantee)
         case "index" if guarantee.mechanism == "privunit":
             return _derive_privunit_profile(guarantee)
         case "batch":
@@ -198,6 +204,29 @@ def _derive_histogram_profile(guarantee: Guarantee) -> Delta | None:
     if guarantee.mechanism == "geometric":
         return PureProfile(ratio * (1 - _ROUNDING)).delta_at
     return GaussianProfile(ratio).delta_at
+
+
+def _derive_hits_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of a hit budget from the number of hits, and the epsilons of a hit and of the miss."""
+    details = guarantee.details
+    check_increasing(details["cuts"], "cuts")
+    budget = HitBudget(details["hits"], details["hit_epsilon"], details["miss_epsilon"])
+    stated = (
+        details["null_epsilon"],
+        details["replacement_epsilon"],
+        details["true_name_probability"],
+        details["false_name_probability"],
+    )
+    derived = (
+        budget.null_epsilon,
+        budget.replacement_epsilon,
+        budget.true_probability,
+        budget.false_probability,
+    )
+    if stated != derived:
+        return None
+    is_null = isinstance(guarantee.adjacency, NullRecord)
+    return PureProfile((derived[0] if is_null else derived[1]) * (1 - _ROUNDING)).delta_at
 
 
 def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:

@@ -16,6 +16,7 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     Adjacency,
     GramRadius,
+    NullRecord,
     Replacement,
     adjacency_from_dict,
     check_score_range,
@@ -220,15 +221,20 @@ class Guarantee:
     @property
     def covers_record_replacement(self) -> bool:
         """Whether the replacement of one whole record is within the promise."""
+        if isinstance(self.adjacency, NullRecord):
+            return False
         return not isinstance(self.adjacency, GramRadius) or self.sensitivity >= self._replacement()
 
     def record_profile(self) -> Profile:
         """Compute the privacy of the same output when one whole record is replaced, for every adjacency of the promise.
 
-        Gaussian noise calibrated to a Gram radius protects a record too, with the noise over the larger movement.
+        Gaussian noise calibrated to a Gram radius protects a record too, with the noise over the larger movement. A
+        hit budget states the epsilon between any two records beside the one against a null record.
         """
         if self.covers_record_replacement:
             return self.profile
+        if isinstance(self.adjacency, NullRecord):
+            return PureProfile(self.details["replacement_epsilon"])
         return GaussianProfile(self.mu * self._replacement() / self.sensitivity)
 
     def _replacement(self) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: What a release can be of.
-Regime = Literal["scores", "row", "gram", "matches", "top-k", "histogram", "index", "batch"]
+Regime = Literal["scores", "row", "gram", "matches", "top-k", "histogram", "index", "batch", "hits"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ REGIMES: dict[Regime, RegimeFacts] = {
     "histogram": RegimeFacts("the bins, ", (1,)),
     "index": RegimeFacts("the projection, ", (2,)),
     "batch": RegimeFacts("the queries, the levels, ", (2,)),
+    "hits": RegimeFacts("the queries, the cuts, ", (1,)),
 }
 
 MECHANISMS: dict[str, MechanismFacts] = {
@@ -101,5 +102,11 @@ MECHANISMS: dict[str, MechanismFacts] = {
         "Randomised response: each record sends one symbol, the queries that it answers best and a level of its score "
         "for each of them. The true symbol is e^epsilon times as likely as any other one.",
         {"batch": None},
+    ),
+    "hit-budget": MechanismFacts(
+        "A hit budget: a query names records level by level, by coins that favour the records of the level. A secret "
+        "counter ends the part of a record after its last hit, or after one miss. Without a file the counters end with "
+        "the search, and a new search is a new charge.",
+        {"hits": None},
     ),
 }

@@ -21,7 +21,7 @@ from scoreshield._validation import Check, check_delta, check_epsilon, check_ins
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, NullRecord
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.privunit import PrivUnit
@@ -108,6 +108,8 @@ class IndexPlan:
         center_share: float | None = None,
     ) -> IndexPlan:
         """Check that arguments, each checked by `INDEX_CHECKS`, fit together and fit the collection."""
+        if isinstance(source.adjacency, NullRecord):
+            source.adjacency.sensitivity("scores", source.size)  # raises the error of this adjacency
         if isinstance(source.adjacency, GramRadius):
             must = "Replacement() or Identity(labels): a Gram radius says nothing about vectors"
             _validation.reject("adjacency", must, source.adjacency)

@@ -1,4 +1,4 @@
-"""What every kind of search shares: its options, its answers, and the base class of the three kinds."""
+"""What every kind of search shares: its options, its answers, and the base class of the kinds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from scoreshield._locks import ThreadLock
 from scoreshield._types import AccountLike, Rng
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
+from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.releases.index_plan import IndexMechanism
@@ -22,7 +23,7 @@ from scoreshield.releases.scores import ScoreMechanism
 from scoreshield.search.sources import Names
 
 Float = NDArray[np.float64]
-Mode = Literal["index", "query", "screening"]
+Mode = Literal["index", "query", "screening", "hits"]
 MODES: tuple[str, ...] = get_args(Mode)
 #: Of an index, or of the scores of a query.
 SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel
@@ -91,6 +92,10 @@ class SearchOptions:
     max_epsilon: float | None
     file: str | Path | None
     progress: Progress | None
+    hits: int | None = None
+    cuts: ArrayLike | None = None
+    names: int | None = None
+    adjacency: Adjacency | None = None
 
     def reject_screening(self) -> None:
         """Raise an error for an option of screening."""
@@ -98,6 +103,11 @@ class SearchOptions:
             raise InvalidInput("A 'threshold' is for mode='screening' alone; search() takes one in every mode.")
         if self.refine:
             raise InvalidInput("'refine' is for mode='screening'.")
+
+    def reject_hits(self) -> None:
+        """Raise an error for an option of a hit budget."""
+        if any(value is not None for value in (self.hits, self.cuts, self.names, self.adjacency)):
+            raise InvalidInput("'hits', 'cuts', 'names' and 'adjacency' are for mode='hits'.")
 
     def reject_index(self) -> None:
         """Raise an error for an option of an index."""

@@ -86,6 +86,7 @@ class PerQuerySearch(BaseSearch):
                 "with the name of the collection."
             )
         options.reject_index()
+        options.reject_hits()
 
     def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
         super().__init__()

@@ -192,6 +192,7 @@ class IndexSearch(BaseIndexSearch):
                 must = f"at least epsilon, {options.epsilon:g}, and at most 1e9"
                 _validation.reject("max_epsilon", must, options.max_epsilon)
         options.reject_screening()
+        options.reject_hits()
         if check_score_range(options.score_range) != FULL_RANGE:
             raise InvalidInput("An index has no score range: its vectors are released, not scores.")
 

@@ -246,7 +246,7 @@ def check_request(saved: SavedIndex, request: IndexRequest, path: Path) -> None:
 
 def _check_charge(saved: SavedIndex, account: Any, path: Path) -> None:
     charge, promise = saved.charge, write_canonical_json(saved.release.guarantee.to_dict())
-    if charge is None or (charge.dataset == account.dataset and not _has_entry(account, charge, promise)):
+    if charge is None or (charge.dataset == account.dataset and not has_entry(account, charge, promise)):
         raise InvalidInput(
             f"{path} holds an index that the ledger {account.ledger.name} has no charge for: open it with the ledger "
             "that was charged, or without one, or name another file."
@@ -258,7 +258,8 @@ def _check_charge(saved: SavedIndex, account: Any, path: Path) -> None:
         )
 
 
-def _has_entry(account: Account, charge: ChargeReference, promise: str) -> bool:
+def has_entry(account: Account, charge: ChargeReference, promise: str) -> bool:
+    """Check whether the ledger of an account has the entry of a charge, for this promise."""
     entry = account.ledger.entry(charge.entry)
     return entry is not None and (entry.dataset, entry.guarantee) == (charge.dataset, promise)
 

@@ -27,10 +27,11 @@ from scoreshield._validation import (
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
-from scoreshield.privacy.adjacency import FULL_RANGE
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import name_sampler
 from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
+from scoreshield.search.hits import HitSearch
 from scoreshield.search.index import IndexNotSaved, IndexSearch, LoadedIndexSearch
 from scoreshield.search.index_files import read_index, resolve_path
 from scoreshield.search.query import QuerySearch
@@ -39,8 +40,8 @@ from scoreshield.search.sources import IdentityMap, Names, pin_store
 from scoreshield.stores.pinned import Pin, PinnedStore
 from scoreshield.stores.protocol import Store
 
-_SEARCHES: dict[Mode, type[IndexSearch] | type[QuerySearch] | type[ScreeningSearch]] = {
-    search.mode: search for search in (IndexSearch, QuerySearch, ScreeningSearch)
+_SEARCHES: dict[Mode, type[IndexSearch] | type[QuerySearch] | type[ScreeningSearch] | type[HitSearch]] = {
+    search.mode: search for search in (IndexSearch, QuerySearch, ScreeningSearch, HitSearch)
 }
 
 
@@ -56,20 +57,21 @@ _FILTER_CHECKS: dict[str, Check] = {"k": check_count, "threshold": optional(chec
 class PrivateSearch:
     """Search a store of private embeddings.
 
-    There are three modes. ``"index"`` charges once: the vectors themselves are made private, and every later query,
+    There are four modes. ``"index"`` charges once: the vectors themselves are made private, and every later query,
     filter and threshold is post-processing of them. ``"query"`` releases all n scores for each query, and
     ``"screening"`` releases only which records pass a public threshold. Both charge a ledger before anything leaves.
+    ``"hits"`` charges once for any number of queries, and each record is named truly for ``hits`` of them.
     The ranking always comes from released values over all n records: no candidate is chosen by its true score.
 
     Args:
         store: A store of `scoreshield.stores`, a pinned one, or an (n, d) array.
-        epsilon: Of the index, once, or of each query. There is no default.
+        epsilon: Of the index, once, of each query, or of all queries in mode ``"hits"``. There is no default.
         delta: As epsilon.
-        mode: ``"index"`` (charge once), ``"query"`` (all scores, each time) or ``"screening"`` (the records that pass
-            ``threshold``).
-        ledger: ``ledger.account(name)``. The last two modes need it, and charge each query to it. An index is charged
-            when it is made. The name stays the same when records come and go, so that what was spent on the records
-            that stay is not forgotten.
+        mode: ``"index"`` (charge once), ``"query"`` (all scores, each time), ``"screening"`` (the records that pass
+            ``threshold``) or ``"hits"`` (charge once, a few answers of each record).
+        ledger: ``ledger.account(name)``. ``"query"`` and ``"screening"`` need it, and charge each query to it. An index
+            and a hit budget are charged when they are made. The name stays the same when records come and go, so that
+            what was spent on the records that stay is not forgotten.
         mechanism: Of `scoreshield.release_index` (``"privunit"`` by default) or of
             `scoreshield.release_scores` (``"auto"`` by default). Screening has one mechanism, randomised
             response, and takes none.
@@ -92,7 +94,15 @@ class PrivateSearch:
             `hide` write there too. A process that starts again then charges nothing, and of several that start
             at once one charges. An index of other records, for another contract, or that a given ``ledger`` was not
             charged for, raises an error. See `save`, and `IndexNotSaved` for an index that was charged
-            and could not be written.
+            and could not be written. For a hit budget: its secret counters are kept there, and a process that starts
+            again continues with them. Without it they end with this object, and another object is another charge.
+        hits: For a hit budget: how many queries may name each record truly, at most 250. By default as many as
+            ``epsilon`` allows with few false names.
+        cuts: For a hit budget: the public cuts between levels, increasing. The default suits all-MiniLM-L6-v2.
+        names: For a hit budget: a query goes down the levels until this many records are named; ``k`` by default, and
+            half of it where a record has one hit.
+        adjacency: For a hit budget: what ``epsilon`` is about, `scoreshield.Replacement` by default or
+            `scoreshield.NullRecord`. The certificate states both.
         progress: As in `scoreshield.release_index`.
     """
 
@@ -120,6 +130,10 @@ class PrivateSearch:
         check_every: float | None = None,
         file: str | Path | None = None,
         progress: Progress | None = None,
+        hits: int | None = None,
+        cuts: ArrayLike | None = None,
+        names: int | None = None,
+        adjacency: Adjacency | None = None,
     ) -> None:
         name_sampler(rng)
         # One stream for all queries: a seed given to each release would give them all the same noise.
@@ -138,6 +152,10 @@ class PrivateSearch:
             max_epsilon=max_epsilon,
             file=file,
             progress=progress,
+            hits=hits,
+            cuts=cuts,
+            names=names,
+            adjacency=adjacency,
         )
         kind = _SEARCHES[mode]
         kind.check_options(options)
@@ -188,7 +206,7 @@ class PrivateSearch:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of the index. In the other modes each query's own comes with its hits."""
+        """The guarantee of the index or of the hit budget. In the other modes each query's own comes with its hits."""
         return self._search.guarantee
 
     @property
@@ -196,8 +214,8 @@ class PrivateSearch:
         """The epsilon of the index and of all indexes before it, together, at the index's delta.
 
         It counts the indexes that this object made, or that were made for its ``file`` until it last read or wrote
-        there. It includes those that could not be saved, and those that a ledger counts too. Research mode is not
-        private, and counts as 0.
+        there. It includes those that could not be saved, and those that a ledger counts too. For a hit budget, it is
+        the epsilon between any two records. Research mode is not private, and counts as 0.
         """
         return self._search.spent
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _validation
 from scoreshield.errors import InvalidInput, InvalidParameter
-from scoreshield.privacy.adjacency import Adjacency, Identity
+from scoreshield.privacy.adjacency import Adjacency, Identity, NullRecord, Replacement
 from scoreshield.privacy.ledger.entries import LONGEST_WRITTEN, read_json, write_canonical_json
 from scoreshield.privacy.losses import extract_profile
 from scoreshield.privacy.profiles import Profile, profile_from_dict
@@ -66,6 +66,10 @@ def make_charge(item: Any, adjacency: Adjacency | None, key: bytes, *, same_peop
         )
     profile = extract_profile(guarantee)
     unit = _unit(guarantee.adjacency, adjacency, key, same_people)
+    if isinstance(guarantee.adjacency, NullRecord):
+        # Two records are two changes from a null record apart. The release also states what it promises between them,
+        # which adds up with every other promise about the replacement of a record.
+        profile, unit = guarantee.record_profile(), _unit(Replacement(), None, key, same_people)
     try:
         # What later versions read back must be what is charged now.
         text, promise = write_canonical_json(profile.to_dict()), write_canonical_json(guarantee.to_dict())

@@ -1,0 +1,360 @@
+"""A search with a hit budget: one charge for all queries, and each record is named truly for a few of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import _validation
+from scoreshield.errors import InvalidInput, StoreError
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, NullRecord, Replacement, check_score_range
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
+from scoreshield.privacy.hit_budget import Bools, Counts, HitBudget, name_records
+from scoreshield.privacy.ledger.entries import write_canonical_json
+from scoreshield.privacy.levels.cuts import check_increasing
+from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, name_sampler, open_stream
+from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve
+from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
+from scoreshield.search.hit_counters import (
+    CounterFile,
+    HitCounters,
+    MemoryCounters,
+    check_file_locks,
+    create_counters,
+)
+from scoreshield.search.index_files import ChargeReference, check_savable, has_entry, lock_index, resolve_path
+from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
+from scoreshield.search.totals import path_exists
+from scoreshield.stores.pinned import PinnedStore, Snapshot
+from scoreshield.stores.protocol import read_store
+
+T = TypeVar("T")
+
+#: The default cuts. They were chosen on public questions and titles (FRAMES) under all-MiniLM-L6-v2, and suit models
+#: whose irrelevant cosines are about 0.1 ± 0.1.
+HIT_CUTS: tuple[float, ...] = tuple(round(0.30 + 0.035 * step, 3) for step in range(14))
+#: The most levels above the bottom.
+_MOST_CUTS = 100
+#: The step of the grid of released values.
+_GRID = 2.0**-20
+#: How many answers are kept for queries that are asked again.
+_MOST_ANSWERS = 1_000
+
+
+class _Answer(NamedTuple):
+    """The names of one query, best first, and the value of each one's level."""
+
+    places: NDArray[np.intp]
+    values: Float
+
+
+class HitSearch(BaseSearch):
+    """Name the records that are near a query, as often as each record's budget allows.
+
+    The budget is charged when the search is made. The counter of a record belongs to its id: a record whose vector
+    changes keeps its counter.
+    """
+
+    mode = "hits"
+    coverage = "every query to this search"
+    releases_scores = True
+
+    @classmethod
+    def check_options(cls, options: SearchOptions) -> None:
+        """Raise an error for options that a hit budget does not take."""
+        check_ledger(options.ledger, options.rng)
+        options.reject_screening()
+        if options.delta:
+            _validation.reject("delta", "0 (left out) for mode='hits', which is private without it", options.delta)
+        if options.mechanism is not None:
+            raise InvalidInput("Mode 'hits' has one mechanism, the hit budget; leave 'mechanism' out.")
+        if options.components is not None or not isinstance(options.reduction, str) or options.reduction != "random":
+            raise InvalidInput("'components' and 'reduction' are for mode='index'.")
+        if options.max_epsilon is not None:
+            raise InvalidInput("'max_epsilon' is for an index without a ledger; mode 'hits' is charged once.")
+        if check_score_range(options.score_range) != FULL_RANGE:
+            raise InvalidInput("Mode 'hits' has no score range: 'cuts' says which scores are told from each other.")
+        if options.adjacency is not None and not isinstance(options.adjacency, Replacement | NullRecord):
+            _validation.reject("adjacency", "Replacement() or NullRecord() for mode='hits'", options.adjacency)
+        check_cuts(HIT_CUTS if options.cuts is None else options.cuts)
+        if options.names is not None:
+            _validation.check_count(options.names, "names")
+        is_null = isinstance(options.adjacency, NullRecord)
+        HitBudget.split(options.epsilon, 1 if options.hits is None else options.hits, is_null=is_null)
+        if options.file is not None:
+            check_file_locks()
+
+    def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
+        super().__init__()
+        if identities.has_identities and not identities.centroids:
+            raise InvalidInput(
+                "A hit budget is private only if one identity has one vector: use centroids=True with 'identity_of'."
+            )
+        if identities.has_identities and isinstance(options.adjacency, NullRecord):
+            raise InvalidInput("NullRecord() is about one record: leave it out with 'identity_of'.")
+        self._options, self._records, self._identities = options, records, identities
+        self._file = None if options.file is None else resolve_path(options.file)
+        self._cuts = check_cuts(HIT_CUTS if options.cuts is None else options.cuts)
+        self._values = compute_level_values(self._cuts)
+        self._counters: HitCounters | None = None
+        self._collection: _Collection | None = None
+        self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
+
+    def start(self) -> None:
+        """Charge the budget, or take the counters of an earlier process from the file."""
+        self._read(self._start)
+
+    @property
+    def source_name(self) -> str:
+        return self._records.store.name
+
+    @property
+    def ids(self) -> Names:
+        return self._names
+
+    @property
+    def dimension(self) -> int:
+        store = self._records.store
+        return read_store(store, "giving its dimension", lambda: store.dimension)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    @property
+    def spent(self) -> float:
+        return 0.0 if self._guarantee.sampler == "research" else float(self._guarantee.details["replacement_epsilon"])
+
+    def is_stale(self) -> bool | None:
+        return self._read(self._records.is_stale)
+
+    def refresh(self) -> None:
+        raise InvalidInput("A hit budget is not refreshed: make a new PrivateSearch, which is charged again.")
+
+    def save(self, path: Path) -> None:
+        del path
+        raise InvalidInput("Only an index is saved; in mode 'hits' give a 'file' when the search is made.")
+
+    def describe(self, hits: Hits) -> dict[str, Any]:
+        facts = super().describe(hits)
+        if hits.guarantee is not None:
+            facts |= {name: hits.guarantee.details[name] for name in ("hits", "null_epsilon", "replacement_epsilon")}
+        return facts
+
+    def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+        is_asked = None
+        if not hit_filter.accepts_all:  # before the lock: a ``where`` may call this search
+            is_asked = np.array([hit_filter.accepts(name) for name in self._names], dtype=bool)
+            if not is_asked.any():
+                return [Hits((), np.empty(0), np.empty(0), None, self.version)] * len(queries)
+        with self._lock.hold("search()"):
+            return self._read(lambda: self._answer(queries, hit_filter, is_asked))
+
+    def _read(self, work: Callable[[], T]) -> T:
+        return read_records(self._records.store, work)
+
+    # ---- The start.
+
+    def _start(self) -> None:
+        options, process = self._options, identify_process()
+        names, adjacency, self._collection = self._read_collection()
+        self._names = names
+        is_null = isinstance(options.adjacency, NullRecord)
+        if options.hits is None:
+            budget = HitBudget.choose(options.epsilon, len(names), is_null=is_null)
+        else:
+            budget = HitBudget.split(options.epsilon, options.hits, is_null=is_null)
+        self._budget = budget
+        promised = options.adjacency if is_null and options.adjacency is not None else adjacency
+        self._guarantee = state_guarantee(budget, self._cuts, promised, len(names), options.epsilon, options.rng)
+
+        def charge() -> Mapping[str, Any]:
+            pending = reserve(options.ledger, [self._guarantee], promised, same_people=True)
+            if options.rng is None:
+                check_process(process)
+            entries = pending.commit()
+            paid = ChargeReference(str(entries[0].dataset), entries[0].hash)._asdict() if entries else None
+            ids = [one if isinstance(one, str) else int(one) for one in names] if self._file is not None else []
+            return {"guarantee": self._guarantee.to_dict(), "ids": ids, "paid": paid}
+
+        if self._file is None:
+            charge()
+            self._counters = MemoryCounters(len(names))
+            return
+        path = self._file
+        check_savable(names)
+        with lock_index(path):
+            if not path_exists(path):
+                create_counters(path, len(names), charge)
+            counters = CounterFile(path)
+            self._check_header(counters.header.facts, path)
+            self._names, self._counters = tuple(counters.header.facts["ids"]), counters
+
+    def _check_header(self, facts: Mapping[str, Any], path: Path) -> None:
+        """Raise an error unless the counters in a file are of this search."""
+        saved, wanted = facts["guarantee"], self._guarantee.to_dict()
+        for name in ("epsilon", "sampler", "adjacency", "details"):
+            if write_canonical_json(saved.get(name)) != write_canonical_json(wanted[name]):
+                what = "hits or cuts" if name == "details" else name
+                raise InvalidInput(f"{path} holds the counters of a search with other {what}: name another file.")
+        if set(facts["ids"]) != set(self._names):
+            raise InvalidInput(
+                f"{path} holds the counters of other records. Records that come or go need a new search, which is "
+                "charged: name another file."
+            )
+        account: Any = self._options.ledger
+        if account is None:
+            return
+        paid = facts["paid"]
+        if paid is None or not has_entry(account, ChargeReference(**paid), write_canonical_json(saved)):
+            raise InvalidInput(
+                f"{path} holds the counters of a search that the account {account.dataset!r} was not charged for: open "
+                "it with the account that was charged, or name another file."
+            )
+
+    # ---- The records.
+
+    def _read_collection(self) -> tuple[Names, Adjacency, _Collection]:
+        snapshot = self._records.take_snapshot()
+        names, adjacency = self._identities.group(snapshot.ids)
+        rows = snapshot.rows
+        if isinstance(adjacency, Identity):
+            assert rows is not None  # IdentityMap rejects centroids of a store that gives scores alone
+            rows = PrivateCollection.check(rows, adjacency).rows()
+        if rows is not None:
+            _embeddings.check_finite(rows)
+        return names, adjacency, _Collection(snapshot, names, rows)
+
+    def _update_collection(self) -> _Collection:
+        """Take the present vectors. Their ids must be the ids that were charged."""
+        before = self._collection
+        snapshot = self._records.take_snapshot()
+        if before is not None and before.snapshot is snapshot:
+            return before
+        names, _, collection = self._read_collection()
+        if before is not None and before.snapshot.version != snapshot.version:
+            self._answers.clear()
+        if set(names) != set(self._names):
+            raise StoreError(
+                f"{self.source_name} has other records than this search was charged for: make a new search, which is "
+                "charged again; nothing was released."
+            )
+        self._collection = collection
+        return collection
+
+    # ---- An answer.
+
+    def _answer(self, queries: Float, hit_filter: HitFilter, is_asked: Bools | None) -> list[Hits]:
+        assert self._counters is not None
+        collection = self._update_collection()
+        self.version = collection.snapshot.version
+        if is_asked is None:
+            is_asked = np.ones(len(self._names), dtype=bool)
+        enough = self._options.names
+        if enough is None:  # chosen on the same public data as the cuts
+            enough = hit_filter.k if self._budget.hits > 1 else math.ceil(hit_filter.k / 2)
+        mask = hashlib.sha256(is_asked.tobytes()).digest()
+        keys = [hashlib.sha256(query.tobytes() + mask + enough.to_bytes(8, "big")).digest() for query in queries]
+        known = {key: self._answers[key] for key in keys if key in self._answers}
+        todo = {key: query for key, query in zip(keys, queries, strict=True) if key not in known}
+        if todo:
+            places = collection.find_places(self._names)
+
+            def take_step(counts: Counts) -> tuple[Counts, list[_Answer]]:
+                stream, used, drawn = open_stream(self._options.rng), counts.copy(), []
+                for query in todo.values():
+                    drawn.append(self._draw(stream, collection.score(query)[places], used, is_asked, enough))
+                return used, drawn
+
+            known |= dict(zip(todo, self._counters.update(take_step), strict=True))
+            self._answers |= {key: known[key] for key in todo}
+            while len(self._answers) > _MOST_ANSWERS:
+                self._answers.popitem(last=False)
+        return [self._select(known[key], hit_filter) for key in keys]
+
+    def _draw(self, stream: Stream, scores: Float, used: Counts, is_asked: Bools, enough: int) -> _Answer:
+        """Draw the names of one query. The clean scores and levels are overwritten."""
+        levels = np.searchsorted(self._cuts, scores, side="left").astype(np.int64)
+        scores.fill(0.0)
+        released = name_records(self._budget, stream, levels, used, is_asked, rounds=len(self._cuts), enough=enough)
+        levels.fill(0)
+        places = np.random.default_rng(draw_tie_break(stream)).permutation(np.flatnonzero(released))
+        places = places[np.argsort(-released[places], kind="stable")]
+        return _Answer(places, self._values[released[places]])
+
+    def _select(self, answer: _Answer, hit_filter: HitFilter) -> Hits:
+        places, values = answer
+        if hit_filter.threshold is not None:
+            places, values = places[values >= hit_filter.threshold], values[values >= hit_filter.threshold]
+        places, values = places[: hit_filter.k], values[: hit_filter.k].copy()
+        ids = tuple(self._names[place] for place in places)
+        return Hits(ids, values, values.copy(), self._guarantee, self.version)
+
+
+class _Collection(NamedTuple):
+    """One version of the records, in the order of the store."""
+
+    snapshot: Snapshot
+    names: Names
+    rows: NDArray[Any] | None
+
+    def score(self, query: Float) -> Float:
+        """Compute the clean scores of one query."""
+        rows, public = self.snapshot.make_problem(query) if self.rows is None else (self.rows, query)
+        scores: Float = _embeddings.compute_scores(rows, public[None], "unit")[0]
+        return scores
+
+    def find_places(self, names: Names) -> NDArray[np.intp]:
+        """Find the row of each name."""
+        if names is self.names or names == self.names:
+            return np.arange(len(names))
+        rows = {name: row for row, name in enumerate(self.names)}
+        return np.array([rows[name] for name in names], dtype=np.intp)
+
+
+def check_cuts(cuts: Any) -> Float:
+    """Check public cuts between levels: increasing, inside (-1, 1), not too many."""
+    found = check_increasing(cuts, "cuts")
+    if not (found[0] > -1 and found[-1] < 1) or len(found) > _MOST_CUTS:
+        _validation.reject("cuts", f"from 1 to {_MOST_CUTS} increasing numbers inside (-1, 1)", cuts)
+    return found
+
+
+def compute_level_values(cuts: Float) -> Float:
+    """Compute the value that stands for each level: the middle of its scores, on the public grid."""
+    edges = np.concatenate([[-1.0], cuts, [1.0]])
+    values: Float = np.rint((edges[:-1] + edges[1:]) / 2 / _GRID) * _GRID
+    return values
+
+
+def state_guarantee(
+    budget: HitBudget, cuts: Float, adjacency: Adjacency, records: int, epsilon: float, rng: Any
+) -> Guarantee:
+    """State what a search with this budget promises."""
+    return Guarantee.for_selection(
+        ReleaseFacts(adjacency, "hits", (records,), FULL_RANGE, name_sampler(rng)),
+        epsilon=epsilon,
+        mechanism="hit-budget",
+        sensitivity=1.0,
+        grid_sensitivity=1.0,
+        scale=1.0,
+        grid=_GRID,
+        details={
+            "hits": budget.hits,
+            "hit_epsilon": budget.hit_epsilon,
+            "miss_epsilon": budget.miss_epsilon,
+            "null_epsilon": budget.null_epsilon,
+            "replacement_epsilon": budget.replacement_epsilon,
+            "true_name_probability": budget.true_probability,
+            "false_name_probability": budget.false_probability,
+            "cuts": cuts.tolist(),
+        },
+    )
