@@ -6,6 +6,7 @@ compares the list with what the release functions accept, so that a new mechanis
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.sampling import discrete, sphere
 from scoreshield.releases import histogram
+from scoreshield.stores import ArrayStore, PinnedStore
 
 RECORDS, DIMENSION, GROUP = 12, 6, 3
 ROWS = np.random.default_rng(14).standard_normal((RECORDS, DIMENSION))
@@ -355,6 +357,44 @@ def simple(
     return Entry(name, mechanism, regime, lambda **k: function(ROWS, *arguments, **contract, **k), check)
 
 
+@functools.cache
+def pin_rows(rows: bytes) -> PinnedStore:
+    """The rows as a store that was read and checked."""
+    store = PinnedStore(ArrayStore(np.frombuffer(rows).reshape(-1, DIMENSION)))
+    store.take_snapshot()
+    return store
+
+
+def hits(name: str, **options: Any) -> Entry:
+    """One answer of a search with a hit budget."""
+    contract: dict[str, Any] = {"mode": "hits", "epsilon": 6.0, "cuts": [0.0, 0.3], **options}
+
+    def answer(**k: Any) -> Any:
+        return ss.PrivateSearch(pin_rows(ROWS.tobytes()), **contract, **k).search(QUERY)
+
+    return Entry(f"hits, {name}", "hit-budget", "hits", answer, check_hits)
+
+
+def check_hits(guarantee: Guarantee, calls: list[Call]) -> None:
+    """Each round is drawn by the certified coins, which cost what is certified for hits and for the miss."""
+    told = guarantee.details
+    assert {(call.sampler, call.count) for call in calls} == {("choose", guarantee.shape[0])}
+    tables = {tuple(map(tuple, call.arguments[0].tolist())) for call in calls}
+    ((cold, whole), (hot, _)) = tables.pop()
+    assert (tables, whole) == (set(), 2**62)
+    named = [Fraction(whole - weight, whole) for weight in (cold, hot)]
+    with mpmath.workdps(60):
+        hit, miss = (
+            Fraction(int(mpmath.exp(mpmath.mpf(told[f"{part}_epsilon"])) * mpmath.mpf(2) ** 100), 2**100)
+            for part in ("hit", "miss")
+        )
+    at_most(named[1] / named[0], hit)
+    at_most((1 - named[0]) / (1 - named[1]), miss)
+    a, b = Fraction(told["hit_epsilon"]), Fraction(told["miss_epsilon"])
+    null = isinstance(guarantee.adjacency, ss.NullRecord)
+    at_most(max(told["hits"] * a, b) if null else told["hits"] * a + b, Fraction(guarantee.epsilon))
+
+
 GAUSSIAN = {"delta": 1e-6, "mechanism": "gaussian"}
 REDUCTIONS: dict[str, dict[str, Any]] = {
     "all dimensions": {},
@@ -484,6 +524,8 @@ ENTRIES: tuple[Entry, ...] = (
         for mechanism, delta in (("geometric", 0.0), ("gaussian", 1e-6))
         for what, query in (("query", QUERY), ("all pairs", None))
     ),
+    hits("records", hits=2),
+    hits("null record", hits=2, adjacency=ss.NullRecord()),
     *(
         index(
             f"{mechanism}, {how}, {who}",

@@ -98,7 +98,8 @@ def test_list_is_complete() -> None:
     assert len(pairs) == 6
     assert any(one.options.get("query") == "matrix" for one in listed if one.options["function"] == "release_scores")
     assert set(ss.Identity([0, 1]).to_dict()) >= {"centroids"}
-    assert {Replacement.kind, Identity.kind, GramRadius.kind} == {kind.kind for kind in ss.Adjacency.__subclasses__()}
+    kinds = {Replacement.kind, Identity.kind, GramRadius.kind, ss.NullRecord.kind}
+    assert kinds == {kind.kind for kind in ss.Adjacency.__subclasses__()}
 
 
 def test_list_textbook_calibrations() -> None:

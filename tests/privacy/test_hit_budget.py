@@ -269,8 +269,8 @@ def test_probabilities(epsilon: float, hits: int) -> None:
 
 def test_default_number_of_hits() -> None:
     """The default grows with epsilon, falls with the number of records, and is at least one."""
-    assert [HitBudget.choose(epsilon, 5_000).hits for epsilon in (4, 16, 32, 48, 100)] == [1, 1, 3, 4, 10]
-    assert HitBudget.choose(48, 2_000).hits == 5
+    assert [HitBudget.choose(epsilon, 5_000).hits for epsilon in (4, 16, 32, 48, 100)] == [1, 1, 2, 4, 10]
+    assert HitBudget.choose(48, 1_000).hits == 5
     assert HitBudget.choose(1e6, 10).hits == MOST_HITS
     assert HitBudget.choose(32, 5_000, is_null=True).hits == 3
 

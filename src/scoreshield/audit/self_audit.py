@@ -28,7 +28,7 @@ from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.targets import ReleaseFunction
 from scoreshield.geometry.denoise import METHODS as DENOISERS
-from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity
+from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, NullRecord
 from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.mechanisms import Regime
@@ -42,6 +42,7 @@ from scoreshield.releases.matches import release_matches
 from scoreshield.releases.row import release_row
 from scoreshield.releases.scores import release_scores
 from scoreshield.releases.top_k import SELECTIONS, release_top_k
+from scoreshield.search import PrivateSearch
 
 BUDGETS = (0.5, 2.0, 5.0)
 QUICK_BUDGETS = (2.0,)
@@ -193,6 +194,32 @@ class IdentityRelease:
         return self.release(np.repeat(rows, 2, axis=0), adjacency=Identity(labels, self.has_centroids), rng=rng)
 
 
+@dataclass(frozen=True)
+class HitRun:
+    """A search with a hit budget that is asked several queries in a row.
+
+    Every record has coins of its own, so that one search over many copies of a collection gives as many independent
+    outputs: the released value of each record for each query, 0 where it is not named.
+
+    Attributes:
+        queries: One per row.
+        options: Of the search.
+    """
+
+    queries: NDArray[np.float64]
+    options: dict[str, Any]
+
+    def search(self, rows: NDArray[Any], rng: Rng = None) -> PrivateSearch:
+        return PrivateSearch(rows, mode="hits", cuts=(0.5,), names=len(rows), rng=rng, **self.options)
+
+    def __call__(self, rows: NDArray[Any], rng: Rng = None, repeats: int = 1) -> NDArray[np.float64]:
+        search = self.search(np.tile(rows, (repeats, 1)), rng)
+        values = np.zeros((len(self.queries), repeats * len(rows)))
+        for place, hits in enumerate(search.search_batch(self.queries, k=repeats * len(rows))):
+            values[place, list(hits.ids)] = hits.scores
+        return values.reshape(len(self.queries), repeats, -1).swapaxes(0, 1).reshape(repeats, -1)
+
+
 def list_shipped_releases(budgets: Sequence[float]) -> list[ShippedRelease]:
     """List every mechanism and regime of ScoreShield, at each budget."""
     shipped = []
@@ -203,15 +230,24 @@ def list_shipped_releases(budgets: Sequence[float]) -> list[ShippedRelease]:
             *_list_indexes(epsilon),
             *_list_selections(epsilon),
             *_list_batches(epsilon),
+            *_list_searches(epsilon),
         ):
-            whole = release.release if isinstance(release, ReleasePart) else release
-            claim, options = Claim.of(whole(pair.first)), _describe_options(release)
+            claim, options = Claim.of(_make_whole(release, pair.first)), _describe_options(release)
             pace = _choose_pace(release, claim, options)
             shipped.append(ShippedRelease(f"{name}, epsilon {epsilon:g}", release, claim, pair, pace, options))
     return shipped
 
 
+def _make_whole(release: Any, rows: NDArray[Any]) -> Any:
+    """Make what has the guarantee of a release."""
+    if isinstance(release, HitRun):
+        return release.search(rows)
+    return release.release(rows) if isinstance(release, ReleasePart) else release(rows)
+
+
 def _describe_options(release: Any) -> dict[str, Any]:
+    if isinstance(release, HitRun):
+        return {"function": "PrivateSearch", "mode": "hits", "hits": release.options["hits"]}
     if isinstance(release, ReleasePart):
         return _describe_options(release.release) | {"part": release.attribute}
     if isinstance(release, IdentityRelease):
@@ -358,6 +394,19 @@ def _list_batches(epsilon: float) -> Iterator[_Listed]:
     inside = replace_record(pair.first, 0, _QUERY, np.zeros(_LENGTH), "a record equal to a query against none")
     yield "batch, ball", partial(given, norm="ball"), inside
     yield from _list_groups(given, "batch, one name", pair)
+
+
+def _list_searches(epsilon: float) -> Iterator[_Listed]:
+    """List searches whose promise covers all queries: the worst records use up their budgets on different ones."""
+    first, second = np.eye(_LENGTH)[:2]
+    rows = np.tile(np.eye(_LENGTH)[2], (_RECORDS, 1))
+    others = replace_record(rows, 0, first, second, "a record near the first queries against one near the last")
+    null = replace_record(rows, 0, first, -first, "a record near the queries against a null record")
+    near = first + 0.1 * np.eye(_LENGTH)[3]
+    one, two = {"epsilon": epsilon, "hits": 1}, {"epsilon": epsilon, "hits": 2}
+    yield "hits, one hit", HitRun(np.stack([first, second]), one), others
+    yield "hits, two hits", HitRun(np.stack([first, near, second]), two), others
+    yield "hits, against a null record", HitRun(np.stack([first, near]), one | {"adjacency": NullRecord()}), null
 
 
 def _make_worst_pair(kind: Regime) -> Pair:

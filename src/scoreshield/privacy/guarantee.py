@@ -23,7 +23,7 @@ from scoreshield.privacy.adjacency import (
 )
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES, Regime
 from scoreshield.privacy.noise.laws import CalibratedNoise, NoiseLaw, law_from_dict
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, profile_from_dict
+from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 
 if TYPE_CHECKING:
     from scoreshield.privacy.levels.tables import LevelChannel
@@ -39,7 +39,8 @@ class ReleaseFacts:
 
     Attributes:
         adjacency: What counts as a neighbour. A guarantee keeps it without labels.
-        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram", "index" or "batch".
+        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram", "index", "batch" or
+            "hits".
         shape: The shape of what was released.
         score_range: The public range that clean scores were clamped to.
         sampler: "exact" or "research".
@@ -78,7 +79,8 @@ class Guarantee:
         calibration: The rule that set the scale.
         grid_sensitivity: The sensitivity after rounding the clean object to the grid, which the scale was calibrated
             to.
-        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram", "index" or "batch".
+        regime: What was released: "scores", "row", "gram", "matches", "top-k", "histogram", "index", "batch" or
+            "hits".
         shape: The shape of the release.
         score_range: The enforced public range.
         details: Further public facts, such as a threshold.

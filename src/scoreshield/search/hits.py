@@ -20,6 +20,7 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.hit_budget import Bools, Counts, HitBudget, name_records
 from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.privacy.levels.cuts import check_increasing
+from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, name_sampler, open_stream
 from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
@@ -41,6 +42,8 @@ T = TypeVar("T")
 #: The default cuts. They were chosen on public questions and titles (FRAMES) under all-MiniLM-L6-v2, and suit models
 #: whose irrelevant cosines are about 0.1 ± 0.1.
 HIT_CUTS: tuple[float, ...] = tuple(round(0.30 + 0.035 * step, 3) for step in range(14))
+#: With fewer hits than this, a query stops at a part of the k names that it is asked for.
+_HITS_FOR_K = 4
 #: The most levels above the bottom.
 _MOST_CUTS = 100
 #: The step of the grid of released values.
@@ -259,8 +262,8 @@ class HitSearch(BaseSearch):
         if is_asked is None:
             is_asked = np.ones(len(self._names), dtype=bool)
         enough = self._options.names
-        if enough is None:  # chosen on the same public data as the cuts
-            enough = hit_filter.k if self._budget.hits > 1 else math.ceil(hit_filter.k / 2)
+        if enough is None:  # chosen on the same public data as the cuts: few hits are not to be used up at once
+            enough = math.ceil(hit_filter.k * min(1.0, self._budget.hits / _HITS_FOR_K))
         mask = hashlib.sha256(is_asked.tobytes()).digest()
         keys = [hashlib.sha256(query.tobytes() + mask + enough.to_bytes(8, "big")).digest() for query in queries]
         known = {key: self._answers[key] for key in keys if key in self._answers}
@@ -339,14 +342,16 @@ def state_guarantee(
     budget: HitBudget, cuts: Float, adjacency: Adjacency, records: int, epsilon: float, rng: Any
 ) -> Guarantee:
     """State what a search with this budget promises."""
-    return Guarantee.for_selection(
+    return Guarantee.for_mechanism(
         ReleaseFacts(adjacency, "hits", (records,), FULL_RANGE, name_sampler(rng)),
         epsilon=epsilon,
+        delta=0.0,
         mechanism="hit-budget",
         sensitivity=1.0,
         grid_sensitivity=1.0,
         scale=1.0,
         grid=_GRID,
+        profile=PureProfile(epsilon),
         details={
             "hits": budget.hits,
             "hit_epsilon": budget.hit_epsilon,

@@ -100,7 +100,7 @@ class PrivateSearch:
             ``epsilon`` allows with few false names.
         cuts: For a hit budget: the public cuts between levels, increasing. The default suits all-MiniLM-L6-v2.
         names: For a hit budget: a query goes down the levels until this many records are named; ``k`` by default, and
-            half of it where a record has one hit.
+            a quarter of it for each hit where a record has fewer than four.
         adjacency: For a hit budget: what ``epsilon`` is about, `scoreshield.Replacement` by default or
             `scoreshield.NullRecord`. The certificate states both.
         progress: As in `scoreshield.release_index`.
