@@ -370,7 +370,7 @@ def hits(name: str, **options: Any) -> Entry:
     contract: dict[str, Any] = {"mode": "hits", "epsilon": 6.0, "cuts": [0.0, 0.3], **options}
 
     def answer(**k: Any) -> Any:
-        return ss.PrivateSearch(pin_rows(ROWS.tobytes()), **contract, **k).search(QUERY)
+        return ss.PrivateSearch(pin_rows(ROWS.tobytes()), **(contract | k)).search(QUERY)
 
     return Entry(f"hits, {name}", "hit-budget", "hits", answer, check_hits)
 

@@ -122,6 +122,8 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
         return regime == "gram"
     if isinstance(adjacency, NullRecord):
         return regime == "hits"
+    if regime == "hits" and isinstance(adjacency, Identity) and not adjacency.centroids:
+        return False
     rows = _count_rows(guarantee)
     if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
         return False
@@ -223,7 +225,7 @@ def _derive_hits_profile(guarantee: Guarantee) -> Delta | None:
         budget.true_probability,
         budget.false_probability,
     )
-    if stated != derived:
+    if stated != derived or guarantee.scale != 1:  # no noise is added
         return None
     is_null = isinstance(guarantee.adjacency, NullRecord)
     return PureProfile((derived[0] if is_null else derived[1]) * (1 - _ROUNDING)).delta_at
