@@ -34,7 +34,7 @@ from scoreshield.bench.rag import corpus as rag_files
 from scoreshield.bench.rag import evaluation
 from scoreshield.bench.rag.chunks import OVERLAP, SIZE
 from scoreshield.bench.rag.prompts import SYSTEM
-from scoreshield.cli.rag import rag as rag_command
+from scoreshield.cli.rag import rag_command
 
 KEY = "a-key-that-nobody-may-see"
 THRESHOLD, K = 0.2, 2
