@@ -177,7 +177,7 @@ def address() -> Iterator[str]:
 
 def test_bad_endpoint(address: str, folder: Path) -> None:
     """An endpoint that answers with nonsense exits with code 2."""
-    assert "no JSON" in read_failure(audit(folder, address, "--retries", "0"))
+    assert "not JSON" in read_failure(audit(folder, address, "--retries", "0"))
     assert read_failure(audit(folder, "http://127.0.0.1:9/release", "--retries", "0"))
 
 

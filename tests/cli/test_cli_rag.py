@@ -34,7 +34,7 @@ from scoreshield.bench.rag import corpus as rag_files
 from scoreshield.bench.rag import evaluation
 from scoreshield.bench.rag.chunks import OVERLAP, SIZE
 from scoreshield.bench.rag.prompts import SYSTEM
-from scoreshield.cli.rag import rag as rag_command
+from scoreshield.cli.rag import rag_command
 
 KEY = "a-key-that-nobody-may-see"
 THRESHOLD, K = 0.2, 2
@@ -710,7 +710,7 @@ def test_an_interrupt_ends_at_once(folder: Path, server: ChatServer) -> None:
     process.send_signal(signal.SIGINT)
     start = time.monotonic()
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # a request that is waited for, or repeated, takes a minute or more
     assert process.returncode == 130
     assert err.splitlines()[-1] == "scoreshield: Interrupted; no file was left half-written."
     assert "Traceback" not in err
@@ -770,7 +770,7 @@ def test_help_teaches(run: Any) -> None:
     text = " ".join(run("rag", "--help")[1].replace("│", " ").split())
     assert "No default." in text
     assert "NOT PRIVATE" in text
-    assert "fetch" in text
+    assert "download the texts yourself" in text
     assert "scoreshield rag --corpus" in text
 
 

@@ -428,7 +428,7 @@ def test_with_a_package_that_logs_prompts(monkeypatch: pytest.MonkeyPatch) -> No
         ({"base_url": f"https://{KEY}@host.example/v1"}, "without a user's name"),
         ({"base_url": f"https://host.example/v1?key={KEY}"}, "'?'"),
         ({"base_url": f"https://host.example/v1#{KEY}"}, "'#'"),
-        ({"base_url": "http://host.example/v1"}, "Prompts to host.example would go over plain http"),
+        ({"base_url": "http://host.example/v1"}, "Prompts to host.example would be sent over plain http"),
         ({"base_url": "http://127.0.0.1.host.example/v1"}, "over plain http"),
         ({"base_url": "HTTP://8.8.8.8/v1"}, "over plain http"),
         ({"api_key": ""}, "'api_key' parameter"),

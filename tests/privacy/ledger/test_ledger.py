@@ -432,7 +432,7 @@ def test_what_cannot_be_charged(ledger: Ledger) -> None:
     class Foreign(PureProfile):
         kind = "foreign"
 
-    with pytest.raises(ss.InvalidInput, match="does not know: 'foreign'"):
+    with pytest.raises(ss.InvalidInput, match="does not support: 'foreign'"):
         ledger.spend(Promise(Foreign(1.0)))
     for more in ({"who": 3}, {"why": "two\nlines"}, {"why": "x" * 1001}, {"who": "\ud800"}):
         with pytest.raises(ss.InvalidInput, match="printable characters"):
