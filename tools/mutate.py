@@ -71,7 +71,7 @@ OWN_TESTS = {
     "guarantee": ["guarantee", "consistency"],
     "histogram": ["mechanism"],
     "index": ["indexing"],
-    "index_plan": ["indexing"],
+    "index_plan": ["indexing", "index_center"],
     "intervals": ["intervals", "guarantee_edges"],
     "laplace": ["profiles", "pinned", "guarantee"],
     "laws": ["profiles", "pinned", "guarantee"],

@@ -18,6 +18,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.index_plan import IndexMechanism
 from scoreshield.releases.scores import ScoreMechanism
 from scoreshield.search.sources import Names
@@ -96,6 +97,8 @@ class SearchOptions:
     cuts: ArrayLike | None = None
     names: int | None = None
     adjacency: Adjacency | None = None
+    center: str | ArrayLike = "none"
+    codebook: PublicCodebook | None = None
 
     def reject_screening(self) -> None:
         """Raise an error for an option of screening."""
@@ -113,6 +116,8 @@ class SearchOptions:
         """Raise an error for an option of an index."""
         if self.components is not None or self.file is not None:
             raise InvalidInput("'components' and 'file' are for mode='index'.")
+        if self.codebook is not None or not isinstance(self.center, str) or self.center != "none":
+            raise InvalidInput("'codebook' and 'center' are for mode='index'.")
         if self.max_epsilon is not None:
             raise InvalidInput(
                 "'max_epsilon' is for mode='index' without a ledger; here each query is charged to a ledger."

@@ -15,7 +15,7 @@ from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import identify_process
-from scoreshield.releases.index import IndexRelease, prepare_index
+from scoreshield.releases.index import PrivateIndex, prepare_index
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchMechanism, SearchOptions, make_hits
 from scoreshield.search.index_files import (
     ChargeReference,
@@ -63,7 +63,7 @@ class ServedIndex(NamedTuple):
     """A private index and the names of its rows. It is replaced as a whole: another thread may answer from it.
 
     Attributes:
-        release: The private vectors.
+        release: The private vectors, or the private codes.
         ids: The names of its rows.
         version: Of the collection.
         state: The store's state when the index was made from it, or loaded from a file.
@@ -71,7 +71,7 @@ class ServedIndex(NamedTuple):
         charge: The entry of the ledger.
     """
 
-    release: IndexRelease
+    release: PrivateIndex
     ids: Names
     version: int
     state: Hashable = UNKNOWN_STATE
@@ -287,6 +287,8 @@ class IndexSearch(BaseIndexSearch):
                 mechanism=mechanism,
                 components=options.components,
                 reduction=options.reduction,
+                center=options.center,
+                codebook=options.codebook,
                 adjacency=adjacency,
                 rng=options.rng,
                 progress=options.progress,
@@ -322,13 +324,15 @@ class IndexSearch(BaseIndexSearch):
         request = IndexRequest(
             epsilon=options.epsilon,
             delta=options.delta,
-            mechanism=self._mechanism,
+            mechanism=self._mechanism if options.codebook is None else "codebook",
             is_research=options.rng is not None,
             components=options.components,
             dimension=self.dimension,
             has_identities=identities.has_identities,
             centroids=identities.centroids,
             ledger=options.ledger,
+            center=options.center,
+            codebook=options.codebook,
         )
         check_request(saved, request, path)
         state: Hashable = UNKNOWN_STATE

@@ -15,9 +15,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scoreshield import _files, _loading, _validation
 from scoreshield._types import AccountLike
@@ -27,7 +28,9 @@ from scoreshield.privacy.ledger import Account
 from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 from scoreshield.privacy.sampling.stream import identify_process
-from scoreshield.releases.index import IndexRelease
+from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
+from scoreshield.releases.index import IndexRelease, PrivateIndex
+from scoreshield.releases.index_plan import check_center, hash_center
 from scoreshield.releases.results import load
 from scoreshield.search.base import SearchMechanism
 from scoreshield.search.sources import Names
@@ -59,7 +62,7 @@ class ChargeReference(NamedTuple):
 class SavedIndex(NamedTuple):
     """The content of the files of an index."""
 
-    release: IndexRelease
+    release: PrivateIndex
     ids: Names
     version: int
     hidden: frozenset[Any]
@@ -72,13 +75,15 @@ class IndexRequest(NamedTuple):
 
     epsilon: float
     delta: float
-    mechanism: SearchMechanism
+    mechanism: SearchMechanism | Literal["codebook"]
     is_research: bool
     components: int | None
     dimension: int
     has_identities: bool
     centroids: bool
     ledger: AccountLike | None
+    center: str | ArrayLike = "none"
+    codebook: PublicCodebook | None = None
 
 
 def resolve_path(file: Any) -> Path:
@@ -134,7 +139,7 @@ def try_read_index(path: Path) -> SavedIndex | None:
 def read_index(path: Path) -> SavedIndex:
     """Read what `write_index` wrote."""
     index = load(path)
-    if not isinstance(index, IndexRelease):
+    if not isinstance(index, PrivateIndex):
         raise InvalidInput(f"{path} holds a {index.kind} release and no index.")
     beside = _locate_ids(path)
     try:
@@ -147,7 +152,7 @@ def read_index(path: Path) -> SavedIndex:
         charges = _decode_all_charges(kind, facts, index, digest)
         reference = None if charge is None else ChargeReference(**charge)
         saved = SavedIndex(index, ids, version, frozenset(hidden), reference, charges)
-        is_whole = len(ids) == len(index.vectors) and type(version) is int
+        is_whole = len(ids) == index.guarantee.shape[0] and type(version) is int
         is_whole = is_whole and all(isinstance(part, str) for part in reference or ())
         is_whole = is_whole and digest == _hash_index(index, facts)
     except FileError as error:
@@ -234,14 +239,27 @@ def check_request(saved: SavedIndex, request: IndexRequest, path: Path) -> None:
         raise InvalidInput(f"{path} holds an index by the {guarantee.sampler} sampler, and another was requested.")
     if saved.release.dimension != request.dimension:
         raise InvalidInput(f"{path} holds an index of another dimension than the store.")
-    if request.components not in (None, saved.release.vectors.shape[1]):
+    if request.components not in (None, guarantee.shape[1]):
         raise InvalidInput(f"{path} holds an index with another number of components than requested.")
+    _check_public_parts(saved, request, path)
     adjacency = guarantee.adjacency
     kind = (isinstance(adjacency, Identity), getattr(adjacency, "centroids", False))
     if guarantee.mechanism != request.mechanism or (request.has_identities, request.centroids) != kind:
         raise InvalidInput(f"{path} holds an index with another mechanism or adjacency than requested.")
     if request.ledger is not None:
         _check_charge(saved, request.ledger, path)
+
+
+def _check_public_parts(saved: SavedIndex, request: IndexRequest, path: Path) -> None:
+    """Raise an error unless a saved index has the requested codebook and center."""
+    details, center = saved.release.guarantee.details, check_center(request.center, request.dimension)
+    if request.codebook is not None and details.get("fingerprint") != request.codebook.fingerprint:
+        raise InvalidInput(f"{path} holds an index over another codebook than requested, or over none.")
+    if request.codebook is None and not isinstance(saved.release, CodebookRelease):
+        stated = details.get("center_fingerprint", details.get("center", "none"))
+        asked = center if isinstance(center, str) else hash_center(center)
+        if stated != asked:
+            raise InvalidInput(f"{path} holds an index with another center than requested.")
 
 
 def _check_charge(saved: SavedIndex, account: Any, path: Path) -> None:
@@ -303,7 +321,7 @@ def _decode_ids(data: Any) -> Names:
     return tuple(data)
 
 
-def _decode_all_charges(kind: Any, facts: dict[str, Any], index: IndexRelease, digest: str) -> dict[str, Profile]:
+def _decode_all_charges(kind: Any, facts: dict[str, Any], index: PrivateIndex, digest: str) -> dict[str, Profile]:
     """Read the count of any format, or raise a ValueError. Indexes without a name get one from the hash."""
     if kind == _FORMAT:
         return decode_charges(facts["charged"])
@@ -335,8 +353,14 @@ def _encode_facts(saved: SavedIndex) -> dict[str, Any]:
     }
 
 
-def _hash_index(index: IndexRelease, facts: dict[str, Any]) -> str:
-    digest = hashlib.sha256(np.ascontiguousarray(index.vectors).data)
+def _hash_index(index: PrivateIndex, facts: dict[str, Any]) -> str:
+    if isinstance(index, CodebookRelease):
+        digest = hashlib.sha256(np.ascontiguousarray(index.codes).data)  # the guarantee has the hash of its codebook
+    else:
+        assert isinstance(index, IndexRelease)
+        digest = hashlib.sha256(np.ascontiguousarray(index.vectors).data)
+        if index.center is not None:
+            digest.update(hash_center(index.center).encode())
     digest.update(write_canonical_json({"guarantee": index.guarantee.to_dict(), **facts}).encode())
     return digest.hexdigest()
 

@@ -30,6 +30,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import name_sampler
+from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
 from scoreshield.search.hits import HitSearch
 from scoreshield.search.index import IndexNotSaved, IndexSearch, LoadedIndexSearch
@@ -83,6 +84,8 @@ class PrivateSearch:
         score_range: As in the release functions.
         components: Of `scoreshield.release_index`.
         reduction: Of `scoreshield.release_index`.
+        center: Of `scoreshield.release_index`, for an index.
+        codebook: Of `scoreshield.release_index`, for an index. It must not come from the records of the store.
         rng: None for the secure sampler. A seed or a generator is research mode, which is not private; it seeds one
             stream for all queries.
         max_epsilon: For an index without a ledger: the most that this index and its refreshes may spend together, at
@@ -124,6 +127,8 @@ class PrivateSearch:
         score_range: tuple[float, float] = FULL_RANGE,
         components: int | None = None,
         reduction: str | ArrayLike = "random",
+        center: str | ArrayLike = "none",
+        codebook: PublicCodebook | None = None,
         rng: Rng = None,
         max_epsilon: float | None = None,
         pin: Pin = "auto",
@@ -156,6 +161,8 @@ class PrivateSearch:
             cuts=cuts,
             names=names,
             adjacency=adjacency,
+            center=center,
+            codebook=codebook,
         )
         kind = _SEARCHES[mode]
         kind.check_options(options)
