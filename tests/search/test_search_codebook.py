@@ -86,6 +86,7 @@ def test_options_that_do_not_fit(rows: Array, book: ss.PublicCodebook, tmp_path:
     for options, words in (
         ({"mode": "query", "codebook": book}, "'codebook' and 'center' are for mode='index'"),
         ({"mode": "query", "center": "private"}, "'codebook' and 'center' are for mode='index'"),
+        ({"mode": "hits", "hits": 1, "center": "private"}, "'codebook' and 'center' are for mode='index'"),
         ({"codebook": book, "components": 3}, "A codebook replaces the mechanism"),
         ({"codebook": ss.PublicCodebook(np.eye(5))}, "as the embeddings are"),
         ({"center": "private"}, "above 0 for a private center"),

@@ -112,12 +112,16 @@ class SearchOptions:
         if any(value is not None for value in (self.hits, self.cuts, self.names, self.adjacency)):
             raise InvalidInput("'hits', 'cuts', 'names' and 'adjacency' are for mode='hits'.")
 
+    def reject_codebook(self) -> None:
+        """Raise an error for a codebook or a center."""
+        if self.codebook is not None or not isinstance(self.center, str) or self.center != "none":
+            raise InvalidInput("'codebook' and 'center' are for mode='index'.")
+
     def reject_index(self) -> None:
         """Raise an error for an option of an index."""
         if self.components is not None or self.file is not None:
             raise InvalidInput("'components' and 'file' are for mode='index'.")
-        if self.codebook is not None or not isinstance(self.center, str) or self.center != "none":
-            raise InvalidInput("'codebook' and 'center' are for mode='index'.")
+        self.reject_codebook()
         if self.max_epsilon is not None:
             raise InvalidInput(
                 "'max_epsilon' is for mode='index' without a ledger; here each query is charged to a ledger."

@@ -81,6 +81,7 @@ class HitSearch(BaseSearch):
             raise InvalidInput("Mode 'hits' has one mechanism, the hit budget; leave 'mechanism' out.")
         if options.components is not None or not isinstance(options.reduction, str) or options.reduction != "random":
             raise InvalidInput("'components' and 'reduction' are for mode='index'.")
+        options.reject_codebook()
         if options.max_epsilon is not None:
             raise InvalidInput("'max_epsilon' is for an index without a ledger; mode 'hits' is charged once.")
         if check_score_range(options.score_range) != FULL_RANGE:
