@@ -312,6 +312,23 @@ def test_levels_rise_within_the_cosines(tail: tuple[float, float]) -> None:
         assert cuts[-1] <= 1
 
 
+# The ledger.
+
+
+def test_a_ledger_adds_up_batches(tmp_path: Path) -> None:
+    """Two batches of epsilon 4 fit a budget of 9, a third one does not, and together they lose no more than 8."""
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'books.db'}", epsilon=9.0, delta=0.0)
+    account = ledger.account("documents")
+    made = [ss.release_batch(ROWS, QUERIES, epsilon=4.0, k=5, ledger=account) for _ in range(2)]
+    assert ledger.spent == pytest.approx(8.0)
+    with pytest.raises(ss.BudgetExceeded):
+        ss.release_batch(ROWS, QUERIES, epsilon=4.0, k=5, ledger=account)
+    assert len(ledger.entries()) == 2
+    together = ss.compose([release.guarantee for release in made])
+    assert together.epsilon_at(0.0) == pytest.approx(8.0)
+    assert together.epsilon_at(0.01) < 8
+
+
 # Files and certificates.
 
 

@@ -37,6 +37,7 @@ RELEASES: dict[str, Callable[..., Any]] = {
     "refined": lambda rows, q, **k: ss.release_matches(rows, q, 0.1, epsilon=1, refine=0.5, **k),
     "top-k": lambda rows, q, **k: ss.release_top_k(rows, q, 2, epsilon=1, **k),
     "gumbel": lambda rows, q, **k: ss.release_top_k(rows, q, 2, epsilon=1, mechanism="gumbel", **k),
+    "names": lambda rows, q, **k: ss.release_batch(rows, np.stack([q, -q]), epsilon=1, k=2, **k),
     "histogram": lambda rows, q, **k: ss.release_histogram(rows, q, epsilon=1, **k),
     "pairs": lambda rows, _, **k: ss.release_histogram(rows, None, epsilon=1, delta=1e-6, mechanism="gaussian", **k),
     "index": lambda rows, _, **k: ss.release_index(rows, epsilon=1, **k),
@@ -88,7 +89,15 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     watch(SecureStream, "words", "draw")
     watch(os, "urandom", "draw")
-    for name in ("compute_scores", "compute_gram", "normalise_rows", "compute_centroids", "check_finite"):
+    clean = (
+        "compute_scores",
+        "compute_row_scores",
+        "compute_gram",
+        "normalise_rows",
+        "compute_centroids",
+        "check_finite",
+    )
+    for name in clean:
         watch(_embeddings, name, "clean")
     return happened
 
