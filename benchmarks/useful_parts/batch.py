@@ -37,11 +37,12 @@ def measure(folder: Path, seeds: int) -> Iterator[Figure]:
 
 def compute_recall(data: Retrieval, size: int, epsilon: float, seed: int) -> float:
     """Compute the mean recall over all queries, each batch released with its own budget."""
-    order = np.random.default_rng(seed).permutation(len(data.queries))
+    rng = np.random.default_rng(seed)  # the figures repeat; the secure sampler draws from the same law
+    order = rng.permutation(len(data.queries))
     shares = []
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        release = ss.release_batch(data.records, data.queries[chosen], epsilon=epsilon, k=K)
+        release = ss.release_batch(data.records, data.queries[chosen], epsilon=epsilon, k=K, rng=rng)
         places = {int(query): place for place, query in enumerate(chosen)}
         recall = data.recall(lambda q, r=release, p=places: r.search(p[q], K).indices, K, chosen.tolist())
         shares.append(recall * len(chosen))
@@ -59,7 +60,7 @@ def compare_levels(folder: Path, seed: int) -> tuple[float, float]:
     best = np.argsort(-(asked @ private.T), axis=1)[:, :K]
     found = []
     for levels in (ss.PublicLevels.fit(known @ public.T), None):
-        release = ss.release_batch(private, asked, epsilon=10.0, k=K, levels=levels)
+        release = ss.release_batch(private, asked, epsilon=10.0, k=K, levels=levels, rng=rng)
         named = [set(release.search(query, K).indices.tolist()) for query in range(len(asked))]
         found.append(float(np.mean([len(set(row) & one) / K for row, one in zip(best.tolist(), named, strict=True)])))
     return found[0], found[1]
