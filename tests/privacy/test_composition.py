@@ -513,3 +513,17 @@ def test_a_sum_of_pure_epsilons_is_rounded_up() -> None:
         found = compose([PureProfile(epsilon)] * times, method="basic").epsilon_at(0.0)
         assert Fraction(found) >= times * Fraction(epsilon)
         assert found <= times * epsilon * (1 + 2**-51)
+
+
+def test_null_record_counts_as_replacement() -> None:
+    """A promise against a null record adds up with others by its epsilon between any two records."""
+    rows = np.eye(4)
+    null = ss.PrivateSearch(rows, mode="hits", epsilon=8, hits=1, adjacency=ss.NullRecord()).guarantee
+    replacement = null.details["replacement_epsilon"]
+    assert null.epsilon == 8 < replacement
+    index = ss.release_index(rows, epsilon=10).guarantee
+    assert compose([null, index], method="basic").epsilon_at(0.0) == pytest.approx(10 + replacement, rel=1e-12)
+    budget = PrivacyFilter(18.1, 0.0)
+    budget.spend(index)
+    with pytest.raises(BudgetExceeded):
+        budget.spend(null)

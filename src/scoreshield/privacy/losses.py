@@ -19,6 +19,7 @@ from scipy.special import erfinv, logsumexp, ndtri_exp
 
 from scoreshield import _validation
 from scoreshield._validation import validate
+from scoreshield.privacy.adjacency import NullRecord
 from scoreshield.privacy.profiles import (
     CurveProfile,
     GaussianProfile,
@@ -43,12 +44,19 @@ class LossLaw(NamedTuple):
 
 
 def extract_profile(item: Any) -> Profile:
-    """Return the profile of a guarantee or a release, or the given profile."""
+    """Return the profile of a guarantee or a release, or the given profile.
+
+    A promise against a null record counts with its profile between any two records, so that it adds up with others.
+    """
     if isinstance(item, Profile):
         return item
-    profile = getattr(getattr(item, "guarantee", item), "profile", None)
+    guarantee = getattr(item, "guarantee", item)
+    profile = getattr(guarantee, "profile", None)
     if not isinstance(profile, Profile):
         _validation.reject("item", "a guarantee, a release or a privacy profile", item)
+    if isinstance(getattr(guarantee, "adjacency", None), NullRecord):
+        replacement: Profile = guarantee.record_profile()
+        return replacement
     return profile
 
 
