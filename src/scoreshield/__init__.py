@@ -50,6 +50,7 @@ if _TYPE_CHECKING:
     from scoreshield.releases.row import release_row
     from scoreshield.releases.scores import release_scores
     from scoreshield.releases.top_k import release_top_k
+    from scoreshield.releases.versions import CodebookVersion, IndexVersion
     from scoreshield.search import PrivateSearch
 
     __version__ = _version("scoreshield")
@@ -61,6 +62,7 @@ _HOMES: dict[str, str | None] = {
     "BudgetExceeded": "scoreshield.errors",
     "CodebookRelease": "scoreshield.releases.codebook",
     "CodebookTrial": "scoreshield.releases.codebook",
+    "CodebookVersion": "scoreshield.releases.versions",
     "FactoredGramRelease": "scoreshield.releases.results",
     "FileError": "scoreshield.errors",
     "GaussianNoise": "scoreshield.privacy.noise",
@@ -70,6 +72,7 @@ _HOMES: dict[str, str | None] = {
     "HistogramRelease": "scoreshield.releases.results",
     "Identity": "scoreshield.privacy.adjacency",
     "IndexRelease": "scoreshield.releases.index",
+    "IndexVersion": "scoreshield.releases.versions",
     "InvalidCalibration": "scoreshield.errors",
     "InvalidInput": "scoreshield.errors",
     "InvalidParameter": "scoreshield.errors",
@@ -128,6 +131,7 @@ __all__ = [
     "BudgetExceeded",
     "CodebookRelease",
     "CodebookTrial",
+    "CodebookVersion",
     "FactoredGramRelease",
     "FileError",
     "GaussianNoise",
@@ -137,6 +141,7 @@ __all__ = [
     "HistogramRelease",
     "Identity",
     "IndexRelease",
+    "IndexVersion",
     "InvalidCalibration",
     "InvalidInput",
     "InvalidParameter",

@@ -243,3 +243,20 @@ def _check_largest(largest: NDArray[Any], numbers: NDArray[np.intp], name: str) 
     bad = ~np.isfinite(largest)
     if bad.any():
         raise InvalidRow(name, int(numbers[np.argmax(bad)]))
+
+
+def turn_queries(queries: NDArray[np.float64], center: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Remove the component along the center from unit queries, and normalise them again.
+
+    Centred records differ little along the center, so this component would bring noise and no signal.
+    """
+    length = float(np.linalg.norm(center))
+    if length == 0:
+        return queries
+    axis = center / length
+    rest: NDArray[np.float64] = queries - np.outer(queries @ axis, axis)
+    lengths = np.sqrt(np.vecdot(rest, rest))
+    if (lengths < 1e-9).any():
+        raise InvalidInput(f"Query {int(np.argmin(lengths))} points along the center and has no direction from it.")
+    rest /= lengths[:, None]
+    return rest

@@ -35,6 +35,11 @@ def write_certificate(guarantee: Guarantee) -> str:
         "Protects",
         "An attacker who sees the release cannot find out, with better odds than those below, whether "
         f"{guarantee.adjacency.describe()}.",
+        *(
+            ["One record is everything that one id ever held, in all versions."]
+            if _has_public_changes(guarantee)
+            else []
+        ),
         "This holds even if the attacker knows everything else.",
     )
     if guarantee.regime == "hits":
@@ -117,9 +122,20 @@ def _list_public_facts(guarantee: Guarantee) -> str:
     if guarantee.regime != "index":
         return REGIMES[guarantee.regime].public
     if guarantee.mechanism == "codebook":
-        return "the codebook, "
+        return "the codebook, " + _list_public_changes(guarantee)
     has_public_projection = guarantee.details.get("reduction") not in ("pca", "none")
-    return "the projection, " * has_public_projection + "the center, " * (guarantee.details.get("center") == "public")
+    facts = "the projection, " * has_public_projection + "the center, " * (guarantee.details.get("center") == "public")
+    return facts + _list_public_changes(guarantee)
+
+
+def _list_public_changes(guarantee: Guarantee) -> str:
+    if not _has_public_changes(guarantee):
+        return ""
+    return "the ids of the records, when each was added, changed or removed, and how often, "
+
+
+def _has_public_changes(guarantee: Guarantee) -> bool:
+    return guarantee.details.get("changes") == "public"
 
 
 def _describe_release(guarantee: Guarantee) -> str:

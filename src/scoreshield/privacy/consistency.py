@@ -11,13 +11,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import GramRadius, Identity, NullRecord, ReleaseShape
+from scoreshield.privacy.adjacency import GramRadius, Identity, NullRecord, ReleaseShape, Replacement
+from scoreshield.privacy.draws import state_draws
 from scoreshield.privacy.hit_budget import HitBudget
 from scoreshield.privacy.levels.cuts import check_increasing
 from scoreshield.privacy.levels.tables import LevelChannel
@@ -40,6 +42,8 @@ _FARTHEST = 1e6  # an epsilon beyond which no profile has anything left
 
 def is_consistent(guarantee: Guarantee) -> bool:
     """Whether the stated noise gives the profile, and the profile the promise."""
+    if "largest_draws" in guarantee.details:
+        return _fits_draws(guarantee)
     mechanism = MECHANISMS[guarantee.mechanism]
     law = None if guarantee.noise is None else guarantee.noise.name
     if guarantee.regime not in mechanism.laws or mechanism.laws[guarantee.regime] != law:
@@ -62,6 +66,41 @@ def is_consistent(guarantee: Guarantee) -> bool:
     implied_profile = _derive_profile(guarantee)
     return implied_profile is not None and _covers(
         guarantee.profile, implied_profile, min(2 * guarantee.epsilon, _FARTHEST)
+    )
+
+
+def _fits_draws(guarantee: Guarantee) -> bool:
+    """Whether an index whose changes are public states the total of its most drawn record: the draws of one, repeated.
+
+    The parts of an index that read all records, such as a private PCA, are not drawn again for one record.
+    """
+    details = dict(guarantee.details)
+    if guarantee.regime != "index" or details.pop("changes") != "public" or _has_gaussian_part(guarantee):
+        return False
+    draws = _validation.check_count(details.pop("largest_draws"), "largest_draws")
+    each = _validation.check_epsilon(details.pop("epsilon_per_draw"))
+    longer = math.sqrt(draws)
+    if guarantee.mechanism == "gaussian":
+        profile: Profile = GaussianProfile(guarantee.mu / longer * (1 - _ROUNDING))
+    elif guarantee.mechanism == "codebook":
+        profile = SetResponse(
+            details["epsilon_per_record"], names=details["codewords"], size=details["code_size"]
+        ).profile
+    else:
+        profile = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"]).profile
+    single = replace(
+        guarantee,
+        epsilon=each,
+        profile=profile,
+        sensitivity=guarantee.sensitivity / longer,
+        grid_sensitivity=guarantee.grid_sensitivity / longer,
+        details=details,
+    )
+    if not isinstance(guarantee.adjacency, Replacement) or not is_consistent(single):
+        return False
+    total = state_draws(single, draws, guarantee.shape)
+    return math.isclose(total.epsilon, guarantee.epsilon, rel_tol=_REPEATED) and _covers(
+        guarantee.profile, total.profile.delta_at, min(2 * guarantee.epsilon, _FARTHEST)
     )
 
 

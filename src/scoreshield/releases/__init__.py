@@ -18,11 +18,14 @@ from scoreshield.releases.results import load
 from scoreshield.releases.row import release_row
 from scoreshield.releases.scores import release_scores
 from scoreshield.releases.top_k import release_top_k
+from scoreshield.releases.versions import CodebookVersion, IndexVersion
 
 __all__ = [
     "BatchRelease",
     "CodebookRelease",
+    "CodebookVersion",
     "IndexRelease",
+    "IndexVersion",
     "PublicCodebook",
     "PublicLevels",
     "load",

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
-from scoreshield._validation import check_count, constrain, validate, whole_from
+from scoreshield._validation import check_count, constrain, one_of, validate, whole_from
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -29,6 +31,7 @@ from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.exports import VectorExports
 from scoreshield.releases.index_plan import (
     INDEX_CHECKS,
     MECHANISMS,
@@ -37,13 +40,13 @@ from scoreshield.releases.index_plan import (
     blocks,
     is_stated_center,
     subtract_center,
-    turn_queries,
 )
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 from scoreshield.releases.results import Release
 
 if TYPE_CHECKING:
     from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
+    from scoreshield.releases.versions import CodebookVersion, IndexVersion
 
 Float = NDArray[np.float64]
 
@@ -58,7 +61,7 @@ class BestRecords(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PrivateIndex(Release):
+class PrivateIndex(VectorExports, Release):
     """A release that answers any number of queries: one private vector, or one private code, per record."""
 
     @property
@@ -163,7 +166,7 @@ class IndexRelease(PrivateIndex):
             if np.abs(product - np.eye(len(product))).max() > 1e-9:
                 return False
         return (
-            self.guarantee.regime == self.kind
+            self.guarantee.regime == IndexRelease.kind
             and self.guarantee.mechanism in MECHANISMS
             and self.vectors.dtype == np.float32
             and self.vectors.shape == self.guarantee.shape
@@ -174,13 +177,16 @@ class IndexRelease(PrivateIndex):
     def _read_queries(self, query: ArrayLike) -> tuple[NDArray[np.float32], bool]:
         queries, single = _embeddings.as_queries(query, self.dimension)
         if self.center is not None:
-            queries = turn_queries(queries, self.center)
+            queries = _embeddings.turn_queries(queries, self.center)
         if self.projection is not None:
             queries = _embeddings.normalise_public_rows(queries @ self.projection.T, "query")
         return queries.astype(np.float32), single
 
     def _score_rows(self, queries: NDArray[np.float32], rows: slice) -> NDArray[np.float32]:
         return queries @ self.vectors[rows].T
+
+    def _list_reductions(self) -> tuple[Float | None, Float | None]:
+        return self.projection, self.center
 
     def _list_vectors(self) -> NDArray[np.float32]:
         return self.vectors
@@ -193,6 +199,7 @@ def release_index(
     epsilon: float,
     codebook: PublicCodebook,
     adjacency: Adjacency = ...,
+    changes: Literal["private"] = ...,
     rng: Rng = ...,
     ledger: AccountLike | None = ...,
     progress: Progress | None = ...,
@@ -211,14 +218,46 @@ def release_index(
     center_share: float | None = ...,
     codebook: None = ...,
     adjacency: Adjacency = ...,
+    changes: Literal["private"] = ...,
     rng: Rng = ...,
     ledger: AccountLike | None = ...,
     progress: Progress | None = ...,
 ) -> IndexRelease: ...
+@overload
+def release_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    codebook: PublicCodebook,
+    adjacency: Adjacency = ...,
+    changes: Literal["public"],
+    ids: Iterable[int | str],
+    rng: Rng = ...,
+    ledger: AccountLike | None = ...,
+    progress: Progress | None = ...,
+) -> CodebookVersion: ...
+@overload
+def release_index(
+    embeddings: ArrayLike,
+    *,
+    epsilon: float,
+    delta: float = ...,
+    mechanism: IndexMechanism = ...,
+    components: int | None = ...,
+    reduction: str | ArrayLike = ...,
+    center: str | ArrayLike = ...,
+    codebook: None = ...,
+    adjacency: Adjacency = ...,
+    changes: Literal["public"],
+    ids: Iterable[int | str],
+    rng: Rng = ...,
+    ledger: AccountLike | None = ...,
+    progress: Progress | None = ...,
+) -> IndexVersion: ...
 
 
 @clear_frames_on_error
-@validate(**INDEX_CHECKS)
+@validate(**INDEX_CHECKS, changes=one_of(("private", "public")))
 def release_index(
     embeddings: ArrayLike,
     *,
@@ -232,6 +271,8 @@ def release_index(
     center_share: float | None = None,
     codebook: PublicCodebook | None = None,
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
+    changes: Literal["private", "public"] = "private",
+    ids: Iterable[int | str] | None = None,
     rng: Rng = None,
     ledger: AccountLike | None = None,
     progress: Progress | None = None,
@@ -262,15 +303,20 @@ def release_index(
             `components`, `reduction` and `center` are left out.
         adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is
             released; without, the records of the largest identity share the budget.
+        changes: ``"public"`` declares that the ids of the records and the times of their changes are public. The result
+            is then an `IndexVersion`, whose `update` draws only new and changed rows. With ``"private"`` a changed
+            collection is a new release of all records.
+        ids: The public ids of the records, for public changes: whole numbers or strings, which stay with the records.
         rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
             private.
         ledger: ``ledger.account(name)`` of a `scoreshield.Ledger`, charged before any random bit is drawn.
         progress: Called with (rows done, rows in all).
 
     Returns:
-        An `IndexRelease`; a `CodebookRelease` with a codebook.
+        An `IndexRelease`; a `CodebookRelease` with a codebook; an `IndexVersion` or `CodebookVersion` with public
+        changes.
     """
-    released: IndexRelease | CodebookRelease = prepare_index(
+    pending: PendingRelease[_embeddings.Rows, Any] = prepare_index(
         embeddings,
         epsilon=epsilon,
         delta=delta,
@@ -284,8 +330,15 @@ def release_index(
         adjacency=adjacency,
         rng=rng,
         progress=progress,
-    ).release(ledger)
-    return released
+    )
+    if changes == "private":
+        if ids is not None:
+            _validation.reject("ids", "left out unless changes='public'", ids)
+        released: IndexRelease | CodebookRelease = pending.release(ledger)
+        return released
+    from scoreshield.releases.versions import release_version  # which builds on this module
+
+    return release_version(ids, pending, ledger)
 
 
 @constrain(**INDEX_CHECKS)

@@ -375,23 +375,6 @@ def subtract_center(block: Float, center: Float | None) -> Float:
     return _embeddings.normalise_directions(block)
 
 
-def turn_queries(queries: Float, center: Float) -> Float:
-    """Remove the component along the center from unit queries, and normalise them again.
-
-    Centred records differ little along the center, so this component would bring noise and no signal.
-    """
-    length = float(np.linalg.norm(center))
-    if length == 0:
-        return queries
-    axis = center / length
-    rest: Float = queries - np.outer(queries @ axis, axis)
-    lengths = np.sqrt(np.vecdot(rest, rest))
-    if (lengths < 1e-9).any():
-        raise InvalidInput(f"Query {int(np.argmin(lengths))} points along the center and has no direction from it.")
-    rest /= lengths[:, None]
-    return rest
-
-
 def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
     """Unit rows in double precision, block by block, with the number of each block's first row."""
     size = max(1, min(1 << 17, _BLOCK_BYTES // (8 * rows.shape[1])))

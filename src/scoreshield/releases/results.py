@@ -402,9 +402,10 @@ def _on_grid(noisy: Float, guarantee: Guarantee, regime: str) -> bool:
 
 
 def _kinds() -> dict[str, type[Release]]:
-    from scoreshield.releases.batch import BatchRelease  # which builds on this module, as the next two do
+    from scoreshield.releases.batch import BatchRelease  # which builds on this module, as the next three do
     from scoreshield.releases.codebook import CodebookRelease
     from scoreshield.releases.index import IndexRelease
+    from scoreshield.releases.versions import CodebookVersion, IndexVersion
 
     kinds: tuple[type[Release], ...] = (
         ScoreRelease,
@@ -417,6 +418,8 @@ def _kinds() -> dict[str, type[Release]]:
         IndexRelease,
         BatchRelease,
         CodebookRelease,
+        IndexVersion,
+        CodebookVersion,
     )
     return {cls.kind: cls for cls in kinds}
 

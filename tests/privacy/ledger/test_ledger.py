@@ -607,7 +607,7 @@ def test_entries_beyond_the_limit_are_seen(ledger: Ledger, monkeypatch: pytest.M
 
 def test_unknown_formats_and_kinds_are_refused(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:  # an entry that a later version wrote, chain and all
-        patch.setattr(module, "KINDS", ("refund",))
+        patch.setattr(module, "CHARGE", "refund")
         ledger.spend(pure(1.0))
     for use in (lambda: ledger.spend(pure(1.0)), lambda: ledger.spent, lambda: ledger.headroom, ledger.datasets):
         with pytest.raises(LedgerError, match="format 1 and kind 'refund', which this version does not know"):

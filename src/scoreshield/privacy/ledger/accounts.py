@@ -31,13 +31,15 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
+from scoreshield.privacy.draws import DrawCounts, DrawStep
 from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
 from scoreshield.privacy.ledger.books import AccountAudit, Books, LedgerLimit
 from scoreshield.privacy.ledger.database import LedgerDatabase, Session
 from scoreshield.privacy.ledger.entries import (
+    CHARGE,
     COLUMNS,
     FORMAT,
-    KINDS,
+    FREE_DRAW,
     Entry,
     check_text,
     hash_canonical_json,
@@ -46,6 +48,7 @@ from scoreshield.privacy.ledger.entries import (
     shorten,
     write_canonical_json,
 )
+from scoreshield.privacy.ledger.histories import DrawFacts, find_later_draws, replay_draws, write_draws
 from scoreshield.privacy.ledger.names import normalise_name
 from scoreshield.privacy.ledger.postgres import PostgresDatabase
 from scoreshield.privacy.ledger.sqlite import SQLiteDatabase
@@ -274,20 +277,74 @@ class Ledger:
         process took the budget in between. ``check=False`` leaves the check to ``commit()``. The other arguments are
         those of `spend`.
         """
-        charges = [make_charge(item, adjacency, self._key, same_people=same_people) for item in items]
+        made = [make_charge(item, adjacency, self._key, same_people=same_people) for item in items]
+        notes = (_name_user() if who is None else check_text(who, "who"), check_text(why, "why"))
+        charges = [_Charge(CHARGE, *charge) for charge in made]
+        return self._reserve(charges, self._find_name(dataset), notes, same_people=same_people, check=check)
+
+    def reserve_draws(
+        self, step: DrawStep, *, dataset: str | None = None, who: str | None = None, why: str = ""
+    ) -> PendingCharge:
+        """Check that a drawing of rows of an index whose changes are public fits the budget now. Nothing is written.
+
+        The charge is one draw if the largest number of draws of any record rises, and nothing otherwise. Either way
+        ``commit()`` writes an entry with the counts, so that no draw is lost.
+
+        Args:
+            step: The draws, which continue the newest counts of the ledger (`read_draws`).
+            dataset: As for `spend`.
+            who: As for `spend`.
+            why: As for `spend`.
+        """
+        profile, unit, _ = make_charge(step.single, None, self._key, same_people=False)
+        kind, text = write_draws(step)
         where = self._find_name(dataset)
-        who = _name_user() if who is None else check_text(who, "who")
-        why = check_text(why, "why")
+        notes = (_name_user() if who is None else check_text(who, "who"), check_text(why, "why"))
+
+        def check_newest(session: Session) -> None:
+            entries = session.read_draws(where)
+            if not step.before.counts:
+                if any(_is_of_history(entry, step.history) for entry in entries):
+                    raise InvalidInput("This index was charged before; update it.")
+            elif find_later_draws(entries, step.history, step.before.compute_hash()):
+                raise LedgerError("Another process has updated this index just now; nothing was charged. Try again.")
+
+        return self._reserve([_Charge(kind, profile, unit, text)], where, notes, check_first=check_newest)
+
+    def read_draws(self, history: str, counts: DrawCounts, *, dataset: str | None = None) -> DrawCounts:
+        """Bring the counts of a version of an index to those of the ledger, which also holds draws that were lost.
+
+        Raises:
+            InvalidInput: The account has no charge for an index with these counts.
+        """
+        where = self._find_name(dataset)
+        state = counts.compute_hash()
+        later = self._database.read(lambda session: find_later_draws(session.read_draws(where), history, state))
+        return replay_draws(counts, later)
+
+    def _reserve(
+        self,
+        charges: list[_Charge],
+        where: str | None,
+        notes: tuple[str, str],
+        *,
+        same_people: bool = False,
+        check: bool = True,
+        check_first: Callable[[Session], None] | None = None,
+    ) -> PendingCharge:
+        """Check charges against the budget; ``commit()`` of the result writes them."""
 
         def add_charges(session: Session, number: int) -> Books:
             """Add these charges to the books, from this number on; raise an error if they do not fit."""
             books = self._open_books(session)
+            if check_first is not None:
+                check_first(session)
             before = books.make_filters(where)
-            for place, (profile, unit, _) in enumerate(charges):
+            for place, (kind, profile, unit, _) in enumerate(charges):
                 books.check_units(where, unit, same_people=same_people)
-                if not books.fits(where, profile):
+                if kind != FREE_DRAW and not books.fits(where, profile):
                     raise _make_budget_error(before, books.make_filters(where), profile, len(charges))
-                books.add(where, number + place, unit, profile)
+                books.add(where, number + place, unit, profile, kind)
             return books
 
         def write_charges(session: Session) -> list[Entry]:
@@ -295,10 +352,10 @@ class Ledger:
             number = 1 if above is None else above.id + 1
             books = add_charges(session, number)
             entries: list[Entry] = []
-            for place, (profile, unit, promise) in enumerate(charges):
+            for place, (kind, profile, unit, promise) in enumerate(charges):
                 time, note = _read_clock(above)
                 text = write_canonical_json(profile.to_dict())
-                fields = (number + place, FORMAT, KINDS[0], time, note, where, unit, who, why, text, promise, previous)
+                fields = (number + place, FORMAT, kind, time, note, where, unit, *notes, text, promise, previous)
                 above = Entry(*fields).seal()
                 session.append(above)
                 previous = above.hash
@@ -531,6 +588,14 @@ class Account:
             items, dataset=self.dataset, who=self.who, why=self.why, adjacency=adjacency, same_people=same_people
         )
 
+    def reserve_draws(self, step: DrawStep) -> PendingCharge:
+        """Check that a drawing of rows fits this account; see `Ledger.reserve_draws`."""
+        return self.ledger.reserve_draws(step, dataset=self.dataset, who=self.who, why=self.why)
+
+    def read_draws(self, history: str, counts: DrawCounts) -> DrawCounts:
+        """Bring the counts of a version of an index to those of the ledger; see `Ledger.read_draws`."""
+        return self.ledger.read_draws(history, counts, dataset=self.dataset)
+
     @property
     def spent(self) -> float:
         """Epsilon spent at the delta of the ledger."""
@@ -545,6 +610,22 @@ class Account:
     def headroom(self) -> Headroom:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         return self.ledger.headroom_on(self.dataset)
+
+
+class _Charge(NamedTuple):
+    """What one entry will hold: its kind, its profile, its unit and its guarantee as text."""
+
+    kind: str
+    profile: Profile
+    unit: str
+    promise: str
+
+
+def _is_of_history(entry: Entry, history: str) -> bool:
+    try:
+        return DrawFacts.of_entry(entry.guarantee).history == history
+    except (KeyError, TypeError, ValueError):
+        raise LedgerError("The ledger has been altered: run verify to see where; nothing was charged.") from None
 
 
 class _LedgerRow(NamedTuple):

@@ -19,7 +19,9 @@ from scoreshield.errors import LedgerError
 from scoreshield.privacy.filters import PrivacyFilter, Sums, compute_cost
 from scoreshield.privacy.ledger.database import Session
 from scoreshield.privacy.ledger.entries import (
+    CHARGE,
     FORMAT,
+    FREE_DRAW,
     KINDS,
     Entry,
     read_json,
@@ -27,6 +29,7 @@ from scoreshield.privacy.ledger.entries import (
     shorten,
     write_canonical_json,
 )
+from scoreshield.privacy.ledger.histories import HistoryAudit
 from scoreshield.privacy.ledger.units import check_units
 from scoreshield.privacy.profiles import Profile
 
@@ -125,9 +128,9 @@ class Books:
         names: Iterable[str | None] = [None, *([dataset] if dataset is not None else self.list_names())]
         check_units({one for name in names for one in self.read_balance(name).units}, unit, same_people=same_people)
 
-    def add(self, dataset: str | None, number: int, unit: str, profile: Profile) -> None:
+    def add(self, dataset: str | None, number: int, unit: str, profile: Profile, kind: str = CHARGE) -> None:
         """Add one entry to an account."""
-        cost = compute_cost(profile, self._limit.epsilon, self._limit.delta)
+        cost = _compute_entry_cost(kind, profile, self._limit)
         self._balances[dataset] = self.read_balance(dataset).add(number, unit, cost)
 
     def write_row(self, dataset: str | None, last: Entry) -> tuple[int, str, str] | None:
@@ -182,7 +185,7 @@ class Books:
             check_kind(form, kind)
             if not is_text(unit):
                 raise LedgerError(_ALTERED)
-            cost = compute_cost(read_profile(text), self._limit.epsilon, self._limit.delta)
+            cost = _compute_entry_cost(kind, read_profile(text), self._limit)
             balance = balance.add(number, unit, cost)
         return balance
 
@@ -190,7 +193,8 @@ class Books:
         """Count every charge to an account, with those that name none. Only rules 1 may need this."""
         counts: Counter[Profile] = Counter()
         for name in {dataset, None}:
-            counts.update(read_profile(text) for *_, text in self._session.read_charges(name, 0))
+            charges = self._session.read_charges(name, 0)
+            counts.update(read_profile(text) for *_, kind, text in charges if kind != FREE_DRAW)
         return counts
 
 
@@ -210,15 +214,19 @@ class AccountAudit:
                 self._foreign.append(name)
         self._balances: dict[str | None, Balance] = {None: Balance()}
         self._counts: dict[str | None, Counter[Profile]] = {None: Counter()}
+        self._histories = HistoryAudit()
 
     def add(self, entry: Entry) -> str | None:
         """Count one entry. If the row of its account ends here, return what is wrong with the row."""
         profile, name = read_profile(entry.profile), entry.dataset
-        cost = compute_cost(profile, self._limit.epsilon, self._limit.delta)
+        cost = _compute_entry_cost(entry.kind, profile, self._limit)
         balance = self._balances.get(name, Balance()).add(entry.id, entry.unit, cost)
         self._balances[name] = balance
-        if self._limit.rules == 1:
+        if self._limit.rules == 1 and entry.kind != FREE_DRAW:
             self._counts.setdefault(name, Counter())[profile] += 1
+        fault = self._histories.add(entry)
+        if fault is not None:
+            return f"Entry {entry.id} {fault}."
         if name in self._rows and self._rows[name][0] == entry.id:
             _, text, seal = self._rows.pop(name)
             try:
@@ -249,8 +257,13 @@ class AccountAudit:
         budget = PrivacyFilter.from_sums(self._limit.epsilon, self._limit.delta, sums)
         if self._limit.rules > 1:
             return budget.is_within_limit()
-        counts = self._counts[None] if name is None else self._counts[name] + self._counts[None]
+        counts = self._counts[None] if name is None else self._counts.get(name, Counter()) + self._counts[None]
         return budget.is_within_limit_by_rules_1(counts)
+
+
+def _compute_entry_cost(kind: str, profile: Profile, limit: LedgerLimit) -> Sums:
+    """Compute what an entry adds to the sums. Draws that raise no largest count cost nothing."""
+    return Sums() if kind == FREE_DRAW else compute_cost(profile, limit.epsilon, limit.delta)
 
 
 def check_kind(form: Any, kind: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from scoreshield._loading import make_printable
 from scoreshield.errors import LedgerError
-from scoreshield.privacy.ledger.entries import COLUMNS, Entry
+from scoreshield.privacy.ledger.entries import COLUMNS, DRAW_KINDS, Entry
 
 T = TypeVar("T")
 
@@ -122,6 +122,16 @@ class Session:
         while page := self._execute(f"{columns} ORDER BY id LIMIT {_PAGE}", (*values, after)).fetchall():
             yield from page
             after = page[-1][0]
+
+    def read_draws(self, dataset: str | None) -> Iterator[Entry]:
+        """Read the entries of one account that hold draws of an index, the newest first."""
+        where, values = _write_condition(dataset)
+        kinds = " OR ".join("kind = ?" for _ in DRAW_KINDS)
+        query = f"SELECT {_FIELDS} FROM scoreshield_entries WHERE {where} AND ({kinds}) AND id < ?"
+        before = 2**62
+        while page := self._execute(f"{query} ORDER BY id DESC LIMIT 16", (*values, *DRAW_KINDS, before)).fetchall():
+            yield from (Entry(*row) for row in page)
+            before = page[-1][0]
 
     def read_datasets(self) -> list[str]:
         """Read the names of the accounts. Each takes one look at the index, for any number of entries."""

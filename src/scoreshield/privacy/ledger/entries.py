@@ -18,7 +18,10 @@ from scoreshield.privacy.profiles import Profile, profile_from_dict
 
 #: The format of ledgers and of their entries. A number never changes meaning.
 FORMAT = 1
-KINDS = ("charge",)
+#: A draw of an index costs its profile if the largest count of any record rose, and nothing otherwise.
+CHARGE, DRAW, FREE_DRAW = "charge", "draw", "free-draw"
+KINDS = (CHARGE, DRAW, FREE_DRAW)
+DRAW_KINDS = (DRAW, FREE_DRAW)
 #: The most characters that one text in a ledger may have. A curve of 100,000 knots has half as many.
 _LONGEST = 8_000_000
 #: The most characters that are written: the sums of an account repeat the profile of its only entry, and more.

@@ -1,0 +1,374 @@
+"""An index whose changes are public: what an update draws, keeps, states, charges and rejects."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.errors import BudgetExceeded, InvalidInput, InvalidParameter, LedgerError
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.releases import versions
+from scoreshield.releases.versions import IndexVersion
+
+ROWS = np.random.default_rng(5).normal(size=(6, 4))
+IDS = ["a", "b", "c", "d", "e", "f"]
+EPSILON = 3.0
+
+
+def release(**options: Any) -> IndexVersion:
+    arguments = {"epsilon": EPSILON, "changes": "public", "ids": IDS} | options
+    index = ss.release_index(ROWS, **arguments)
+    assert isinstance(index, IndexVersion)
+    return index
+
+
+def open_account(folder: Path, epsilon: float = 100.0, delta: float = 0.0) -> Any:
+    return ss.Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=epsilon, delta=delta).account("records")
+
+
+class TestUpdate:
+    def test_only_new_and_changed_rows_are_drawn(self) -> None:
+        first = release()
+        second = first.update(changed={"b": ROWS[0], "e": ROWS[1]}, added={"g": ROWS[2]}, removed=["a", "d"])
+        assert second.ids.tolist() == ["b", "c", "e", "f", "g"]
+        assert second.draws.tolist() == [2, 1, 2, 1, 1]
+        assert dict(zip(second.past_ids.tolist(), second.past_draws.tolist(), strict=True)) == {"a": 1, "d": 1}
+        np.testing.assert_array_equal(second.vectors[[1, 3]], first.vectors[[2, 5]])
+        assert (second.vectors[[0, 2]] != first.vectors[[1, 4]]).any(axis=1).all()
+        assert second.is_intact()
+        assert (second.version, second.history) == (2, first.history)
+        assert second.guarantee.epsilon == 2 * EPSILON
+
+    def test_an_id_that_comes_back_continues_its_count(self) -> None:
+        index = release().update(removed=["a"]).update(added={"a": ROWS[0]})
+        assert index.counts.counts["a"] == 2
+        assert index.past_ids.tolist() == []
+        assert index.guarantee.epsilon == 2 * EPSILON
+
+    def test_the_guarantee_states_the_most_drawn_record(self) -> None:
+        index = release()
+        for number in range(3):
+            index = index.update(changed={"c": ROWS[number]})
+        assert index.largest_draws == 4
+        assert index.guarantee.epsilon == 4 * EPSILON
+        assert index.guarantee.delta_at(4 * EPSILON) == 0
+        assert 0 < index.guarantee.delta_at(3.9 * EPSILON) < index.guarantee.delta_at(0.0) < 1
+        index = index.update(changed={"d": ROWS[0]}, removed=["c"])  # what was released of it stays spent
+        assert index.guarantee.epsilon == 4 * EPSILON
+
+    def test_gaussian_rows(self) -> None:
+        index = release(mechanism="gaussian", delta=1e-6, components=3)
+        mu = index.guarantee.mu
+        index = index.update(changed={"c": ROWS[0]}).update(changed={"c": ROWS[1]})
+        assert isinstance(index.guarantee.profile, GaussianProfile)
+        assert index.guarantee.mu == pytest.approx(mu * 3**0.5, rel=1e-12)
+        assert index.guarantee.mu >= mu * 3**0.5 * (1 - 1e-15)
+        assert index.guarantee.delta_at(index.guarantee.epsilon) <= 1e-6
+        assert index.guarantee.epsilon > EPSILON
+
+    def test_a_projection_stays(self) -> None:
+        first = release(components=2)
+        second = first.update(changed={"a": ROWS[0]})
+        np.testing.assert_array_equal(first.projection, second.projection)
+        assert second.guarantee.details["reduction"] == "random"
+        assert second.search(ROWS[0], 2).indices.shape == (2,)
+
+    def test_a_public_center_stays(self) -> None:
+        first = release(center=np.full(4, 0.1), components=3)
+        second = first.update(changed={"a": ROWS[0]})
+        np.testing.assert_array_equal(first.center, second.center)
+        assert second.is_intact()
+        assert Guarantee.from_dict(second.guarantee.to_dict()) == second.guarantee
+
+    def test_codebook(self, tmp_path: Path) -> None:
+        """An index over a codebook is updated in the same way, by its own mechanism."""
+        codebook = ss.PublicCodebook(np.random.default_rng(6).normal(size=(9, 4)), source="test", code_size=2)
+        account = open_account(tmp_path)
+        first = ss.release_index(ROWS, epsilon=EPSILON, codebook=codebook, changes="public", ids=IDS, ledger=account)
+        second = first.update(changed={"b": ROWS[0]}, removed=["a"], added={"g": ROWS[1]}, ledger=account)
+        assert isinstance(second, ss.CodebookVersion)
+        np.testing.assert_array_equal(second.codes[1:5], first.codes[2:6])
+        assert second.guarantee.epsilon == account.spent == 2 * EPSILON
+        assert second.search(ROWS[0], 3).indices.shape == (3,)
+        second.save(tmp_path / "index.npz")
+        assert ss.load(tmp_path / "index.npz") == second
+        plain = second.guarantee.to_dict()
+        for edit in ({"epsilon": EPSILON}, {"details": plain["details"] | {"largest_draws": 1}}):
+            with pytest.raises(InvalidInput, match="guarantee in the file"):
+                Guarantee.from_dict(plain | edit)
+        assert "the codebook, the ids of the records" in " ".join(str(second.guarantee).split())
+
+    def test_the_order_of_rows_and_pairs(self) -> None:
+        """Changed rows keep their places in any order of the argument; rows can be given as a pair."""
+        index = ss.release_index(np.eye(4), epsilon=200.0, changes="public", ids=range(4))
+        assert isinstance(index, IndexVersion)
+        index = index.update(changed=([3, 0], np.eye(4)[[1, 2]]), removed=[1])
+        assert index.ids.tolist() == [0, 2, 3]
+        assert index.search(np.eye(4)[1], 1).indices.tolist() == [2]
+        assert sorted(index.search(np.eye(4)[2], 2).indices.tolist()) == [0, 1]
+
+    def test_research_mode(self) -> None:
+        index = release(rng=1)
+        np.testing.assert_array_equal(
+            index.update(changed={"a": ROWS[0]}, rng=2).vectors, index.update(changed={"a": ROWS[0]}, rng=2).vectors
+        )
+        with pytest.raises(InvalidInput, match="by the research sampler"):
+            index.update(changed={"a": ROWS[0]})
+
+    def test_a_version_is_updated_once_without_a_ledger(self) -> None:
+        first = release()
+        smaller = first.update(removed=["f"])  # draws nothing, and keeps the counts
+        first.update(changed={"a": ROWS[0]})
+        for index in (first, smaller):
+            with pytest.raises(InvalidInput, match="was updated before"):
+                index.update(changed={"a": ROWS[0]})
+
+
+class TestFiles:
+    def test_round_trip(self, tmp_path: Path) -> None:
+        for ids in (IDS, list(range(6)), np.array(IDS), np.arange(6, dtype=np.int32)):
+            index = release(ids=ids).update(changed={ids[0]: ROWS[0]}, removed=[ids[1]])
+            index.save(tmp_path / "index.npz")
+            again = ss.load(tmp_path / "index.npz")
+            assert again == index
+            again.update(removed=[ids[2]])
+
+    def test_old_files_load(self, tmp_path: Path) -> None:
+        index = ss.release_index(ROWS, epsilon=EPSILON)
+        assert type(index) is ss.IndexRelease
+        index.save(tmp_path / "index.npz")
+        assert ss.load(tmp_path / "index.npz") == index
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("draws", np.array([1, 1, 1, 1, 1, 1])),
+            ("draws", np.array([3, 1, 1, 1, 1, 1])),
+            ("draws", np.array([2, 0, 1, 1, 1, 1])),
+            ("draws", np.array([2, 1, 1, 1, 1])),
+            ("ids", np.array(["a", "a", "c", "d", "e", "f"])),
+            ("ids", np.arange(6)),
+            ("past_ids", np.array(["a"])),
+            ("past_draws", np.array([1])),
+            ("history", "0"),
+            ("version", 0),
+        ],
+    )
+    def test_an_edited_file_is_rejected(self, field: str, value: Any, tmp_path: Path) -> None:
+        index = release().update(changed={"a": ROWS[0]})
+        dataclasses.replace(index, **{field: value}).save(tmp_path / "index.npz")
+        with pytest.raises(InvalidInput, match="does not hold together"):
+            ss.load(tmp_path / "index.npz")
+
+    @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
+    def test_an_edited_guarantee_is_rejected(self, mechanism: str) -> None:
+        index = release(mechanism=mechanism, delta=1e-6 if mechanism == "gaussian" else 0.0)
+        index = index.update(changed={"a": ROWS[0]}).update(changed={"a": ROWS[0]})
+        plain = index.guarantee.to_dict()
+        assert Guarantee.from_dict(plain) == index.guarantee
+        edits: list[dict[str, Any]] = [
+            {"epsilon": plain["epsilon"] * 2 / 3},
+            {"profile": release(mechanism=mechanism, delta=plain["delta"]).guarantee.profile.to_dict()},
+            {"details": plain["details"] | {"largest_draws": 2}},
+            {"details": plain["details"] | {"largest_draws": 4}},
+            {"details": plain["details"] | {"largest_draws": 0}},
+            {"details": plain["details"] | {"epsilon_per_draw": EPSILON / 2}},
+            {"details": plain["details"] | {"changes": "private"}},
+            {"sensitivity": 2.0, "grid_sensitivity": 2.1},
+            {"adjacency": {"kind": "identity", "centroids": False, "identities": 3, "largest": 2}},
+        ]
+        for edit in edits:
+            with pytest.raises(InvalidInput, match="guarantee in the file"):
+                Guarantee.from_dict(plain | edit)
+
+    def test_the_certificate_says_what_is_public(self) -> None:
+        text = " ".join(str(release().guarantee).split())
+        assert "the ids of the records, when each was added, changed or removed, and how often" in text
+        assert "everything that one id ever held, in all versions" in text
+        assert "Changes: public." in text
+        assert "Changes" not in str(ss.release_index(ROWS, epsilon=1.0).guarantee)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({}, "added, changed or removed; got none"),
+            ({"added": {"a": ROWS[0]}}, "is in the index: give it as changed"),
+            ({"changed": {"z": ROWS[0]}}, "is not in the index: give it as added"),
+            ({"removed": ["z"]}, "cannot be removed"),
+            ({"changed": {"a": ROWS[0]}, "removed": ["a"]}, "both changed and removed"),
+            ({"added": {7: ROWS[0]}}, "same type"),
+            ({"added": {"z": ROWS[0][:2]}}, "vectors of 4 dimensions"),
+            ({"added": {"z": ROWS[0].astype(str)}}, "vectors of 4 dimensions"),
+            ({"added": (["y", "z"], ROWS[:1])}, "vectors of 4 dimensions"),
+            ({"added": (["z", "z"], ROWS[:2])}, "different ids"),
+            ({"added": ROWS}, "a pair"),
+            ({"added": {"z": ROWS[0] * np.nan}}, "finite"),
+            ({"removed": "a"}, "different ids"),
+            ({"removed": IDS}, "at least one record"),
+        ],
+    )
+    def test_nothing_is_charged(self, change: dict[str, Any], message: str, tmp_path: Path) -> None:
+        account = open_account(tmp_path)
+        index = release(ledger=account)
+        with pytest.raises(InvalidInput, match=message):
+            index.update(**change, ledger=account)
+        assert len(account.ledger.entries()) == 1
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"ids": None}, "6 different ids"),
+            ({"ids": IDS[:5]}, "6 different ids"),
+            ({"changes": "open"}, "'changes' parameter"),
+            ({"changes": "private"}, "left out unless"),
+            ({"adjacency": ss.Identity([0, 0, 1, 1, 2, 2])}, "leave the adjacency"),
+            ({"reduction": "pca", "components": 2, "delta": 1e-6}, "reads all records"),
+            ({"center": "private", "delta": 1e-6}, "reads all records"),
+        ],
+    )
+    def test_first_version(self, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+        account = open_account(tmp_path, delta=1e-5)
+        with pytest.raises(InvalidInput, match=message):
+            release(**options, ledger=account)
+        assert account.ledger.entries() == []
+
+    def test_one_function_name(self) -> None:
+        with pytest.raises(InvalidParameter, match="'added' parameter of IndexHistory"):
+            release().update(added=3)  # type: ignore[arg-type]
+
+
+class TestLedger:
+    def test_the_largest_total_of_any_record(self, tmp_path: Path) -> None:
+        """Seven updates, and the total follows the most drawn record exactly."""
+        account = open_account(tmp_path)
+        index = release(ledger=account)
+        spent = [account.spent]
+        for one in ("a", "b", "c", "a", "d", "b", "b"):
+            index = index.update(changed={one: ROWS[0]}, ledger=account)
+            spent.append(account.spent)
+            assert account.spent == index.largest_draws * EPSILON
+        assert [round(value / EPSILON) for value in spent] == [1, 2, 2, 2, 3, 3, 3, 4]
+        assert account.ledger.verify()
+        kinds = [entry.kind for entry in account.ledger.entries()]
+        assert kinds == ["draw", "draw", "free-draw", "free-draw", "draw", "free-draw", "free-draw", "draw"]
+
+    def test_removal_writes_no_entry(self, tmp_path: Path) -> None:
+        account = open_account(tmp_path)
+        release(ledger=account).update(removed=["a"], ledger=account)
+        assert len(account.ledger.entries()) == 1
+
+    def test_a_lost_version_stays_counted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A failure between the charge and the draw: nothing is drawn for free, and the next update continues."""
+        account = open_account(tmp_path)
+        index = release(ledger=account)
+
+        def fail(*_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(versions.IndexVersion, "_make_next", fail)
+            with pytest.raises(KeyboardInterrupt):
+                index.update(changed={"a": ROWS[0]}, ledger=account)
+        assert account.spent == 2 * EPSILON
+        after = index.update(changed={"b": ROWS[1]}, ledger=account)
+        assert account.spent == 2 * EPSILON  # b is now at 2, as a is
+        assert after.counts.counts == {"a": 2, "b": 2, "c": 1, "d": 1, "e": 1, "f": 1}
+        assert after.guarantee.epsilon == 2 * EPSILON
+        after = after.update(changed={"a": ROWS[1]}, ledger=account)
+        assert account.spent == 3 * EPSILON == after.guarantee.epsilon
+        assert account.ledger.verify()
+
+    def test_a_killed_process_leaves_the_counts(self, tmp_path: Path) -> None:
+        """A process that dies after the charge, before it can save, has drawn at most what the ledger counts."""
+        account = open_account(tmp_path)
+        index = release(ledger=account)
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            try:
+                index.update(changed={"a": ROWS[0]}, ledger=account)
+            finally:
+                os._exit(9)
+        os.waitpid(child, 0)
+        after = index.update(changed={"a": ROWS[0]}, ledger=account)
+        assert after.counts.counts["a"] == 3
+        assert account.spent == 3 * EPSILON
+        assert account.ledger.verify()
+
+    def test_two_updates_of_one_version_are_both_counted(self, tmp_path: Path) -> None:
+        account = open_account(tmp_path)
+        first = release(ledger=account)
+        one = first.update(changed={"a": ROWS[0]}, added={"x": ROWS[0]}, ledger=account)
+        other = first.update(changed={"a": ROWS[0]}, ledger=account)
+        assert other.counts.counts["a"] == 3
+        assert "x" in other.past_ids.tolist()
+        again = one.update(changed={"a": ROWS[0]}, ledger=account)
+        assert again.counts.counts["a"] == 4
+        assert account.spent == 4 * EPSILON
+
+    def test_a_race_charges_nothing(self, tmp_path: Path) -> None:
+        account = open_account(tmp_path)
+        index = release(ledger=account)
+
+        class Late:
+            """An account whose counts were read before another process updated the index."""
+
+            dataset = account.dataset
+            reserve_draws = account.reserve_draws
+            reserve = account.reserve
+
+            def read_draws(self, history: str, counts: Any) -> Any:
+                found = account.read_draws(history, counts)
+                index.update(changed={"b": ROWS[0]}, ledger=account)
+                return found
+
+        with pytest.raises(LedgerError, match="Another process"):
+            index.update(changed={"a": ROWS[0]}, ledger=Late())
+        assert len(account.ledger.entries()) == 2
+
+    def test_the_budget_holds(self, tmp_path: Path) -> None:
+        account = open_account(tmp_path, epsilon=2 * EPSILON)
+        index = release(ledger=account).update(changed={"a": ROWS[0]}, ledger=account)
+        for one in IDS[1:]:  # each reaches the largest count, and none passes it
+            index = index.update(changed={one: ROWS[0]}, ledger=account)
+        with pytest.raises(BudgetExceeded):
+            index.update(changed={"a": ROWS[0]}, ledger=account)
+        assert account.spent == 2 * EPSILON
+        index.update(added={"g": ROWS[0]}, removed=["a"], ledger=account)
+
+    def test_other_accounts_and_edited_counts_are_rejected(self, tmp_path: Path) -> None:
+        account = open_account(tmp_path)
+        index = release(ledger=account).update(changed={"a": ROWS[0]}, ledger=account)
+        fewer = dataclasses.replace(index, draws=np.array([1, 2, 1, 1, 1, 1]))
+        for other, target in ((index, account.ledger.account("others")), (fewer, account), (release(), account)):
+            with pytest.raises(InvalidInput, match="no charge for this version"):
+                other.update(changed={"a": ROWS[0]}, ledger=target)
+        assert len(account.ledger.entries()) == 2
+
+    def test_a_plain_account_is_charged_each_draw(self) -> None:
+        """An account that keeps no counts is charged one draw for each update."""
+
+        class Plain:
+            dataset = "records"
+            charges: list[float] = []  # noqa: RUF012
+
+            def reserve(self, items: Any, **_: Any) -> Any:
+                self.items = items
+                return self
+
+            def commit(self) -> list[Any]:
+                self.charges.extend(item.epsilon for item in self.items)
+                return []
+
+        account = Plain()
+        index = release(ledger=account)
+        index.update(changed={"a": ROWS[0]}, ledger=account).update(changed={"b": ROWS[0]}, ledger=account)
+        assert account.charges == [EPSILON] * 3
