@@ -24,7 +24,7 @@ from scoreshield.releases.top_k import SELECTIONS
 #: Parameters that choose no mechanism: inputs, sizes, the budget, and how a release is drawn or written down.
 NOT_MECHANISMS = {
     "embeddings", "query", "index", "threshold", "k", "bins", "epsilon", "delta", "rng", "ledger", "progress", "device",
-    "max_iterations", "pca_share", "components", "queries", "center_share",
+    "max_iterations", "pca_share", "components", "queries", "center_share", "ids",
 }  # fmt: skip
 #: A table is what "optimal" makes, see below. Reproducing the paper's mistake is nothing that we claim.
 SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.ScoreMechanism)}
@@ -47,6 +47,7 @@ SHIPPED: dict[str, dict[str, set[Any]]] = {
     "release_index": {
         "mechanism": set(index_plan.MECHANISMS), "reduction": {*index_plan.REDUCTIONS, "matrix"}, "adjacency": GROUPS,
         "center": {*index_plan.CENTERS, "vector"}, "codebook": {None, "codebook"}, "part": {None},
+        "changes": {"private", "public"},
     },
     "release_matches": {
         "refine": {True, False}, "adjacency": GROUPS - {"identity"}, "score_range": {True, False},

@@ -42,6 +42,7 @@ from scoreshield.releases.matches import release_matches
 from scoreshield.releases.row import release_row
 from scoreshield.releases.scores import release_scores
 from scoreshield.releases.top_k import SELECTIONS, release_top_k
+from scoreshield.releases.versions import IndexVersion
 from scoreshield.search import PrivateSearch
 
 BUDGETS = (0.5, 2.0, 5.0)
@@ -195,6 +196,26 @@ class IdentityRelease:
 
 
 @dataclass(frozen=True)
+class UpdateRun:
+    """An index whose changes are public, and an update in which the first record is drawn again.
+
+    Attributes:
+        release: Makes the first version, at half of the budget.
+    """
+
+    release: partial[Any]
+
+    def make_versions(self, rows: NDArray[Any], rng: Rng = None) -> tuple[IndexVersion, IndexVersion]:
+        generator = None if rng is None else np.random.default_rng(rng)
+        first = self.release(rows, changes="public", ids=range(len(rows)), rng=generator)
+        return first, first.update(changed=([0], rows[:1]), rng=generator)
+
+    def __call__(self, rows: NDArray[Any], rng: Rng = None) -> NDArray[np.float64]:
+        first, second = self.make_versions(rows, rng)
+        return np.concatenate([first.vectors, second.vectors]).astype(np.float64)
+
+
+@dataclass(frozen=True)
 class HitRun:
     """A search with a hit budget that is asked several queries in a row.
 
@@ -242,6 +263,8 @@ def _make_whole(release: Any, rows: NDArray[Any]) -> Any:
     """Make what has the guarantee of a release."""
     if isinstance(release, HitRun):
         return release.search(rows)
+    if isinstance(release, UpdateRun):
+        return release.make_versions(rows)[-1]
     return release.release(rows) if isinstance(release, ReleasePart) else release(rows)
 
 
@@ -250,6 +273,8 @@ def _describe_options(release: Any) -> dict[str, Any]:
         return {"function": "PrivateSearch", "mode": "hits", "hits": release.options["hits"]}
     if isinstance(release, ReleasePart):
         return _describe_options(release.release) | {"part": release.attribute}
+    if isinstance(release, UpdateRun):
+        return _describe_options(release.release) | {"changes": "public"}
     if isinstance(release, IdentityRelease):
         return _describe_options(release.release) | {"adjacency": "centroids" if release.has_centroids else "identity"}
     options = {"function": release.func.__name__}
@@ -354,6 +379,8 @@ def _list_indexes(epsilon: float) -> Iterator[_Listed]:
         yield f"index, {mechanism}, public center", partial(index, center=_CENTER), pair
         yield f"index, {mechanism}, private center", partial(index, center="private", delta=DELTA), pair
         yield from _list_groups(index, f"index, {mechanism}", pair)
+        twice = partial(release_index, epsilon=epsilon / 2, delta=delta, mechanism=mechanism)
+        yield f"index, {mechanism}, a record drawn twice", UpdateRun(twice), pair
     codes = partial(release_index, epsilon=epsilon, codebook=PublicCodebook(_CODEWORDS))
     yield "index, codebook", codes, pair
     yield "index, codes of one word", partial(codes, codebook=PublicCodebook(_CODEWORDS, code_size=1)), pair
