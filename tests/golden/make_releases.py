@@ -52,6 +52,12 @@ def releases() -> dict[str, Any]:
         ),
         "index-center": ss.release_index(rows, epsilon=8.0, delta=1e-6, center="private", rng=23),
         "index-public-center": ss.release_index(rows, epsilon=8.0, center=np.full(5, 0.1), rng=24),
+        "index-version": ss.release_index(rows, epsilon=4.0, changes="public", ids=list("abcdef"), rng=25).update(
+            changed={"b": rows[0]}, added={"g": query}, removed=["a"], rng=26
+        ),
+        "index-codebook-version": ss.release_index(
+            rows, epsilon=4.0, codebook=ss.PublicCodebook(np.eye(5)), changes="public", ids=range(6), rng=27
+        ).update(changed={2: rows[0]}, rng=28),
         "scores-levels": ss.release_scores(
             rows, query, epsilon=2.0, mechanism=ss.optimal_channel(2.0, levels=4), rng=21
         ),

@@ -212,7 +212,8 @@ class UpdateRun:
 
     def __call__(self, rows: NDArray[Any], rng: Rng = None) -> NDArray[np.float64]:
         first, second = self.make_versions(rows, rng)
-        return np.concatenate([first.vectors, second.vectors]).astype(np.float64)
+        # All other rows are those of the first version.
+        return np.concatenate([second.vectors, first.vectors[:1]]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -379,8 +380,7 @@ def _list_indexes(epsilon: float) -> Iterator[_Listed]:
         yield f"index, {mechanism}, public center", partial(index, center=_CENTER), pair
         yield f"index, {mechanism}, private center", partial(index, center="private", delta=DELTA), pair
         yield from _list_groups(index, f"index, {mechanism}", pair)
-        twice = partial(release_index, epsilon=epsilon / 2, delta=delta, mechanism=mechanism)
-        yield f"index, {mechanism}, a record drawn twice", UpdateRun(twice), pair
+    yield "index, privunit, a record drawn twice", UpdateRun(partial(release_index, epsilon=epsilon / 2)), pair
     codes = partial(release_index, epsilon=epsilon, codebook=PublicCodebook(_CODEWORDS))
     yield "index, codebook", codes, pair
     yield "index, codes of one word", partial(codes, codebook=PublicCodebook(_CODEWORDS, code_size=1)), pair
