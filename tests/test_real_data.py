@@ -96,6 +96,21 @@ def test_predicted_matching_of_real_faces_holds(
     assert float(np.mean(genuine + noise > threshold)) == pytest.approx(told.utility, rel=0.05)
 
 
+def test_a_codebook_of_the_domain_keeps_a_search(shared_data: Path) -> None:
+    """Half of SciFact as codebook: recall@10 about 0.5 at epsilon 10; by PrivUnit about 0.13, over ten halves."""
+    with np.load(shared_data / "scifact_minilm.npz") as file:
+        documents, queries, pairs = file["doc_emb"], file["query_emb"], file["qrels"]
+    order = np.random.default_rng(0).permutation(len(documents))
+    public, private = order[: len(order) // 2], order[len(order) // 2 :]
+    places = {number: place for place, number in enumerate(private.tolist())}
+    wanted = [(query, places[document]) for query, document in pairs.tolist() if document in places]
+    book = ss.PublicCodebook(documents[public], source="Half of the documents of SciFact.")
+    found = ss.release_index(documents[private], epsilon=10.0, codebook=book, rng=1).search(queries, 10).indices
+    assert np.mean([place in found[query] for query, place in wanted]) > 0.35
+    foreign = ss.PublicCodebook(np.roll(documents[public], 7, axis=1))
+    assert not foreign.try_on(queries, documents[public], epsilon=10.0, repeats=1).is_useful
+
+
 def test_an_index_with_a_private_pca_is_charged(sentences: np.ndarray, tmp_path: Path) -> None:
     ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'l.db'}", epsilon=25, delta=1e-5)
     contract = {

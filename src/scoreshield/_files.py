@@ -170,6 +170,14 @@ def read_release(
         return str(meta["kind"]), dict(meta["guarantee"]), dict(meta["facts"]), arrays
 
 
+def holds_release(path: str | Path) -> bool:
+    """Whether a file is an .npz that `release_writer` wrote, by its parts."""
+    if Path(path).suffix.lower() != ".npz":
+        return False
+    with _loading.open_regular_file(path) as raw:
+        return "meta" in _loading.Archive(raw, path).names
+
+
 def read_array(path: str | Path, *, name: str | None = None, mapped: bool = False) -> NDArray[Any]:
     """Read embeddings or a query from a file.
 

@@ -20,6 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save(tmp_path / "public.npy", rng.standard_normal((30, 8)))
     np.save(tmp_path / "center.npy", np.full(8, 0.1))
     np.save(tmp_path / "bad.npy", np.ones((3, 8)))
+    ss.PublicCodebook(rng.standard_normal((9, 8)), source="A saved one.", code_size=2).save(tmp_path / "saved.npz")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -47,6 +48,14 @@ def test_a_codebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_saved_codebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["--epsilon", "12", "--codebook", "saved.npz"], monkeypatch) == 0
+    details = ss.load("out.npz").guarantee.details
+    assert (details["source"], details["code_size"]) == ("A saved one.", 2)
+    assert details["fingerprint"] == ss.PublicCodebook.load("saved.npz").fingerprint
+
+
+@pytest.mark.usefixtures("folder")
 def test_centers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["--epsilon", "12", "--center", "center.npy"], monkeypatch) == 0
     assert np.array_equal(ss.load("out.npz").center, np.full(8, 0.1))
@@ -61,6 +70,7 @@ def test_centers(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--codebook", "bad.npy"], "direction of another one"),
         (["--codebook", "missing.npy"], "There is no file missing.npy"),
         (["--codebook", "center.npy"], "two-dimensional"),
+        (["--codebook", "saved.npz", "--code-size", "1"], "states its source and code size: leave both out"),
         (["--codebook-source", "Words."], "Give --codebook with --codebook-source"),
         (["--codebook", "public.npy", "--center", "center.npy"], "A codebook replaces the mechanism"),
         (["--codebook", "public.npy", "--codebook-source", ""], "one line of text"),

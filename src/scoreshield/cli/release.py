@@ -353,6 +353,16 @@ def release_histogram_command(
     write_release(release, output, options.as_json, facts)
 
 
+def _read_codebook(path: Path, source: str | None, code_size: int | None) -> ss.PublicCodebook:
+    """Read a saved codebook, or make one of public vectors."""
+    if not _files.holds_release(path):
+        stated = {} if source is None else {"source": source}
+        return ss.PublicCodebook(_files.read_array(path), code_size=code_size, **stated)
+    if source is not None or code_size is not None:
+        raise ss.InvalidInput(f"{path} is a saved codebook and states its source and code size: leave both out.")
+    return ss.PublicCodebook.load(path)
+
+
 @app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
 @expand_groups
 def release_index_command(
@@ -390,8 +400,7 @@ def release_index_command(
         raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
     given: dict[str, Any] = {}
     if codebook is not None:
-        source = {} if codebook_source is None else {"source": codebook_source}
-        given["codebook"] = ss.PublicCodebook(_files.read_array(codebook), code_size=code_size, **source)
+        given["codebook"] = _read_codebook(codebook, codebook_source, code_size)
     with progress_bar(options.as_json) as progress:
         release = ss.release_index(
             _files.read_array(embeddings, name=array, mapped=True),
