@@ -182,12 +182,27 @@ def test_alphabets_beyond_64_bits() -> None:
         ({"epsilon": 1.0, "names": 3, "size": 4}, "at most the number of names, 3"),
         ({"epsilon": 1.0, "names": 3, "size": True}, "size"),
         ({"epsilon": 1.0, "names": 1}, "One symbol says nothing"),
-        ({"epsilon": 1.0, "names": 10**6, "size": 400_000}, "ask for smaller sets"),
+        ({"epsilon": 1.0, "names": 10**6, "size": 200, "levels": 50}, "ask for smaller sets"),
+        ({"epsilon": 1.0, "names": 10**6, "size": 400_000}, "at most 256, so that drawing a set takes little time"),
     ],
 )
 def test_bad_alphabets(arguments: dict, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         SetResponse(**arguments)
+
+
+def test_profile_of_large_alphabets_is_rounded_up() -> None:
+    """The mass of the profile is never below the true probability of the truth, for alphabets up to e^590."""
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        size = int(rng.integers(1, 60))
+        response = SetResponse(float(rng.uniform(1, 600)), names=int(rng.integers(size + 1, 10**5)), size=size)
+        if response.log_symbols > 590:
+            continue
+        with mpmath.workdps(400):
+            power = mpmath.exp(mpmath.mpf(response.epsilon))
+            true = power / (power + response.symbols - 1)
+            assert min(mpmath.mpf(response.profile.mass) * (1 + mpmath.mpf(2) ** -45), 1) >= true
 
 
 def test_symbols_outside_the_alphabet() -> None:
@@ -196,6 +211,8 @@ def test_symbols_outside_the_alphabet() -> None:
     for names, levels in (([[0, 4]], [[0, 0]]), ([[1, 1]], [[0, 0]]), ([[0, 1]], [[0, 2]]), ([[-1, -1]], [[-1, -1]])):
         with pytest.raises(ValueError, match="not one of this alphabet"):
             response.release(make_stream(), Symbols(np.array(names), np.array(levels)))
+    with pytest.raises(ValueError, match="of shape"):
+        response.release(make_stream(), Symbols(np.array([0, 1]), np.array([0, 0])))
     with pytest.raises(ValueError, match="does not lie in the cells"):
         WindowResponse(1.0, 5, 2).release(make_stream(), np.array([4]))
 

@@ -101,6 +101,17 @@ def test_zero_rows_and_extreme_rows_have_a_symbol() -> None:
     assert ball.names[:, 0].tolist() == [0, 0, 1, 2, 1, 2]
 
 
+@pytest.mark.parametrize("norm", ["unit", "ball"])
+def test_settings_of_numpy_change_nothing(norm: Any) -> None:
+    """Whether a warning or an error appears does not depend on the size of one record's entries."""
+    rows = np.ones((4, 8), dtype=np.float32)
+    rows[1] = 0
+    rows[1, :2] = 1e25, 1e-20
+    with np.errstate(all="raise"):
+        release = ss.release_batch(rows, np.eye(8)[:3], epsilon=8, k=2, norm=norm, rng=1)
+    assert release == ss.release_batch(rows, np.eye(8)[:3], epsilon=8, k=2, norm=norm, rng=1)
+
+
 def test_one_record_changes_one_symbol() -> None:
     """To the last bit, for rows of every size beside it."""
     clean = batch.prepare_batch(ROWS, QUERIES, names=2, **SURE).compute()

@@ -145,7 +145,9 @@ def compute_row_scores(part: Rows, public: Rows, queries: NDArray[np.float64], n
         scores /= lengths[:, None]
     odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))  # also where a square is NaN
     if len(odd):
-        scores[odd] = _compute_odd_scores(part[odd], first + odd, queries, norm).T
+        values = _compute_odd_scores(part[odd], first + odd, queries, norm).T
+        with np.errstate(all="ignore"):  # also the cast to single precision
+            scores[odd] = values
     return scores
 
 

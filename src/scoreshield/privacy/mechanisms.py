@@ -100,7 +100,7 @@ MECHANISMS: dict[str, MechanismFacts] = {
     ),
     "set-response": MechanismFacts(
         "Randomised response: each record sends one symbol, the queries that it answers best and a level of its score "
-        "for each of them. The true symbol is e^epsilon times as likely as any other one.",
+        "for each of them. The true symbol is e^(epsilon per record) times as likely as any other one.",
         {"batch": None},
     ),
     "hit-budget": MechanismFacts(

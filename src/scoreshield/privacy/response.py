@@ -29,8 +29,14 @@ from scoreshield.privacy.sampling.stream import Stream
 
 Ints = NDArray[np.int64]
 
+#: Room for the rounding of probabilities, which are computed through logarithms of up to `_LARGEST_LOG`.
+_UP = 1 + 2.0**-40
 #: The largest logarithm of the number of symbols, so that their probabilities stay far from the smallest double.
 _LARGEST_LOG = 600.0
+
+
+#: The most names of a set: drawing one takes time in proportion to the square of their number.
+LARGEST_SIZE = 256
 
 
 class Symbols(NamedTuple):
@@ -69,6 +75,8 @@ class SetResponse:
         check_count(self.levels, "levels")
         if self.size > self.names:
             _validation.reject("size", f"at most the number of names, {self.names:,}", self.size)
+        if self.size > LARGEST_SIZE:
+            _validation.reject("size", f"at most {LARGEST_SIZE}, so that drawing a set takes little time", self.size)
         sets = estimate_log_sets(self.names, self.size) + self.size * math.log(self.levels)
         if sets > _LARGEST_LOG:  # before the whole number is computed, which may have millions of digits
             raise InvalidInput(
@@ -111,7 +119,7 @@ class SetResponse:
     @property
     def profile(self) -> StepProfile:
         """The exact profile of one record: no test gains more than (e^epsilon - 1) / (e^epsilon + N - 1)."""
-        return StepProfile(self.epsilon, self.truth)
+        return StepProfile(self.epsilon, self.truth * _UP)
 
     def release(self, stream: Stream, true: Symbols) -> Symbols:
         """Draw one symbol for each record, given the true ones."""
@@ -150,11 +158,11 @@ class SetResponse:
 
     def _check_symbols(self, names: Ints, levels: Ints) -> None:
         """Raise an error unless the symbols are those of this alphabet. The message shows none of them."""
+        if names.shape != levels.shape or names.ndim != 2 or names.shape[1] != self.size:
+            raise ValueError("names and levels must be of shape (records, size)")
         is_bottom = (names == -1).all(axis=1) & (levels == -1).all(axis=1) & self.has_bottom
         inside = ((names >= 0) & (names < self.names) & (levels >= 0) & (levels < self.levels)).all(axis=1)
         distinct = (np.diff(np.sort(names, axis=1), axis=1) > 0).all(axis=1)
-        if names.shape != levels.shape or names.ndim != 2 or names.shape[1] != self.size:
-            raise ValueError("names and levels must be of shape (records, size)")
         if not (is_bottom | (inside & distinct)).all():
             raise ValueError("a record's symbol is not one of this alphabet")
 

@@ -365,7 +365,7 @@ def release_batch(
 
     Each record sends one symbol: the queries of the batch that it answers best, and a public level of its score for
     each of them. The number of names and of levels is chosen from the numbers of records and queries, epsilon and `k`.
-    Equal queries are allowed: one of them is named, and `search` returns the same records for all of them.
+    Equal queries are allowed: a record may name any of them, and `search` returns the same records for all of them.
 
     The rows are read once, block by block. Memory: the (n, T) result, 16 bytes for each number of the queries, and
     about 0.1 GiB for a block; centroids are computed in memory.
