@@ -494,6 +494,8 @@ def test_bad_input_is_one_sentence_and_costs_nothing(options: dict[str, Any], wo
 def test_alphabets_beyond_any_double_are_rejected() -> None:
     queries = np.random.default_rng(1).standard_normal((2000, 12))
     with pytest.raises(ss.InvalidInput, match="ask for smaller sets"):
+        ss.release_batch(ROWS, queries, epsilon=5.0, k=5, names=200)
+    with pytest.raises(ss.InvalidInput, match="at most 256"):
         ss.release_batch(ROWS, queries, epsilon=5.0, k=5, names=300)
 
 
