@@ -117,6 +117,15 @@ def test_few_names() -> None:
     assert len(PrivateSearch(ROWS, **options, names=20).search(np.eye(DIMENSION)[0], k=3).ids) == 3
 
 
+def test_warning_of_low_cuts() -> None:
+    """Cuts below most scores use all hits up at once, which the number of names shows."""
+    rows = 1 + 0.1 * np.random.default_rng(0).standard_normal((200, DIMENSION))
+    search = PrivateSearch(rows, **{**CERTAIN, "cuts": [0.2]})
+    with pytest.warns(UserWarning, match="200 records, and 5 would have been enough"):
+        search.search(np.ones(DIMENSION), k=20)
+    search.search(-np.ones(DIMENSION))  # no second warning, which would be an error
+
+
 def test_zero_hits_above_cuts_cost_nothing() -> None:
     """A record at the bottom keeps its budget, however often it is asked."""
     search = PrivateSearch(ROWS, **CERTAIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,6 +49,8 @@ _HITS_FOR_K = 4
 _MOST_CUTS = 100
 #: The step of the grid of released values.
 _GRID = 2.0**-20
+#: So many names, or ten times as many as are enough, are a reason to warn.
+_MANY_NAMES = 50
 #: How many answers are kept for queries that are asked again.
 _MOST_ANSWERS = 1_000
 
@@ -110,6 +113,7 @@ class HitSearch(BaseSearch):
         self._values = compute_level_values(self._cuts)
         self._counters: HitCounters | None = None
         self._collection: _Collection | None = None
+        self._has_warned = False
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
 
     def start(self) -> None:
@@ -169,8 +173,10 @@ class HitSearch(BaseSearch):
 
     def _start(self) -> None:
         options, process = self._options, identify_process()
-        names, adjacency, self._collection = self._read_collection()
-        self._names = names
+        names, adjacency, collection = self._read_collection()
+        if collection.rows is not None:
+            _embeddings.check_finite(collection.rows)  # before the charge; each query checks the rows that it scores
+        self._names, self._collection = names, collection
         is_null = isinstance(options.adjacency, NullRecord)
         if options.hits is None:
             budget = HitBudget.choose(options.epsilon, len(names), is_null=is_null)
@@ -233,8 +239,6 @@ class HitSearch(BaseSearch):
         if isinstance(adjacency, Identity):
             assert rows is not None  # IdentityMap rejects centroids of a store that gives scores alone
             rows = PrivateCollection.check(rows, adjacency).rows()
-        if rows is not None:
-            _embeddings.check_finite(rows)
         return names, adjacency, _Collection(snapshot, names, rows)
 
     def _update_collection(self) -> _Collection:
@@ -273,12 +277,15 @@ class HitSearch(BaseSearch):
             places = collection.find_places(self._names)
 
             def take_step(counts: Counts) -> tuple[Counts, list[_Answer]]:
-                stream, used, drawn = open_stream(self._options.rng), counts.copy(), []
-                for query in todo.values():
-                    drawn.append(self._draw(stream, collection.score(query)[places], used, is_asked, enough))
-                return used, drawn
+                stream, used = open_stream(self._options.rng), counts.copy()
+                return used, [
+                    self._draw(stream, collection.score(query)[places], used, is_asked, enough)
+                    for query in todo.values()
+                ]
 
-            known |= dict(zip(todo, self._counters.update(take_step), strict=True))
+            drawn = self._counters.update(take_step)
+            self._warn_of_many_names(max(len(answer.places) for answer in drawn), enough)
+            known |= dict(zip(todo, drawn, strict=True))
             self._answers |= {key: known[key] for key in todo}
             while len(self._answers) > _MOST_ANSWERS:
                 self._answers.popitem(last=False)
@@ -293,6 +300,17 @@ class HitSearch(BaseSearch):
         places = np.random.default_rng(draw_tie_break(stream)).permutation(np.flatnonzero(released))
         places = places[np.argsort(-released[places], kind="stable")]
         return _Answer(places, self._values[released[places]])
+
+    def _warn_of_many_names(self, named: int, enough: int) -> None:
+        """Warn where a query names far more records than it needs. The number of names is released."""
+        if self._has_warned or named <= max(_MANY_NAMES, 10 * enough):
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"A query named {named:,} records, and {enough:,} would have been enough: the 'cuts' are too low for this "
+            "model, or epsilon is too small for so many records. Hits are used up quickly.",
+            stacklevel=2,
+        )
 
     def _select(self, answer: _Answer, hit_filter: HitFilter) -> Hits:
         places, values = answer
