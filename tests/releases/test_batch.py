@@ -225,6 +225,7 @@ def test_search_agrees_with_scores_by_hand(size: int, only_named: bool) -> None:
         assert (np.diff(everything.scores) <= 1e-12).all()
         best = release.search(query, 5, only_named=only_named)
         assert best.scores.tolist() == everything.scores[:5].tolist()
+        assert best.indices.tolist() == everything.indices[:5].tolist()
         assert len(best.indices) == min(5, len(wanted))
 
 

@@ -137,8 +137,9 @@ class BatchRelease(Release):
         if len(found) > k:
             least = np.partition(scores, len(found) - k)[len(found) - k]
             found, scores = found[scores >= least], scores[scores >= least]
-        order = np.random.default_rng([self.tie_break, query]).permutation(len(found))
-        order = order[np.argsort(-scores[order], kind="stable")][:k]
+        # One key per record of the collection, so that fewer records are the first of more.
+        keys = np.random.default_rng([self.tie_break, query]).random(len(self.names))[found]
+        order = np.lexsort((keys, -scores))[:k]
         return BestRecords(scores[order], found[order])
 
 
