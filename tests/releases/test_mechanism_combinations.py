@@ -274,7 +274,7 @@ def test_noise_that_queries_share_is_noticed(share: float, monkeypatch: pytest.M
 
 
 #: Mechanisms with few outcomes, which may agree by chance.
-COARSE = ("randomised-response", "permute-and-flip", "gumbel", "levels", "optimal", "set-response")
+COARSE = ("randomised-response", "permute-and-flip", "gumbel", "levels", "optimal", "set-response", "codebook")
 
 
 @pytest.mark.parametrize("name", [name for name, entry in BY_NAME.items() if entry.mechanism not in COARSE])
