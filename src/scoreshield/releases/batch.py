@@ -26,7 +26,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import PureProfile
-from scoreshield.privacy.response import SetResponse, Symbols
+from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.index import BestRecords
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection, draw_tie_break
@@ -257,8 +257,8 @@ class BatchAlphabet:
         """
         each = epsilon if group == 1 else _divide_budget(epsilon, group)
         given = None if levels is None or isinstance(levels, PublicLevels) else _check_cuts(levels)
-        if names is not None and names > queries:
-            _validation.reject("names", f"at most the number of queries, {queries:,}", names)
+        if names is not None and names > min(queries, LARGEST_SIZE):
+            _validation.reject("names", f"at most {LARGEST_SIZE} and at most the number of queries, {queries:,}", names)
         sizes = range(1, min(queries, _MOST_NAMES) + 1) if names is None else (names,)
         counts = range(1, _MOST_LEVELS + 1) if given is None else (len(given),)
         pairs = [(size, count) for size in sizes for count in counts if size == 1 or size < queries or count > 1]
