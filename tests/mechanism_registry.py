@@ -399,6 +399,7 @@ GAUSSIAN = {"delta": 1e-6, "mechanism": "gaussian"}
 REDUCTIONS: dict[str, dict[str, Any]] = {
     "all dimensions": {},
     "random subspace": {"components": 3},
+    "components for pairs": {"use": "pairs"},
     "public basis": {"reduction": BASIS},
     "private PCA": {"components": 3, "reduction": "pca", "delta": 1e-6},
     "private center": {"center": "private", "delta": 1e-6},

@@ -34,7 +34,8 @@ if _TYPE_CHECKING:
     from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
     from scoreshield.releases.gram import release_gram
     from scoreshield.releases.histogram import release_histogram
-    from scoreshield.releases.index import IndexRelease, pair_components, release_index
+    from scoreshield.releases.index import IndexRelease, release_index
+    from scoreshield.releases.index_pairs import pair_components
     from scoreshield.releases.matches import release_matches
     from scoreshield.releases.results import (
         FactoredGramRelease,
@@ -105,7 +106,7 @@ _HOMES: dict[str, str | None] = {
     "group": "scoreshield.privacy.composition",
     "load": "scoreshield.releases.results",
     "optimal_channel": "scoreshield.privacy.levels.tables",
-    "pair_components": "scoreshield.releases.index",
+    "pair_components": "scoreshield.releases.index_pairs",
     "parallel": "scoreshield.privacy.composition",
     "plan": None,
     "project_elliptope": "scoreshield.geometry.elliptope",

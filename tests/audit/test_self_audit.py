@@ -48,6 +48,7 @@ SHIPPED: dict[str, dict[str, set[Any]]] = {
         "mechanism": set(index_plan.MECHANISMS), "reduction": {*index_plan.REDUCTIONS, "matrix"}, "adjacency": GROUPS,
         "center": {*index_plan.CENTERS, "vector"}, "codebook": {None, "codebook"}, "part": {None},
         "changes": {"private", "public"},
+        "use": set(index_plan.INDEX_USES),
     },
     "release_matches": {
         "refine": {True, False}, "adjacency": GROUPS - {"identity"}, "score_range": {True, False},

@@ -21,7 +21,8 @@ from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import open_stream
 from scoreshield.releases import index as indexing
 from scoreshield.releases import index_plan
-from scoreshield.releases.index import IndexRelease, pair_components, release_index
+from scoreshield.releases.index import IndexRelease, release_index
+from scoreshield.releases.index_pairs import pair_components
 
 Array = np.ndarray
 GAUSSIAN = {"epsilon": 4.0, "delta": 1e-6, "mechanism": "gaussian"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,8 +22,9 @@ from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.privacy.sampling.stream import Stream
 from scoreshield.releases import index as indexing
-from scoreshield.releases import index_plan
-from scoreshield.releases.index import IndexRelease, pair_components, release_index
+from scoreshield.releases import index_pairs, index_plan
+from scoreshield.releases.index import IndexRelease, release_index
+from scoreshield.releases.index_pairs import pair_components
 from scoreshield.releases.index_plan import GaussianRows, IndexPlan
 
 WIDE = np.random.default_rng(5).standard_normal((12, 6))
@@ -691,6 +694,63 @@ def test_the_least_loss_of_pairs() -> None:
             pair_components(1.0, dimension)  # type: ignore[arg-type]
 
 
+def test_the_number_of_components_follows_the_use() -> None:
+    """Pairs take the best number for the budget of one record; an explicit number and a public basis stay."""
+    rows = np.random.default_rng(3).standard_normal((8, 40))
+    labels = np.array([0, 0, 1, 2, 3, 4, 5, 6])
+
+    def count(**options: Any) -> int:
+        return int(release_index(rows, rng=1, **options).guarantee.shape[1])
+
+    assert count(epsilon=10) == count(epsilon=10, use="search") == 40
+    assert count(epsilon=10, use="pairs") == pair_components(10, 40) == 6
+    assert count(epsilon=20, use="pairs", adjacency=ss.Identity(labels)) == pair_components(10, 40)
+    assert count(epsilon=20, use="pairs", adjacency=ss.Identity(labels, centroids=True)) == pair_components(20, 40)
+    assert count(epsilon=10, use="pairs", components=9) == count(epsilon=10, components=9) == 9
+    assert count(epsilon=10, use="pairs", reduction=np.eye(40)[:7]) == 7
+    with pytest.raises(ss.InvalidInput, match="'use'"):
+        count(epsilon=10, use="pair")
+    with pytest.raises(ss.InvalidInput, match="private PCA"):
+        count(epsilon=10, delta=1e-6, use="pairs", reduction="pca")
+
+
+@pytest.mark.parametrize("epsilon", [5.0, 40.0, 200.0])
+def test_gaussian_pairs_have_the_least_variance(epsilon: float) -> None:
+    """By the formula over all numbers of components."""
+    rows = np.random.default_rng(3).standard_normal((3, 30))
+    index = release_index(rows, epsilon=epsilon, delta=1e-6, mechanism="gaussian", use="pairs", rng=1)
+    scale = index.guarantee.scale
+    losses = {r: 1 / r + 2 * r * scale**4 for r in range(2, 31)}
+    best = min(losses, key=losses.__getitem__)
+    assert losses[index.guarantee.shape[1]] <= losses[best] * 1.01
+    index.gram()  # without a warning
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noisy"),
+    [
+        ({"epsilon": 5.0}, True),
+        ({"epsilon": 5.0, "use": "pairs"}, False),
+        ({"epsilon": 5.0, "components": 4}, False),
+        ({"epsilon": 5.0, "components": 12}, True),
+        ({"epsilon": 60.0}, False),
+        ({"epsilon": 20.0, "delta": 1e-6, "mechanism": "gaussian"}, True),
+        ({"epsilon": 20.0, "delta": 1e-6, "mechanism": "gaussian", "use": "pairs"}, False),
+    ],
+)
+def test_pairs_of_an_index_for_search_have_a_warning(options: dict[str, Any], is_noisy: bool, tmp_path: Path) -> None:
+    index = release_index(np.random.default_rng(3).standard_normal((4, 40)), rng=1, **options)
+    index.save(tmp_path / "index.npz")
+    for one in (index, cast("IndexRelease", ss.load(tmp_path / "index.npz"))):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            one.gram()
+        assert len(caught) == is_noisy
+        for warning in caught:
+            assert 'use="pairs"' in str(warning.message)
+            assert warning.filename == __file__
+
+
 def test_the_search_for_components_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """At twice the best so far and one: a larger number has never been better."""
     asked: list[int] = []
@@ -700,7 +760,7 @@ def test_the_search_for_components_stops(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(r)
         return SimpleNamespace(second_moment=0.5, mean=losses.get(r, 9.0) ** -0.25)
 
-    monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrate=calibrate))
+    monkeypatch.setattr(index_pairs, "PrivUnit", SimpleNamespace(calibrate=calibrate))
     # Unrelated and equal add up to nearly the same for each r here, so the mean decides.
     assert pair_components(1.0, 100) == 6
     assert asked == list(range(2, 14))
@@ -716,5 +776,5 @@ def test_the_loss_of_pairs_counts_both_variances(monkeypatch: pytest.MonkeyPatch
                 loss = {2: 1.0, 3: factor}.get(r, 5.0)
                 return SimpleNamespace(second_moment=along, mean=(both / loss) ** 0.25)
 
-            monkeypatch.setattr(indexing, "PrivUnit", SimpleNamespace(calibrate=calibrate))
+            monkeypatch.setattr(index_pairs, "PrivUnit", SimpleNamespace(calibrate=calibrate))
             assert pair_components(1.0, 9) == wanted

@@ -36,7 +36,7 @@ def test_a_factored_release_has_one_view(gram: ss.GramRelease) -> None:
 @pytest.mark.parametrize("view", ["feasible", "noisy"])
 def test_an_index_is_read_unbiased(collection: Array, view: str) -> None:
     """An index is read unbiased."""
-    index = ss.release_index(collection, epsilon=3, rng=1)
+    index = ss.release_index(collection, epsilon=3, use="pairs", rng=1)
     matrix = _reading.read_similarities(index, view)
     assert np.array_equal(matrix, index.gram())
     assert np.abs(matrix).max() > 1

@@ -375,6 +375,7 @@ def _list_indexes(epsilon: float) -> Iterator[_Listed]:
         index = partial(release_index, epsilon=epsilon, delta=delta, mechanism=mechanism)
         yield f"index, {mechanism}", index, pair
         yield f"index, {mechanism}, random subspace", partial(index, components=2, reduction="random"), pair
+        yield f"index, {mechanism}, for pairs", partial(index, use="pairs"), pair
         yield f"index, {mechanism}, public basis", partial(index, reduction=np.eye(2, _LENGTH)), pair
         yield f"index, {mechanism}, private pca", partial(index, components=2, reduction="pca", delta=DELTA), pair
         yield f"index, {mechanism}, public center", partial(index, center=_CENTER), pair

@@ -33,7 +33,7 @@ from scoreshield.cli.output import check_output, read_query, write_release
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
-from scoreshield.releases.index_plan import CENTERS, IndexMechanism, Reduction
+from scoreshield.releases.index_plan import CENTERS, IndexMechanism, IndexUse, Reduction
 from scoreshield.releases.top_k import Selection
 
 app = typer.Typer(
@@ -374,6 +374,7 @@ def release_index_command(
         float, typer.Option(help="For Gaussian noise, a private PCA or a private center; PrivUnit takes none.")
     ] = 0.0,
     mechanism: Annotated[IndexMechanism, typer.Option(help="How each vector is made private.")] = "privunit",
+    use: Annotated[IndexUse, typer.Option(help="Queries or pairs; it sets the number of components.")] = "search",
     components: Annotated[int | None, typer.Option(help="Reduce to this number of dimensions first.")] = None,
     reduction: Annotated[Reduction, typer.Option(help="random is free; pca costs a share of the budget.")] = "random",
     pca_share: Annotated[float, typer.Option(help="With --reduction pca: its share.")] = 0.1,
@@ -407,6 +408,7 @@ def release_index_command(
             epsilon=epsilon,
             delta=delta,
             mechanism=mechanism,
+            use=use,
             components=components,
             reduction=reduction,
             pca_share=pca_share,

@@ -12,7 +12,8 @@ from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
 from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
 from scoreshield.releases.gram import release_gram
 from scoreshield.releases.histogram import release_histogram
-from scoreshield.releases.index import IndexRelease, pair_components, release_index
+from scoreshield.releases.index import IndexRelease, release_index
+from scoreshield.releases.index_pairs import pair_components
 from scoreshield.releases.matches import release_matches
 from scoreshield.releases.results import load
 from scoreshield.releases.row import release_row

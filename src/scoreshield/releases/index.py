@@ -11,10 +11,9 @@ proofs and measurements.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -23,20 +22,21 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
-from scoreshield._validation import check_count, constrain, one_of, validate, whole_from
+from scoreshield._validation import check_count, constrain, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
-from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.exports import VectorExports
+from scoreshield.releases.index_pairs import find_gaussian_components, pair_components, warn_of_noisy_pairs
 from scoreshield.releases.index_plan import (
     INDEX_CHECKS,
     MECHANISMS,
     IndexMechanism,
     IndexPlan,
+    IndexUse,
     blocks,
     is_stated_center,
     subtract_center,
@@ -116,8 +116,10 @@ class PrivateIndex(VectorExports, Release):
     def gram(self, *, project: bool = False) -> Float:
         """Compute pairwise scores, (n, n): the public 1 on the diagonal, products of the private vectors off it.
 
-        Rows have independent noise. `project` returns the valid cosine matrix nearest to that.
+        Rows have independent noise. `project` returns the valid cosine matrix nearest to that. An index for search has
+        too many components for pairs; a warning says so. Make the index for pairs with ``use="pairs"``.
         """
+        warn_of_noisy_pairs(self.guarantee, self.dimension)
         check_memory(self.guarantee.shape[0], "newton", "cpu")
         rows = self._list_vectors().astype(np.float64)
         gram = rows @ rows.T
@@ -211,6 +213,7 @@ def release_index(
     epsilon: float,
     delta: float = ...,
     mechanism: IndexMechanism = ...,
+    use: IndexUse = ...,
     components: int | None = ...,
     reduction: str | ArrayLike = ...,
     pca_share: float = ...,
@@ -264,6 +267,7 @@ def release_index(
     epsilon: float,
     delta: float = 0.0,
     mechanism: IndexMechanism = "privunit",
+    use: IndexUse = "search",
     components: int | None = None,
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
@@ -288,8 +292,10 @@ def release_index(
         delta: The delta of the promise. PrivUnit is pure (leave delta out) unless the reduction is "pca" or the center
             is "private". Gaussian noise, a private PCA and a private center need delta > 0.
         mechanism: ``"privunit"`` (optimal for unit vectors under pure privacy) or ``"gaussian"``.
-        components: r, the number of dimensions to keep, at least 2; None keeps all. `pair_components` gives the best
-            number for pairwise scores; for queries, keeping all is best.
+        use: What sets the number of components where it is not given: ``"search"`` (queries are compared with records,
+            and keeping all is best) or ``"pairs"`` (records are compared with each other; the best number follows from
+            the budget, see `pair_components`). The promise does not depend on it.
+        components: r, the number of dimensions to keep, at least 2; None leaves it to ``use``.
         reduction: ``"random"`` (a public random subspace, free), ``"pca"`` (the leading directions of a private
             covariance), or a public (r, d) matrix that does not depend on the collection; its rows are orthonormalised.
         pca_share: The share of the budget for the private covariance: of epsilon with PrivUnit, of mu^2 with
@@ -321,6 +327,7 @@ def release_index(
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
+        use=use,
         components=components,
         reduction=reduction,
         pca_share=pca_share,
@@ -348,6 +355,7 @@ def prepare_index(
     epsilon: float,
     delta: float = 0.0,
     mechanism: IndexMechanism = "privunit",
+    use: IndexUse = "search",
     components: int | None = None,
     reduction: str | ArrayLike = "random",
     pca_share: float = 0.1,
@@ -364,13 +372,15 @@ def prepare_index(
     if codebook is not None:
         from scoreshield.releases.codebook import prepare_codebook_index  # which builds on this module
 
-        given = (mechanism, components, reduction, center)
-        if any(isinstance(one, np.ndarray) for one in given) or given != ("privunit", None, "random", "none"):
+        given = (mechanism, use, components, reduction, center)
+        if any(isinstance(one, np.ndarray) for one in given) or given != ("privunit", "search", None, "random", "none"):
             raise InvalidInput(
-                "A codebook replaces the mechanism of an index: leave 'mechanism', 'components', 'reduction' and "
-                "'center' out."
+                "A codebook replaces the mechanism of an index: leave 'mechanism', 'use', 'components', 'reduction' "
+                "and 'center' out."
             )
         return prepare_codebook_index(source, codebook, epsilon=plan.epsilon, rng=rng, progress=progress)
+    if use == "pairs" and components is None and isinstance(reduction, str):
+        plan = replace(plan, components=_choose_pair_components(plan))
     maker, shape = plan.maker(), (source.size, plan.components)
     guarantee = plan.state_guarantee(maker, shape, name_sampler(rng))
 
@@ -395,24 +405,11 @@ def prepare_index(
     return PendingRelease(guarantee, source.adjacency, rng, check_rows, draw)
 
 
-@validate(dimension=whole_from(2))
-def pair_components(epsilon: float, dimension: int) -> int:
-    """Compute the best number of components of a random subspace for pairwise scores, from public facts alone.
-
-    A score of two private vectors should distinguish equal records from unrelated ones: of mean 1 or 0, with variances
-    that are public. This is the number of components r that minimises the sum of the two; docs/index-release.md.
-    """
-    best, least = 2, math.inf
-    for r in range(2, dimension + 1):
-        maker = PrivUnit.calibrate(r, epsilon)
-        along = maker.second_moment
-        unrelated, equal = 1 / r, along**2 + (1 - along) ** 2 / (r - 1)
-        loss = (unrelated + equal) / maker.mean**4
-        if loss < least:
-            best, least = r, loss
-        elif r > 2 * best:
-            break
-    return best
+def _choose_pair_components(plan: IndexPlan) -> int:
+    """Choose the number of components that serves pairwise scores best, from the budget and the dimension."""
+    if plan.mechanism == "gaussian":
+        return find_gaussian_components(plan.maker().std, plan.dimension)
+    return pair_components(plan.per_record, plan.dimension)
 
 
 def _select_best(scores: Any, indices: Any, k: int) -> tuple[Any, Any]:

@@ -34,6 +34,8 @@ Float = NDArray[np.float64]
 
 IndexMechanism = Literal["privunit", "gaussian"]
 MECHANISMS: tuple[str, ...] = get_args(IndexMechanism)
+IndexUse = Literal["search", "pairs"]
+INDEX_USES: tuple[str, ...] = get_args(IndexUse)
 Reduction = Literal["random", "pca"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 CENTERS = ("none", "private")
@@ -44,6 +46,7 @@ INDEX_CHECKS: dict[str, Check] = {
     "epsilon": check_epsilon,
     "delta": check_delta,
     "mechanism": one_of(MECHANISMS),
+    "use": one_of(INDEX_USES),
     "pca_share": check_inside_unit,
     "center_share": optional(check_inside_unit),
 }
