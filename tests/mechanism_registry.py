@@ -408,6 +408,7 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 #: A public range that random scores leave on both sides.
 NARROW = (-0.1, 0.2)
 ADJACENCIES = {"records": ss.Replacement(), "identities": RAW, "centroids": CENTROIDS}
+ACCEPT = ss.accept_bit(1.0, impostor=np.linspace(-0.5, 0.5, 101), false_match_rate=0.1)
 WIDE_TABLE = ss.optimal_channel(1.0, 1e-3, levels=5)
 
 ENTRIES: tuple[Entry, ...] = (
@@ -432,6 +433,15 @@ ENTRIES: tuple[Entry, ...] = (
     scores("optimal table", "optimal", check_table, mechanism="optimal"),
     scores("optimal table with delta", "optimal", check_table, mechanism="optimal", delta=1e-6, epsilon=6.0),
     scores("response table", "levels", check_table, mechanism=ss.randomised_response(0.9, [0.1, 0.4])),
+    scores("thinned table", "levels", check_table, mechanism=ss.thinned_response(0.9, [0.1, 0.4], advantage=0.1)),
+    scores("accept table", "levels", check_table, mechanism=ACCEPT.table),
+    scores(
+        "one-bit table",
+        "levels",
+        check_table,
+        mechanism=ss.gaussian_bit(1.0, 1e-6, 0.2, false_share=0.1),
+        delta=1e-6,
+    ),
     scores("table with delta", "levels", check_table, mechanism=WIDE_TABLE, delta=1e-3),
     *(
         simple(f"row, {who}", "gaussian", "row", check_gaussian, ss.release_row, 1, adjacency=adjacency, **GAUSSIAN)

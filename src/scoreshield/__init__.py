@@ -28,7 +28,14 @@ if _TYPE_CHECKING:
     from scoreshield.privacy.composition import PrivacyFilter, compose, group, parallel
     from scoreshield.privacy.guarantee import Guarantee
     from scoreshield.privacy.ledger import Ledger
-    from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, retrieval_cuts
+    from scoreshield.privacy.levels.bits import AcceptBit, accept_bit, gaussian_bit
+    from scoreshield.privacy.levels.tables import (
+        LevelChannel,
+        optimal_channel,
+        randomised_response,
+        retrieval_cuts,
+        thinned_response,
+    )
     from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
     from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
     from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
@@ -58,6 +65,7 @@ if _TYPE_CHECKING:
 
 #: Where each public name is defined; None for a subpackage.
 _HOMES: dict[str, str | None] = {
+    "AcceptBit": "scoreshield.privacy.levels.bits",
     "Adjacency": "scoreshield.privacy.adjacency",
     "BatchRelease": "scoreshield.releases.batch",
     "BudgetExceeded": "scoreshield.errors",
@@ -98,11 +106,13 @@ _HOMES: dict[str, str | None] = {
     "StaircaseNoise": "scoreshield.privacy.noise",
     "StoreError": "scoreshield.errors",
     "TopKRelease": "scoreshield.releases.results",
+    "accept_bit": "scoreshield.privacy.levels.bits",
     "attack": None,
     "audit": None,
     "calibrate": "scoreshield.privacy.calibration",
     "compose": "scoreshield.privacy.composition",
     "decisions": None,
+    "gaussian_bit": "scoreshield.privacy.levels.bits",
     "group": "scoreshield.privacy.composition",
     "load": "scoreshield.releases.results",
     "optimal_channel": "scoreshield.privacy.levels.tables",
@@ -124,9 +134,11 @@ _HOMES: dict[str, str | None] = {
     "search": None,
     "stores": None,
     "tasks": None,
+    "thinned_response": "scoreshield.privacy.levels.tables",
 }
 
 __all__ = [
+    "AcceptBit",
     "Adjacency",
     "BatchRelease",
     "BudgetExceeded",
@@ -167,11 +179,13 @@ __all__ = [
     "StaircaseNoise",
     "StoreError",
     "TopKRelease",
+    "accept_bit",
     "attack",
     "audit",
     "calibrate",
     "compose",
     "decisions",
+    "gaussian_bit",
     "group",
     "load",
     "optimal_channel",
@@ -193,6 +207,7 @@ __all__ = [
     "search",
     "stores",
     "tasks",
+    "thinned_response",
 ]
 
 

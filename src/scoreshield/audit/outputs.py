@@ -306,6 +306,7 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
         return lambda output, times: _spread_names(output).reshape(times, -1)
     whole = given.get("components") is None and isinstance(given.get("reduction", "random"), str)
     center = given.get("center", "none")
+    whole = whole and given.get("use", "search") == "search"
     whole = whole and not (isinstance(center, str) and center == "private")
     if release.func is release_index and given.get("codebook") is not None:
         return lambda output, times: output.codes.astype(np.float64).reshape(times, -1)

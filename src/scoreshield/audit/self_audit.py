@@ -30,7 +30,8 @@ from scoreshield.audit.targets import ReleaseFunction
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, NullRecord
 from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
-from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
+from scoreshield.privacy.levels.bits import accept_bit, gaussian_bit
+from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, thinned_response
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.releases.batch import release_batch
@@ -332,6 +333,12 @@ def _list_scores(epsilon: float) -> Iterator[_Listed]:
     yield "scores, ball, gaussian", partial(noisy, norm="ball"), pair
     yield "scores, optimal levels", partial(one, mechanism=optimal_channel(epsilon)), pair
     yield "scores, randomised response", partial(one, mechanism=randomised_response(epsilon, cuts=(0.0,))), pair
+    thinned = thinned_response(epsilon, cuts=(0.0, 0.5), advantage=min(0.5, math.tanh(epsilon / 2) / 2))
+    yield "scores, thinned response", partial(one, mechanism=thinned), pair
+    accept = accept_bit(epsilon, impostor=np.linspace(-1, 0.5, 1001), false_match_rate=0.01)
+    yield "scores, accept bit", partial(one, mechanism=accept.table), pair
+    bit = gaussian_bit(epsilon, DELTA, 0.0, false_share=0.01)
+    yield "scores, bit on a Gaussian curve", partial(noisy, mechanism=bit), pair
     yield "scores clipped, gaussian", ReleasePart(noisy, "scores"), pair
     both = np.stack([_QUERY, np.eye(_LENGTH)[1]])
     batch = worst_pairs(_RECORDS, _LENGTH, "scores", both)[0]

@@ -78,6 +78,11 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
     sentences = [MECHANISMS[guarantee.mechanism].sentence]
     if guarantee.mechanism in ("optimal", "levels"):
         sentences.append(f"Root mean squared error at most {guarantee.noise_std:.6g}, at the worst level.")
+        if "share" in guarantee.details:
+            sentences.append(
+                f"A share of {guarantee.details['share']:.4g} of the records is answered for, each exposed as under "
+                f"epsilon {_round_up(guarantee.epsilon)}; the others are released at the lowest level."
+            )
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
     for name, value in guarantee.details.items():

@@ -118,6 +118,7 @@ def _fits_details(guarantee: Guarantee) -> bool:
         case "scores" if isinstance(law, LevelChannel):
             return (
                 details["levels"] == len(law.inputs)
+                and details.get("share", 1.0) == law.share
                 and guarantee.grid == law.step
                 and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
             )

@@ -172,7 +172,7 @@ class Guarantee:
             grid=table.step,
             profile=table.profile(),
             noise=table,
-            details={"levels": len(table.inputs)},
+            details={"levels": len(table.inputs)} | ({"share": table.share} if table.share < 1 else {}),
         )
 
     @property

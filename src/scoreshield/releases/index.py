@@ -30,7 +30,7 @@ from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.exports import VectorExports
-from scoreshield.releases.index_pairs import find_gaussian_components, pair_components, warn_of_noisy_pairs
+from scoreshield.releases.index_pairs import choose_gaussian_components, pair_components, warn_of_noisy_pairs
 from scoreshield.releases.index_plan import (
     INDEX_CHECKS,
     MECHANISMS,
@@ -408,7 +408,7 @@ def prepare_index(
 def _choose_pair_components(plan: IndexPlan) -> int:
     """Choose the number of components that serves pairwise scores best, from the budget and the dimension."""
     if plan.mechanism == "gaussian":
-        return find_gaussian_components(plan.maker().std, plan.dimension)
+        return choose_gaussian_components(plan.maker().std, plan.dimension)
     return pair_components(plan.per_record, plan.dimension)
 
 

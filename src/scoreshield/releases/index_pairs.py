@@ -49,7 +49,7 @@ def _sum_unit_variances(epsilon: float, r: int) -> float:
     return (unrelated + equal) / maker.mean**4 - 1
 
 
-def find_gaussian_components(scale: float, dimension: int) -> int:
+def choose_gaussian_components(scale: float, dimension: int) -> int:
     """Find the r that minimises the two variances under Gaussian noise: their sum is 1/r + 4 s^2 + 2 r s^4."""
     return min(max(2, round(min(1 / (math.sqrt(2) * scale**2), dimension))), dimension)
 
@@ -67,7 +67,7 @@ def warn_of_noisy_pairs(guarantee: Guarantee, dimension: int) -> None:
     """
     r = guarantee.shape[1]
     if guarantee.mechanism == "gaussian":
-        best = find_gaussian_components(guarantee.scale, dimension)
+        best = choose_gaussian_components(guarantee.scale, dimension)
         variance, least = (_sum_gaussian_variances(guarantee.scale, count) for count in (r, best))
     elif guarantee.mechanism == "privunit":
         spend = float(guarantee.details["epsilon_per_record"])

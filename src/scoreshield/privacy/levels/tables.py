@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import check_delta, check_epsilon, validate
+from scoreshield._validation import check_delta, check_epsilon, check_inside_unit, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.cuts import (
@@ -38,7 +38,7 @@ from scoreshield.privacy.levels.cuts import (
 )
 from scoreshield.privacy.levels.profile import compute_channel_profile, compute_total_variation
 from scoreshield.privacy.levels.program import WHOLE
-from scoreshield.privacy.profiles import Profile, StepProfile
+from scoreshield.privacy.profiles import Profile, StepProfile, round_up
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
 
@@ -49,6 +49,7 @@ __all__ = [
     "predict_recall",
     "randomised_response",
     "retrieval_cuts",
+    "thinned_response",
 ]
 
 Float = NDArray[np.float64]
@@ -75,6 +76,7 @@ class LevelChannel:
     weights: NDArray[np.uint64]
     epsilon: float
     delta: float = 0.0
+    share: float = 1.0
 
     name: ClassVar[str] = "levels"
 
@@ -94,6 +96,10 @@ class LevelChannel:
             _validation.reject("step", "a power of two that divides every output", self.step)
         weights = _whole_weights(self.weights, (len(self.inputs), len(self.outputs)))
         object.__setattr__(self, "weights", weights)
+        share = _validation.check_positive(self.share, "share")
+        if share > 1 or min(weights[:, 0].tolist()) < (1 - Fraction(share)) * WHOLE:
+            _validation.reject("share", "in (0, 1], with at least 1 - share of each row on the lowest output", share)
+        object.__setattr__(self, "share", share)
         _verify(weights.tolist(), self.epsilon, self.delta)
 
     def __eq__(self, other: object) -> bool:
@@ -104,7 +110,7 @@ class LevelChannel:
 
     def _key(self) -> tuple[object, ...]:
         table = self.weights.tobytes()
-        return self.inputs, self.cuts, self.outputs, self.step, table, self.epsilon, self.delta
+        return self.inputs, self.cuts, self.outputs, self.step, table, self.epsilon, self.delta, self.share
 
     def __repr__(self) -> str:
         privacy = f"epsilon {self.epsilon:g}" + (f", delta {self.delta:g}" if self.delta else "")
@@ -195,6 +201,25 @@ class LevelChannel:
             return compute_channel_profile(self.weights, self.epsilon)
         return StepProfile.of_advantage(self.epsilon, compute_total_variation(self.weights))
 
+    @validate(share=check_inside_unit)
+    def thin(self, share: float) -> LevelChannel:
+        """Make the table that answers with probability ``share``, and else with the lowest output; pure tables only.
+
+        It has the same epsilon, and an attack advantage that is ``share`` times as large. A record that is answered
+        for is exposed as before.
+
+        Args:
+            share: The public share of records that are answered for, between 0 and 1.
+        """
+        if self.delta:
+            raise InvalidInput(f"Only a pure table can be thinned; this one has delta {self.delta:g}.")
+        kept, ratio = Fraction(share), program.floor_ratio(self.epsilon)
+        columns = [_thin_column(column, kept, ratio) for column in self.weights.T.tolist()[1:]]
+        lowest = [WHOLE - sum(column[level] for column in columns) for level in range(len(self.inputs))]
+        answered = max(Fraction(self.share) * kept, 1 - Fraction(min(lowest), WHOLE))
+        weights = np.array([lowest, *columns], dtype=np.uint64).T
+        return replace(self, weights=weights, share=min(1.0, round_up(answered)))
+
     def to_dict(self) -> dict[str, Any]:
         """Convert the table to plain values. A row of weights is one string of hexadecimal numbers."""
         return {
@@ -206,6 +231,7 @@ class LevelChannel:
             "weights": [" ".join(f"{weight:x}" for weight in row) for row in self.weights.tolist()],
             "epsilon": self.epsilon,
             "delta": self.delta,
+            **({"share": self.share} if self.share < 1 else {}),
         }
 
     @classmethod
@@ -215,9 +241,16 @@ class LevelChannel:
             rows = [[int(weight, 16) for weight in row.split()] for row in data["weights"]]
             weights = np.array(rows, dtype=np.uint64)
             fields = {field: data[field] for field in ("inputs", "cuts", "outputs", "step", "epsilon", "delta")}
+            fields["share"] = data.get("share", 1.0)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidInput(f"This is not a table of score levels: {type(error).__name__} on {error}.") from None
         return cls(**fields, weights=weights)
+
+
+def _thin_column(column: list[int], share: Fraction, ratio: Fraction) -> list[int]:
+    """A share of each weight in whole numbers, of which none exceeds the ratio times another."""
+    least = math.ceil(share * min(column))
+    return [max(least, min(int(ratio * least), int(share * weight))) for weight in column]
 
 
 def _whole_weights(weights: Any, shape: tuple[int, int]) -> NDArray[np.uint64]:
@@ -319,18 +352,51 @@ def randomised_response(
     bins share the rest equally. A score that equals a cut is in the bin below it. The release holds a value inside
     the bin.
     """
+    middles, edges, step = place_levels(cuts, score_range)
+    k = len(middles)
+    other = math.ceil(WHOLE / (program.floor_ratio(epsilon) + k - 1))
+    weights = np.full((k, k), other, dtype=np.uint64)
+    np.fill_diagonal(weights, WHOLE - (k - 1) * other)
+    return LevelChannel(tuple(middles), tuple(edges), tuple(middles), step, weights, epsilon)
+
+
+@validate(epsilon=check_epsilon, advantage=check_inside_unit)
+def thinned_response(
+    epsilon: float, cuts: ArrayLike, *, advantage: float, score_range: tuple[float, float] = (-1.0, 1.0)
+) -> LevelChannel:
+    """Randomised response that answers for a share of the records only; pure epsilon, and a bounded attack advantage.
+
+    With probability a the answer is that of `randomised_response`, and otherwise the lowest level. The attack advantage
+    is a times as large. The share a is the largest that keeps ``advantage``. A record that is answered for
+    is protected by epsilon only, so state both figures.
+
+    Args:
+        epsilon: The epsilon of the randomised response.
+        cuts: Public cut points, as in `randomised_response`.
+        advantage: The largest advantage of a membership test against the release.
+        score_range: The public range of the scores.
+
+    Returns:
+        The table; its ``share`` is a. Where randomised response itself keeps the advantage, it is not thinned.
+    """
+    table = randomised_response(epsilon, cuts, score_range=score_range)
+    if table.profile().advantage <= advantage:
+        return table
+    share = advantage / table.profile().advantage
+    while (thinned := table.thin(share)).profile().advantage > advantage:
+        share *= 1 - 2.0**-48
+    return thinned
+
+
+def place_levels(cuts: ArrayLike, score_range: tuple[float, float]) -> tuple[Float, Float, float]:
+    """Place a level inside each bin between public cut points: the levels, the cuts and the step of their grid."""
     low, high = check_range(score_range)
     edges = np.concatenate([[low], check_increasing(cuts, "cuts"), [high]])
     width = float(np.diff(edges).min())
     if not width >= 2.0**-40:
         _validation.reject("cuts", f"inside ({low:g}, {high:g}) and at least 2^-40 apart", cuts)
     step = min(_step(high - low), math.ldexp(1.0, math.frexp(width)[1] - 3))
-    middles = np.rint((edges[:-1] + edges[1:]) / 2 / step) * step
-    k = len(middles)
-    other = math.ceil(WHOLE / (program.floor_ratio(epsilon) + k - 1))
-    weights = np.full((k, k), other, dtype=np.uint64)
-    np.fill_diagonal(weights, WHOLE - (k - 1) * other)
-    return LevelChannel(tuple(middles), tuple(edges[1:-1]), tuple(middles), step, weights, epsilon)
+    return np.rint((edges[:-1] + edges[1:]) / 2 / step) * step, edges[1:-1], step
 
 
 def _step(width: float) -> float:
