@@ -138,7 +138,7 @@ class TestLaw:
         index = ss.release_index(domain[300:], epsilon=80.0, codebook=big, rng=1)
         assert math.comb(300, 20) > 2**64
         assert np.mean(np.sort(big.encode(unit(domain[300:]), 20), axis=1) == index.codes) > 0.99
-        huge = PublicCodebook(np.random.default_rng(1).standard_normal((1500, 3)), code_size=700)
+        huge = PublicCodebook(np.random.default_rng(1).standard_normal((1500, 3)), code_size=256)
         with pytest.raises(ss.InvalidInput, match="ask for smaller sets"):
             ss.release_index(domain[:, :3], epsilon=80.0, codebook=huge)
 
@@ -319,6 +319,7 @@ NAN = np.array([[1.0, 0.0], [math.nan, 1.0]])
         (np.eye(3), {"center": [math.nan, 0.0, 0.0]}, "center"),
         (np.eye(3), {"code_size": 3}, "below the number of vectors, 3"),
         (np.eye(3), {"code_size": 0}, "code_size"),
+        (np.eye(300), {"code_size": 257}, "at most 256"),
         (np.eye(3), {"code_size": True}, "code_size"),
         (np.eye(3), {"source": ""}, "one line of text"),
         (np.eye(3), {"source": "two\nlines"}, "one line of text"),

@@ -29,7 +29,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import Profile, PureProfile
-from scoreshield.privacy.response import SetResponse, Symbols, estimate_log_sets
+from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols, estimate_log_sets
 from scoreshield.privacy.sampling.stream import Stream, name_sampler, open_stream
 from scoreshield.releases.index import PrivateIndex, release_index
 from scoreshield.releases.index_plan import check_center, subtract_center
@@ -92,6 +92,8 @@ class PublicCodebook:
             middle = np.array(check_center(center, unit.shape[1]), dtype=np.float64)
         if code_size is not None and code_size >= len(unit):
             _validation.reject("code_size", f"below the number of vectors, {len(unit):,}", code_size)
+        if code_size is not None and code_size > LARGEST_SIZE:
+            _validation.reject("code_size", f"at most {LARGEST_SIZE}", code_size)
         self.vectors, self.center, self.code_size, self.source = unit, middle, code_size, _check_source(source)
         if not (np.linalg.norm(unit - middle, axis=1) > 1e-6).all():
             raise InvalidInput("A vector of the codebook equals the center and has no direction from it: remove it.")
@@ -133,12 +135,12 @@ class PublicCodebook:
     def choose_size(self, epsilon: float) -> int:
         """Choose T, the number of codewords in a code, from public facts.
 
-        It is the largest with `ln C(K, T) + 2 ≤ ε`, at least 1 and at most half of the codewords. If this allows more
+        It is the largest with `ln C(K, T) + 2 ≤ ε`, at least 1 and at most 256 or half of the codewords. If this allows more
         than three, T is at most the number that reproduces the codewords themselves best, each from the others.
         """
         if self.code_size is not None:
             return self.code_size
-        size, most = 1, len(self) // 2
+        size, most = 1, min(len(self) // 2, LARGEST_SIZE)
         while size < most and estimate_log_sets(len(self), size + 1) + _HEADROOM <= epsilon:
             size += 1
         return size if size <= 3 else self._find_useful_size(size)
