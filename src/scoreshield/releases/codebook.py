@@ -135,8 +135,8 @@ class PublicCodebook:
     def choose_size(self, epsilon: float) -> int:
         """Choose T, the number of codewords in a code, from public facts.
 
-        It is the largest with `ln C(K, T) + 2 ≤ ε`, at least 1 and at most 256 or half of the codewords. If this allows more
-        than three, T is at most the number that reproduces the codewords themselves best, each from the others.
+        It is the largest with `ln C(K, T) + 2 ≤ ε`, at least 1 and at most 256 or half of the codewords. If this allows
+        more than three, T is at most the number that reproduces the codewords themselves best, each from the others.
         """
         if self.code_size is not None:
             return self.code_size
