@@ -265,6 +265,8 @@ def test_research_mode() -> None:
         ({"mechanism": "privunit"}, "mechanism"),
         ({"components": 4}, "components"),
         ({"reduction": np.eye(2, DIMENSION)}, "reduction"),
+        ({"codebook": ss.PublicCodebook(np.eye(DIMENSION))}, "codebook"),
+        ({"center": "private"}, "center"),
         ({"threshold": 0.5}, "threshold"),
         ({"refine": 0.5}, "refine"),
         ({"max_epsilon": 20}, "max_epsilon"),
