@@ -1,8 +1,8 @@
 """Batches of public queries for one epsilon (`release_batch`): recall@10 on SciFact, and the time beside clean scores.
 
-All 300 queries are split into batches of one size, in a random order for each seed. The levels come from FRAMES. What
-was offered before is a PrivUnit index at the same epsilon. On images of CIFAR-10, another model, levels that are fitted
-to public scores stand beside the default ones.
+All 300 queries are split into batches of one size, in a random order for each seed. The levels come from FRAMES, and
+docs/batch.md says what was seen of SciFact. What was offered before is a PrivUnit index at the same epsilon. On images
+of CIFAR-10, another model, levels that are fitted to public scores stand beside the default ones.
 """
 
 from __future__ import annotations

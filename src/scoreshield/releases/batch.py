@@ -192,7 +192,8 @@ class PublicLevels:
     def place(self, count: int, records: int, k: float, *, has_open_level: bool = False) -> tuple[float, ...]:
         """Place the lower edges of so many levels around the expected k-th best score of a query.
 
-        With more levels, the lowest begins lower and the highest begins higher. The constants are the best on FRAMES.
+        With more levels, the lowest begins lower and the highest begins higher. The constants
+        were fitted on FRAMES, which leaves the place of the highest edge open; docs/batch.md says how it was fixed.
         If the lowest level has no lower edge, its stated edge is one level below the first real one.
         """
         real = max(count - has_open_level, 1)
