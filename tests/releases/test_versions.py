@@ -130,6 +130,18 @@ class TestUpdate:
             with pytest.raises(InvalidInput, match="was updated before"):
                 index.update(changed={"a": ROWS[0]})
 
+    def test_updates_with_and_without_a_ledger_do_not_mix(self, tmp_path: Path) -> None:
+        """The ledger does not count a draw that it was not told of."""
+        account = open_account(tmp_path)
+        first = release(ledger=account)
+        first.update(changed={"a": ROWS[0]}, ledger=account)
+        with pytest.raises(InvalidInput, match="was updated before"):
+            first.update(changed={"a": ROWS[0]})
+        second = release(ledger=account)
+        second.update(changed={"a": ROWS[0]})
+        with pytest.raises(InvalidInput, match="was updated before"):
+            second.update(changed={"a": ROWS[0]}, ledger=account)
+
 
 class TestFiles:
     def test_round_trip(self, tmp_path: Path) -> None:

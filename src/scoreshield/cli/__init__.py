@@ -1,4 +1,4 @@
-"""The command line: `scoreshield demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `ledger`.
+"""The command line: `demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `export` and `ledger`.
 
 A bad input prints one line on standard error and exits with code 2, without a traceback. An interrupted command exits
 with 130; while Python is still loading the package, Python itself handles the interrupt. Neither leaves a half-written
@@ -23,7 +23,7 @@ from rich.console import Console
 import scoreshield as ss
 from scoreshield._loading import describe_error
 from scoreshield._types import Calibration
-from scoreshield.cli import audit, bench, ledger, plan, rag, release, report
+from scoreshield.cli import audit, bench, export, ledger, plan, rag, release, report
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
 from scoreshield.cli.output import make_printable
 from scoreshield.privacy import calibration as gaussian
@@ -44,6 +44,7 @@ app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan_command)
 app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench_command)
 app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag_command)
 app.command(name="audit", epilog=audit.EXAMPLE)(audit.run_audit_command)
+app.command(name="export", epilog=export.EXAMPLE)(export.export_index_command)
 app.add_typer(report.app, name="report")
 app.add_typer(ledger.app, name="ledger")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import scoreshield as ss
-from scoreshield import _files
+from scoreshield import _files, _loading
 from scoreshield._types import Norm
 from scoreshield.cli.options import (
     Array,
@@ -35,6 +35,7 @@ from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
 from scoreshield.releases.index_plan import CENTERS, IndexMechanism, IndexUse, Reduction
 from scoreshield.releases.top_k import Selection
+from scoreshield.releases.versions import Changes
 
 app = typer.Typer(
     help="Release scores, matches, the best records, a batch, a histogram, an index, a row or a Gram matrix: FILE.npz "
@@ -389,6 +390,11 @@ def release_index_command(
         str | None, typer.Option(help="With --codebook: one sentence for the certificate, where they come from.")
     ] = None,
     code_size: Annotated[int | None, typer.Option(help="With --codebook: how many codewords a code has.")] = None,
+    changes: Annotated[
+        Changes,
+        typer.Option(help="public: ids and times of changes are public, and `release update` draws changes only."),
+    ] = "private",
+    ids: Annotated[Path | None, typer.Option(help="With --changes public: the ids, a text of lines or .npy.")] = None,
     array: Array = None,
     identities: IdentityOptions,
     charge: ChargeOptions,
@@ -396,12 +402,13 @@ def release_index_command(
 ) -> None:
     """Release vectors that answer every later query."""
     center_file = None if center in CENTERS else Path(center)
-    check_output(output, options.force, embeddings, identities.labels, codebook, center_file, ledger=charge.ledger)
+    check_output(output, options.force, embeddings, identities.labels, codebook, center_file, ids, ledger=charge.ledger)
     if codebook is None and (codebook_source is not None or code_size is not None):
         raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
     given: dict[str, Any] = {}
     if codebook is not None:
         given["codebook"] = _read_codebook(codebook, codebook_source, code_size)
+    given |= {"changes": changes, "ids": None if ids is None else _read_ids(ids)}
     with progress_bar(options.as_json) as progress:
         release = ss.release_index(
             _files.read_array(embeddings, name=array, mapped=True),
@@ -423,3 +430,52 @@ def release_index_command(
     details = release.guarantee.details
     facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
     write_release(release, output, options.as_json, facts)
+
+
+@app.command("update", epilog="scoreshield release update index.npz --removed gone.txt --output next.npz")
+@expand_groups
+def release_update_command(
+    *,
+    index: Annotated[
+        Path, typer.Argument(help="The newest version of an index with --changes public.", metavar="INDEX")
+    ],
+    output: Output,
+    added: Annotated[Path | None, typer.Option(help="New records, one per row.")] = None,
+    added_ids: Annotated[Path | None, typer.Option(help="Their ids: a text of lines or .npy.")] = None,
+    changed: Annotated[Path | None, typer.Option(help="Changed records, one per row.")] = None,
+    changed_ids: Annotated[Path | None, typer.Option(help="Their ids: a text of lines or .npy.")] = None,
+    removed: Annotated[Path | None, typer.Option(help="Ids that leave the index: a text of lines or .npy.")] = None,
+    charge: ChargeOptions,
+    options: OutputOptions,
+) -> None:
+    """Release the next version of an index: draw new and changed rows, and keep all others."""
+    check_output(output, options.force, index, added, added_ids, changed, changed_ids, removed, ledger=charge.ledger)
+    if (added is None) != (added_ids is None) or (changed is None) != (changed_ids is None):
+        raise ss.InvalidInput("Give --added with --added-ids and --changed with --changed-ids.")
+    before = ss.load(index)
+    if not isinstance(before, ss.IndexVersion | ss.CodebookVersion):
+        raise ss.InvalidInput(f"{index} holds no index with --changes public.")
+    with progress_bar(options.as_json) as progress:
+        release = before.update(
+            added=None if added is None or added_ids is None else (_read_ids(added_ids), _files.read_array(added)),
+            changed=None
+            if changed is None or changed_ids is None
+            else (_read_ids(changed_ids), _files.read_array(changed)),
+            removed=() if removed is None else _read_ids(removed),
+            rng=charge.seed,
+            ledger=charge.open_account(),
+            progress=progress,
+        )
+    facts = {"version": release.version, "largest_draws": release.largest_draws}
+    write_release(release, output, options.as_json, facts)
+
+
+def _read_ids(path: Path) -> list[Any]:
+    """Read ids: an array of whole numbers or texts, or a text with one id per line."""
+    if path.suffix.lower() == ".npy":
+        ids: list[Any] = _files.read_array(path).tolist()
+        return ids
+    try:
+        return _loading.read_bytes(path).decode().splitlines()
+    except UnicodeDecodeError:
+        raise ss.InvalidInput(f"{path} must be a text with one id per line, or an .npy file.") from None

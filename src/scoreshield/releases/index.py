@@ -246,6 +246,7 @@ def release_index(
     epsilon: float,
     delta: float = ...,
     mechanism: IndexMechanism = ...,
+    use: IndexUse = ...,
     components: int | None = ...,
     reduction: str | ArrayLike = ...,
     center: str | ArrayLike = ...,

@@ -9,6 +9,7 @@ so far. docs/proofs/updates.md has the proof.
 from __future__ import annotations
 
 import secrets
+import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,9 +40,10 @@ CHANGES: tuple[str, ...] = get_args(Changes)
 #: New or changed records: vectors by their ids, or a pair of ids and rows.
 Rows = Mapping[Any, ArrayLike] | tuple[Sequence[Any], ArrayLike]
 
-#: Histories and hashes of the counts that this process has continued without a ledger. A second update from the same
-#: counts would not count the draws of the first.
-_continued_counts: set[tuple[str, str]] = set()
+#: Histories and hashes of counts that this process has continued, and whether a ledger counted every continuation. A
+#: second update from the same counts would not count the draws of the first, unless a ledger holds both.
+_continued_counts: dict[tuple[str, str], bool] = {}
+_count_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -137,22 +139,28 @@ class IndexHistory(PrivateIndex):
         single = replace(inner.guarantee, details=self._drop_draws())
         total = state_draws(single, after.largest, (change.size, self.guarantee.shape[1]))
         step = DrawStep(self.history, single, total, counts, tuple(change.drawn))
-        state = (self.history, self.counts.compute_hash()) if ledger is None and rng is None else None
-        if state in _continued_counts:
-            raise InvalidInput(
-                f"Version {self.version} of this index was updated before, and a second update would not count the "
-                "draws of the first: update the newest version, or charge both to a ledger."
-            )
+        state, is_counted = (self.history, self.counts.compute_hash()), ledger is not None
+        self._check_continued(state, is_counted)
 
         def draw(rows: _embeddings.Rows, stream: Stream) -> Any:
-            if state is not None:
-                _continued_counts.add(state)
+            with _count_lock:
+                self._check_continued(state, is_counted)
+                _continued_counts[state] = is_counted
             return self._make_next(change, total, after, self._read_rows(inner.draw(rows, stream)))
 
         pending: PendingRelease[_embeddings.Rows, Self] = PendingRelease(
             total, inner.adjacency, rng, inner.compute, draw
         )
         return pending.release(None if ledger is None else _DrawAccount(ledger, step))
+
+    def _check_continued(self, state: tuple[str, str], is_counted: bool) -> None:
+        """Raise an error if these counts were continued, and not by a ledger that holds both updates."""
+        was_counted = _continued_counts.get(state)
+        if was_counted is not None and not (was_counted and is_counted) and self.guarantee.sampler == "exact":
+            raise InvalidInput(
+                f"Version {self.version} of this index was updated before, and a second update would not count the "
+                "draws of the first: update the newest version, or charge both to a ledger."
+            )
 
     @abstractmethod
     def _prepare_rows(

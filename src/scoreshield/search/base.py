@@ -21,6 +21,7 @@ from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.index_plan import IndexMechanism
 from scoreshield.releases.scores import ScoreMechanism
+from scoreshield.releases.versions import Changes
 from scoreshield.search.sources import Names
 
 Float = NDArray[np.float64]
@@ -99,6 +100,7 @@ class SearchOptions:
     adjacency: Adjacency | None = None
     center: str | ArrayLike = "none"
     codebook: PublicCodebook | None = None
+    changes: Changes = "private"
 
     def reject_screening(self) -> None:
         """Raise an error for an option of screening."""
@@ -182,6 +184,10 @@ class BaseSearch(ABC):
 
     @abstractmethod
     def refresh(self) -> None: ...
+
+    def refresh_rows(self, changed: frozenset[Any]) -> None:
+        del changed
+        raise InvalidInput("'changed' is for an index with changes='public'.")
 
     def save(self, path: Path) -> None:
         del path

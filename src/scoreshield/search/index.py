@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoreshield import _validation
 from scoreshield.errors import FileError, InvalidInput, StoreError
-from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import identify_process
 from scoreshield.releases.index import PrivateIndex, prepare_index
+from scoreshield.releases.versions import IndexHistory, release_version
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchMechanism, SearchOptions, make_hits
 from scoreshield.search.index_files import (
     ChargeReference,
@@ -193,6 +195,8 @@ class IndexSearch(BaseIndexSearch):
                 _validation.reject("max_epsilon", must, options.max_epsilon)
         options.reject_screening()
         options.reject_hits()
+        if options.changes == "public" and not hasattr(options.ledger, "reserve_draws"):
+            raise InvalidInput("changes='public' needs a ledger, which keeps how often each record was drawn.")
         if check_score_range(options.score_range) != FULL_RANGE:
             raise InvalidInput("An index has no score range: its vectors are released, not scores.")
 
@@ -242,6 +246,13 @@ class IndexSearch(BaseIndexSearch):
         with self._lock.hold("refresh()"), self._lock_file():
             self._read(self._make)
 
+    def refresh_rows(self, changed: frozenset[Any]) -> None:
+        if self._options.changes != "public":
+            super().refresh_rows(changed)
+        self._check_process()
+        with self._lock.hold("refresh()"), self._lock_file():
+            self._read(lambda: self._make(changed))
+
     def hide(self, ids: frozenset[Any]) -> None:
         with self._lock.hold("hide()"):
             self.hidden |= ids
@@ -264,8 +275,12 @@ class IndexSearch(BaseIndexSearch):
     def _lock_file(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._file is None else lock_index(self._file)
 
-    def _make(self) -> None:
-        """Read the records, charge the index, draw its noise and write it."""
+    def _make(self, changed: frozenset[Any] | None = None) -> None:
+        """Read the records, charge the index, draw its noise and write it.
+
+        Args:
+            changed: With public changes, the records that are drawn again; None for all that stayed.
+        """
         options, process = self._options, identify_process()
         account = IndexAccount(self.total, options.ledger, self._file)
         try:
@@ -279,20 +294,12 @@ class IndexSearch(BaseIndexSearch):
                 check_savable(names)
                 check_index_writable(self._file)
                 self._merge(self._file)
-            mechanism: Any = self._mechanism
-            index = prepare_index(
-                snapshot.rows,
-                epsilon=options.epsilon,
-                delta=options.delta,
-                mechanism=mechanism,
-                components=options.components,
-                reduction=options.reduction,
-                center=options.center,
-                codebook=options.codebook,
-                adjacency=adjacency,
-                rng=options.rng,
-                progress=options.progress,
-            ).release(account, same_people=True)
+            before = self._find_version()
+            if before is not None:
+                index: PrivateIndex = self._update(before, names, snapshot.rows, changed, account)
+            else:
+                index = self._release(snapshot.rows, names, adjacency, account)
+            names = tuple(index.ids.tolist()) if isinstance(index, IndexHistory) else names
         finally:
             self._records.forget()
         if identify_process() != process:
@@ -300,6 +307,8 @@ class IndexSearch(BaseIndexSearch):
         version = max(snapshot.version, self.version + 1)
         entries = account.entries
         charge = ChargeReference(str(entries[0].dataset), entries[0].hash) if entries else None
+        if before is not None and self.index is not None and charge is None:
+            charge = self.index.charge
         self.index = ServedIndex(index, names, version, snapshot.state, False, charge)
         self.version = version
         if self._file is not None:
@@ -309,6 +318,64 @@ class IndexSearch(BaseIndexSearch):
             except FileError as error:
                 # A search without the store: an error must not lead to clean vectors.
                 raise IndexNotSaved(error, LoadedIndexSearch(saved, self._file)) from None
+
+    def _find_version(self) -> IndexHistory | None:
+        """Find the newest version of an index with public changes: in the file, or else in memory."""
+        if self._options.changes != "public":
+            return None
+        saved = None if self._file is None else try_read_index(self._file)
+        release = saved.release if saved is not None else None if self.index is None else self.index.release
+        return release if isinstance(release, IndexHistory) else None
+
+    def _update(
+        self,
+        before: IndexHistory,
+        names: Names,
+        rows: NDArray[Any],
+        changed: frozenset[Any] | None,
+        account: IndexAccount,
+    ) -> IndexHistory:
+        """Draw the records that were added or changed, and keep all others."""
+        places = {name: place for place, name in enumerate(names)}
+        if changed is not None and not changed <= places.keys():
+            raise InvalidInput(f"The store has no record {sorted(changed - places.keys(), key=str)[0]!r}.")
+        known = set(before.ids.tolist())
+        again = [name for name in names if name in known and (changed is None or name in changed)]
+        fresh = [name for name in names if name not in known]
+        gone = [name for name in known if name not in places]
+        if not (again or fresh or gone):
+            return before
+        parts = [(some, rows[[places[name] for name in some]]) if some else None for some in (fresh, again)]
+        return before.update(
+            added=parts[0],
+            changed=parts[1],
+            removed=gone,
+            rng=self._options.rng,
+            ledger=account,
+            progress=self._options.progress,
+        )
+
+    def _release(self, rows: NDArray[Any], names: Names, adjacency: Adjacency, account: IndexAccount) -> PrivateIndex:
+        """Release an index of all records."""
+        options = self._options
+        mechanism: Any = self._mechanism
+        pending = prepare_index(
+            rows,
+            epsilon=options.epsilon,
+            delta=options.delta,
+            mechanism=mechanism,
+            components=options.components,
+            reduction=options.reduction,
+            center=options.center,
+            codebook=options.codebook,
+            adjacency=adjacency,
+            rng=options.rng,
+            progress=options.progress,
+        )
+        if options.changes == "public":
+            return release_version(names, pending, account)
+        released: PrivateIndex = pending.release(account, same_people=True)
+        return released
 
     def _merge(self, path: Path) -> None:
         """Take over what another process has hidden, or spent on refreshes, in the same file."""
@@ -331,6 +398,7 @@ class IndexSearch(BaseIndexSearch):
             has_identities=identities.has_identities,
             centroids=identities.centroids,
             ledger=options.ledger,
+            changes=options.changes,
             center=options.center,
             codebook=options.codebook,
         )

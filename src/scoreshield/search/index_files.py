@@ -32,6 +32,7 @@ from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
 from scoreshield.releases.index import IndexRelease, PrivateIndex
 from scoreshield.releases.index_plan import check_center, hash_center
 from scoreshield.releases.results import load
+from scoreshield.releases.versions import Changes, IndexHistory
 from scoreshield.search.base import SearchMechanism
 from scoreshield.search.sources import Names
 from scoreshield.search.totals import (
@@ -84,6 +85,7 @@ class IndexRequest(NamedTuple):
     ledger: AccountLike | None
     center: str | ArrayLike = "none"
     codebook: PublicCodebook | None = None
+    changes: Changes = "private"
 
 
 def resolve_path(file: Any) -> Path:
@@ -230,9 +232,12 @@ def lock_index(path: Path, *, to_write: bool = True) -> Iterator[None]:
 def check_request(saved: SavedIndex, request: IndexRequest, path: Path) -> None:
     """Raise an error unless a saved index was released as requested, and charged to the given ledger."""
     guarantee = saved.release.guarantee
-    if (guarantee.epsilon, guarantee.delta) != (request.epsilon, request.delta):
+    if guarantee.details.get("changes", "private") != request.changes:
+        raise InvalidInput(f"{path} holds an index with another declaration of its changes than requested.")
+    epsilon = guarantee.details.get("epsilon_per_draw", guarantee.epsilon)
+    if (epsilon, guarantee.delta) != (request.epsilon, request.delta):
         raise InvalidInput(
-            f"{path} holds an index at ({guarantee.epsilon:g}, {guarantee.delta:g}), and "
+            f"{path} holds an index at ({epsilon:g}, {guarantee.delta:g}), and "
             f"({request.epsilon:g}, {request.delta:g}) was requested; choose another file, or keep those values."
         )
     if (guarantee.sampler == "research") != request.is_research:
@@ -263,6 +268,9 @@ def _check_public_parts(saved: SavedIndex, request: IndexRequest, path: Path) ->
 
 
 def _check_charge(saved: SavedIndex, account: Any, path: Path) -> None:
+    if isinstance(saved.release, IndexHistory):
+        account.read_draws(saved.release.history, saved.release.counts)  # raises an error without a charge
+        return
     charge, promise = saved.charge, write_canonical_json(saved.release.guarantee.to_dict())
     if charge is None or (charge.dataset == account.dataset and not has_entry(account, charge, promise)):
         raise InvalidInput(

@@ -28,9 +28,11 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
+from scoreshield.privacy.draws import check_ids
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import name_sampler
 from scoreshield.releases.codebook import PublicCodebook
+from scoreshield.releases.versions import CHANGES, Changes
 from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
 from scoreshield.search.hits import HitSearch
 from scoreshield.search.index import IndexNotSaved, IndexSearch, LoadedIndexSearch
@@ -86,6 +88,8 @@ class PrivateSearch:
         reduction: Of `scoreshield.release_index`.
         center: Of `scoreshield.release_index`, for an index.
         codebook: Of `scoreshield.release_index`, for an index. It must not come from the records of the store.
+        changes: ``"public"`` declares, for an index with a ledger, that the ids of the records and the times of their
+            changes are public. Then `refresh` draws only the records that were added or that ``changed`` names.
         rng: None for the secure sampler. A seed or a generator is research mode, which is not private; it seeds one
             stream for all queries.
         max_epsilon: For an index without a ledger: the most that this index and its refreshes may spend together, at
@@ -110,7 +114,7 @@ class PrivateSearch:
     """
 
     @clear_frames_on_error
-    @validate(mode=one_of(MODES), epsilon=check_epsilon, delta=check_delta)
+    @validate(mode=one_of(MODES), epsilon=check_epsilon, delta=check_delta, changes=one_of(CHANGES))
     def __init__(
         self,
         store: Store | PinnedStore | ArrayLike,
@@ -129,6 +133,7 @@ class PrivateSearch:
         reduction: str | ArrayLike = "random",
         center: str | ArrayLike = "none",
         codebook: PublicCodebook | None = None,
+        changes: Changes = "private",
         rng: Rng = None,
         max_epsilon: float | None = None,
         pin: Pin = "auto",
@@ -163,8 +168,11 @@ class PrivateSearch:
             adjacency=adjacency,
             center=center,
             codebook=codebook,
+            changes=changes,
         )
         kind = _SEARCHES[mode]
+        if changes == "public" and mode != "index":
+            raise InvalidInput("changes='public' is for mode='index'.")
         kind.check_options(options)
         records = pin_store(store, pin, check_every)
         identities = IdentityMap(identity_of, centroids, records.pin, fixes_owners=rng is None)
@@ -241,17 +249,23 @@ class PrivateSearch:
         return self._search.is_stale()
 
     @clear_frames_on_error
-    def refresh(self) -> None:
+    def refresh(self, changed: Iterable[Any] | None = None) -> None:
         """Make a new index of the store's present records, at the full price again.
 
-        The records that stay are released once more. A refresh that fails after its charge counts. With a ``file``, it
+        With ``changes="public"`` only records that were added since, and those that ``changed`` names, are drawn. The
+        ledger is charged one draw if the largest number of draws of any record rises, and nothing otherwise. The
+        records that stay are released once more. A refresh that fails after its charge counts. With a ``file``, it
         is counted there before the noise is drawn, and the index is written there. A search with neither a ledger nor
         a file is refreshed only by the process that made it.
 
         Raises:
             BudgetExceeded: There is no ledger, and the total would pass ``max_epsilon``. Nothing was made.
         """
-        self._run(self._search.refresh)
+        if changed is None:
+            self._run(self._search.refresh)
+            return
+        ids = frozenset(check_ids(changed, "changed"))
+        self._run(lambda: self._search.refresh_rows(ids))
 
     def check_before_refresh(self, check: Callable[[Names], None]) -> None:
         """Call ``check`` with the records' ids in each `refresh`, before the charge. An error ends the refresh.

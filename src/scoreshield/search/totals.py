@@ -20,6 +20,7 @@ from scoreshield._files import sync_folder
 from scoreshield._types import AccountLike, Reservation
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput
 from scoreshield.privacy.adjacency import Adjacency
+from scoreshield.privacy.draws import DrawCounts, DrawStep
 from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger.entries import Entry
@@ -110,9 +111,21 @@ class IndexAccount:
         reservation = reserve(self._ledger, items, adjacency, same_people=same_people)
         return _IndexReservation(self, guarantee, reservation)
 
-    def commit(self, guarantee: Guarantee, reservation: Reservation) -> Sequence[Entry]:
-        """Count the index, and charge the ledger."""
-        charges = self._total.include(guarantee)
+    def reserve_draws(self, step: DrawStep) -> Reservation:
+        """Check that a drawing of rows fits the ledger. The total counts it if the largest count rises."""
+        account: Any = self._ledger
+        rises = step.before.add(step.ids).largest > step.before.largest
+        return _IndexReservation(self, step.single if rises else None, account.reserve_draws(step))
+
+    def read_draws(self, history: str, counts: DrawCounts) -> DrawCounts:
+        """Bring the counts of an index to those of the ledger."""
+        account: Any = self._ledger
+        found: DrawCounts = account.read_draws(history, counts)
+        return found
+
+    def commit(self, guarantee: Guarantee | None, reservation: Reservation) -> Sequence[Entry]:
+        """Count the index, and charge the ledger. Draws that raise no largest count are not counted."""
+        charges = self._total.charges if guarantee is None else self._total.include(guarantee)
         if self._file is not None and charges != self._total.charges:
             write_total(self._file, charges)
         self.entries = reservation.commit()
@@ -123,7 +136,7 @@ class IndexAccount:
 class _IndexReservation:
     """An index that fits, and is not counted or charged yet."""
 
-    def __init__(self, account: IndexAccount, guarantee: Guarantee, reservation: Reservation) -> None:
+    def __init__(self, account: IndexAccount, guarantee: Guarantee | None, reservation: Reservation) -> None:
         self._account, self._guarantee, self._reservation = account, guarantee, reservation
 
     def commit(self) -> Sequence[Entry]:
