@@ -492,6 +492,17 @@ def test_resume_with_other_records_or_accounts(tmp_path: Path) -> None:
     assert ledger.entries() == []
 
 
+def test_resume_with_another_account(tmp_path: Path) -> None:
+    """Counters that one account was charged for do not serve another account of the same ledger."""
+    ledger, path = make_ledger(tmp_path), tmp_path / "counters"
+    options = {**CERTAIN, "epsilon": 20.0, "file": path}
+    PrivateSearch(ROWS, **options, ledger=ledger.account("people"))
+    PrivateSearch(ROWS, **options, ledger=ledger.account("people"))
+    with pytest.raises(InvalidInput, match="not charged"):
+        PrivateSearch(ROWS + 1, **options, ledger=ledger.account("others"))
+    assert len(ledger.entries()) == 1
+
+
 def test_copies_are_noticed(tmp_path: Path) -> None:
     """A copy, and a backup that took the place of the file, hold counters that may be old."""
     path, backup = tmp_path / "counters", tmp_path / "backup"

@@ -224,7 +224,8 @@ class HitSearch(BaseSearch):
         if account is None:
             return
         paid = facts["paid"]
-        if paid is None or not has_entry(account, ChargeReference(**paid), write_canonical_json(saved)):
+        is_charged = paid is not None and paid["dataset"] == account.dataset
+        if not is_charged or not has_entry(account, ChargeReference(**paid), write_canonical_json(saved)):
             raise InvalidInput(
                 f"{path} holds the counters of a search that the account {account.dataset!r} was not charged for: open "
                 "it with the account that was charged, or name another file."
