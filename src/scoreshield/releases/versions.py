@@ -334,13 +334,17 @@ class _DrawAccount:
     def reserve(
         self, items: Sequence[Guarantee], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> Reservation:
-        del items  # the guarantee of the version states the total; the step holds what is new
+        del items  # the guarantee of the version states the total; the step has what is new
         found: Reservation = (
             self.account.reserve_draws(self.step)
             if hasattr(self.account, "reserve_draws")
-            else self.account.reserve([self.step.single], adjacency=adjacency, same_people=same_people)
+            else self.account.reserve([self._state_one_draw()], adjacency=adjacency, same_people=same_people)
         )
         return found
+
+    def _state_one_draw(self) -> Guarantee:
+        """State what the draws of this step alone promise."""
+        return state_draws(self.step.single, 1, self.step.single.shape)
 
 
 def prepare_version(

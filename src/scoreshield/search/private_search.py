@@ -252,11 +252,14 @@ class PrivateSearch:
     def refresh(self, changed: Iterable[Any] | None = None) -> None:
         """Make a new index of the store's present records, at the full price again.
 
-        With ``changes="public"`` only records that were added since, and those that ``changed`` names, are drawn. The
-        ledger is charged one draw if the largest number of draws of any record rises, and nothing otherwise. The
-        records that stay are released once more. A refresh that fails after its charge counts. With a ``file``, it
+        The records that stay are released once more. A refresh that fails after its charge counts. With a ``file``, it
         is counted there before the noise is drawn, and the index is written there. A search with neither a ledger nor
         a file is refreshed only by the process that made it.
+
+        Args:
+            changed: With ``changes="public"``, the ids of the records that changed. Only they and records that are new
+                in the store are drawn. The ledger is charged one draw if the largest number of draws of any record
+                rises, and nothing otherwise. None draws all records that stay again.
 
         Raises:
             BudgetExceeded: There is no ledger, and the total would pass ``max_epsilon``. Nothing was made.
