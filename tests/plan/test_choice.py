@@ -62,7 +62,7 @@ def test_verification_is_what_decisions_say() -> None:
     """Verification is what decisions say."""
     far, near = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.55,0.14")
     made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=8, delta=1e-6)
-    best = made.chosen
+    best = next(candidate for candidate in made.candidates if candidate.mechanism != "accept bit")
     assert (best.mechanism, best.score_range) == ("staircase", (0.0, 0.8))
     law = ss.StaircaseNoise.calibrate(8, 0.8)
     told = decisions.roc(near.clamp(0, 0.8), far.clamp(0, 0.8), law).tpr_at(0.01)
@@ -126,7 +126,7 @@ def test_an_operating_point_is_a_histogram() -> None:
     [
         ({"need": "peace", "epsilon": 1}, "'need'"),
         ({"need": "scores"}, "one contract"),
-        ({"need": "scores", "epsilon": 1, "max_advantage": 0.1}, "one contract"),
+        ({"need": "scores", "epsilon": 1, "max_tpr": 0.1, "at_fpr": 0.01}, "one contract"),
         ({"need": "scores", "max_tpr": 0.01, "at_fpr": 0.1}, "guessing"),
         ({"need": "verification", "epsilon": 1}, "Verification needs"),
         ({"need": "retrieval", "epsilon": 1}, "Retrieval needs"),
@@ -169,3 +169,39 @@ def test_predictions_hold_on_real_abstracts(shared_data: Path) -> None:
             ]
         )
         assert seen == pytest.approx(told, rel=0.05), name
+
+
+def test_a_contract_of_an_advantage_and_an_epsilon() -> None:
+    """Every candidate keeps both figures, and a thinned table does best at a large epsilon."""
+    both = ss.plan.make_contract(delta=1e-6, epsilon=8, max_advantage=0.5)
+    one, other = ss.plan.make_contract(delta=1e-6, epsilon=8), ss.plan.make_contract(delta=1e-6, max_advantage=0.5)
+    assert both is not None
+    assert one is not None
+    assert other is not None
+    assert both.mu == min(one.mu, other.mu)
+    assert both.stated == "an attacker's advantage of at most 0.5 and epsilon 8"
+    assert both.find_pure_epsilon() == pytest.approx(2 * math.atanh(0.5))
+    small = ss.plan.make_contract(delta=0.0, epsilon=0.2, max_advantage=0.5)
+    assert small is not None
+    assert small.find_pure_epsilon() == 0.2
+    assert small.mu == 0
+    rng = np.random.default_rng(1)
+    far, near = rng.normal(0.05, 0.1, 20_000).clip(-1, 1), rng.normal(0.6, 0.12, 2_000).clip(-1, 1)
+    found = ss.plan.choose(
+        "retrieval", far, near, epsilon=8, max_advantage=0.5, delta=1e-6, records=5_000, k=10, source="public"
+    )
+    assert found.chosen.mechanism.startswith("thinned response")
+    assert "exposed as under epsilon 8" in found.chosen.note
+    for candidate in found.candidates:
+        assert candidate.advantage <= 0.5 * (1 + 1e-9)
+        assert candidate.epsilon <= 8 * (1 + 1e-9)
+
+
+def test_verification_considers_the_accept_bit() -> None:
+    rng = np.random.default_rng(1)
+    far, near = rng.normal(0, 0.1, 20_000).clip(-1, 1), rng.normal(0.55, 0.14, 5_000).clip(-1, 1)
+    found = ss.plan.choose("verification", far, near, target_fmr=0.01, epsilon=5, source="public")
+    assert found.chosen.mechanism == "accept bit"
+    bit = ss.accept_bit(5, impostor=far, genuine=near, false_match_rate=0.01)
+    assert found.chosen.utility == bit.true_match_rate
+    assert found.chosen.advantage == bit.table.profile().advantage

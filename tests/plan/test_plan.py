@@ -51,7 +51,11 @@ def test_contract_by_true_positives() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"epsilon": 1, "max_advantage": 0.1}, "one contract, not several: got epsilon and max_advantage"),
+        ({"epsilon": 1, "max_tpr": 0.1, "at_fpr": 0.01}, "one contract, not several: got epsilon and max_tpr"),
+        (
+            {"epsilon": 1, "max_advantage": 0.1, "max_tpr": 0.1, "at_fpr": 0.01},
+            "one contract, not several: got epsilon and max_advantage and max_tpr",
+        ),
         ({"max_tpr": 0.1}, "max_tpr and at_fpr together"),
         ({"max_tpr": 0.01, "at_fpr": 0.1}, "guessing reaches that much"),
         ({"max_advantage": 1.0}, "'max_advantage'"),

@@ -216,6 +216,9 @@ def _make_pure_alternative(
         advantage = min(contract.attack_advantage, 1 - 1e-12)
         epsilon = -2 * math.log1p(-advantage) if mechanism == "laplace" else 2 * math.atanh(advantage)
 
+    if contract.max_epsilon is not None:
+        epsilon = min(epsilon, contract.max_epsilon)
+
     def make(spend: float) -> LaplaceNoise | StaircaseNoise:
         return kind.calibrate(spend, width)
 

@@ -33,7 +33,13 @@ from scoreshield.plan.base import (
     check_source,
 )
 from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
-from scoreshield.privacy.levels.tables import optimal_channel, randomised_response, retrieval_cuts
+from scoreshield.privacy.levels.bits import accept_bit
+from scoreshield.privacy.levels.tables import (
+    optimal_channel,
+    randomised_response,
+    retrieval_cuts,
+    thinned_response,
+)
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profile, PureProfile, StepProfile
@@ -211,7 +217,8 @@ def choose(
         relevant: Public scores of pairs that match, for verification and retrieval.
         epsilon: The epsilon of the contract.
         delta: The delta of the contract. With 0 there is no Gaussian mechanism.
-        max_advantage: Instead of epsilon: the largest advantage of a membership test.
+        max_advantage: Instead of epsilon: the largest advantage of a membership test. With epsilon, a mechanism must
+            keep both, and retrieval considers thinned tables.
         max_tpr: Instead, with ``at_fpr``: the largest true-positive rate of a membership test.
         at_fpr: The false-positive rate for ``max_tpr``.
         records: The number of records.
@@ -352,6 +359,12 @@ def _predict_true_matches(
             yield _make_candidate(
                 name, call, decisions.roc(genuine, impostor, law).tpr_at(target), profile, contract, within
             )
+    spend = contract.find_pure_epsilon()
+    bit = accept_bit(spend, impostor=far, genuine=near, false_match_rate=target)
+    made = f"accept_bit({spend:.6g}, impostor=..., genuine=..., false_match_rate={target:g}).table"
+    call = f"release_scores(epsilon={spend:.6g}, mechanism={made})"
+    note = f"one decision, at the threshold {bit.threshold:.4g}"
+    yield _make_candidate("accept bit", call, bit.true_match_rate, bit.table.profile(), contract, (-1.0, 1.0), note)
 
 
 def _read_benchmark(benchmark: tuple[ArrayLike, ArrayLike]) -> tuple[Scores, Scores, int]:
@@ -394,11 +407,41 @@ def _predict_recall(
         call = f"release_scores(epsilon={spend:.6g}, mechanism=randomised_response({spend:.6g}, [{shown}]))"
         name = f"randomised response on {bins} levels"
         yield _make_candidate(name, call, reached, make_profile(spend), contract, full)
+        if contract.max_epsilon is not None and contract.max_advantage is not None:
+            yield _predict_thinned_recall(contract, recall, records, k, far, near, bins)
     spend = contract.find_pure_epsilon()
     call = f"release_top_k(k={k}, epsilon={spend:.6g})"
     note = "predicted by the exponential mechanism, which permute-and-flip does not fall below"
     law = GumbelNoise(2.0 * k / spend)
     yield _make_candidate("selection of the k best", call, recall(law), PureProfile(spend), contract, full, note)
+
+
+def _predict_thinned_recall(
+    contract: Contract,
+    recall: Callable[[Law], float],
+    records: int,
+    k: int,
+    far: Scores,
+    near: Scores,
+    bins: int,
+) -> Candidate:
+    """Predict the recall of a thinned table, which keeps an advantage and an epsilon at once."""
+    epsilon, advantage = contract.max_epsilon, contract.max_advantage
+    assert epsilon is not None
+    assert advantage is not None
+    cuts = retrieval_cuts(epsilon, records, k, far, near, bins).cuts
+    table = thinned_response(epsilon, cuts, advantage=advantage)
+    shown = ", ".join(f"{cut:.3g}" for cut in cuts)
+    made = f"thinned_response({epsilon:.6g}, [{shown}], advantage={advantage:g})"
+    return _make_candidate(
+        f"thinned response on {bins} levels",
+        f"release_scores(epsilon={epsilon:.6g}, mechanism={made})",
+        recall(table),
+        table.profile(),
+        contract,
+        (-1.0, 1.0),
+        f"answers for {format_rate(table.share)} of the records, each exposed as under epsilon {epsilon:.6g}",
+    )
 
 
 def _predict_index_errors(

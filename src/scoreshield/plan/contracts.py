@@ -40,6 +40,7 @@ class Contract:
         calibration: The rule that set mu, or "attack" where an attack bound did.
         max_advantage: The largest advantage of a membership test, where the contract states one.
         max_rates: The largest true-positive rate and its false-positive rate, where the contract states them.
+        max_epsilon: The largest epsilon beside an attack bound, where the contract states both.
     """
 
     mu: float
@@ -49,6 +50,7 @@ class Contract:
     calibration: Calibration | Literal["attack"]
     max_advantage: float | None = None
     max_rates: tuple[float, float] | None = None
+    max_epsilon: float | None = None
 
     def scale(self, sensitivity: float) -> float:
         """Compute the standard deviation for a quantity of this sensitivity, rounded up."""
@@ -69,9 +71,10 @@ class Contract:
                 return float(candidate.tpr_at(self.max_rates[1])) - self.max_rates[0]
             return candidate.advantage - (self.attack_advantage if self.max_advantage is None else self.max_advantage)
 
-        if excess(math.log(_LARGEST_PURE_EPSILON)) <= 0:
-            return _LARGEST_PURE_EPSILON
-        root = float(brentq(excess, math.log(1e-9), math.log(_LARGEST_PURE_EPSILON), xtol=1e-13))
+        most = _LARGEST_PURE_EPSILON if self.max_epsilon is None else self.max_epsilon
+        if excess(math.log(most)) <= 0:
+            return most
+        root = float(brentq(excess, math.log(1e-9), math.log(most), xtol=1e-13))
         return math.exp(root) * (1 - 1e-9)
 
     @property
@@ -128,7 +131,8 @@ def make_contract(
     Args:
         delta: The delta of the contract. With 0, only pure mechanisms fit an epsilon.
         epsilon: The epsilon.
-        max_advantage: Instead: the largest advantage of a membership test.
+        max_advantage: Instead: the largest advantage of a membership test. With ``epsilon``, the contract states both,
+            and a mechanism must keep both.
         max_tpr: Instead, with ``at_fpr``: the largest true-positive rate of a membership test.
         at_fpr: The false-positive rate for ``max_tpr``.
         calibration: The rule that sets Gaussian noise for an epsilon.
@@ -137,7 +141,8 @@ def make_contract(
         The contract, or None where none of the three is given.
 
     Raises:
-        InvalidInput: Several of the three are given, or noise cannot keep the bound.
+        InvalidInput: Several of the three are given, other than an epsilon with an advantage, or noise cannot keep the
+            bound.
     """
     given = [name for name, value in (("epsilon", epsilon), ("max_advantage", max_advantage)) if value is not None]
     if max_tpr is not None or at_fpr is not None:
@@ -146,9 +151,10 @@ def make_contract(
                 "Give max_tpr and at_fpr together: the most true positives at a rate of false positives."
             )
         given.append("max_tpr at at_fpr")
-    if len(given) > 1:
+    has_both = given == ["epsilon", "max_advantage"]
+    if len(given) > 1 and not has_both:
         raise InvalidInput(f"Give one contract, not several: got {' and '.join(given)}.")
-    if epsilon is not None:
+    if epsilon is not None and not has_both:
         mu = 1 / gaussian.calibrate(epsilon, delta, 1.0, calibration) if delta > 0 else 0.0
         stated = f"epsilon {format_number(epsilon)}" + (f", delta {format_number(delta)}" if delta > 0 else "")
         return Contract(mu, epsilon, delta, stated, calibration)
@@ -171,5 +177,11 @@ def make_contract(
         raise InvalidInput(
             f"{stated[0].upper()}{stated[1:]} is out of reach: choose a bound that noise can make a difference to."
         )
+    if epsilon is not None:
+        stated = f"{stated} and epsilon {format_number(epsilon)}"
+        # Gaussian noise keeps an epsilon at a delta only; without one, no Gaussian noise fits both.
+        mu = min(mu, gaussian.find_mu(epsilon, delta)) if delta > 0 else 0.0
+    if mu == 0:
+        return Contract(0.0, math.inf, delta, stated, "attack", max_advantage, max_rates, epsilon)
     reached = gaussian.find_epsilon(delta, mu) if delta > 0 else math.inf
-    return Contract(mu, reached, delta, stated, "attack", max_advantage, max_rates)
+    return Contract(mu, reached, delta, stated, "attack", max_advantage, max_rates, epsilon)
