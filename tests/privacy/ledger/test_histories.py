@@ -138,3 +138,18 @@ def test_too_many_rows_for_one_entry(ledger: ss.Ledger, monkeypatch: pytest.Monk
     with pytest.raises(InvalidInput, match="split it"):
         index.update(changed={"a": ROWS[0]}, ledger=account)
     assert account.spent == 2.0
+
+
+def test_on_postgres(postgres: str) -> None:
+    """A server keeps the counts as a file does."""
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA histories")
+    url = f"{postgres}&options=-csearch_path%3Dhistories"
+    account = ss.Ledger.create(url, epsilon=100.0, delta=0.0).account("records")
+    first: Any = ss.release_index(ROWS, epsilon=2.0, changes="public", ids=["a", "b", "c"], ledger=account)
+    for one in ("a", "b", "a"):
+        last = first.update(changed={one: ROWS[0]}, ledger=account)
+    assert dict(last.counts.counts) == {"a": 3, "b": 2, "c": 1}
+    assert account.spent == last.guarantee.epsilon == 6.0
+    assert account.ledger.verify()
