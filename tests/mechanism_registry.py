@@ -6,7 +6,9 @@ compares the list with what the release functions accept, so that a new mechanis
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,6 +97,7 @@ def watch_samplers(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     watch(discrete, "draw_geometric", "geometric", lambda _, rate, count: ((rate,), count))
     watch(discrete, "flip_coins", "coins", lambda _, chance, count: ((chance(192),), count))
     watch(discrete, "draw_below", "below", lambda _, bounds: ((int(bounds.max()),), len(bounds)))
+    watch(discrete, "draw_weighted", "weighted", lambda _, weights: ((tuple(weights),), 1))
     watch(discrete, "draw_columns", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
     watch(sphere, "lean", "lean", lambda cap, rows, _: ((cap,), len(rows)))
     return calls
@@ -203,6 +206,28 @@ def check_screening(guarantee: Guarantee, calls: list[Call]) -> None:
     law = StaircaseNoise.calibrate(told["refining_epsilon"], width * guarantee.grid, guarantee.grid)
     check_steps(rest, law, width, guarantee.grid, rest[0].count)
     assert law.std == guarantee.scale
+
+
+def check_anchored(guarantee: Guarantee, calls: list[Call]) -> None:
+    """The anchor's weights fall by at most e^(its epsilon / 2) for each count; the windows get the rest, exactly."""
+    told = guarantee.details
+    anchor, window = Fraction(told["anchor_epsilon"]), Fraction(told["window_epsilon"])
+    at_most(anchor + window, Fraction(guarantee.epsilon))
+    weighted, coins, inside, anywhere = calls
+    n, cells, width = guarantee.shape[0], told["cells"], told["window"]
+    assert inside == Call("below", (width,), n)
+    assert anywhere == Call("below", (cells,), n)
+    weights = sorted(set(weighted.arguments[0]), reverse=True)
+    with mpmath.workdps(330):
+        # Counts that are nearest to each other differ by one, and their weights by the bound.
+        distances = [mpmath.log(mpmath.mpf(weights[0]) / weight) * 2 / told["anchor_epsilon"] for weight in weights]
+        steps = [far - near for near, far in itertools.pairwise(distances)]
+        assert 1 - 1e-9 < min(steps) <= 1
+        shrunk = mpmath.exp(-mpmath.mpf(told["window_epsilon"]))
+        true = width * (1 - shrunk) / (width + (cells - width) * shrunk) * mpmath.mpf(2) ** 192
+        low, high = coins.arguments[0]
+        assert coins == Call("coins", ((low, high),), n)
+        assert low <= true <= high <= low + 3
 
 
 def check_selection(guarantee: Guarantee, calls: list[Call]) -> None:
@@ -409,6 +434,8 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 NARROW = (-0.1, 0.2)
 ADJACENCIES = {"records": ss.Replacement(), "identities": RAW, "centroids": CENTROIDS}
 ACCEPT = ss.accept_bit(1.0, impostor=np.linspace(-0.5, 0.5, 101), false_match_rate=0.1)
+#: A public shape for the best record of a few, made of the one that ships, without its dimension.
+FEW = dataclasses.replace(ss.TailShape.default(1), dimension=None)
 WIDE_TABLE = ss.optimal_channel(1.0, 1e-3, levels=5)
 
 ENTRIES: tuple[Entry, ...] = (
@@ -500,6 +527,20 @@ ENTRIES: tuple[Entry, ...] = (
         QUERY,
         adjacency=CENTROIDS,
     ),
+    *(
+        scores(
+            f"anchored, {who}",
+            "anchored",
+            check_anchored,
+            mechanism=ss.AnchoredWindows(tail=FEW),
+            adjacency=ADJACENCIES[who],
+        )
+        for who in ("records", "centroids")
+    ),
+    scores(
+        "narrow anchored", "anchored", check_anchored, mechanism=ss.AnchoredWindows(tail=FEW), score_range=(-0.1, 0.7)
+    ),
+    scores("anchored, too few records", "staircase", check_staircase, mechanism="anchored"),
     scores("optimal table, centroids", "optimal", check_table, mechanism="optimal", adjacency=CENTROIDS),
     simple("matches", "randomised-response", "matches", check_screening, ss.release_matches, QUERY, 0.1),
     simple(

@@ -21,6 +21,7 @@ if _TYPE_CHECKING:
         LedgerWarning,
         ScoreShieldError,
         StoreError,
+        TailShapeWarning,
     )
     from scoreshield.geometry.elliptope import Projection, project_elliptope
     from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, NullRecord, Replacement, Sensitivity
@@ -37,6 +38,7 @@ if _TYPE_CHECKING:
         thinned_response,
     )
     from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+    from scoreshield.privacy.tails import AnchoredWindows, TailShape
     from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
     from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
     from scoreshield.releases.gram import release_gram
@@ -67,6 +69,7 @@ if _TYPE_CHECKING:
 _HOMES: dict[str, str | None] = {
     "AcceptBit": "scoreshield.privacy.levels.bits",
     "Adjacency": "scoreshield.privacy.adjacency",
+    "AnchoredWindows": "scoreshield.privacy.tails",
     "BatchRelease": "scoreshield.releases.batch",
     "BudgetExceeded": "scoreshield.errors",
     "CodebookRelease": "scoreshield.releases.codebook",
@@ -105,6 +108,8 @@ _HOMES: dict[str, str | None] = {
     "Sensitivity": "scoreshield.privacy.adjacency",
     "StaircaseNoise": "scoreshield.privacy.noise",
     "StoreError": "scoreshield.errors",
+    "TailShape": "scoreshield.privacy.tails",
+    "TailShapeWarning": "scoreshield.errors",
     "TopKRelease": "scoreshield.releases.results",
     "accept_bit": "scoreshield.privacy.levels.bits",
     "attack": None,
@@ -140,6 +145,7 @@ _HOMES: dict[str, str | None] = {
 __all__ = [
     "AcceptBit",
     "Adjacency",
+    "AnchoredWindows",
     "BatchRelease",
     "BudgetExceeded",
     "CodebookRelease",
@@ -178,6 +184,8 @@ __all__ = [
     "Sensitivity",
     "StaircaseNoise",
     "StoreError",
+    "TailShape",
+    "TailShapeWarning",
     "TopKRelease",
     "accept_bit",
     "attack",

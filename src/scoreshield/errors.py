@@ -103,6 +103,10 @@ class LedgerWarning(UserWarning):
     """A ledger was created where the caller may have expected one, or every user of this computer may read its file."""
 
 
+class TailShapeWarning(UserWarning):
+    """A shape of the tail of scores was measured with embeddings of another dimension than those of a release."""
+
+
 class StoreError(ScoreShieldError):
     """A store of embeddings is empty, changed during a call, cannot be reached or is not of the stated kind.
 

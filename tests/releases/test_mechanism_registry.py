@@ -28,7 +28,7 @@ from mechanism_registry import (
 )
 
 import scoreshield as ss
-from scoreshield.privacy import response
+from scoreshield.privacy import anchors, response, tails
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
@@ -427,6 +427,32 @@ def whole_budget_for_each_symbol(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "_divide_budget", lambda epsilon, _: epsilon)
 
 
+def steeper_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The factor two of the exponential mechanism forgotten."""
+    make = anchors._make_weights
+    monkeypatch.setattr(anchors, "_make_weights", lambda epsilon: make(2 * epsilon))
+
+
+def slightly_steeper_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = anchors._make_weights
+    monkeypatch.setattr(anchors, "_make_weights", lambda epsilon: make(epsilon * (1 + 1e-6)))
+
+
+def surer_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epsilon of the windows that is 3 % larger."""
+    draw = response.WindowResponse.release
+    monkeypatch.setattr(
+        response.WindowResponse,
+        "release",
+        lambda self, s, starts: draw(dataclasses.replace(self, epsilon=1.03 * self.epsilon), s, starts),
+    )
+
+
+def anchor_beside_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The anchor's part forgotten in what the windows get."""
+    monkeypatch.setattr(tails, "round_difference_down", lambda whole, _: whole)
+
+
 def narrower_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     lean = sphere.lean
     monkeypatch.setattr(
@@ -507,6 +533,12 @@ NEAR_MISSES: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     ),
     *((name, other_table) for name in BY_NAME if "table" in name or name.startswith("hits")),
     *((name, surer_coins) for name in BY_NAME if "matches" in name),
+    *(
+        (name, fault)
+        for name in BY_NAME
+        if "anchored" in name and "too few" not in name
+        for fault in (steeper_anchor, slightly_steeper_anchor, surer_windows, anchor_beside_the_budget)
+    ),
     *((name, fault) for name in BY_NAME if "privunit" in name for fault in (narrower_cap, surer_cap)),
     *((name, fault) for name in BY_NAME if name.startswith("batch") for fault in (surer_symbols, fewer_symbols)),
     *((name, whole_budget_for_each_symbol) for name in BY_NAME if name.startswith("batch") and "identities" in name),

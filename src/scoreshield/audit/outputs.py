@@ -23,6 +23,7 @@ from scoreshield.audit.statistics import KnownLaw
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.privacy.adjacency import Replacement
 from scoreshield.privacy.mechanisms import Regime
+from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases import release_scores
 from scoreshield.releases.batch import BatchRelease, release_batch
 from scoreshield.releases.codebook import CodebookRelease
@@ -297,6 +298,8 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
     given = release.keywords
     if given.get("ledger") is not None or not isinstance(given.get("adjacency", Replacement()), Replacement):
         return None
+    if _has_shared_draws(given.get("mechanism")):
+        return None
     if release.func is release_scores and np.ndim(given.get("query", 0.0)) == 1:
         return lambda output, times: output.noisy.reshape(times, -1)
     if release.func is release_matches and not given.get("refine", 0.0):
@@ -313,6 +316,11 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
     if release.func is release_index and whole and given.get("reduction", "random") == "random":
         return lambda output, times: output.vectors.astype(np.float64).reshape(times, -1)
     return None
+
+
+def _has_shared_draws(mechanism: Any) -> bool:
+    """Return whether all records of a release share a draw, such as an anchor."""
+    return isinstance(mechanism, AnchoredWindows) or mechanism == "anchored"
 
 
 def _cut_matches(output: MatchRelease, times: int) -> Float:

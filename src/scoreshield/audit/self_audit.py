@@ -13,7 +13,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ from scoreshield.privacy.levels.bits import accept_bit, gaussian_bit
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, thinned_response
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.tails import AnchoredWindows, TailShape
 from scoreshield.releases.batch import release_batch
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.gram import GRAM_PROJECTIONS, release_gram
@@ -65,6 +66,8 @@ _RANGE = (0.0, 0.6)
 _CENTER: NDArray[np.float64] = np.full(_LENGTH, 0.1)
 #: Both directions of each axis, so that opposite records have different codes.
 _CODEWORDS: NDArray[np.float64] = np.concatenate([np.eye(_LENGTH), -np.eye(_LENGTH)])
+#: A shape for the best of few records, for embeddings of any dimension.
+_FEW = replace(TailShape.default(1), dimension=None)
 #: Textbook calibrations are wrong, and rejected, beyond this epsilon.
 _TEXTBOOK = 1.0
 
@@ -287,6 +290,8 @@ def _describe_options(release: Any) -> dict[str, Any]:
             options[name] = "levels"
         elif isinstance(value, PublicCodebook):
             options[name] = "codebook"
+        elif isinstance(value, AnchoredWindows):
+            options[name] = "anchored"
         elif isinstance(value, np.ndarray):
             options[name] = "vector" if value.ndim == 1 else "matrix"
         else:
@@ -339,6 +344,9 @@ def _list_scores(epsilon: float) -> Iterator[_Listed]:
     yield "scores, accept bit", partial(one, mechanism=accept.table), pair
     bit = gaussian_bit(epsilon, DELTA, 0.0, false_share=0.01)
     yield "scores, bit on a Gaussian curve", partial(noisy, mechanism=bit), pair
+    anchored = partial(one, mechanism=AnchoredWindows(tail=_FEW))
+    yield "scores, anchored", anchored, pair
+    yield "scores in [0, 0.6], anchored", partial(anchored, score_range=_RANGE), pair
     yield "scores clipped, gaussian", ReleasePart(noisy, "scores"), pair
     both = np.stack([_QUERY, np.eye(_LENGTH)[1]])
     batch = worst_pairs(_RECORDS, _LENGTH, "scores", both)[0]
@@ -346,6 +354,7 @@ def _list_scores(epsilon: float) -> Iterator[_Listed]:
     yield from _list_textbook(noisy, epsilon, "scores, gaussian", pair)
     yield from _list_groups(noisy, "scores, gaussian", pair)
     yield from _list_groups(staircase, "scores, staircase", pair, raw=False)
+    yield from _list_groups(anchored, "scores, anchored", pair, raw=False)
 
     row = partial(release_row, index=0, epsilon=epsilon, delta=DELTA)
     yield "row, gaussian", row, row_pair

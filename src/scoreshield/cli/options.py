@@ -39,7 +39,15 @@ CalibrationOption = Annotated[
     typer.Option(help="The rule that sets the noise; a textbook rule raises an error where it is not private."),
 ]
 MechanismOption = Annotated[
-    ScoreMechanism, typer.Option(help="The noise; laplace and staircase are for one query and need no delta.")
+    ScoreMechanism,
+    typer.Option(help="The noise; laplace, staircase and anchored are for one query and need no delta."),
+]
+Best = Annotated[
+    int | None, typer.Option(help="With --mechanism anchored: how many best records to keep, 10 without this.")
+]
+Tail = Annotated[
+    Path | None,
+    typer.Option(help="With --mechanism anchored: a file of TailShape.save, for other models than the default one."),
 ]
 ScoreRange = Annotated[
     tuple[float, float],
@@ -101,6 +109,22 @@ class IdentityOptions:
         if self.centroids:
             raise ss.InvalidInput("--centroids needs --labels, which state the identity of each record.")
         return ss.Replacement()
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """The options of anchored windows."""
+
+    best: Best = None
+    tail: Tail = None
+
+    def choose_mechanism(self, mechanism: ScoreMechanism) -> ScoreMechanism | ss.AnchoredWindows:
+        """Choose the windows that the options state; another mechanism takes none of them."""
+        if mechanism == "anchored":
+            return ss.AnchoredWindows(self.best, None if self.tail is None else ss.TailShape.load(self.tail))
+        if self.best is not None or self.tail is not None:
+            raise ss.InvalidInput("--best and --tail are for --mechanism anchored.")
+        return mechanism
 
 
 @dataclass(frozen=True)

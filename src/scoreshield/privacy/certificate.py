@@ -124,6 +124,8 @@ def _describe_grid(guarantee: Guarantee) -> str:
 
 
 def _list_public_facts(guarantee: Guarantee) -> str:
+    if guarantee.mechanism == "anchored":
+        return "the query, the shape of the tail of the scores, "
     if guarantee.regime != "index":
         return REGIMES[guarantee.regime].public
     if guarantee.mechanism == "codebook":

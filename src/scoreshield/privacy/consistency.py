@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import GramRadius, Identity, NullRecord, ReleaseShape, Replacement
+from scoreshield.privacy.anchors import AnchoredLaw
 from scoreshield.privacy.draws import state_draws
 from scoreshield.privacy.hit_budget import HitBudget
 from scoreshield.privacy.levels.cuts import check_increasing
@@ -122,6 +124,9 @@ def _fits_details(guarantee: Guarantee) -> bool:
                 and guarantee.grid == law.step
                 and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
             )
+        case "scores" if guarantee.mechanism == "anchored":
+            stated = AnchoredLaw.from_details(details, guarantee.score_range)
+            return guarantee.grid == stated.step and guarantee.scale == stated.window_width
         case "top-k":
             return bool(details["selections"] == guarantee.shape[0])
         case "index" if guarantee.mechanism == "codebook":
@@ -224,6 +229,8 @@ def _derive_profile(guarantee: Guarantee) -> Delta | None:
             return _derive_histogram_profile(guarantee)
         case "hits":
             return _derive_hits_profile(guarantee)
+        case "scores" if guarantee.mechanism == "anchored":
+            return _derive_anchored_profile(guarantee)
         case "index" if guarantee.mechanism == "privunit":
             return _derive_privunit_profile(guarantee)
         case "batch":
@@ -286,6 +293,16 @@ def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:
         if not math.isclose(guarantee.scale, StaircaseNoise.calibrate(refining, width, grid).std, rel_tol=_REPEATED):
             return None
     return PureProfile((screening + refining) * (1 - _ROUNDING)).delta_at
+
+
+def _derive_anchored_profile(guarantee: Guarantee) -> Delta | None:
+    """Derive the profile of windows around a private quantile from its two budgets, which add up to at most epsilon."""
+    law = AnchoredLaw.from_details(guarantee.details, guarantee.score_range)
+    profile = law.profile
+    within = Fraction(law.anchor.epsilon) + Fraction(law.response.epsilon) <= Fraction(guarantee.epsilon)
+    # Other cells give another profile: what is stated must not lie above what they give, either.
+    same = _covers(profile, guarantee.profile.delta_at, guarantee.epsilon)
+    return profile.delta_at if within and same else None
 
 
 def _derive_selection_profile(guarantee: Guarantee) -> Delta | None:

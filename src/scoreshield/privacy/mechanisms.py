@@ -75,6 +75,11 @@ MECHANISMS: dict[str, MechanismFacts] = {
     "levels": MechanismFacts(
         "A public table of probabilities on score levels, checked in whole numbers.", {"scores": "levels"}, is_pure=None
     ),
+    "anchored": MechanismFacts(
+        "A private quantile of the scores, by the exponential mechanism on counts; then one cell of a public scale "
+        "around it for each record, by randomised response on windows. The two budgets add up to the promise.",
+        {"scores": None},
+    ),
     "randomised-response": MechanismFacts("Randomised response on one bit for each record.", {"matches": None}),
     "permute-and-flip": MechanismFacts(
         "Permute-and-flip selection on scores: one record moves one score.", {"top-k": None}

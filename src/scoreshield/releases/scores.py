@@ -6,7 +6,7 @@ new noise law for scores goes to ``privacy/noise/`` and to ``PrivacyRequest.cali
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -31,6 +31,7 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise, add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases.pipeline import (
     PRIVACY_CHECKS,
     AdditiveMechanism,
@@ -41,15 +42,15 @@ from scoreshield.releases.pipeline import (
 )
 from scoreshield.releases.results import ScoreRelease
 
-ScoreMechanism = Literal["gaussian", "laplace", "staircase", "optimal", "auto"]
+ScoreMechanism = Literal["gaussian", "laplace", "staircase", "optimal", "anchored", "auto"]
 SCORE_MECHANISMS: tuple[str, ...] = get_args(ScoreMechanism)
 Float = NDArray[np.float64]
 
 
 def _check_mechanism(value: Any, name: str) -> Any:
-    """Check for the name of a mechanism or a level table."""
-    if not isinstance(value, str | LevelChannel):
-        _validation.reject(name, "a name or a LevelChannel", value)
+    """Check for the name of a mechanism, a level table or anchored windows."""
+    if not isinstance(value, str | LevelChannel | AnchoredWindows):
+        _validation.reject(name, "a name, a LevelChannel or an AnchoredWindows", value)
     return _validation.check_option(value, name, SCORE_MECHANISMS) if isinstance(value, str) else value
 
 
@@ -68,7 +69,7 @@ def release_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: ScoreMechanism | LevelChannel = "gaussian",
+    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows = "gaussian",
     calibration: Calibration = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
@@ -88,8 +89,9 @@ def release_scores(
         mechanism: ``"gaussian"``; ``"laplace"`` or ``"staircase"`` for one query, where one record moves one score:
             pure epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md compares them);
             ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table of
-            `optimal_channel` or `randomised_response`; ``"auto"``, Gaussian (if
-            delta allows it) or staircase noise, whichever has the smaller standard deviation.
+            `optimal_channel` or `randomised_response`; ``"anchored"``, windows around a private quantile, which keep
+            the ten best records of one query, or an `AnchoredWindows` for another number of them; ``"auto"``, Gaussian
+            (if delta allows it) or staircase noise, whichever has the smaller standard deviation.
         calibration: ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, which
             raise an error where they are not private).
         adjacency: Who is protected: ``Replacement()`` or ``Identity(labels)``. With
@@ -134,7 +136,7 @@ def prepare_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: ScoreMechanism | LevelChannel = "gaussian",
+    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows = "gaussian",
     calibration: Calibration = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
@@ -146,6 +148,12 @@ def prepare_scores(
     problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng)
     if isinstance(mechanism, LevelChannel) or mechanism == "optimal":
         return _prepare_levels(problem, epsilon, delta, mechanism, calibration)
+    if isinstance(mechanism, AnchoredWindows) or mechanism == "anchored":
+        if delta != 0:
+            _validation.reject("delta", "0 (left out) for anchored windows, which are private without it", delta)
+        if calibration != "analytic" or unsafe_reproduce_paper:
+            raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for anchored windows.")
+        return _prepare_anchored(problem, epsilon, AnchoredWindows() if mechanism == "anchored" else mechanism)
     if mechanism == "auto":
         mechanism, delta = _choose_noise(problem, epsilon, delta)
     request = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
@@ -208,10 +216,14 @@ class _ScoreProblem:
         return ScoreRelease(noisy=noisy.reshape(self.shape), guarantee=guarantee, tie_break=draw_tie_break(stream))
 
 
-def _prepare_additive(problem: _ScoreProblem, request: PrivacyRequest) -> PendingRelease[Float, ScoreRelease]:
+def _prepare_additive(
+    problem: _ScoreProblem, request: PrivacyRequest, details: dict[str, Any] | None = None
+) -> PendingRelease[Float, ScoreRelease]:
     """Prepare scores with Gaussian, Laplace or staircase noise."""
     noise = request.calibrate(problem.bound_sensitivity())
     guarantee = request.state_guarantee(noise, problem.state_facts())
+    if details:
+        guarantee = replace(guarantee, details=details)
 
     def draw(values: Float, stream: Stream) -> ScoreRelease:
         add_noise(values, noise.law, noise.step, stream)
@@ -249,6 +261,40 @@ def _prepare_levels(
     def draw(values: Float, stream: Stream) -> ScoreRelease:
         values[...] = table.release(stream, values)
         return problem.make_release(values, guarantee, stream)
+
+    return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+
+
+def _prepare_anchored(
+    problem: _ScoreProblem, epsilon: float, windows: AnchoredWindows
+) -> PendingRelease[Float, ScoreRelease]:
+    """Prepare windows around a private quantile; staircase noise if the collection is too small for them."""
+    if not problem.moves_one_score():
+        raise InvalidInput(
+            "Anchored windows are private only if one record moves one score: give one query, and no identities "
+            "without centroids."
+        )
+    choice = windows.choose(epsilon, problem.source.size, problem.score_range)
+    if choice.law is None:
+        request = PrivacyRequest(epsilon, 0.0, "staircase", "analytic", problem.score_range)
+        return _prepare_additive(problem, request, details=choice.to_details())
+    windows.warn_about_dimension(problem.source.dimension)
+    law = choice.law
+    guarantee = Guarantee.for_mechanism(
+        problem.state_facts(),
+        epsilon=epsilon,
+        delta=0.0,
+        mechanism="anchored",
+        sensitivity=problem.width,
+        grid_sensitivity=problem.width,
+        scale=law.window_width,
+        grid=law.step,
+        profile=law.profile,
+        details=law.to_details() | choice.to_details(),
+    )
+
+    def draw(values: Float, stream: Stream) -> ScoreRelease:
+        return problem.make_release(law.release(stream, values), guarantee, stream)
 
     return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
 

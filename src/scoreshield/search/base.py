@@ -18,6 +18,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.index_plan import IndexMechanism
 from scoreshield.releases.scores import ScoreMechanism
@@ -28,7 +29,7 @@ Float = NDArray[np.float64]
 Mode = Literal["index", "query", "screening", "hits"]
 MODES: tuple[str, ...] = get_args(Mode)
 #: Of an index, or of the scores of a query.
-SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel
+SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel | AnchoredWindows
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ docs/mechanisms.md has the proofs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import bisect
+import itertools
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -97,6 +99,21 @@ def draw_below(stream: Stream, bounds: Ints) -> Ints:
         out[todo[good]] = (words[good] % bound[good]).astype(np.int64)
         todo = todo[~good]
     return out
+
+
+def draw_weighted(stream: Stream, weights: Sequence[int]) -> int:
+    """One index, with probability proportional to its whole weight, of any size.
+
+    A uniform real number in [0, 1) is read 64 bits at a time until it is clear between which two cumulative weights,
+    over their total, it lies. One word decides unless it holds a boundary: with probability 1 - len(weights) / 2^64.
+    """
+    cumulative = list(itertools.accumulate(weights))
+    total, word, bits = cumulative[-1], 0, 0
+    while True:
+        word, bits = (word << 64) + (int(stream.words(1)[0]) & (2**64 - 1)), bits + 64
+        index = bisect.bisect_right(cumulative, word * total >> bits)
+        if (word + 1) * total <= cumulative[index] << bits:
+            return index
 
 
 def enclose(value: Callable[[Any], Any]) -> Callable[[int], tuple[int, int]]:
