@@ -578,7 +578,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     hits("records", hits=2),
     hits("null record", hits=2, adjacency=ss.NullRecord()),
-    index("public changes", "privunit", changes="public", ids=range(len(ROWS))),
+    index("privunit, public changes", "privunit", changes="public", ids=range(len(ROWS))),
     *(
         index(
             f"{mechanism}, {how}, {who}",
