@@ -235,3 +235,31 @@ def test_warning_for_another_dimension(shape: TailShape) -> None:
         AnchoredWindows().warn_about_dimension(384)
         AnchoredWindows(tail=shape).warn_about_dimension(8)
         AnchoredWindows(tail=dataclasses.replace(shape, dimension=None)).warn_about_dimension(9)
+
+
+@pytest.mark.parametrize(
+    ("k", "epsilon", "records", "score_range"),
+    [
+        (10, 1.0, 5000, (-1.0, 1.0)),
+        (10, 8.0, 5000, (0.0, 1.0)),
+        (10, 8.0, 100, (-1.0, 1.0)),
+        (500, 8.0, 90_000, (-1, 1)),
+    ],
+)
+def test_no_prediction_beyond_measurements(k: int, epsilon: float, records: int, score_range: Any) -> None:
+    """Beyond the measured budgets, k, rank and range no recall is predicted; within them it is."""
+    assert AnchoredWindows(k=k).choose(epsilon, records, score_range).recall is None
+    assert AnchoredWindows(k=10).choose(8.0, 5000, (-1.0, 1.0)).recall is not None
+
+
+@pytest.mark.parametrize("settings", [5, None, "abc", ((1.0, 2.0),), ()])
+def test_settings_of_another_kind(settings: Any) -> None:
+    """Settings that are none give one sentence."""
+    with pytest.raises(ss.InvalidInput, match="'settings'"):
+        TailShape(10, 60, 0.1, settings, "nowhere")
+
+
+def test_least_epsilon() -> None:
+    """The error of a tiny epsilon names the epsilon that was given."""
+    with pytest.raises(ss.InvalidInput, match=r"at least 1e-06 for anchored windows.*Got 1e-09"):
+        AnchoredWindows().choose(1e-9, 5000, (-1.0, 1.0))

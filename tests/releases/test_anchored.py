@@ -158,7 +158,7 @@ def test_ledger_is_charged_the_whole_budget(tmp_path: Path) -> None:
     release(rng=None, ledger=ledger.account("records"))
     with pytest.raises(ss.BudgetExceeded):
         release(rng=None, ledger=ledger.account("records"))
-    assert ledger.verify() is None or ledger.verify()
+    assert ledger.verify()
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,13 @@ def test_ledger_is_charged_the_whole_budget(tmp_path: Path) -> None:
         ("anchor_rank", 0),
         ("anchor_rank", None),
         ("window_epsilon", -1.0),
+        ("anchor_rank", 10**9),
+        ("predicted_recall", 1.1),
+        ("predicted_recall", "perfect"),
+        ("k", 0),
+        ("tail_shape", None),
+        ("reason", 3),
+        ("note", "audited: epsilon 0.1"),
     ],
 )
 def test_edited_details_are_rejected(place: str, value: Any) -> None:

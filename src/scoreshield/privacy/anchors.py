@@ -157,7 +157,8 @@ class AnchoredLaw:
     def release(self, stream: Stream, scores: Float) -> Float:
         """Overwrite clean scores with released ones: the middle of the scores whose window is centred on the cell.
 
-        The number of random words does not depend on the scores, except for the rejections of uniform integers.
+        The number of random words does not depend on the scores, except for the rejections of uniform integers and,
+        with probability below 2^-54, for the words that decide a close draw of the anchor.
         """
         top = self.anchor.draw(stream, scores) + self.offset
         np.subtract(top, scores, out=scores)

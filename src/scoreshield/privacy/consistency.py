@@ -125,8 +125,7 @@ def _fits_details(guarantee: Guarantee) -> bool:
                 and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
             )
         case "scores" if guarantee.mechanism == "anchored":
-            stated = AnchoredLaw.from_details(details, guarantee.score_range)
-            return guarantee.grid == stated.step and guarantee.scale == stated.window_width
+            return _fits_anchored(guarantee)
         case "top-k":
             return bool(details["selections"] == guarantee.shape[0])
         case "index" if guarantee.mechanism == "codebook":
@@ -144,6 +143,23 @@ def _fits_details(guarantee: Guarantee) -> bool:
         case "batch":
             return _fits_batch(guarantee)
     return True
+
+
+def _fits_anchored(guarantee: Guarantee) -> bool:
+    """Whether anchored windows state their law, and beside it only facts that such a release can have."""
+    details = guarantee.details
+    law = AnchoredLaw.from_details(details, guarantee.score_range)
+    facts = {"k", "tail_shape", "predicted_recall", "reason"}
+    return (
+        guarantee.grid == law.step
+        and guarantee.scale == law.window_width
+        and set(law.to_details()) | {"k", "tail_shape"} <= set(details) <= set(law.to_details()) | facts
+        and _validation.check_count(details["k"], "k") > 0
+        and 4 * law.anchor.rank <= guarantee.shape[-1]
+        and isinstance(details["tail_shape"], str)
+        and isinstance(details.get("reason", ""), str)
+        and 0 <= _validation.check_real(details.get("predicted_recall", 0.0), "predicted_recall") <= 1
+    )
 
 
 def _has_share(details: dict[str, Any], name: str, expected: bool) -> bool:

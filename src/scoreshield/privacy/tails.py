@@ -32,6 +32,7 @@ from scipy.special import ndtr
 from scoreshield import _files, _loading, _validation
 from scoreshield._validation import check_count, check_epsilon, check_positive, optional, validate
 from scoreshield.errors import InvalidInput, TailShapeWarning
+from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.anchors import ANCHOR_STEP, GRID_STEP, WINDOW, AnchoredLaw, RankAnchor
 from scoreshield.privacy.response import WindowResponse
 from scoreshield.privacy.tail_tables import DIMENSION, ORIGIN, SLOPE, TABLES
@@ -40,6 +41,8 @@ Float = NDArray[np.float64]
 
 #: The excesses that a shape holds settings for: from budgets that keep everything to those at the limit.
 EXCESSES = tuple(np.arange(-8.0, 0.5, 1.0).tolist())
+#: The least epsilon, which leaves the anchor and the windows an epsilon each that can be drawn.
+_LEAST_EPSILON = 1e-6
 #: A collection must have this many times as many records as the anchor's rank.
 _TIMES_RANK = 4
 #: Relevant records are at rank r about r^-1.5 times as often as at the first: measured on FRAMES with MiniLM.
@@ -80,21 +83,23 @@ class WindowChoice(NamedTuple):
         reason: Why the anchor has a smaller rank than asked for, or why there is none.
         origin: Where the shape of the tail was measured.
         k: How many records the windows are chosen for.
-        recall: The predicted share of what a clean ranking finds among its k best.
+        recall: The predicted share of what a clean ranking finds among its k best, on the data of the origin; None
+            where the shape has no measurement for the budget, k, the rank or the range of scores.
     """
 
     law: AnchoredLaw | None
     reason: str
     origin: str
     k: int
-    recall: float
+    recall: float | None
 
     def to_details(self) -> dict[str, Any]:
         """The public facts of the choice, for a guarantee."""
         reason = {"reason": self.reason} if self.reason else {}
         if self.law is None:
             return reason
-        return {"k": self.k, "predicted_recall": self.recall, "tail_shape": self.origin} | reason
+        recall = {} if self.recall is None else {"predicted_recall": self.recall}
+        return {"k": self.k, **recall, "tail_shape": self.origin} | reason
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,11 @@ class TailShape:
             _validation.reject("origin", "a line of 1 to 200 characters", self.origin)
         if self.dimension is not None:
             check_count(self.dimension, "dimension")
-        settings = tuple(WindowSetting(*map(float, setting)) for setting in self.settings)
+        must = "window settings in increasing order of their excess"
+        try:
+            settings = tuple(WindowSetting(*map(float, setting)) for setting in self.settings)
+        except (TypeError, ValueError):
+            _validation.reject("settings", must, self.settings)
         object.__setattr__(self, "settings", settings)
         values = np.array(settings)
         is_valid = (
@@ -144,7 +153,7 @@ class TailShape:
             and ((values[:, 5] >= 0) & (values[:, 5] <= 1)).all()
         )
         if not is_valid:
-            _validation.reject("settings", "window settings in increasing order of their excess", self.settings)
+            _validation.reject("settings", must, self.settings)
 
     @classmethod
     @validate(k=check_count, dimension=optional(check_count))
@@ -193,8 +202,9 @@ class TailShape:
     def default(k: int = 10) -> TailShape:
         """The shape that ships: all-MiniLM-L6-v2 on FRAMES, 824 questions against 2,519 titles of Wikipedia pages.
 
-        The numbers in the source were printed by ``benchmarks/tail_shapes.py``, for k of 3, 10, 30 and 100. For other k
-        they are interpolated.
+        The numbers in the source were printed by ``benchmarks/tail_shapes.py``, for k of 3, 10, 30 and 100. Between
+        them the settings are interpolated. For smaller and larger k those of the nearest table are used, and no recall
+        is predicted.
         """
         return _interpolate_tables(_validation.check_count(k, "k"))
 
@@ -274,6 +284,8 @@ class AnchoredWindows:
     def choose(self, epsilon: float, records: int, score_range: tuple[float, float]) -> WindowChoice:
         """Choose the law of a release from public facts: the budget, the number of records and the range of scores."""
         epsilon, shape = check_epsilon(epsilon), self.shape
+        if epsilon < _LEAST_EPSILON:
+            _validation.reject("epsilon", f"at least {_LEAST_EPSILON:g} for anchored windows", epsilon)
         setting = shape.setting_at(epsilon, records)
         rank, reason = min(shape.rank, records // _TIMES_RANK), ""
         if rank < max(1, shape.k // 2):
@@ -281,7 +293,7 @@ class AnchoredWindows:
                 f"staircase noise, because {records:,} records are too few for an anchor: the {shape.k:,} best need at "
                 f"least {_TIMES_RANK * max(1, shape.k // 2):,}"
             )
-            return WindowChoice(None, reason, shape.origin, shape.k, setting.recall)
+            return WindowChoice(None, reason, shape.origin, shape.k, None)
         if rank < shape.rank:
             reason = f"the anchor has rank {rank:,} instead of {shape.rank:,}, because there are {records:,} records"
         # A smaller rank lies higher, and its count is moved farther by the same noise.
@@ -294,7 +306,13 @@ class AnchoredWindows:
             _round_to_steps(setting.offset - shape.slope * nearer),
             max(2 * GRID_STEP, _round_to_steps(setting.width / WINDOW)),
         )
-        return WindowChoice(law, reason, shape.origin, shape.k, setting.recall)
+        is_measured = (
+            not reason
+            and setting.excess <= shape.settings[-1].excess
+            and score_range == FULL_RANGE
+            and (self.tail is not None or min(TABLES) <= shape.k <= max(TABLES))
+        )
+        return WindowChoice(law, reason, shape.origin, shape.k, setting.recall if is_measured else None)
 
     def warn_about_dimension(self, dimension: int) -> None:
         """Give a warning where the shape was measured with embeddings of another dimension."""
