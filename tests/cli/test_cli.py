@@ -59,6 +59,7 @@ def outputs(folder: Path) -> list[str]:
         (["scores", "emb.npy", "--query", "q.npy", "--mechanism", "optimal"], ss.ScoreRelease),
         (["scores", "emb.npy", "--query", "q.npy", "--mechanism", "auto"], ss.ScoreRelease),
         (["index", "emb.npy", "--components", "4"], ss.IndexRelease),
+        (["index", "emb.npy", "--use", "pairs"], ss.IndexRelease),
         (["index", "emb.npy", "--mechanism", "gaussian"], ss.IndexRelease),
         (["row", "emb.npy", "--index", "7", "--top-k", "2", "--threshold", "0.5"], ss.RowRelease),
         (["gram", "emb.npy", "--projection", "none"], ss.GramRelease),

@@ -115,7 +115,8 @@ def plan_command(
     max_advantage: Annotated[
         float | None,
         typer.Option(
-            help="Or: the largest advantage (TPR - FPR) a membership test may have.", rich_help_panel=_CONTRACT
+            help="Or, or beside epsilon: the largest advantage (TPR - FPR) of a membership test.",
+            rich_help_panel=_CONTRACT,
         ),
     ] = None,
     max_tpr: Annotated[
