@@ -190,6 +190,24 @@ class TestQdrant:
         assert not client.collection_exists("others")
         assert not client.collection_exists("others_certificate")
 
+    def test_a_collection_that_another_client_makes_stays(
+        self, index: ss.IndexRelease, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A name that another client takes between the look and the creation is not removed."""
+        client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+        plain = client.create_collection
+
+        def take(name: str, **options: Any) -> None:
+            plain(name, **options)
+            if name == "people":
+                raise ConnectionError
+
+        monkeypatch.setattr(client, "create_collection", take)
+        with pytest.raises(StoreError, match="could not be filled"):
+            index.to_qdrant(client, "people")
+        assert client.collection_exists("people")
+        assert not client.collection_exists("people_certificate")
+
 
 class TestPgVector:
     def test_round_trip(self, index: ss.IndexRelease, version: ss.IndexRelease, postgres: str) -> None:

@@ -202,9 +202,9 @@ def fill_qdrant(content: ExportContent, client: Any, name: str) -> None:
             if client.collection_exists(one):
                 raise InvalidInput(f"The Qdrant collection {one!r} exists; name another one.")
         for one, size in ((beside, 1), (name, content.vectors.shape[1])):
-            begun.append(one)
             config = models.VectorParams(size=size, distance=models.Distance.DOT)
             client.create_collection(one, vectors_config=config)
+            begun.append(one)
         payload = {METADATA_KEY: content.metadata.to_json()}
         client.upsert(beside, [models.PointStruct(id=0, vector=[1.0], payload=payload)], wait=True)
         for start, ids, rows in content.pages():
