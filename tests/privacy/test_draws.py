@@ -1,4 +1,4 @@
-"""Draws of one record: their profile against enumeration and high precision, and the claim against timed changes."""
+"""Draws of one record: what their guarantee states, and the claim against an attacker who times changes."""
 
 from __future__ import annotations
 
@@ -6,71 +6,73 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import Any
 
-import mpmath
+import numpy as np
 import pytest
+from scipy.signal import fftconvolve
 
 import scoreshield as ss
 from scoreshield.errors import InvalidInput, InvalidParameter
-from scoreshield.privacy.draws import DrawCounts, check_ids, repeat_profile
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, LaplaceProfile, PureProfile, StepProfile
+from scoreshield.privacy.draws import DrawCounts, check_ids, state_draws
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.losses import find_pure_epsilon
+from scoreshield.privacy.profiles import GaussianProfile, PureProfile
+
+ROWS = np.random.default_rng(7).normal(size=(3, 4))
 
 
-def compute_delta(step: StepProfile, draws: int, epsilon: mpmath.mpf) -> mpmath.mpf:
-    """Compute delta of several draws with 60 digits, over all combinations of losses E, 0 and -E."""
-    with mpmath.workdps(60):
-        e, m = mpmath.mpf(step.epsilon), mpmath.mpf(step.mass)
-        down = m * mpmath.exp(-e)
-        total = mpmath.mpf(0)
-        for ups in range(draws + 1):
-            for downs in range(draws + 1 - ups):
-                ways = math.comb(draws, ups) * math.comb(draws - ups, downs)
-                mass = ways * m**ups * down**downs * (1 - m - down) ** (draws - ups - downs)
-                total += mass * max(mpmath.mpf(0), 1 - mpmath.exp(epsilon - e * (ups - downs)))
-        return total
+def make_guarantee(**options: Any) -> Guarantee:
+    return ss.release_index(ROWS, epsilon=2.0, **options).guarantee
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.7, 5.0, 30.0])
-@pytest.mark.parametrize("share", [0.3, 0.999999])
-@pytest.mark.parametrize("draws", [2, 3, 9])
-def test_step_profile_against_high_precision(epsilon: float, share: float, draws: int) -> None:
-    """The composed profile is never below the exact one, and above it by rounding alone."""
-    step = StepProfile(epsilon, share / (1 + math.exp(-epsilon)))
-    profile = repeat_profile(step, draws)
-    assert isinstance(profile, CurveProfile)
-    assert profile.epsilon_at(0.0) >= draws * epsilon
-    for k in range(4 * draws):
-        at = epsilon * k / 4
-        exact = compute_delta(step, draws, mpmath.mpf(at))
-        assert exact <= mpmath.mpf(profile.delta_at(at)) <= exact * (1 + mpmath.mpf(1e-9)) + mpmath.mpf(1e-14)
+@pytest.mark.parametrize("draws", [1, 2, 8])
+def test_the_profile_is_pure(draws: int) -> None:
+    """Only the pure total is stated: a curve below it holds for no number of draws that depends on the releases."""
+    codebook = ss.PublicCodebook(np.random.default_rng(8).normal(size=(2000, 4)), source="test", code_size=20)
+    for single in (make_guarantee(), make_guarantee(codebook=codebook)):
+        total = state_draws(single, draws, (3, 4))
+        assert total.profile == PureProfile(2.0 * draws)
+        assert find_pure_epsilon(total.profile) == total.epsilon == 2.0 * draws
 
 
-def test_step_profile_against_convolution() -> None:
-    """A second algorithm, which convolves on a grid and rounds up, agrees."""
-    pytest.importorskip("dp_accounting")
-    step = StepProfile(2.0, 0.6)
-    exact, convolved = repeat_profile(step, 5), ss.compose([step] * 5, method="pld")
-    for epsilon in (0.0, 1.0, 3.5, 7.0, 9.0):
-        assert exact.delta_at(epsilon) <= convolved.delta_at(epsilon) * (1 + 1e-9)
-        assert convolved.delta_at(epsilon) <= exact.delta_at(epsilon) * 1.02 + 1e-6
+def test_the_total_is_rounded_up() -> None:
+    single = ss.release_index(ROWS, epsilon=0.1).guarantee
+    assert state_draws(single, 3, (3, 4)).epsilon == 0.30000000000000004
 
 
-def test_one_draw_fewer_is_not_enough() -> None:
-    """The profile of two draws lies below the exact one of three."""
-    step = StepProfile(2.0, 0.6)
-    assert mpmath.mpf(repeat_profile(step, 2).delta_at(3.0)) < compute_delta(step, 3, mpmath.mpf(3.0))
+def test_delta_is_rejected() -> None:
+    with pytest.raises(InvalidInput, match="private without delta"):
+        state_draws(make_guarantee(mechanism="gaussian", delta=1e-6), 1, (3, 4))
 
 
-def test_other_profiles() -> None:
-    assert repeat_profile(LaplaceProfile(0.1), 3) == PureProfile(0.30000000000000004)
-    assert repeat_profile(PureProfile(400.0), 2) == PureProfile(800.0)
-    assert repeat_profile(StepProfile(400.0, 0.5), 2) == PureProfile(800.0)  # further than a curve reaches
-    assert repeat_profile(PureProfile(1.0), 1) == PureProfile(1.0)
-    gaussian = repeat_profile(GaussianProfile(1.5), 4)
-    assert isinstance(gaussian, GaussianProfile)
-    assert 3.0 <= gaussian.mu <= 3.0 * (1 + 1e-14)
-    with pytest.raises(InvalidInput, match="cannot be drawn more than once"):
-        repeat_profile(CurveProfile((0.0, 1.0), (0.5, 0.1)), 2)
+def compute_delta_of_stopping(epsilons: list[float], mu: float, most: int) -> float:
+    """Compute what an attacker gains who changes a record until its loss is above the stated epsilon, then stops.
+
+    The loss of v Gaussian draws is a sum of v normal steps of mean mu^2 / 2 and deviation mu. Each step is a
+    convolution on a grid. The result is the sum over v of P(stop at v) - e^epsilon_v Q(stop at v).
+    """
+    step = 0.01
+    losses = np.arange(-20.0, 40.0, step)
+    kernel = np.arange(-8.0, 8.0, step)
+    kernel = step * np.exp(-((kernel - mu**2 / 2) ** 2) / (2 * mu**2)) / (mu * np.sqrt(2 * np.pi))
+    law = np.zeros(len(losses))
+    law[2000] = 1.0
+    gain = 0.0
+    for epsilon in epsilons[:most]:
+        law = fftconvolve(law, kernel, mode="full")[800 : 800 + len(losses)]
+        stopped = losses > epsilon + 0.5
+        gain += float(np.sum(law[stopped] * -np.expm1(epsilon - losses[stopped])))
+        law[stopped] = 0.0
+    return gain
+
+
+def test_why_delta_is_rejected() -> None:
+    """An attacker who times changes breaks the (epsilon, delta) of the number of Gaussian draws that were made."""
+    delta, most = 1e-3, 100
+    epsilons = [GaussianProfile(math.sqrt(v)).epsilon_at(delta) for v in range(1, most + 1)]
+    assert compute_delta_of_stopping(epsilons, 1.0, 1) <= delta
+    assert compute_delta_of_stopping(epsilons, 1.0, most) > 3 * delta
 
 
 def test_counts() -> None:
@@ -90,6 +92,14 @@ def test_counts() -> None:
 def test_bad_ids(ids: object) -> None:
     with pytest.raises(InvalidParameter, match="different ids"):
         check_ids(ids, "ids")
+
+
+@pytest.mark.parametrize("ids", [ROWS[0], ROWS[0].tolist(), [ROWS[0].tolist()], float(ROWS[0, 0]), ROWS])
+def test_an_error_shows_no_number_of_a_row(ids: object) -> None:
+    """A row that was given in the place of ids is not shown."""
+    with pytest.raises(InvalidParameter) as error:
+        check_ids(ids, "ids")
+    assert not any(str(value)[:6] in str(error.value) for value in ROWS.ravel().tolist())
 
 
 # ---- An adversary who times changes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, InvalidInput, InvalidParameter, LedgerError
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.profiles import PureProfile
 from scoreshield.releases import versions
 from scoreshield.releases.versions import IndexVersion
 
@@ -59,19 +60,9 @@ class TestUpdate:
         assert index.largest_draws == 4
         assert index.guarantee.epsilon == 4 * EPSILON
         assert index.guarantee.delta_at(4 * EPSILON) == 0
-        assert 0 < index.guarantee.delta_at(3.9 * EPSILON) < index.guarantee.delta_at(0.0) < 1
+        assert index.guarantee.profile == PureProfile(4 * EPSILON)
         index = index.update(changed={"d": ROWS[0]}, removed=["c"])  # what was released of it stays spent
         assert index.guarantee.epsilon == 4 * EPSILON
-
-    def test_gaussian_rows(self) -> None:
-        index = release(mechanism="gaussian", delta=1e-6, components=3)
-        mu = index.guarantee.mu
-        index = index.update(changed={"c": ROWS[0]}).update(changed={"c": ROWS[1]})
-        assert isinstance(index.guarantee.profile, GaussianProfile)
-        assert index.guarantee.mu == pytest.approx(mu * 3**0.5, rel=1e-12)
-        assert index.guarantee.mu >= mu * 3**0.5 * (1 - 1e-15)
-        assert index.guarantee.delta_at(index.guarantee.epsilon) <= 1e-6
-        assert index.guarantee.epsilon > EPSILON
 
     def test_a_projection_stays(self) -> None:
         first = release(components=2)
@@ -130,17 +121,45 @@ class TestUpdate:
             with pytest.raises(InvalidInput, match="was updated before"):
                 index.update(changed={"a": ROWS[0]})
 
-    def test_updates_with_and_without_a_ledger_do_not_mix(self, tmp_path: Path) -> None:
-        """The ledger does not count a draw that it was not told of."""
-        account = open_account(tmp_path)
-        first = release(ledger=account)
-        first.update(changed={"a": ROWS[0]}, ledger=account)
-        with pytest.raises(InvalidInput, match="was updated before"):
-            first.update(changed={"a": ROWS[0]})
-        second = release(ledger=account)
-        second.update(changed={"a": ROWS[0]})
-        with pytest.raises(InvalidInput, match="was updated before"):
-            second.update(changed={"a": ROWS[0]}, ledger=account)
+    def test_threads_update_a_version_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second thread comes while the first one draws."""
+        first, plain, messages = release(), IndexVersion._make_next, []
+
+        def update_again(*arguments: Any) -> Any:
+            thread = threading.Thread(target=catch)
+            thread.start()
+            thread.join()
+            return plain(*arguments)
+
+        def catch() -> None:
+            with pytest.raises(InvalidInput) as error:
+                first.update(changed={"a": ROWS[0]})
+            messages.append(str(error.value))
+
+        monkeypatch.setattr(IndexVersion, "_make_next", update_again)
+        assert first.update(changed={"a": ROWS[0]}).largest_draws == 2
+        assert ["was updated before" in message for message in messages] == [True]
+
+    def test_a_failed_update_can_be_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing was shown, so nothing counts."""
+        first = release()
+
+        def fail(*_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(IndexVersion, "_make_next", fail)
+            with pytest.raises(KeyboardInterrupt):
+                first.update(changed={"a": ROWS[0]})
+        assert first.update(changed={"a": ROWS[0]}).largest_draws == 2
+
+    @pytest.mark.parametrize("name", ["cap_height", "shrinkage", "epsilon_per_record"])
+    def test_a_draw_is_the_one_that_the_version_states(self, name: str) -> None:
+        index = release(components=2)
+        details = index.guarantee.details | {name: index.guarantee.details[name] * (1 + 1e-12)}
+        edited = dataclasses.replace(index, guarantee=dataclasses.replace(index.guarantee, details=details))
+        with pytest.raises(InvalidInput, match="release a new one"):
+            edited.update(changed={"a": ROWS[0]})
 
 
 class TestFiles:
@@ -171,6 +190,7 @@ class TestFiles:
             ("past_draws", np.array([1])),
             ("history", "0"),
             ("version", 0),
+            ("is_charged", 1),
         ],
     )
     def test_an_edited_file_is_rejected(self, field: str, value: Any, tmp_path: Path) -> None:
@@ -179,26 +199,31 @@ class TestFiles:
         with pytest.raises(InvalidInput, match="does not hold together"):
             ss.load(tmp_path / "index.npz")
 
-    @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
-    def test_an_edited_guarantee_is_rejected(self, mechanism: str) -> None:
-        index = release(mechanism=mechanism, delta=1e-6 if mechanism == "gaussian" else 0.0)
+    def test_an_edited_guarantee_is_rejected(self) -> None:
+        index = release()
         index = index.update(changed={"a": ROWS[0]}).update(changed={"a": ROWS[0]})
         plain = index.guarantee.to_dict()
         assert Guarantee.from_dict(plain) == index.guarantee
         edits: list[dict[str, Any]] = [
             {"epsilon": plain["epsilon"] * 2 / 3},
-            {"profile": release(mechanism=mechanism, delta=plain["delta"]).guarantee.profile.to_dict()},
+            {"profile": release().guarantee.profile.to_dict()},
+            {"profile": ss.release_index(ROWS, epsilon=3 * EPSILON).guarantee.profile.to_dict()},
+            {"delta": 1e-6},
             {"details": plain["details"] | {"largest_draws": 2}},
             {"details": plain["details"] | {"largest_draws": 4}},
             {"details": plain["details"] | {"largest_draws": 0}},
             {"details": plain["details"] | {"epsilon_per_draw": EPSILON / 2}},
             {"details": plain["details"] | {"changes": "private"}},
-            {"sensitivity": 2.0, "grid_sensitivity": 2.1},
+            {"sensitivity": 1.0, "grid_sensitivity": 1.1},
             {"adjacency": {"kind": "identity", "centroids": False, "identities": 3, "largest": 2}},
         ]
         for edit in edits:
             with pytest.raises(InvalidInput, match="guarantee in the file"):
                 Guarantee.from_dict(plain | edit)
+
+    def test_counts_of_another_length_are_not_intact(self) -> None:
+        for field in ("draws", "past_draws"):
+            assert not dataclasses.replace(release(), **{field: np.ones(2, dtype=np.int64)}).is_intact()
 
     def test_the_certificate_says_what_is_public(self) -> None:
         text = " ".join(str(release().guarantee).split())
@@ -225,6 +250,9 @@ class TestBadInput:
             ({"added": ROWS}, "a pair"),
             ({"added": {"z": ROWS[0] * np.nan}}, "finite"),
             ({"removed": "a"}, "different ids"),
+            ({"removed": ROWS[0]}, "Got <class 'float'>"),
+            ({"added": (ROWS[0], ["z"])}, "Got <class 'float'>"),
+            ({"added": (["z"], float(ROWS[0, 0]))}, "Got <class 'float'>"),
             ({"removed": IDS}, "at least one record"),
         ],
     )
@@ -245,6 +273,7 @@ class TestBadInput:
             ({"adjacency": ss.Identity([0, 0, 1, 1, 2, 2])}, "leave the adjacency"),
             ({"reduction": "pca", "components": 2, "delta": 1e-6}, "reads all records"),
             ({"center": "private", "delta": 1e-6}, "reads all records"),
+            ({"mechanism": "gaussian", "delta": 1e-6}, "private without delta"),
         ],
     )
     def test_first_version(self, options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -364,6 +393,49 @@ class TestLedger:
             with pytest.raises(InvalidInput, match="no charge for this version"):
                 other.update(changed={"a": ROWS[0]}, ledger=target)
         assert len(account.ledger.entries()) == 2
+
+    @pytest.mark.parametrize("epsilon", [100.0, EPSILON * (1 + 1e-12)])
+    def test_a_draw_of_another_epsilon_is_rejected(self, epsilon: float, tmp_path: Path) -> None:
+        """The name of a history in an index of another epsilon buys no draw at that epsilon."""
+        account = open_account(tmp_path)
+        cheap = release(ledger=account)
+        dear = dataclasses.replace(release(epsilon=epsilon), history=cheap.history, is_charged=True)
+        dear.save(tmp_path / "index.npz")
+        for change in ({"added": {"g": ROWS[0]}}, {"changed": {"a": ROWS[0]}}):
+            with pytest.raises(InvalidInput, match="another epsilon"):
+                ss.load(tmp_path / "index.npz").update(**change, ledger=account)
+        assert len(account.ledger.entries()) == 1
+        cheap.update(added={"g": ROWS[0]}, ledger=account)
+
+    def test_a_ledger_counts_all_updates_or_none(self, tmp_path: Path) -> None:
+        account = open_account(tmp_path)
+        first = release(ledger=account)
+        second = first.update(changed={"a": ROWS[0]}, ledger=account)
+        second.save(tmp_path / "index.npz")
+        for index in (first, second, ss.load(tmp_path / "index.npz")):
+            with pytest.raises(InvalidInput, match="charge its updates to the same account"):
+                index.update(changed={"a": ROWS[0]})
+        with pytest.raises(InvalidInput, match="no charge for this version"):
+            release().update(changed={"a": ROWS[0]}, ledger=account)
+        assert len(account.ledger.entries()) == 2
+
+    def test_an_account_without_counts_updates_a_version_once(self, tmp_path: Path) -> None:
+        """It adds up what it is charged, but no version would state both draws."""
+        account = open_account(tmp_path)
+
+        class Plain:
+            dataset = account.dataset
+            reserve = account.reserve
+
+        first = release(ledger=account)
+        first.update(changed={"a": ROWS[0]}, ledger=account)
+        with pytest.raises(InvalidInput, match="was updated before"):
+            first.update(changed={"a": ROWS[0]}, ledger=Plain())
+        other = release(ledger=account)
+        other.update(changed={"a": ROWS[0]}, ledger=Plain())
+        with pytest.raises(InvalidInput, match="was updated before"):
+            other.update(changed={"a": ROWS[0]}, ledger=account)
+        assert len(account.ledger.entries()) == 4
 
     def test_a_plain_account_is_charged_each_draw(self) -> None:
         """An account that keeps no counts is charged one draw for each update."""

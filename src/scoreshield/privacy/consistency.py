@@ -74,36 +74,26 @@ def is_consistent(guarantee: Guarantee) -> bool:
 def _fits_draws(guarantee: Guarantee) -> bool:
     """Whether an index whose changes are public states the total of its most drawn record: the draws of one, repeated.
 
-    The parts of an index that read all records, such as a private PCA, are not drawn again for one record.
+    One draw is private without delta: it has no part that reads all records, such as a private PCA.
     """
     details = dict(guarantee.details)
-    if guarantee.regime != "index" or details.pop("changes") != "public" or _has_gaussian_part(guarantee):
+    if guarantee.regime != "index" or details.pop("changes") != "public":
+        return False
+    if guarantee.delta > 0 or _has_gaussian_part(guarantee):
         return False
     draws = _validation.check_count(details.pop("largest_draws"), "largest_draws")
     each = _validation.check_epsilon(details.pop("epsilon_per_draw"))
-    longer = math.sqrt(draws)
-    if guarantee.mechanism == "gaussian":
-        profile: Profile = GaussianProfile(guarantee.mu / longer * (1 - _ROUNDING))
-    elif guarantee.mechanism == "codebook":
-        profile = SetResponse(
+    if guarantee.mechanism == "codebook":
+        profile: Profile = SetResponse(
             details["epsilon_per_record"], names=details["codewords"], size=details["code_size"]
         ).profile
     else:
         profile = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"]).profile
-    single = replace(
-        guarantee,
-        epsilon=each,
-        profile=profile,
-        sensitivity=guarantee.sensitivity / longer,
-        grid_sensitivity=guarantee.grid_sensitivity / longer,
-        details=details,
-    )
+    single = replace(guarantee, epsilon=each, profile=profile, details=details)
     if not isinstance(guarantee.adjacency, Replacement) or not is_consistent(single):
         return False
     total = state_draws(single, draws, guarantee.shape)
-    return math.isclose(total.epsilon, guarantee.epsilon, rel_tol=_REPEATED) and _covers(
-        guarantee.profile, total.profile.delta_at, min(2 * guarantee.epsilon, _FARTHEST)
-    )
+    return (guarantee.epsilon, guarantee.profile) == (total.epsilon, total.profile)
 
 
 def _fits_shape(guarantee: Guarantee) -> bool:

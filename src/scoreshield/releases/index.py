@@ -311,8 +311,8 @@ def release_index(
         adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is
             released; without, the records of the largest identity share the budget.
         changes: ``"public"`` declares that the ids of the records and the times of their changes are public. The result
-            is then an `IndexVersion`, whose `update` draws only new and changed rows. With ``"private"`` a changed
-            collection is a new release of all records.
+            is then an `IndexVersion`, whose `update` draws only new and changed rows; delta must be 0. With
+            ``"private"`` a changed collection is a new release of all records.
         ids: The public ids of the records, for public changes: whole numbers or strings, which stay with the records.
         rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
             private.

@@ -11,7 +11,8 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -40,10 +41,10 @@ CHANGES: tuple[str, ...] = get_args(Changes)
 #: New or changed records: vectors by their ids, or a pair of ids and rows.
 Rows = Mapping[Any, ArrayLike] | tuple[Sequence[Any], ArrayLike]
 
-#: Histories and hashes of counts that this process has continued, and whether a ledger counted every continuation. A
-#: second update from the same counts would not count the draws of the first, unless a ledger holds both.
+#: Histories and hashes of the counts that this process has continued, and whether a ledger counts the draws. Where none
+#: does, a second update from the same counts would not count the draws of the first.
 _continued_counts: dict[tuple[str, str], bool] = {}
-_count_lock = threading.Lock()
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -57,6 +58,7 @@ class IndexHistory(PrivateIndex):
         past_draws: How often these were drawn.
         history: The name that all versions of this index share.
         version: 1, 2, 3, ...
+        is_charged: Whether the index is charged to a ledger, as all its updates must then be.
     """
 
     ids: NDArray[Any]
@@ -65,6 +67,7 @@ class IndexHistory(PrivateIndex):
     past_draws: NDArray[np.int64]
     history: str
     version: int
+    is_charged: bool
 
     @property
     def largest_draws(self) -> int:
@@ -78,12 +81,14 @@ class IndexHistory(PrivateIndex):
         return DrawCounts(dict(zip(ids, [*self.draws.tolist(), *self.past_draws.tolist()], strict=True)))
 
     def _has_intact_counts(self) -> bool:
-        counts, parts = self.counts, (self.ids, self.past_ids)
+        parts = (self.ids, self.past_ids)
+        if self.ids.shape != self.draws.shape or self.past_ids.shape != self.past_draws.shape:
+            return False
+        if self.ids.shape != self.guarantee.shape[:1] or self.past_ids.ndim != 1:
+            return False
+        counts = self.counts
         return (
-            self.ids.shape == self.draws.shape == (self.guarantee.shape[0],)
-            and self.past_ids.shape == self.past_draws.shape
-            and self.past_ids.ndim == 1
-            and len({part.dtype.kind for part in parts}) == 1
+            len({part.dtype.kind for part in parts}) == 1
             and all(part.dtype.kind in "iU" for part in parts)
             and all(part.dtype == np.int64 for part in (self.draws, self.past_draws))
             and min(counts.counts.values()) >= 1
@@ -93,6 +98,7 @@ class IndexHistory(PrivateIndex):
             and len(self.history) == 32
             and type(self.version) is int
             and self.version >= 1
+            and type(self.is_charged) is bool
         )
 
     @clear_frames_on_error
@@ -117,8 +123,8 @@ class IndexHistory(PrivateIndex):
             changed: Records whose content has changed, in the same form. They keep their places.
             removed: The ids of records that leave the index.
             rng: As for `release_index`; an index in research mode stays in it.
-            ledger: The account that the index was charged to. It is charged one draw if the largest number of draws of
-                any record rises, and nothing otherwise; it keeps the counts either way.
+            ledger: The account that the index was charged to; None if it was charged to none. It is charged one draw if
+                the largest number of draws of any record rises, and nothing otherwise; it keeps the counts either way.
             progress: Called with (rows done, rows in all) of the rows that are drawn.
 
         Returns:
@@ -129,38 +135,65 @@ class IndexHistory(PrivateIndex):
             raise InvalidInput(f"This index is by the {self.guarantee.sampler} sampler, and so must its updates be.")
         if not change.drawn:
             return self._make_next(change, self.guarantee, self.counts, self._read_rows(self)[:0])
+        if self.is_charged != (ledger is not None):
+            raise InvalidInput(
+                "This index was charged to a ledger: charge its updates to the same account."
+                if self.is_charged
+                else "A ledger has no charge for this version of the index: it was released without one."
+            )
         inner = self._prepare_rows(change.rows, rng, progress)
-        if (inner.guarantee.grid, inner.guarantee.scale) != (self.guarantee.grid, self.guarantee.scale):
-            raise InvalidInput("This version of ScoreShield calibrates the index otherwise; release a new one.")
-        counts = self.counts
+        single = self._check_draw(inner.guarantee)
+        counts, is_counted = self.counts, False
         if ledger is not None and hasattr(ledger, "read_draws"):
-            counts = ledger.read_draws(self.history, counts)
+            counts, is_counted = ledger.read_draws(self.history, counts), True
         after = counts.add(change.drawn)
-        single = replace(inner.guarantee, details=self._drop_draws())
         total = state_draws(single, after.largest, (change.size, self.guarantee.shape[1]))
         step = DrawStep(self.history, single, total, counts, tuple(change.drawn))
-        state, is_counted = (self.history, self.counts.compute_hash()), ledger is not None
-        self._check_continued(state, is_counted)
 
         def draw(rows: _embeddings.Rows, stream: Stream) -> Any:
-            with _count_lock:
-                self._check_continued(state, is_counted)
-                _continued_counts[state] = is_counted
             return self._make_next(change, total, after, self._read_rows(inner.draw(rows, stream)))
 
         pending: PendingRelease[_embeddings.Rows, Self] = PendingRelease(
             total, inner.adjacency, rng, inner.compute, draw
         )
-        return pending.release(None if ledger is None else _DrawAccount(ledger, step))
+        with self._continue_counts(is_counted) if rng is None else nullcontext():
+            return pending.release(None if ledger is None else _DrawAccount(ledger, step))
 
-    def _check_continued(self, state: tuple[str, str], is_counted: bool) -> None:
-        """Raise an error if these counts were continued, and not by a ledger that holds both updates."""
-        was_counted = _continued_counts.get(state)
-        if was_counted is not None and not (was_counted and is_counted) and self.guarantee.sampler == "exact":
-            raise InvalidInput(
-                f"Version {self.version} of this index was updated before, and a second update would not count the "
-                "draws of the first: update the newest version, or charge both to a ledger."
-            )
+    @contextmanager
+    def _continue_counts(self, is_counted: bool) -> Iterator[None]:
+        """Mark the counts of this version as continued, unless the update fails, which shows nothing.
+
+        Raises:
+            InvalidInput: They were continued before, and no ledger counts the draws of both.
+        """
+        state = (self.history, self.counts.compute_hash())
+        with _lock:
+            before = _continued_counts.get(state)
+            if before is not None and not (before and is_counted):
+                raise InvalidInput(
+                    f"Version {self.version} of this index was updated before, and a second update would not count the "
+                    "draws of the first: update the newest version, or charge all to a ledger."
+                )
+            _continued_counts[state] = is_counted
+        try:
+            yield
+        except BaseException:
+            if before is None and not is_counted:  # what a ledger counts stays charged
+                with _lock:
+                    del _continued_counts[state]
+            raise
+
+    def _check_draw(self, single: Guarantee) -> Guarantee:
+        """Check that one draw is the one that this version was made by, and return it with the details of the version.
+
+        The details differ in the reduction alone: a basis that was drawn for the first version is given to the others.
+        """
+        details = self._drop_draws()
+        same = {name: value for name, value in details.items() if name == "reduction"}
+        stated = (self.guarantee.mechanism, self.guarantee.grid, self.guarantee.scale, details)
+        if (single.mechanism, single.grid, single.scale, {**single.details, **same}) != stated:
+            raise InvalidInput("This version of ScoreShield calibrates the index otherwise; release a new one.")
+        return replace(single, details=details)
 
     @abstractmethod
     def _prepare_rows(
@@ -201,6 +234,7 @@ class IndexHistory(PrivateIndex):
             past_draws=np.array([counts.counts[one] for one in past], dtype=np.int64),
             history=self.history,
             version=self.version + 1,
+            is_charged=self.is_charged,
         )
 
 
@@ -217,6 +251,7 @@ class IndexVersion(IndexHistory, IndexRelease):
         past_draws: How often these were drawn.
         history: The name that all versions of this index share.
         version: 1, 2, 3, ...
+        is_charged: Whether the index is charged to a ledger, as all its updates must then be.
     """
 
     kind = "index version"
@@ -348,7 +383,7 @@ class _DrawAccount:
 
 
 def prepare_version(
-    ids: Any, first: PendingRelease[_embeddings.Rows, Any]
+    ids: Any, first: PendingRelease[_embeddings.Rows, Any], *, is_charged: bool
 ) -> tuple[PendingRelease[_embeddings.Rows, IndexVersion | CodebookVersion], DrawStep]:
     """Prepare the first version of an index whose changes are public: every row is drawn once."""
     single = first.guarantee
@@ -371,6 +406,7 @@ def prepare_version(
             "past_draws": np.empty(0, dtype=np.int64),
             "history": history,
             "version": 1,
+            "is_charged": is_charged,
         }
         if isinstance(index, CodebookRelease):
             return CodebookVersion(total, index.codes, index.codewords, index.center, **fields)
@@ -384,7 +420,7 @@ def release_version(
     ids: Any, first: PendingRelease[_embeddings.Rows, Any], ledger: AccountLike | None
 ) -> IndexVersion | CodebookVersion:
     """Release the first version of an index whose changes are public."""
-    pending, step = prepare_version(ids, first)
+    pending, step = prepare_version(ids, first, is_charged=ledger is not None)
     return pending.release(None if ledger is None else _DrawAccount(ledger, step))
 
 
@@ -398,13 +434,13 @@ def _read_given_rows(given: Any, name: str, index: IndexHistory) -> tuple[list[R
     elif isinstance(given, tuple) and len(given) == 2:
         ids, values = given
     else:
-        _validation.reject(name, must, given)
+        _validation.reject(name, must, type(given))  # which may be a number of a row
     names = check_ids(ids, name)
     if not names:
         return [], np.empty((0, index.dimension))
     rows = _validation.check_array(values, name, must)
     if rows.shape != (len(names), index.dimension) or rows.dtype.kind not in "fiu":
-        _validation.reject(name, must, rows)
+        _validation.reject(name, must, rows if rows.ndim else type(values))
     return names, rows
 
 

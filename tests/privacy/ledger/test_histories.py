@@ -16,6 +16,7 @@ from scoreshield.errors import InvalidInput, LedgerError
 from scoreshield.privacy.draws import DrawCounts
 from scoreshield.privacy.ledger.entries import Entry, write_canonical_json
 from scoreshield.privacy.ledger.histories import HistoryAudit, find_later_draws, replay_draws
+from scoreshield.privacy.profiles import PureProfile
 
 ROWS = np.random.default_rng(6).normal(size=(3, 4))
 
@@ -52,13 +53,14 @@ def test_the_series_as_it_was_written(ledger: ss.Ledger) -> None:
 @pytest.mark.parametrize(
     ("place", "facts", "fault"),
     [
-        (0, {"largest": 2}, "no entry has begun"),
+        (0, {"largest": 2}, "states another number of draws"),
         (0, {"previous": "0" * 64}, "no entry has begun"),
         (1, {"previous": "0" * 64}, "does not continue the counts of its index"),
         (1, {"ids": [], "counts": []}, "does not continue the counts of its index"),
-        (1, {"largest": 1}, "does not cost"),
-        (2, {"largest": 3}, "does not cost"),
-        (3, {"counts": [2], "largest": 2}, "does not cost"),
+        (1, {"largest": 1}, "states another number of draws"),
+        (2, {"largest": 3}, "states another number of draws"),
+        (2, {"counts": [3]}, "does not cost"),
+        (3, {"counts": [2]}, "does not cost"),
         (3, {"ids": ["b"]}, None),
         (3, {"ids": ["b", "a"], "counts": [2, 3]}, "does not continue the count of a record"),
         (3, {"ids": ["c"]}, "does not continue the count of a record"),
@@ -75,6 +77,29 @@ def test_an_edited_series(ledger: ss.Ledger, place: int, facts: dict[str, Any], 
     entries[place] = edit(entries[place], **facts)
     found = find_fault(entries)
     assert found is None if fault is None else fault in str(found)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+@pytest.mark.parametrize("fact", ["scale", "grid", "mechanism", "epsilon_per_draw", "shrinkage", "profile"])
+def test_a_draw_of_another_price(ledger: ss.Ledger, place: int, fact: str) -> None:
+    """All draws of one index have the price of the first."""
+    entries = ledger.entries()
+    content = json.loads(entries[place].guarantee)
+    where = content["promise"] if fact in content["promise"] else content["promise"]["details"]
+    where[fact] = "codebook" if fact == "mechanism" else 100.0
+    edited = dataclasses.replace(entries[place], guarantee=write_canonical_json(content))
+    if fact == "profile":
+        edited = dataclasses.replace(entries[place], profile=write_canonical_json(PureProfile(100.0).to_dict()))
+    entries[place] = edited.seal()
+    assert "another price" in str(find_fault(entries))
+
+
+def test_a_promise_of_fewer_draws(ledger: ss.Ledger) -> None:
+    entries = ledger.entries()
+    content = json.loads(entries[3].guarantee)
+    content["promise"]["details"]["largest_draws"] = 2
+    entries[3] = dataclasses.replace(entries[3], guarantee=write_canonical_json(content)).seal()
+    assert "states another number of draws" in str(find_fault(entries))
 
 
 @pytest.mark.parametrize(("place", "kind"), [(1, "free-draw"), (2, "draw"), (0, "free-draw")])
@@ -134,7 +159,7 @@ def test_replay(ledger: ss.Ledger) -> None:
 def test_too_many_rows_for_one_entry(ledger: ss.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     account = ledger.account("many")
     index: Any = ss.release_index(ROWS, epsilon=2.0, changes="public", ids=["a", "b", "c"], ledger=account)
-    monkeypatch.setattr("scoreshield.privacy.ledger.histories.LONGEST_WRITTEN", 1000)
+    monkeypatch.setattr("scoreshield.privacy.ledger.histories.LONGEST_WRITTEN", 300)
     with pytest.raises(InvalidInput, match="split it"):
         index.update(changed={"a": ROWS[0]}, ledger=account)
     assert account.spent == 2.0

@@ -297,6 +297,7 @@ class Ledger:
             why: As for `spend`.
         """
         profile, unit, _ = make_charge(step.single, None, self._key, same_people=False)
+        price = DrawFacts.find_price(write_canonical_json(profile.to_dict()), step.total.to_dict())
         kind, text = write_draws(step)
         where = self._find_name(dataset)
         notes = (_name_user() if who is None else check_text(who, "who"), check_text(why, "why"))
@@ -306,7 +307,7 @@ class Ledger:
             if not step.before.counts:
                 if any(_is_of_history(entry, step.history) for entry in entries):
                     raise InvalidInput("This index was charged before; update it.")
-            elif find_later_draws(entries, step.history, step.before.compute_hash()):
+            elif find_later_draws(entries, step.history, step.before.compute_hash(), price):
                 raise LedgerError("Another process has updated this index just now; nothing was charged. Try again.")
 
         return self._reserve([_Charge(kind, profile, unit, text)], where, notes, check_first=check_newest)

@@ -9,7 +9,7 @@ which drew all rows once. So the entries are the true counts, even if a version 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scoreshield.errors import InvalidInput, LedgerError
 from scoreshield.privacy.draws import DrawCounts, DrawStep, RecordId
@@ -71,6 +71,18 @@ class DrawFacts(NamedTuple):
             raise ValueError("no ids")
         return facts
 
+    @staticmethod
+    def find_price(profile: str, promise: dict[str, Any]) -> str:
+        """Find what all draws of one history have in common, as text: the profile of one draw, and its noise.
+
+        Args:
+            profile: The profile of one draw, as text.
+            promise: The guarantee of a version.
+        """
+        facts = {name: promise[name] for name in ("mechanism", "adjacency", "delta", "scale", "grid")}
+        details = {name: value for name, value in dict(promise["details"]).items() if name != "largest_draws"}
+        return profile + write_canonical_json(facts | {"details": details, "row": promise["shape"][1:]})
+
     def find_kind(self, before: int) -> str:
         """Find the kind of the entry, from the largest count before it."""
         return DRAW if self.largest > before else FREE_DRAW
@@ -87,23 +99,33 @@ def write_draws(step: DrawStep) -> tuple[str, str]:
     return facts.find_kind(step.before.largest), text
 
 
-def find_later_draws(entries: Iterable[Entry], history: str, state: str) -> list[DrawFacts]:
+def find_later_draws(entries: Iterable[Entry], history: str, state: str, price: str | None = None) -> list[DrawFacts]:
     """Find the draws of a history after the version whose counts have this hash.
 
     Args:
         entries: The entries of the account that hold draws, the newest first.
         history: The name of the index.
         state: The hash of the counts of the version that is at hand.
+        price: What one more draw of it costs (`DrawFacts.find_price`); None if none is made.
 
     Returns:
         The later draws, the oldest first.
+
+    Raises:
+        InvalidInput: The account has no such version, or it was charged for draws of another price.
     """
     later: list[DrawFacts] = []
     for entry in entries:
         try:
             facts = DrawFacts.of_entry(entry.guarantee)
+            is_other = facts.history == history and price not in (None, read_price(entry))
         except (KeyError, TypeError, ValueError):
             raise LedgerError("The ledger has been altered: run verify to see where; nothing was charged.") from None
+        if is_other:
+            raise InvalidInput(
+                "The ledger was charged for an index with another epsilon or other noise under the name of this "
+                "history; update a version as it was released."
+            )
         if facts.history == history:
             if facts.state == state:
                 return later[::-1]
@@ -112,6 +134,11 @@ def find_later_draws(entries: Iterable[Entry], history: str, state: str) -> list
         "The ledger has no charge for this version of the index: update a version that was charged to this account, "
         "with its counts as they were."
     )
+
+
+def read_price(entry: Entry) -> str:
+    """Read the price of a draw from an entry. What holds none raises a KeyError, a TypeError or a ValueError."""
+    return DrawFacts.find_price(entry.profile, read_json(entry.guarantee)["promise"])
 
 
 def replay_draws(counts: DrawCounts, later: list[DrawFacts]) -> DrawCounts:
@@ -128,6 +155,7 @@ class HistoryAudit:
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str | None, str], DrawFacts] = {}
+        self._prices: dict[tuple[str | None, str], str] = {}
         self._counts: dict[tuple[str | None, str], dict[RecordId, int]] = {}
 
     def add(self, entry: Entry) -> str | None:
@@ -135,13 +163,18 @@ class HistoryAudit:
         if entry.kind not in DRAW_KINDS:
             return None
         try:
-            facts = DrawFacts.of_entry(entry.guarantee)
+            facts, price = DrawFacts.of_entry(entry.guarantee), read_price(entry)
+            stated = read_json(entry.guarantee)["promise"]["details"]["largest_draws"]
         except (KeyError, TypeError, ValueError):
             return "holds draws that cannot be read"
         key = (entry.dataset, facts.history)
         newest = self._newest.get(key)
         counts = self._counts.setdefault(key, {})
         self._newest[key] = facts
+        if price != self._prices.setdefault(key, price):
+            return "draws at another price than the first version of its index"
+        if stated != facts.largest:
+            return "states another number of draws than it counts"
         if newest is None:
             is_first = facts.previous is None and facts.largest == 1 and not facts.ids and entry.kind == DRAW
             return None if is_first else "continues an index that no entry has begun"
