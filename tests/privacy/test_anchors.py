@@ -268,6 +268,12 @@ def test_number_of_words_does_not_depend_on_scores() -> None:
     assert len(set(drawn)) == 1
 
 
+def test_settings_of_numpy_show_nothing_of_a_record() -> None:
+    with np.errstate(all="raise"):
+        for scores in (np.full(8, 5e-324), np.full(8, -2.2e-308), np.zeros(8)):
+            make_law().release(make_stream(1), scores)
+
+
 def test_details_give_the_law_back() -> None:
     law = AnchoredLaw(RankAnchor.over(0.3, 7, (-0.2, 0.9)), WindowResponse(2.0, 200, 64), 0.125, 3 * 2.0**-20)
     assert AnchoredLaw.from_details(law.to_details(), (-0.2, 0.9)) == law

@@ -85,7 +85,8 @@ class RankAnchor:
         A score is above the points below `ceil(s / step)`, which is exact: the step is a power of two.
         """
         first, last = round(self.low / ANCHOR_STEP), round(self.high / ANCHOR_STEP)
-        cells = np.ceil(scores / ANCHOR_STEP)
+        with np.errstate(all="ignore"):
+            cells = np.ceil(scores / ANCHOR_STEP)
         cells -= first
         np.clip(cells, 0, last - first + 1, out=cells)
         below = np.cumsum(np.bincount(cells.astype(np.int64), minlength=last - first + 2))
@@ -161,8 +162,9 @@ class AnchoredLaw:
         with probability below 2^-54, for the words that decide a close draw of the anchor.
         """
         top = self.anchor.draw(stream, scores) + self.offset
-        np.subtract(top, scores, out=scores)
-        scores /= self.cell_width
+        with np.errstate(all="ignore"):  # an underflow must not raise, whatever the caller set for NumPy
+            np.subtract(top, scores, out=scores)
+            scores /= self.cell_width
         np.clip(scores, 0, self.response.cells - self.response.window, out=scores)
         cells = self.response.release(stream, scores.astype(np.int64))
         # Whole numbers of half cells, then of steps: every operation is exact.
