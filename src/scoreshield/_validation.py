@@ -28,6 +28,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[Any, str], Any]
 
+#: Below this epsilon a release is pure noise.
+LEAST_EPSILON = 1e-9
+
 
 def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare the constraints of a public function's parameters.
@@ -144,7 +147,7 @@ def check_positive(value: Any, name: str) -> float:
 def check_epsilon(value: Any, name: str = "epsilon") -> float:
     """Check for an epsilon from 1e-9 to 1e9: below, a release is pure noise; above, it is not private."""
     number = check_positive(value, name)
-    if not 1e-9 <= number <= 1e9:
+    if not LEAST_EPSILON <= number <= 1e9:
         reject(name, "between 1e-9 and 1e9", value)
     return number
 
@@ -197,6 +200,13 @@ def check_flag(value: Any, name: str) -> bool:
     """Check for True or False."""
     if not isinstance(value, bool):
         reject(name, "True or False", value)
+    return value
+
+
+def check_progress(value: Any, name: str) -> Any:
+    """Check for a function that is called with what is done and what there is in all, or None."""
+    if value is not None and not callable(value):
+        reject(name, "a function of (done, total), or None", value)
     return value
 
 

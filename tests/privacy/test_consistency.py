@@ -418,6 +418,22 @@ def test_an_edited_file_does_not_load(tmp_path: Path) -> None:
         ss.load(path)
 
 
+def test_a_tampered_batch_is_noticed() -> None:
+    """Cuts that no cosine reaches, a source that is no text, facts that nobody checks, facts left out."""
+    data = json.loads(
+        json.dumps(ss.release_batch(ROWS, BATCH, epsilon=2, k=2, levels=[0.1, 0.3], rng=1).guarantee.to_dict())
+    )
+    assert accepted(data)
+    assert accepted(with_details(data, cuts=[-1.0, 1.0]))
+    assert not accepted(with_details(data, cuts=[0.1, 1.5]))
+    assert not accepted(with_details(data, cuts=[-1.5, 0.3]))
+    assert not accepted(with_details(data, cuts_from=7))
+    assert not accepted(with_details(data, share=0.1))
+    assert not accepted(with_details(data, protected="everything"))
+    for name in data["details"]:
+        assert not accepted({**data, "details": {key: data["details"][key] for key in data["details"] if key != name}})
+
+
 HOSTILE: tuple[Any, ...] = (None, "x", [], {}, [1, 2], 1e308, -1.0, 0, math.nan, math.inf, 2**70, True)
 
 

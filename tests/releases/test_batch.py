@@ -469,6 +469,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"queries": np.full((2, 12), np.nan)}, "queries"),
     ({"queries": np.vstack([QUERIES, np.zeros((1, 12))])}, "Row 7 of 'queries' is zero"),
     ({"embeddings": np.full((3, 12), np.inf)}, "Row 0"),
+    ({"progress": 5}, r"'progress' parameter of release_batch must be a function of \(done, total\)"),
 ]
 
 

@@ -80,12 +80,14 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
         sentences.append(f"Root mean squared error at most {guarantee.noise_std:.6g}, at the worst level.")
         if "share" in guarantee.details:
             sentences.append(
-                f"A share of {guarantee.details['share']:.4g} of the records is answered for, each exposed as under "
-                f"epsilon {_round_up(guarantee.epsilon)}; the others are released at the lowest level."
+                f"A share of {_round_up(guarantee.details['share'])} of the records is answered for, each exposed as "
+                f"under epsilon {_round_up(guarantee.epsilon)}; the others are released at the lowest level."
             )
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
     for name, value in guarantee.details.items():
+        if name == "share":  # stated above, rounded up
+            continue
         shown = f"{value:g}" if isinstance(value, float) else str(value).rstrip(".")
         sentences.append(f"{name.replace('_', ' ').capitalize()}: {shown}.")
     low, high = guarantee.score_range

@@ -39,6 +39,21 @@ Delta = Callable[[float], float]
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
 _POINTS = 33
+#: What the guarantee of a batch states beside its promise.
+_BATCH_DETAILS = frozenset(
+    (
+        "queries",
+        "names_per_record",
+        "levels",
+        "cuts",
+        "cuts_from",
+        "has_bottom",
+        "symbols",
+        "truth",
+        "false_names",
+        "epsilon_per_record",
+    )
+)
 _FARTHEST = 1e6  # an epsilon beyond which no profile has anything left
 
 
@@ -110,7 +125,7 @@ def _fits_details(guarantee: Guarantee) -> bool:
         case "scores" if isinstance(law, LevelChannel):
             return (
                 details["levels"] == len(law.inputs)
-                and details.get("share", 1.0) == law.share
+                and details.get("share") == (law.share if law.share < 1 else None)
                 and guarantee.grid == law.step
                 and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
             )
@@ -352,6 +367,8 @@ def _fits_batch(guarantee: Guarantee) -> bool:
         and details["symbols"] == response.symbols
         and len(cuts) == response.levels
         and all(low < high for low, high in itertools.pairwise(cuts))
+        and all(-1 <= cut <= 1 for cut in cuts)
+        and details.keys() == _BATCH_DETAILS
         and isinstance(details["cuts_from"], str)
         and guarantee.grid == 1.0
         and guarantee.sensitivity == guarantee.grid_sensitivity == _count_moved_rows(guarantee)

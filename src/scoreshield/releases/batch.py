@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
-from scoreshield._validation import check_count, check_epsilon, check_flag, one_of, optional, validate
+from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -348,7 +348,13 @@ class BatchAlphabet:
 
 
 @clear_frames_on_error
-@validate(epsilon=check_epsilon, k=check_count, names=optional(check_count), norm=one_of(_embeddings.NORMS))
+@validate(
+    epsilon=check_epsilon,
+    k=check_count,
+    names=optional(check_count),
+    norm=one_of(_embeddings.NORMS),
+    progress=check_progress,
+)
 def release_batch(
     embeddings: ArrayLike,
     queries: ArrayLike,

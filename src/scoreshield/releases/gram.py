@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Rng
-from scoreshield._validation import check_count, one_of, optional, validate
+from scoreshield._validation import check_count, check_progress, one_of, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
@@ -46,6 +46,7 @@ _TILE = 256  # rows of a Gram matrix that get their noise at once
 @clear_frames_on_error
 @validate(
     **PRIVACY_CHECKS,
+    progress=check_progress,
     projection=one_of(GRAM_PROJECTIONS),
     denoise=one_of(DENOISERS),
     max_iterations=optional(check_count),

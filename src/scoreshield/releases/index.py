@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
-from scoreshield._validation import check_count, constrain, one_of, validate
+from scoreshield._validation import check_count, check_progress, constrain, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -261,7 +261,7 @@ def release_index(
 
 
 @clear_frames_on_error
-@validate(**INDEX_CHECKS, changes=one_of(("private", "public")))
+@validate(**INDEX_CHECKS, changes=one_of(("private", "public")), progress=check_progress)
 def release_index(
     embeddings: ArrayLike,
     *,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
+import threading
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -149,7 +152,69 @@ def test_a_bit_at_the_ends() -> None:
     assert ss.accept_bit(500, impostor=IMPOSTOR, genuine=GENUINE, false_match_rate=0.05).true_match_rate > 0.95
 
 
+@pytest.mark.parametrize("with_genuine", [True, False])
+def test_the_rate_is_kept_where_a_chance_is_below_a_unit(with_genuine: bool) -> None:
+    """From epsilon 41 on, e^epsilon times one unit of 2^-62 is more than the rate allows above the threshold."""
+    rng = np.random.default_rng(7)
+    for epsilon in np.concatenate([rng.uniform(30, 100, 60), [41.0, 50.85, 64.0, 700.0, 746.0, 1e4, 1e9]]):
+        size, rate = int(rng.integers(50, 500)), float(10 ** rng.uniform(-1.5, -0.3))
+        impostor, genuine = rng.uniform(-1, 1, size), rng.uniform(-1, 1, 20)
+        bit = ss.accept_bit(
+            float(epsilon), impostor=impostor, genuine=genuine if with_genuine else None, false_match_rate=rate
+        )
+        a, b = (Fraction(int(weight), WHOLE) for weight in bit.table.weights[:, 1])
+        share = Fraction(2 * int((impostor > bit.threshold).sum()) + 1, 2 * size + 1)
+        assert a + (b - a) * share <= Fraction(rate) * (1 + Fraction(1, 10**9))
+        assert bit.false_match_rate == pytest.approx(float(a + (b - a) * share), rel=1e-9)
+        # At such an epsilon all of the rate is used.
+        if with_genuine:
+            assert bit.false_match_rate > 0.5 * rate
+
+
+def test_a_rate_below_a_unit_raises_an_error() -> None:
+    everything = ss.decisions.Distribution(norm(-0.9, 0.001))
+    with pytest.raises(ss.InvalidInput, match=r"2\^-62nds accepts 2.17e-17 % of impostors, above the false-match rate"):
+        ss.accept_bit(30, impostor=everything, false_match_rate=1e-20)
+
+
 # Bits on the trade-off curve of a Gaussian
+
+
+def test_threads_do_not_share_a_precision() -> None:
+    """The precision of mpmath is the caller's: it stays as it was, and threads do not change each other's."""
+    expected = [ss.gaussian_bit(5.0, 1e-6, 0.2, false_share=(7 + i) / 5183) for i in range(10)]
+    found: list[bool] = []
+
+    def work() -> None:
+        tables = [ss.gaussian_bit(5.0, 1e-6, 0.2, false_share=(7 + i) / 5183) for i in range(10)]
+        found.append(tables == expected)
+
+    interval, digits = sys.getswitchinterval(), mpmath.mp.dps
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert mpmath.mp.dps == digits
+    finally:
+        sys.setswitchinterval(interval)
+        mpmath.mp.dps = digits
+    assert found == [True] * 6
+
+
+def test_no_call_changes_the_precision_of_mpmath(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpmath, "workdps", None)
+    monkeypatch.setattr(mpmath, "erfinv", None)
+    assert ss.gaussian_bit(5.0, 1e-6, 0.2, false_share=0.01).epsilon < 5
+
+
+def test_the_least_epsilon_of_a_bit() -> None:
+    """A table that needs less than the least epsilon states the least one."""
+    table = ss.gaussian_bit(1e-9, 1e-12, 0.2, false_share=0.3)
+    assert table.epsilon == 1e-9
+    assert is_private(table)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(20.0, 1e-6), (5.0, 1e-6), (1.0, 1e-2), (0.1, 1e-9)])
@@ -201,6 +266,9 @@ def test_a_bit_that_needs_its_delta() -> None:
         ({"delta": 0.0}, "'delta'"),
         ({"threshold": 1.0}, "'threshold'"),
         ({"threshold": math.nan}, "'threshold'"),
+        ({"threshold": -1}, r"'threshold' parameter of gaussian_bit must be inside \(-1, 1\)"),
+        ({"threshold": 1 - 2.0**-45}, "'threshold'"),
+        ({"threshold": "0.4"}, "'threshold'"),
         ({"false_share": 0.0}, "'false_share'"),
         ({"false_share": 1.0}, "'false_share'"),
         ({"false_share": 1 - 2.0**-53, "epsilon": 1e-6}, "'false_share'"),
@@ -272,13 +340,68 @@ def test_a_stated_share_is_verified() -> None:
         replace(ss.randomised_response(8, [0.3]), share=0.9)
 
 
+SHARED = [
+    (ss.thinned_response(1.0, [0.0], advantage=0.2), "pure"),
+    (ss.thinned_response(1.0, [0.0, 0.3], advantage=0.2), "pure"),
+    (ss.thinned_response(30.0, [0.0, 0.3, 0.5], advantage=1e-3), "pure"),
+    (ss.randomised_response(1.0, [0.0]), "pure"),
+    (ss.optimal_channel(2.0, levels=9).thin(0.25).thin(0.5), "pure"),
+    (ss.gaussian_bit(0.5, 1e-3, 0.4, false_share=1e-7), "delta"),
+    (ss.optimal_channel(1.0, 1e-3, levels=5), "delta"),
+]
+
+
+def rest_is_private(table: ss.LevelChannel, share: float) -> bool:
+    """Whether the records that are answered for have an epsilon-private table."""
+    ratio, removed = least_ratio(table.epsilon), (1 - Fraction(share)) * WHOLE
+    rows = [
+        [Fraction(int(weight)) - (removed if j == 0 else 0) for j, weight in enumerate(row)] for row in table.weights
+    ]
+    return all(min(column) >= 0 and max(column) <= ratio * min(column) for column in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize(("table", "kind"), SHARED)
+def test_the_records_that_are_answered_for_are_private(tmp_path: Path, table: ss.LevelChannel, kind: str) -> None:
+    """A file cannot state a share for which the rest of the table, without the lowest output, is not private."""
+    least = 1 - float(table.probabilities[:, 0].min())
+    forged = [share for share in (least + 1e-15, (least + table.share) / 2, table.share * (1 - 1e-12)) if share < 1]
+    if kind == "pure":
+        assert rest_is_private(table, table.share)
+        # An optimal table may have room in its lowest column; then a smaller share is true.
+        forged = [share for share in forged if not rest_is_private(table, share)]
+    release = ss.release_scores(ROWS, QUERY, epsilon=table.epsilon, delta=table.delta, mechanism=table, rng=1)
+    path = tmp_path / "scores.npz"
+    release.save(path)
+    assert ss.load(path).guarantee == release.guarantee
+    with np.load(path) as file:
+        parts = dict(file)
+    meta = json.loads(str(parts.pop("meta")))
+    assert forged
+    for share in forged:
+        with pytest.raises(ss.InvalidInput, match="'share'"):
+            replace(table, share=share)
+        meta["guarantee"]["details"]["share"] = meta["guarantee"]["noise"]["share"] = share
+        np.savez(path, meta=np.array(json.dumps(meta)), **parts)
+        with pytest.raises(ss.InvalidInput, match="'share'"):
+            ss.load(path)
+
+
+def test_a_share_is_printed_rounded_up() -> None:
+    table = ss.thinned_response(8, [0.3, 0.4], advantage=0.33333333)
+    text = " ".join(str(ss.release_scores(ROWS, QUERY, epsilon=8, mechanism=table, rng=1).guarantee).split())
+    printed = float(text.split("A share of ")[1].split()[0])
+    assert table.share <= printed < table.share + 1e-5
+    assert "Share:" not in text
+
+
 def test_a_thinned_release(tmp_path: Path) -> None:
     """Certificate, file, and edited guarantees."""
     table = ss.thinned_response(8, [0.3, 0.4], advantage=0.5)
     release = ss.release_scores(ROWS, QUERY, epsilon=8, mechanism=table, rng=1)
     guarantee = release.guarantee
     text = " ".join(str(guarantee).split())
-    assert f"A share of {table.share:.4g} of the records is answered for, each exposed as under epsilon 8;" in text
+    shown = f"{math.ceil(table.share * 1e6) / 1e6:g}"
+    assert f"A share of {shown} of the records is answered for, each exposed as under epsilon 8;" in text
     assert guarantee.attack_advantage <= 0.5
     release.save(tmp_path / "scores.npz")
     assert ss.load(tmp_path / "scores.npz").guarantee == guarantee

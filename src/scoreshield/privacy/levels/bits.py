@@ -16,13 +16,15 @@ than against that noise. docs/optimal.md has measurements, docs/proofs/levels.md
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import numpy as np
+from mpmath import MPContext
 from numpy.typing import NDArray
 
 from scoreshield import _validation
@@ -32,7 +34,8 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.cuts import check_range, tail
 from scoreshield.privacy.levels.program import WHOLE
-from scoreshield.privacy.levels.tables import LevelChannel, place_levels, randomised_response
+from scoreshield.privacy.levels.tables import LEAST_WIDTH, LevelChannel, place_levels, randomised_response
+from scoreshield.privacy.sampling import intervals
 
 Float = NDArray[np.float64]
 
@@ -40,6 +43,8 @@ Float = NDArray[np.float64]
 _PLACES = 8191
 #: Without genuine scores: the threshold is the lowest that keeps this share of the largest P[1 | above].
 _KEPT = 0.95
+#: Room for rounding in a false-match rate.
+_ROUNDING = 1e-9
 _DIGITS = 60
 
 
@@ -89,7 +94,7 @@ def accept_bit(
         score_range: The public range of the scores.
 
     Raises:
-        InvalidInput: The sample is too small to show the rate, or the symmetric table cannot keep it.
+        InvalidInput: The sample is too small to show the rate, or no table, or no symmetric one, can keep it.
     """
     low, high = check_range(score_range)
     places, far = _list_thresholds(impostor, low, high, false_match_rate)
@@ -120,11 +125,18 @@ def accept_bit(
     else:
         first = max(1, math.floor(Fraction(float(below[best])) * WHOLE))
         ratio = program.floor_ratio(epsilon)
-        second = min(int(ratio * first), WHOLE - math.ceil((WHOLE - first) / ratio))
+        # A chance below 2^-62 was rounded up: the rate, not e^epsilon, then bounds the other one.
+        allowed = max(first, math.floor(Fraction(float(above[best])) * WHOLE))
+        second = min(int(ratio * first), WHOLE - math.ceil((WHOLE - first) / ratio), allowed)
         table = _make_bit(place, (low, high), first, second, epsilon)
     a, b = (float(table.probabilities[level, 1]) for level in (0, 1))
-    accepted = math.nan if near is None else a + (b - a) * float(near[best])
-    return AcceptBit(table, place, a + (b - a) * float(far[best]), accepted)
+    accepted, predicted = math.nan if near is None else a + (b - a) * float(near[best]), a + (b - a) * float(far[best])
+    if predicted > false_match_rate * (1 + _ROUNDING):
+        raise InvalidInput(
+            f"A table of whole 2^-62nds accepts {100 * predicted:.3g} % of impostors, above the false-match rate of "
+            f"{100 * false_match_rate:.3g} %: ask for a larger rate."
+        )
+    return AcceptBit(table, place, predicted, accepted)
 
 
 @validate(epsilon=check_epsilon, delta=check_delta, false_share=check_inside_unit)
@@ -154,13 +166,15 @@ def gaussian_bit(
     if not delta > 0:
         _validation.reject("delta", "above 0 for a contract of Gaussian noise (1e-6, say)", delta)
     span = check_range(score_range)
-    place = program.check_threshold(threshold, *span)
+    place = _validation.check_real(threshold, "threshold")
+    if not span[0] + LEAST_WIDTH <= place <= span[1] - LEAST_WIDTH:
+        _validation.reject("threshold", f"inside ({span[0]:g}, {span[1]:g}), at least 2^-40 from its ends", threshold)
     mu = gaussian.find_mu(epsilon, delta)
     first = max(1, math.ceil(Fraction(false_share) * WHOLE))
     second = min(compute_gaussian_power(first, mu), WHOLE - 1)
     if second <= first:
         _validation.reject("false_share", "far enough from 0 and 1 for whole 2^-62nds", false_share)
-    pure = _compute_pure_epsilon(first, second)
+    pure = max(_compute_pure_epsilon(first, second), _validation.LEAST_EPSILON)
     if pure <= epsilon:
         return _make_bit(place, span, first, second, pure)
     return _make_bit(place, span, first, second, epsilon, delta)
@@ -168,11 +182,21 @@ def gaussian_bit(
 
 def compute_gaussian_power(first: int, mu: float) -> int:
     """Compute 2^62 Phi(Phi^-1(first / 2^62) + mu), rounded down with a margin: the power of the best Gaussian test."""
-    with mpmath.workdps(_DIGITS):
-        level = mpmath.mpf(first) / WHOLE
-        place = mpmath.sqrt(2) * mpmath.erfinv(2 * level - 1)
-        power = mpmath.erfc(-(place + mpmath.mpf(mu)) / mpmath.sqrt(2)) / 2
-        return int(mpmath.floor(power * WHOLE * (1 - mpmath.mpf(2) ** -50))) - 1
+    with _high_precision() as mp:
+        level = mp.mpf(first) / WHOLE
+        place = mp.sqrt(2) * mp.erfinv(2 * level - 1)
+        shift = mp.mpf(Fraction(mu).numerator) / Fraction(mu).denominator
+        power = mp.erfc(-(place + shift) / mp.sqrt(2)) / 2
+        return int(mp.floor(power * WHOLE * (1 - mp.mpf(2) ** -50))) - 1
+
+
+@contextlib.contextmanager
+def _high_precision() -> Iterator[MPContext]:
+    """Give a context of 60 digits of its own: that of mpmath belongs to the caller, and all threads share it."""
+    with intervals.LOCK:
+        mp = MPContext()
+        mp.dps = _DIGITS
+        yield mp
 
 
 def _list_thresholds(impostor: Any, low: float, high: float, rate: float) -> tuple[Float, Float]:
@@ -200,7 +224,7 @@ def _list_thresholds(impostor: Any, low: float, high: float, rate: float) -> tup
 
 def _find_best_rates(epsilon: float, far: Float, rate: float) -> tuple[Float, Float]:
     """Compute the best P[1 | below] and P[1 | above] for each share of impostors above the threshold."""
-    shrink = math.exp(-epsilon)
+    shrink = math.exp(-min(epsilon, 700.0))
     # Both sides of the first case are divided by e^epsilon, which may overflow.
     steep = rate * shrink / (shrink + (1 - shrink) * far)
     inner = far * (1 - shrink)
@@ -213,9 +237,9 @@ def _find_best_rates(epsilon: float, far: Float, rate: float) -> tuple[Float, Fl
 def _compute_pure_epsilon(first: int, second: int) -> float:
     """Compute the least pure epsilon of the table, rounded up."""
     ratio = max(Fraction(second, first), Fraction(WHOLE - first, WHOLE - second))
-    with mpmath.workdps(_DIGITS):
-        log = mpmath.log(mpmath.mpf(ratio.numerator) / ratio.denominator)
-        return math.nextafter(float(log * (1 + mpmath.mpf(2) ** -50)), math.inf)
+    with _high_precision() as mp:
+        log = mp.log(mp.mpf(ratio.numerator) / ratio.denominator)
+        return math.nextafter(float(log * (1 + mp.mpf(2) ** -50)), math.inf)
 
 
 def _make_bit(

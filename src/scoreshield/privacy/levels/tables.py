@@ -54,6 +54,9 @@ __all__ = [
 
 Float = NDArray[np.float64]
 
+#: The least distance between two cuts.
+LEAST_WIDTH = 2.0**-40
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LevelChannel:
@@ -67,6 +70,8 @@ class LevelChannel:
         weights: Whole numbers, inputs x outputs; each row sums to 2^62.
         epsilon: The epsilon of the table, for a change from any level to any other.
         delta: The delta of the table, for the same change.
+        share: The share of records that are answered for, each by an epsilon-private table; the other records have the
+            lowest output. It is 1 where delta is above 0.
     """
 
     inputs: tuple[float, ...]
@@ -96,11 +101,9 @@ class LevelChannel:
             _validation.reject("step", "a power of two that divides every output", self.step)
         weights = _whole_weights(self.weights, (len(self.inputs), len(self.outputs)))
         object.__setattr__(self, "weights", weights)
-        share = _validation.check_positive(self.share, "share")
-        if share > 1 or min(weights[:, 0].tolist()) < (1 - Fraction(share)) * WHOLE:
-            _validation.reject("share", "in (0, 1], with at least 1 - share of each row on the lowest output", share)
-        object.__setattr__(self, "share", share)
+        object.__setattr__(self, "share", _validation.check_positive(self.share, "share"))
         _verify(weights.tolist(), self.epsilon, self.delta)
+        _verify_share(weights[:, 0].tolist(), self.epsilon, self.delta, self.share)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LevelChannel) and self._key() == other._key()
@@ -216,7 +219,7 @@ class LevelChannel:
         kept, ratio = Fraction(share), program.floor_ratio(self.epsilon)
         columns = [_thin_column(column, kept, ratio) for column in self.weights.T.tolist()[1:]]
         lowest = [WHOLE - sum(column[level] for column in columns) for level in range(len(self.inputs))]
-        answered = max(Fraction(self.share) * kept, 1 - Fraction(min(lowest), WHOLE))
+        answered = max(Fraction(self.share) * kept, _find_least_share(lowest, ratio))
         weights = np.array([lowest, *columns], dtype=np.uint64).T
         return replace(self, weights=weights, share=min(1.0, round_up(answered)))
 
@@ -277,6 +280,24 @@ def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None
             f"These weights are not (epsilon, delta) = ({epsilon:g}, {delta:g}) private for every pair of inputs; "
             "give weights that are, or the epsilon and delta that they have."
         )
+
+
+def _find_least_share(lowest: Sequence[int], ratio: Fraction) -> Fraction:
+    """Find the least share of a pure table, from the column of its lowest output.
+
+    Without the records that are not answered for, an entry w of this column becomes w - (1 - share) 2^62. The share is
+    the least for which none of these exceeds the ratio times another. The other columns stay as they are.
+    """
+    return 1 - (ratio * min(lowest) - max(lowest)) / ((ratio - 1) * WHOLE)
+
+
+def _verify_share(lowest: Sequence[int], epsilon: float, delta: float, share: float) -> None:
+    """Reject a share for which the table of the records that are answered for is not epsilon-private."""
+    if share == 1:
+        return
+    if share > 1 or delta or Fraction(share) < _find_least_share(lowest, program.floor_ratio(epsilon)):
+        must = "in (0, 1], 1 where delta > 0, and so large that the records that are answered for have a private table"
+        _validation.reject("share", must, share)
 
 
 @validate(epsilon=check_epsilon, delta=check_delta)
@@ -393,7 +414,7 @@ def place_levels(cuts: ArrayLike, score_range: tuple[float, float]) -> tuple[Flo
     low, high = check_range(score_range)
     edges = np.concatenate([[low], check_increasing(cuts, "cuts"), [high]])
     width = float(np.diff(edges).min())
-    if not width >= 2.0**-40:
+    if not width >= LEAST_WIDTH:
         _validation.reject("cuts", f"inside ({low:g}, {high:g}) and at least 2^-40 apart", cuts)
     step = min(_step(high - low), math.ldexp(1.0, math.frexp(width)[1] - 3))
     return np.rint((edges[:-1] + edges[1:]) / 2 / step) * step, edges[1:-1], step
