@@ -154,6 +154,8 @@ def test_core_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit without a folder needs no extra; one with a folder names the extra that is missing."""
     for name in ("filelock", "httpx", "jinja2", "matplotlib"):
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "scoreshield.audit.connection", raising=False)
+    monkeypatch.delattr("scoreshield.audit.connection", raising=False)
     assert run("audit", "audited:bulk", *CLAIM, "--releases", "600")[0] == 0
     code, _, err = run("audit", "audited:bulk", *CLAIM, "--releases", "600", "--out", "audit")
     assert code == 2
