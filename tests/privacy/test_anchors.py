@@ -269,9 +269,14 @@ def test_number_of_words_does_not_depend_on_scores() -> None:
 
 
 def test_settings_of_numpy_show_nothing_of_a_record() -> None:
+    """Scores that underflow are released like zeros, whatever the caller set for NumPy's errors."""
     with np.errstate(all="raise"):
-        for scores in (np.full(8, 5e-324), np.full(8, -2.2e-308), np.zeros(8)):
+        released = [
             make_law().release(make_stream(1), scores)
+            for scores in (np.full(8, 5e-324), np.full(8, -2.2e-308), np.zeros(8))
+        ]
+    assert all(np.isfinite(values).all() for values in released)
+    assert np.array_equal(released[1], released[2])
 
 
 def test_details_give_the_law_back() -> None:
