@@ -13,7 +13,7 @@ from release_support import PEOPLE, QUERY, ROWS, Account
 import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import StaircaseNoise, choose_grid_step
-from scoreshield.privacy.profiles import GaussianProfile, PureProfile
+from scoreshield.privacy.profiles import GaussianProfile, PureProfile, round_down
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, open_stream
 from scoreshield.releases import histogram, matches, top_k
@@ -359,11 +359,11 @@ def test_two_budgets_within_epsilon_last_bit(epsilon: float) -> None:
 def test_the_largest_float_that_is_not_above() -> None:
     third = float(Fraction(1, 3))
     assert third < Fraction(1, 3)
-    assert matches._round_down(Fraction(1, 3)) == third
-    assert matches._round_down(Fraction(2, 3) - Fraction(1, 2**80)) == float(Fraction(2, 3))
+    assert round_down(Fraction(1, 3)) == third
+    assert round_down(Fraction(2, 3) - Fraction(1, 2**80)) == float(Fraction(2, 3))
     above = Fraction(1) - Fraction(1, 2**60)  # rounds up to 1
-    assert matches._round_down(above) == math.nextafter(1.0, 0)
-    assert matches._round_down(Fraction(1, 4)) == 0.25
+    assert round_down(above) == math.nextafter(1.0, 0)
+    assert round_down(Fraction(1, 4)) == 0.25
 
 
 # The k best

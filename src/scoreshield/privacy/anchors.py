@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield._validation import check_count, check_epsilon, check_positive, check_real, reject, validate
-from scoreshield.privacy.profiles import CurveProfile, Profile, PureProfile
+from scoreshield.privacy.profiles import CurveProfile, Profile, PureProfile, round_up
 from scoreshield.privacy.response import WindowResponse
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
@@ -208,7 +208,7 @@ def compose_profile(anchor_epsilon: float, response: WindowResponse) -> Profile:
     `δ(ε) = p δ_w(ε - a) + (1 - p) δ_w(ε + a)`, where δ_w is the windows' profile on the whole line. It is convex in e^ε
     and has knots where one of the two terms has one.
     """
-    total = round_sum_up(anchor_epsilon, response.epsilon)
+    total = round_up(Fraction(anchor_epsilon) + Fraction(response.epsilon))
     if total > _LAST_KNOT:
         return PureProfile(total)
     knots = sorted({0.0, anchor_epsilon, abs(response.epsilon - anchor_epsilon)})
@@ -225,9 +225,3 @@ def compose_profile(anchor_epsilon: float, response: WindowResponse) -> Profile:
         for knot in knots
     ]
     return CurveProfile((*knots, total), (*deltas, 0.0))
-
-
-def round_sum_up(first: float, second: float) -> float:
-    """The least double that is not below the sum of two."""
-    total = first + second
-    return total if Fraction(total) >= Fraction(first) + Fraction(second) else math.nextafter(total, math.inf)

@@ -25,7 +25,7 @@ from scoreshield import _validation
 from scoreshield._validation import check_count, check_epsilon, validate
 from scoreshield.privacy.levels import program
 from scoreshield.privacy.levels.program import WHOLE
-from scoreshield.privacy.profiles import round_up
+from scoreshield.privacy.profiles import round_down, round_up
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream
 
@@ -80,7 +80,7 @@ class HitBudget:
             _validation.reject("hits", f"a whole number from 1 to {MOST_HITS}", hits)
         miss = epsilon if is_null else min(_MISS_SHARE * epsilon, _MOST_FOR_MISSES)
         rest = Fraction(epsilon) - (0 if is_null else Fraction(miss))
-        hit = _round_down(rest / hits)
+        hit = round_down(rest / hits)
         if hit < 1e-6 or miss < 1e-6:
             must = f"large enough for {hits:,} hits: each gets an epsilon of at least 1e-6"
             _validation.reject("epsilon", must, epsilon)
@@ -182,9 +182,3 @@ def name_records(
         if np.count_nonzero(released) >= enough:
             break
     return released
-
-
-def _round_down(value: Fraction) -> float:
-    """Return the largest float that is not above a fraction."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)

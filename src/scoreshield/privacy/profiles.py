@@ -29,6 +29,12 @@ Float = NDArray[np.float64]
 _UP = 1 + 2.0**-45
 
 
+def round_down(value: Fraction) -> float:
+    """Round a fraction down to the nearest double, so that parts of a budget add up to at most the whole."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, -math.inf)
+
+
 def round_up(value: Fraction) -> float:
     """Round a fraction up to the nearest double."""
     found = float(value)

@@ -34,6 +34,7 @@ from scoreshield._validation import check_count, check_epsilon, check_positive, 
 from scoreshield.errors import InvalidInput, TailShapeWarning
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.anchors import ANCHOR_STEP, GRID_STEP, WINDOW, AnchoredLaw, RankAnchor
+from scoreshield.privacy.profiles import round_down
 from scoreshield.privacy.response import WindowResponse
 from scoreshield.privacy.tail_tables import DIMENSION, ORIGIN, SLOPE, TABLES
 
@@ -333,8 +334,7 @@ def choose_rank(k: int) -> int:
 
 def round_difference_down(whole: float, part: float) -> float:
     """The largest double that is not above the difference of two, so that two budgets add up to at most the whole."""
-    rest = whole - part
-    return rest if Fraction(rest) + Fraction(part) <= Fraction(whole) else math.nextafter(rest, 0.0)
+    return round_down(Fraction(whole) - Fraction(part))
 
 
 def _round_to_steps(value: float) -> float:

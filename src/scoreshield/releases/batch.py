@@ -25,7 +25,7 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
-from scoreshield.privacy.profiles import PureProfile
+from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.index import BestRecords
@@ -468,9 +468,7 @@ def _check_cuts(levels: ArrayLike) -> tuple[float, ...]:
 
 def _divide_budget(epsilon: float, group: int) -> float:
     """Divide epsilon by the records that share it, so that the parts add up to at most epsilon, to the last bit."""
-    share = Fraction(epsilon) / group
-    nearest = float(share)
-    return _validation.check_epsilon(nearest if Fraction(nearest) <= share else math.nextafter(nearest, 0.0))
+    return _validation.check_epsilon(round_down(Fraction(epsilon) / group))
 
 
 def _estimate_uniform(epsilon: float, queries: int, size: int, count: int) -> float:

@@ -11,7 +11,6 @@ One record moves one score, so what is private for the answer of a single record
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -26,7 +25,7 @@ from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import StaircaseNoise, add_noise, choose_grid_step
-from scoreshield.privacy.profiles import PureProfile
+from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps, draw_tie_break
@@ -129,7 +128,7 @@ def prepare_matches(
     if refine:
         screen_budget = _validation.check_epsilon(epsilon * (1 - refine))
         # Both are drawn as exact rationals, so they must add up to at most epsilon, to the last bit.
-        refine_budget = _validation.check_epsilon(_round_down(Fraction(epsilon) - Fraction(screen_budget)))
+        refine_budget = _validation.check_epsilon(round_down(Fraction(epsilon) - Fraction(screen_budget)))
     law, step = _calibrate_staircase(refine_budget, threshold, high) if refine else (None, 2.0**-20)
     guarantee = Guarantee.for_mechanism(
         ReleaseFacts(source.adjacency, "matches", (source.size,), (low, high), sampler),
@@ -170,9 +169,3 @@ def _keep_bits(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:
 def _calibrate_staircase(epsilon: float, low: float, high: float) -> tuple[StaircaseNoise, float]:
     step = choose_grid_step(StaircaseNoise.calibrate(epsilon, high - low).std)
     return StaircaseNoise.calibrate(epsilon, count_steps(low, high, step) * step, step), step
-
-
-def _round_down(value: Fraction) -> float:
-    """Return the largest float that is not above a fraction."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
