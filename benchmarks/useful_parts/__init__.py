@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,32 @@ class Figure:
         goal = "" if self.goal is None else f"  goal {self.goal:.3f}{'' if self.is_reached else ' MISSED'}"
         before = "" if self.before is None else f"  before {self.before:.3f}"
         return f"{self.name:<58} {self.mean:.3f} ± {self.spread:.3f}{goal}{before}"
+
+
+def normalise(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+class Images(NamedTuple):
+    """CIFAR-10 through EfficientNet-Lite0, split at random: public images and queries, and private ones to search."""
+
+    public: np.ndarray
+    known: np.ndarray
+    private: np.ndarray
+    asked: np.ndarray
+
+    @classmethod
+    def split(cls, folder: Path, rng: np.random.Generator, asked: int) -> Images:
+        with np.load(folder / "cifar10_effnetlite0.npz") as file:
+            images, queries = (normalise(file[name].astype(np.float32)) for name in ("gallery_emb", "query_emb"))
+        rng.shuffle(images)
+        rng.shuffle(queries)
+        return cls(images[:1000], queries[:200], images[1000:], queries[200 : 200 + asked])
+
+    def compute_overlap(self, named: Sequence[Collection[int]], k: int) -> float:
+        """Compute the mean share of each query's k best images that is named."""
+        best = np.argsort(-(self.asked @ self.private.T), axis=1)[:, :k].tolist()
+        return float(np.mean([len(set(row) & set(one)) / k for row, one in zip(best, named, strict=True)]))
 
 
 class Retrieval:

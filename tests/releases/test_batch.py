@@ -114,11 +114,14 @@ def test_settings_of_numpy_change_nothing(norm: Any) -> None:
 
 def test_one_record_changes_one_symbol() -> None:
     """To the last bit, for rows of every size beside it."""
-    clean = batch.prepare_batch(ROWS, QUERIES, names=2, **SURE).compute()
+    sizes = {"records": len(ROWS), "queries": len(QUERIES)}
+    alphabet = batch.BatchAlphabet.choose(names=2, **sizes, **SURE)
+    unit = QUERIES / np.linalg.norm(QUERIES, axis=1, keepdims=True)
+    clean = alphabet.find_symbols(ROWS, unit, "unit", None)
     for row in (np.zeros(12), 1e200 * QUERIES[0], -QUERIES[3], np.full(12, 1e-300)):
         changed = ROWS.copy()
         changed[17] = row
-        other = batch.prepare_batch(changed, QUERIES, names=2, **SURE).compute()
+        other = alphabet.find_symbols(changed, unit, "unit", None)
         for one, two in zip(clean, other, strict=True):
             assert np.array_equal(np.delete(one, 17, 0), np.delete(two, 17, 0))
 
@@ -522,3 +525,10 @@ def test_levels_must_fall() -> None:
     for arguments in bad:
         with pytest.raises(ss.InvalidInput):
             ss.PublicLevels(*arguments)
+
+
+def test_public_levels_are_saved(tmp_path: Path) -> None:
+    """What is loaded equals what was saved."""
+    levels = ss.PublicLevels(0.3123456789, 0.2, 777, "our pages")
+    levels.save(tmp_path / "levels.json")
+    assert ss.PublicLevels.load(tmp_path / "levels.json") == levels

@@ -22,8 +22,10 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, StoreError
+from scoreshield.releases.batch import MINILM_LEVELS
 from scoreshield.search import PrivateSearch, hit_counters
 from scoreshield.search.hit_counters import CounterFile
+from scoreshield.search.hits import HIT_CUTS, check_cuts
 from scoreshield.stores import ArrayStore
 
 DIMENSION, RECORDS = 8, 20
@@ -693,3 +695,23 @@ def test_no_leftover_locks(tmp_path: Path) -> None:
     """A process that ends leaves one file."""
     PrivateSearch(ROWS, **CERTAIN, file=tmp_path / "counters").search(near(0))
     assert [one.name for one in tmp_path.iterdir()] == ["counters"]
+
+
+def test_cuts_from_public_levels() -> None:
+    """Levels of the model of the default cuts give these cuts; another model's lie where its scores are."""
+    assert MINILM_LEVELS.place_for_hits(MINILM_LEVELS.records) == HIT_CUTS
+    levels = ss.PublicLevels(0.8, 0.75, 1000)
+    search = PrivateSearch(ROWS, mode="hits", epsilon=20.0, cuts=levels)
+    assert search.guarantee.details["cuts"] == list(levels.place_for_hits(RECORDS))
+    larger = np.array(levels.place_for_hits(5_000))
+    # A collection five times as large has higher best scores: ln 5 steps, which is the distance of the two points.
+    assert larger[0] - levels.place_for_hits(1_000)[0] == pytest.approx(0.05, abs=0.002)
+
+
+@pytest.mark.parametrize("tenth", [-0.99, 0.0, 0.9, 0.9999])
+@pytest.mark.parametrize("spread", [1e-4, 0.05, 0.5])
+@pytest.mark.parametrize("records", [1, 10**9])
+def test_cuts_of_every_tail_are_valid(tenth: float, spread: float, records: int) -> None:
+    """Placed cuts increase and are cosines, whatever the tail is."""
+    levels = ss.PublicLevels(tenth, max(tenth - spread, -1.0), 100)
+    assert len(check_cuts(levels.place_for_hits(records))) == len(HIT_CUTS)

@@ -1,10 +1,10 @@
-"""The command line: `demo`, `release`, `calibrate`, `plan`, `audit`, `bench`, `rag`, `report`, `export` and `ledger`.
+"""The command line: one module for each command or group of commands.
 
 A bad input prints one line on standard error and exits with code 2, without a traceback. An interrupted command exits
 with 130; while Python is still loading the package, Python itself handles the interrupt. Neither leaves a half-written
 file. An unforeseen failure also prints one line and exits with code 70. Code 1 only means that an audit broke a
-claim. With SCORESHIELD_DEBUG=1 in the environment the traceback comes first. Progress bars go to standard error, and
-only to a terminal.
+claim. With SCORESHIELD_DEBUG=1 in the environment the traceback comes first. Progress goes to standard
+error: a bar on a terminal, and elsewhere a line every ten seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 import scoreshield as ss
 from scoreshield._loading import describe_error
 from scoreshield._types import Calibration
-from scoreshield.cli import audit, bench, export, ledger, plan, rag, release, report
+from scoreshield.cli import audit, bench, export, hits, ledger, plan, public, rag, release, report
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
 from scoreshield.cli.output import make_printable
 from scoreshield.privacy import calibration as gaussian
@@ -40,6 +40,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(release.app, name="release")
+app.add_typer(public.app, name="public")
+app.command(name="hits", epilog=hits.EXAMPLE)(hits.hits_command)
 app.command(name="plan", epilog=plan.EXAMPLE)(plan.plan_command)
 app.command(name="bench", epilog=bench.EXAMPLE)(bench.bench_command)
 app.command(name="rag", epilog=rag.EXAMPLE)(rag.rag_command)

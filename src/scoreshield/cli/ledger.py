@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scoreshield.cli.options import Force, Json, LedgerArgument, ListedDataset
-from scoreshield.cli.output import check_file_is_new, check_folder, check_not_input, find_ledger_file, say
+from scoreshield.cli.output import check_new_file, find_ledger_file, say
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.entries import shorten
@@ -90,9 +90,7 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write every entry to a table or a JSON file."""
-    check_not_input([output], [find_ledger_file(url)])
-    check_file_is_new(output, force)
-    check_folder(output)
+    check_new_file(output, force, find_ledger_file(url))
     ledger = Ledger.open(url)
     ledger.export(output)
     facts = {"file": str(output), "head": ledger.head()}

@@ -10,7 +10,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -25,6 +26,9 @@ from scoreshield._types import AccountLike, Calibration
 from scoreshield.cli.output import open_account
 from scoreshield.geometry.arrays import Progress as ProgressCallback
 from scoreshield.releases.scores import ScoreMechanism
+
+#: The least time between two lines of progress, where there is no terminal.
+_LINE_SECONDS = 10.0
 
 # The privacy contract.
 Epsilon = Annotated[float, typer.Option(help="The privacy budget, > 0: smaller is more private. No default.")]
@@ -47,7 +51,7 @@ Best = Annotated[
 ]
 Tail = Annotated[
     Path | None,
-    typer.Option(help="With --mechanism anchored: a file of TailShape.save, for other models than the default one."),
+    typer.Option(help="With --mechanism anchored: a file of `public fit-tail`, for other models than the default one."),
 ]
 ScoreRange = Annotated[
     tuple[float, float],
@@ -73,7 +77,13 @@ Labels = Annotated[
     typer.Option(help="Public labels, one per record (.npy): protect whole identities, not single records."),
 ]
 Centroids = Annotated[bool, typer.Option("--centroids", help="With --labels: release one centroid per identity.")]
+Ids = Annotated[Path | None, typer.Option(help="The ids of the records: a text of lines or .npy; by default numbers.")]
 Query = Annotated[Path, typer.Option(help="The public query, a vector.")]
+QueryArray = Annotated[str | None, typer.Option(help="Which array of the query file to read.")]
+Levels = Annotated[
+    Path | None, typer.Option(help="A file of `public fit-levels`, for other models than the default one.")
+]
+CodeSize = Annotated[int | None, typer.Option(help="How many codewords a record's code has; chosen by default.")]
 TopK = Annotated[int | None, typer.Option(help="Also print the indices of the best K noisy scores.")]
 Threshold = Annotated[float | None, typer.Option(help="With --top-k: only scores at or above this.")]
 
@@ -109,6 +119,16 @@ class IdentityOptions:
         if self.centroids:
             raise ss.InvalidInput("--centroids needs --labels, which state the identity of each record.")
         return ss.Replacement()
+
+    def map_ids(self, ids: Sequence[Any]) -> dict[Any, Any] | None:
+        """Map the ids of records to their identities; None without labels."""
+        if self.labels is None:
+            self.choose_adjacency()  # rejects --centroids alone
+            return None
+        labels = _files.read_array(self.labels)
+        if labels.shape != (len(ids),):
+            raise ss.InvalidInput(f"--labels must hold one label per record, {len(ids):,} of them. Got {labels.shape}.")
+        return dict(zip(ids, labels.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -204,20 +224,36 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def progress_bar(quiet: bool, doing: str = "working") -> Iterator[ProgressCallback | None]:
-    """Show a progress bar on standard error, if that is a terminal.
+    """Show progress on standard error: a bar on a terminal, and elsewhere a line every ten seconds.
 
     Args:
-        quiet: Show none.
-        doing: The text beside the bar.
+        quiet: Show nothing.
+        doing: The text beside the bar, or at the beginning of a line.
 
     Yields:
-        The function that moves the bar, or None where there is no bar.
+        The function that is called with what is done and what there is in all, or None to show nothing.
     """
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    if quiet:
         yield None
+        return
+    if not console.is_terminal:
+        yield _make_line_printer(doing)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _make_line_printer(doing: str) -> ProgressCallback:
+    """Make a function that prints progress to standard error, at most one line in ten seconds and none before."""
+    printed = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal printed
+        if time.monotonic() - printed >= _LINE_SECONDS:
+            printed = time.monotonic()
+            typer.echo(f"{doing}: {done:,} of {total:,}", err=True)
+
+    return show

@@ -11,7 +11,7 @@ import typer
 from numpy.typing import NDArray
 
 import scoreshield as ss
-from scoreshield import _files
+from scoreshield import _files, _loading
 from scoreshield._loading import make_printable
 from scoreshield._types import AccountLike
 from scoreshield.report.certificate import list_release_paths, save_with_certificate
@@ -19,11 +19,14 @@ from scoreshield.report.certificate import list_release_paths, save_with_certifi
 __all__ = [
     "check_file_is_new",
     "check_folder",
+    "check_new_file",
     "check_not_input",
     "check_output",
     "find_ledger_file",
     "make_printable",
     "open_account",
+    "read_codebook",
+    "read_ids",
     "read_query",
     "say",
     "select_query",
@@ -50,6 +53,27 @@ def open_account(url: str | None, dataset: str | None) -> AccountLike | None:
 def read_query(path: Path, name: str | None = None) -> NDArray[Any]:
     """Read a query file: a vector, or a matrix of several queries."""
     return select_query(_files.read_array(path, name=name))
+
+
+def read_codebook(path: Path, source: str | None, code_size: int | None, name: str | None = None) -> ss.PublicCodebook:
+    """Read a saved codebook, or make one of public vectors."""
+    if not _files.holds_release(path):
+        stated = {} if source is None else {"source": source}
+        return ss.PublicCodebook(_files.read_array(path, name=name), code_size=code_size, **stated)
+    if source is not None or code_size is not None:
+        raise ss.InvalidInput(f"{path} is a saved codebook and states its source and code size: leave both out.")
+    return ss.PublicCodebook.load(path)
+
+
+def read_ids(path: Path) -> list[Any]:
+    """Read ids: an array of whole numbers or texts, or a text with one id per line."""
+    if path.suffix.lower() == ".npy":
+        ids: list[Any] = _files.read_array(path).tolist()
+        return ids
+    try:
+        return _loading.read_bytes(path).decode().splitlines()
+    except UnicodeDecodeError:
+        raise ss.InvalidInput(f"{path} must be a text with one id per line, or an .npy file.") from None
 
 
 def select_query(query: NDArray[Any]) -> NDArray[Any]:
@@ -80,6 +104,17 @@ def check_file_is_new(path: Path, force: bool) -> None:
     """Raise an error where a file exists and may not be overwritten."""
     if not force and path.exists():
         raise ss.InvalidInput(f"{path} exists already; choose another name or pass --force to overwrite it.")
+
+
+def check_new_file(path: Path, force: bool, *inputs: Path | None) -> None:
+    """Check the name of one file before its content is computed: it is writable, new and no input."""
+    check_folder(path)
+    check_not_input([path], inputs)
+    check_file_is_new(path, force)
+    try:
+        _files.check_writable(path)
+    except (OSError, ValueError) as error:
+        raise ss.FileError(f"Cannot write {path}: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def check_folder(path: Path) -> None:

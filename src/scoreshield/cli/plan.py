@@ -17,7 +17,7 @@ from scoreshield import _files
 from scoreshield._formatting import format_rate
 from scoreshield._types import Calibration
 from scoreshield.cli.options import Delta, Force, Json, ScoreRange
-from scoreshield.cli.output import check_file_is_new, check_folder, check_not_input, make_printable
+from scoreshield.cli.output import check_new_file, make_printable
 from scoreshield.decisions import Endpoint
 from scoreshield.decisions.models import parse_score_model
 from scoreshield.plan import (
@@ -265,9 +265,7 @@ def _reject_options(purpose: str, given: dict[str, Any]) -> None:
 def _check_plan_page(html: Path, force: bool, inputs: list[Path | None]) -> None:
     if html.suffix not in (".html", ".htm"):
         raise ss.InvalidInput(f"The page must end in .html; got {html}.")
-    check_folder(html)
-    check_not_input([html], inputs)
-    check_file_is_new(html, force)
+    check_new_file(html, force, *inputs)
 
 
 def _open_console(result: Plan | Choice) -> Console:

@@ -8,21 +8,24 @@ from typing import Annotated, Any
 import typer
 
 import scoreshield as ss
-from scoreshield import _files, _loading
+from scoreshield import _files
 from scoreshield._types import Norm
 from scoreshield.cli.options import (
     Array,
     CalibrationOption,
     ChargeOptions,
+    CodeSize,
     Delta,
     Embeddings,
     Epsilon,
     IdentityOptions,
+    Levels,
     MechanismOption,
     Output,
     OutputOptions,
     PureDelta,
     Query,
+    QueryArray,
     RankingOptions,
     ScoreRange,
     Unsafe,
@@ -30,7 +33,7 @@ from scoreshield.cli.options import (
     expand_groups,
     progress_bar,
 )
-from scoreshield.cli.output import check_output, read_query, write_release
+from scoreshield.cli.output import check_output, read_codebook, read_ids, read_query, write_release
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
@@ -57,7 +60,7 @@ def release_scores_command(
     output: Output,
     delta: PureDelta = 0.0,
     array: Array = None,
-    query_array: Annotated[str | None, typer.Option(help="Which array of the query file to read.")] = None,
+    query_array: QueryArray = None,
     mechanism: MechanismOption = "gaussian",
     windows: WindowOptions,
     calibration: CalibrationOption = "analytic",
@@ -284,6 +287,7 @@ def release_batch_command(
         list[float] | None,
         typer.Option(help="A public lower edge of a level, in [-1, 1]; give it once per level, in rising order."),
     ] = None,
+    levels: Levels = None,
     array: Array = None,
     queries_array: Annotated[str | None, typer.Option(help="Which array of the file of queries to read.")] = None,
     identities: IdentityOptions,
@@ -295,7 +299,9 @@ def release_batch_command(
     options: OutputOptions,
 ) -> None:
     """Release which records answer each query of a batch, for one epsilon."""
-    check_output(output, options.force, embeddings, queries, identities.labels, ledger=charge.ledger)
+    check_output(output, options.force, embeddings, queries, levels, identities.labels, ledger=charge.ledger)
+    if level is not None and levels is not None:
+        raise ss.InvalidInput("Give --level or --levels, not both: each places the levels.")
     with progress_bar(options.as_json) as progress:
         release = ss.release_batch(
             _files.read_array(embeddings, name=array, mapped=True),
@@ -303,7 +309,7 @@ def release_batch_command(
             epsilon=epsilon,
             k=k,
             names=names,
-            levels=level,
+            levels=ss.PublicLevels.load(levels) if levels is not None else level,
             adjacency=identities.choose_adjacency(),
             norm=norm,
             rng=charge.seed,
@@ -356,16 +362,6 @@ def release_histogram_command(
     write_release(release, output, options.as_json, facts)
 
 
-def _read_codebook(path: Path, source: str | None, code_size: int | None) -> ss.PublicCodebook:
-    """Read a saved codebook, or make one of public vectors."""
-    if not _files.holds_release(path):
-        stated = {} if source is None else {"source": source}
-        return ss.PublicCodebook(_files.read_array(path), code_size=code_size, **stated)
-    if source is not None or code_size is not None:
-        raise ss.InvalidInput(f"{path} is a saved codebook and states its source and code size: leave both out.")
-    return ss.PublicCodebook.load(path)
-
-
 @app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
 @expand_groups
 def release_index_command(
@@ -391,7 +387,7 @@ def release_index_command(
     codebook_source: Annotated[
         str | None, typer.Option(help="With --codebook: one sentence for the certificate, where they come from.")
     ] = None,
-    code_size: Annotated[int | None, typer.Option(help="With --codebook: how many codewords a code has.")] = None,
+    code_size: CodeSize = None,
     changes: Annotated[
         Changes,
         typer.Option(help="public: ids and times of changes are public, and `release update` draws changes only."),
@@ -409,8 +405,8 @@ def release_index_command(
         raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
     given: dict[str, Any] = {}
     if codebook is not None:
-        given["codebook"] = _read_codebook(codebook, codebook_source, code_size)
-    given |= {"changes": changes, "ids": None if ids is None else _read_ids(ids)}
+        given["codebook"] = read_codebook(codebook, codebook_source, code_size)
+    given |= {"changes": changes, "ids": None if ids is None else read_ids(ids)}
     with progress_bar(options.as_json) as progress:
         release = ss.release_index(
             _files.read_array(embeddings, name=array, mapped=True),
@@ -459,25 +455,14 @@ def release_update_command(
         raise ss.InvalidInput(f"{index} holds no index with --changes public.")
     with progress_bar(options.as_json) as progress:
         release = before.update(
-            added=None if added is None or added_ids is None else (_read_ids(added_ids), _files.read_array(added)),
+            added=None if added is None or added_ids is None else (read_ids(added_ids), _files.read_array(added)),
             changed=None
             if changed is None or changed_ids is None
-            else (_read_ids(changed_ids), _files.read_array(changed)),
-            removed=() if removed is None else _read_ids(removed),
+            else (read_ids(changed_ids), _files.read_array(changed)),
+            removed=() if removed is None else read_ids(removed),
             rng=charge.seed,
             ledger=charge.open_account(),
             progress=progress,
         )
     facts = {"version": release.version, "largest_draws": release.largest_draws}
     write_release(release, output, options.as_json, facts)
-
-
-def _read_ids(path: Path) -> list[Any]:
-    """Read ids: an array of whole numbers or texts, or a text with one id per line."""
-    if path.suffix.lower() == ".npy":
-        ids: list[Any] = _files.read_array(path).tolist()
-        return ids
-    try:
-        return _loading.read_bytes(path).decode().splitlines()
-    except UnicodeDecodeError:
-        raise ss.InvalidInput(f"{path} must be a text with one id per line, or an .npy file.") from None

@@ -14,7 +14,6 @@ Everything here reads public scores, never those of a private collection.
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -30,8 +29,9 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 
 from scoreshield import _files, _loading, _validation
-from scoreshield._validation import check_count, check_epsilon, check_positive, optional, validate
+from scoreshield._validation import check_count, check_epsilon, check_positive, check_progress, optional, validate
 from scoreshield.errors import InvalidInput, TailShapeWarning
+from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.anchors import ANCHOR_STEP, GRID_STEP, WINDOW, AnchoredLaw, RankAnchor
 from scoreshield.privacy.profiles import round_down
@@ -54,6 +54,12 @@ _QUERIES = 400
 _ALONE, _GROUPS, _FARTHEST_RANK = 24, 14, 8
 #: Multiples of it are spread evenly, modulo one.
 _GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def _check_origin(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200:
+        _validation.reject(name, "a line of 1 to 200 characters", value)
+    return value
 
 
 class WindowSetting(NamedTuple):
@@ -132,8 +138,7 @@ class TailShape:
         check_count(self.k, "k")
         check_count(self.rank, "rank")
         check_positive(self.slope, "slope")
-        if not isinstance(self.origin, str) or not self.origin.isprintable() or not 0 < len(self.origin) <= 200:
-            _validation.reject("origin", "a line of 1 to 200 characters", self.origin)
+        _check_origin(self.origin, "origin")
         if self.dimension is not None:
             check_count(self.dimension, "dimension")
         must = "window settings in increasing order of their excess"
@@ -157,9 +162,15 @@ class TailShape:
             _validation.reject("settings", must, self.settings)
 
     @classmethod
-    @validate(k=check_count, dimension=optional(check_count))
+    @validate(k=check_count, origin=_check_origin, dimension=optional(check_count), progress=check_progress)
     def fit(
-        cls, public_scores: ArrayLike, k: int = 10, *, origin: str = "public scores", dimension: int | None = None
+        cls,
+        public_scores: ArrayLike,
+        k: int = 10,
+        *,
+        origin: str = "public scores",
+        dimension: int | None = None,
+        progress: Progress | None = None,
     ) -> TailShape:
         """Fit the shape to public scores of the same model, and choose windows for every budget by predicted recall.
 
@@ -172,6 +183,7 @@ class TailShape:
             k: How many best records shall be kept.
             origin: Where the scores come from. It is stated on each certificate.
             dimension: The dimension of the embeddings. With it, a release of other embeddings gives a warning.
+            progress: Called with (budgets done, budgets in all).
 
         Returns:
             The shape, for `AnchoredWindows`.
@@ -197,7 +209,7 @@ class TailShape:
                 f"The public scores have no spread: most queries score rank {max(1, k // 2)} no higher than rank "
                 f"{rank}. Give scores of different records."
             )
-        return cls(k, rank, model.slope, model.choose_settings(EXCESSES), origin, dimension)
+        return cls(k, rank, model.slope, model.choose_settings(EXCESSES, progress), origin, dimension)
 
     @staticmethod
     def default(k: int = 10) -> TailShape:
@@ -243,15 +255,12 @@ class TailShape:
 
     def save(self, path: str | Path) -> None:
         """Write the shape to a JSON file, completely or not at all."""
-        text = json.dumps(self.to_dict(), indent=1).encode()
-        _files.write_whole({Path(path): lambda file: file.write(text)})
+        _files.write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> TailShape:
         """Read a shape that ``save`` wrote."""
-        with _loading.explain_read_errors(path):
-            data = _loading.parse_json(_loading.read_bytes(path))
-        return cls.from_dict(data)
+        return cls.from_dict(_files.read_json(path))
 
 
 @dataclass(frozen=True)
@@ -402,13 +411,15 @@ class _TailModel:
         )
         self._quantiles = ((np.arange(count) + 0.5) * _GOLDEN % 1)[:, None]
 
-    def choose_settings(self, excesses: tuple[float, ...]) -> tuple[WindowSetting, ...]:
+    def choose_settings(
+        self, excesses: tuple[float, ...], progress: Progress | None = None
+    ) -> tuple[WindowSetting, ...]:
         """Choose the windows of the greatest predicted recall at each excess.
 
         The search starts at a rough guess and at what was chosen for the excess before, and goes on from the better.
         """
         chosen, last = [], None
-        for excess in excesses:
+        for number, excess in enumerate(excesses, start=1):
 
             def evaluate(place: Float, excess: float = excess) -> float:
                 return self._evaluate(excess, place)
@@ -418,6 +429,8 @@ class _TailModel:
             last = _climb(evaluate, best, 50)
             setting = self._make_setting(excess, last)
             chosen.append(setting._replace(recall=min(1.0, self.predict(setting))))
+            if progress is not None:
+                progress(number, len(excesses))
         return tuple(chosen)
 
     def _guess(self, excess: float) -> Float:

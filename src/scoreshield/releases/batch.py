@@ -9,14 +9,15 @@ true less often. `BatchAlphabet` chooses both from public facts. docs/proofs/bat
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoreshield import _validation
+from scoreshield import _files, _loading, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
@@ -46,6 +47,9 @@ _MOST_NAMES, _MOST_LEVELS, _FALSE_NAMES = 8, 20, 2.0
 _LEAST_SPREAD = 1e-4
 #: How far levels follow the size of the collection, in steps of the tail of public scores.
 _FARTHEST = 3.0
+#: The number of cuts of a hit budget, and how many steps the first and the last lie above the expected 10th best score.
+_HIT_CUTS, _HIT_ENDS = 14, (-1.08, 7.54)
+_KIND = "public levels"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,17 +201,50 @@ class PublicLevels:
         If the lowest level has no lower edge, its stated edge is one level below the first real one.
         """
         real = max(count - has_open_level, 1)
-        step = (self.tenth - self.fiftieth) / math.log(5)
-        farther = math.log(records / k * 10 / self.records)
-        middle = self.tenth + step * min(max(farther, -_FARTHEST), _FARTHEST)
-        middle = min(max(middle, (self.tenth - 1) / 2), (self.tenth + 1) / 2)  # cosines end at -1 and 1
-        ends = middle + step * (3.0 / real - 2.6), middle + step * (4.6 - 4.2 / real)
+        middle = self._place_middle(records, k)
+        ends = middle + self._step * (3.0 / real - 2.6), middle + self._step * (4.6 - 4.2 / real)
         low, high = np.clip(ends, (middle - 1) / 2, (middle + 1) / 2).tolist()
         cuts = np.linspace(low, high, real) if real > 1 else np.array([low])
         if real < count:
-            below = cuts[1] - cuts[0] if real > 1 else step
+            below = cuts[1] - cuts[0] if real > 1 else self._step
             cuts = np.append(max(low - below, (low - 1) / 2), cuts)
-        return tuple(np.round(cuts, 3 if step > 0.01 else 9).tolist())
+        return self._round(cuts)
+
+    def place_for_hits(self, records: int) -> tuple[float, ...]:
+        """Place the cuts of a hit budget, relative to the tail as the default cuts lie for all-MiniLM-L6-v2."""
+        middle = self._place_middle(records, 10)
+        ends = middle + self._step * np.array(_HIT_ENDS)
+        low, high = np.clip(ends, (middle - 1) / 2, (middle + 3) / 4).tolist()
+        return self._round(np.linspace(low, high, _HIT_CUTS))
+
+    @property
+    def _step(self) -> float:
+        """How much a score falls whenever its rank grows by the factor e."""
+        return (self.tenth - self.fiftieth) / math.log(5)
+
+    def _place_middle(self, records: int, k: float) -> float:
+        """Place the expected k-th best score of a query."""
+        farther = math.log(records / k * 10 / self.records)
+        middle = self.tenth + self._step * min(max(farther, -_FARTHEST), _FARTHEST)
+        return min(max(middle, (self.tenth - 1) / 2), (self.tenth + 1) / 2)  # cosines end at -1 and 1
+
+    def _round(self, cuts: Float) -> tuple[float, ...]:
+        return tuple(np.round(cuts, 3 if self._step > 0.01 else 9).tolist())
+
+    def save(self, path: str | Path) -> None:
+        """Write the levels to a JSON file, completely or not at all."""
+        _files.write_json(path, {"kind": _KIND, **asdict(self)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> PublicLevels:
+        """Read back levels that `save` wrote, equal to what was saved."""
+        facts = _files.read_json(path)
+        try:
+            if facts.pop("kind") != _KIND:
+                raise ValueError("another kind of object")
+            return cls(**facts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput(f"{path} holds no valid public levels: {_loading.describe_error(error)}") from None
 
 
 #: What scores of all-MiniLM-L6-v2 look like: 824 questions and 2,519 titles of FRAMES.
@@ -400,34 +437,6 @@ def release_batch(
     Returns:
         A BatchRelease with ``.search(i, k)``, ``.names``, ``.levels``, ``.false_names`` and ``.guarantee``.
     """
-    return prepare_batch(
-        embeddings,
-        queries,
-        epsilon=epsilon,
-        k=k,
-        names=names,
-        levels=levels,
-        adjacency=adjacency,
-        norm=norm,
-        rng=rng,
-        progress=progress,
-    ).release(ledger)
-
-
-def prepare_batch(
-    embeddings: ArrayLike,
-    queries: ArrayLike,
-    *,
-    epsilon: float,
-    k: int,
-    names: int | None = None,
-    levels: ArrayLike | PublicLevels | None = None,
-    adjacency: Adjacency = Replacement(),  # noqa: B008
-    norm: Norm = "unit",
-    rng: Rng = None,
-    progress: Progress | None = None,
-) -> PendingRelease[Symbols, BatchRelease]:
-    """Prepare a batch before its charge, with the arguments of `release_batch`."""
     source = PrivateCollection.check(embeddings, adjacency)
     if isinstance(adjacency, GramRadius):
         must = "Replacement() or Identity(labels): a Gram radius says nothing about queries"
@@ -451,7 +460,7 @@ def prepare_batch(
         names, levels = alphabet.draw(true, stream)
         return BatchRelease(guarantee, public.astype(np.float32), names, levels, draw_tie_break(stream))
 
-    return PendingRelease(guarantee, source.adjacency, rng, compute, draw)
+    return PendingRelease(guarantee, source.adjacency, rng, compute, draw).release(ledger)
 
 
 def _check_cuts(levels: ArrayLike) -> tuple[float, ...]:

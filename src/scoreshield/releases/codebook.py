@@ -309,17 +309,21 @@ class CodebookTrial:
         """Whether it keeps more than PrivUnit, beyond three standard errors, and more than twice what chance keeps."""
         return self.recall - 3 * self.error > max(self.without_codebook, 2 * self.chance)
 
-    def __str__(self) -> str:
-        verdict = (
-            "The codebook serves this domain."
-            if self.is_useful
-            else "The codebook is USELESS here: it does not keep clearly more than PrivUnit, and twice what chance "
-            "keeps. Use vectors of the domain of the records, or no codebook."
+    @property
+    def verdict(self) -> str:
+        """Whether the codebook is useful, in a sentence."""
+        if self.is_useful:
+            return "The codebook serves this domain."
+        return (
+            "The codebook is USELESS here: it does not keep clearly more than PrivUnit, and twice what chance keeps. "
+            "Use vectors of the domain of the records, or no codebook."
         )
+
+    def __str__(self) -> str:
         return (
             f"At epsilon {self.epsilon:g}, codes of {self.code_size} codewords keep {self.recall:.3f} ± "
             f"{self.error:.3f} of the clean best {self.k} of {self.records:,} public records, over {self.queries:,} "
-            f"public queries. PrivUnit keeps {self.without_codebook:.3f} and chance {self.chance:.3f}. {verdict}"
+            f"public queries. PrivUnit keeps {self.without_codebook:.3f} and chance {self.chance:.3f}. {self.verdict}"
         )
 
 

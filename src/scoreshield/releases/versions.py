@@ -49,17 +49,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class IndexHistory(PrivateIndex):
-    """One version of an index whose changes are public.
-
-    Attributes:
-        ids: The public name of each row, (n,).
-        draws: How often each record was drawn so far, (n,).
-        past_ids: The ids that were removed. An id that comes back continues its count.
-        past_draws: How often these were drawn.
-        history: The name that all versions of this index share.
-        version: 1, 2, 3, ...
-        is_charged: Whether the index is charged to a ledger, as all its updates must then be.
-    """
+    """One version of an index whose changes are public. `IndexVersion` explains the attributes."""
 
     ids: NDArray[Any]
     draws: NDArray[np.int64]

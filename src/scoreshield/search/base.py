@@ -19,6 +19,7 @@ from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.tails import AnchoredWindows
+from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.index_plan import IndexMechanism
 from scoreshield.releases.scores import ScoreMechanism
@@ -96,7 +97,7 @@ class SearchOptions:
     file: str | Path | None
     progress: Progress | None
     hits: int | None = None
-    cuts: ArrayLike | None = None
+    cuts: ArrayLike | PublicLevels | None = None
     names: int | None = None
     adjacency: Adjacency | None = None
     center: str | ArrayLike = "none"

@@ -23,6 +23,7 @@ from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.privacy.levels.cuts import check_increasing
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, name_sampler, open_stream
+from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
 from scoreshield.search.hit_counters import (
@@ -91,7 +92,7 @@ class HitSearch(BaseSearch):
             raise InvalidInput("Mode 'hits' has no score range: 'cuts' says which scores are told from each other.")
         if options.adjacency is not None and not isinstance(options.adjacency, Replacement | NullRecord):
             _validation.reject("adjacency", "Replacement() or NullRecord() for mode='hits'", options.adjacency)
-        check_cuts(HIT_CUTS if options.cuts is None else options.cuts)
+        choose_cuts(options.cuts, 1)  # any number of records: this checks cuts that are given
         if options.names is not None:
             _validation.check_count(options.names, "names")
         is_null = isinstance(options.adjacency, NullRecord)
@@ -109,8 +110,6 @@ class HitSearch(BaseSearch):
             raise InvalidInput("NullRecord() is about one record: leave it out with 'identity_of'.")
         self._options, self._records, self._identities = options, records, identities
         self._file = None if options.file is None else resolve_path(options.file)
-        self._cuts = check_cuts(HIT_CUTS if options.cuts is None else options.cuts)
-        self._values = compute_level_values(self._cuts)
         self._counters: HitCounters | None = None
         self._collection: _Collection | None = None
         self._has_warned = False
@@ -183,6 +182,8 @@ class HitSearch(BaseSearch):
         else:
             budget = HitBudget.split(options.epsilon, options.hits, is_null=is_null)
         self._budget = budget
+        self._cuts = choose_cuts(options.cuts, len(names))
+        self._values = compute_level_values(self._cuts)
         promised = options.adjacency if is_null and options.adjacency is not None else adjacency
         self._guarantee = state_guarantee(budget, self._cuts, promised, len(names), options.epsilon, options.rng)
 
@@ -349,6 +350,13 @@ def check_cuts(cuts: Any) -> Float:
     if not (found[0] > -1 and found[-1] < 1) or len(found) > _MOST_CUTS:
         _validation.reject("cuts", f"from 1 to {_MOST_CUTS} increasing numbers inside (-1, 1)", cuts)
     return found
+
+
+def choose_cuts(cuts: Any, records: int) -> Float:
+    """Take the given cuts, or the default ones, or place cuts by public levels for so many records."""
+    if isinstance(cuts, PublicLevels):
+        cuts = cuts.place_for_hits(records)
+    return check_cuts(HIT_CUTS if cuts is None else cuts)
 
 
 def compute_level_values(cuts: Float) -> Float:

@@ -31,6 +31,7 @@ from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
 from scoreshield.privacy.draws import check_ids
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import name_sampler
+from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.versions import CHANGES, Changes
 from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
@@ -105,7 +106,8 @@ class PrivateSearch:
             again continues with them. Without it they end with this object, and another object is another charge.
         hits: For a hit budget: how many queries may name each record truly, at most 250. By default as many as
             ``epsilon`` allows with few false names.
-        cuts: For a hit budget: the public cuts between levels, increasing. The default suits all-MiniLM-L6-v2.
+        cuts: For a hit budget: the public cuts between levels, increasing, or `scoreshield.PublicLevels` fitted on
+            public scores of the same model. The default suits all-MiniLM-L6-v2.
         names: For a hit budget: a query goes down the levels until this many records are named; ``k`` by default, and
             a quarter of it for each hit where a record has fewer than four.
         adjacency: For a hit budget: what ``epsilon`` is about, `scoreshield.Replacement` by default or
@@ -141,7 +143,7 @@ class PrivateSearch:
         file: str | Path | None = None,
         progress: Progress | None = None,
         hits: int | None = None,
-        cuts: ArrayLike | None = None,
+        cuts: ArrayLike | PublicLevels | None = None,
         names: int | None = None,
         adjacency: Adjacency | None = None,
     ) -> None:
