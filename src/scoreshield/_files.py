@@ -178,13 +178,13 @@ def holds_release(path: str | Path) -> bool:
         return "meta" in _loading.Archive(raw, path).names
 
 
-def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
+def write_json_file(path: str | Path, data: Mapping[str, Any]) -> None:
     """Write plain values to a JSON file, completely or not at all."""
     text = json.dumps(data, indent=1).encode()
     write_whole({Path(path): lambda file: file.write(text)})
 
 
-def read_json(path: str | Path) -> Any:
+def read_json_file(path: str | Path) -> Any:
     """Read a JSON file; what is in it is not checked."""
     with _loading.explain_read_errors(path):
         return _loading.parse_json(_loading.read_bytes(path))

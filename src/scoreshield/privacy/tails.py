@@ -175,7 +175,7 @@ class TailShape:
         """Fit the shape to public scores of the same model, and choose windows for every budget by predicted recall.
 
         The private collection may be larger or smaller than the public one. The computation is the same every time, and
-        takes a few seconds.
+        takes about ten seconds of a free core for 824 queries and k = 10.
 
         Args:
             public_scores: The scores of public queries with all records of a public collection, (queries, records).
@@ -255,12 +255,12 @@ class TailShape:
 
     def save(self, path: str | Path) -> None:
         """Write the shape to a JSON file, completely or not at all."""
-        _files.write_json(path, self.to_dict())
+        _files.write_json_file(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> TailShape:
         """Read a shape that ``save`` wrote."""
-        return cls.from_dict(_files.read_json(path))
+        return cls.from_dict(_files.read_json_file(path))
 
 
 @dataclass(frozen=True)

@@ -229,16 +229,17 @@ class PublicLevels:
         return min(max(middle, (self.tenth - 1) / 2), (self.tenth + 1) / 2)  # cosines end at -1 and 1
 
     def _round(self, cuts: Float) -> tuple[float, ...]:
-        return tuple(np.round(cuts, 3 if self._step > 0.01 else 9).tolist())
+        is_coarse = self._step > 0.01 and np.abs(cuts).max() < 0.999  # else cuts would become equal, or 1
+        return tuple(np.round(cuts, 3 if is_coarse else 9).tolist())
 
     def save(self, path: str | Path) -> None:
         """Write the levels to a JSON file, completely or not at all."""
-        _files.write_json(path, {"kind": _KIND, **asdict(self)})
+        _files.write_json_file(path, {"kind": _KIND, **asdict(self)})
 
     @classmethod
     def load(cls, path: str | Path) -> PublicLevels:
         """Read back levels that `save` wrote, equal to what was saved."""
-        facts = _files.read_json(path)
+        facts = _files.read_json_file(path)
         try:
             if facts.pop("kind") != _KIND:
                 raise ValueError("another kind of object")
