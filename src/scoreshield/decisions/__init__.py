@@ -1,6 +1,7 @@
 """How noise changes decisions by a threshold: flips, rates, thresholds, curves and recall."""
 
 from scoreshield.decisions.curves import Roc, roc
+from scoreshield.decisions.queries import Prediction, QueryScores
 from scoreshield.decisions.rates import (
     ENDPOINTS,
     Endpoint,
@@ -26,6 +27,8 @@ __all__ = [
     "ENDPOINTS",
     "Distribution",
     "Endpoint",
+    "Prediction",
+    "QueryScores",
     "Recalibration",
     "Roc",
     "Sample",

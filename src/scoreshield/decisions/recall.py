@@ -103,7 +103,7 @@ def _find_probability(row: Float, record: int, law: Law | None, k: int) -> float
         return float(np.clip((k - above) / (ties + 1), 0.0, 1.0))
     t = own + _find_quantiles(law)
     passing = pass_probability(law, t[:, None], others)
-    return float(np.mean(_probability_of_fewer(passing.sum(axis=1), (passing**2).sum(axis=1), k)))
+    return float(np.mean(compute_probability_of_fewer(passing.sum(axis=1), (passing**2).sum(axis=1), k)))
 
 
 def _find_channel_probability(own: float, others: Float, law: Any, k: int) -> float:
@@ -115,11 +115,11 @@ def _find_channel_probability(own: float, others: Float, law: Any, k: int) -> fl
     chance = above[:, :, None] + table[levels][:, :, None] * _TIES
     mean = np.einsum("l,lov->ov", counts, chance)
     squares = np.einsum("l,lov->ov", counts, chance**2)
-    recalls = _probability_of_fewer(mean, squares, k) @ _TIE_WEIGHTS
+    recalls = compute_probability_of_fewer(mean, squares, k) @ _TIE_WEIGHTS
     return float(table[int(law.level_of(own))] @ recalls)
 
 
-def _probability_of_fewer(mean: Float, squares: Float, k: int) -> Float:
+def compute_probability_of_fewer(mean: Float, squares: Float, k: int) -> Float:
     """Compute P[fewer than k successes] of coins with this sum of probabilities and of their squares."""
     mean, squares = np.maximum(mean, 1e-300), np.maximum(squares, 1e-300)
     p = np.clip(squares / mean, 1e-15, 1 - 1e-12)
