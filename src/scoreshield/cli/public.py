@@ -53,7 +53,7 @@ def fit_tail_command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Fit the windows of `release scores --mechanism anchored --tail` to public scores. It takes seconds to a minute."""
+    """Fit the windows of `release scores --mechanism anchored --tail` to public scores. It may take a minute."""
     check_new_file(output, force, public, queries)
     scores, known = _read_scores(public, queries, array)
     if known is not None and dimension not in (None, known):
