@@ -6,19 +6,24 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+import scoreshield as ss
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure: its values over the seeds, the goal, and what was offered before, if anything was."""
+    """One measured figure: its values over the seeds, the goal, and what was offered before, if anything was.
+
+    What was offered before is measured over the same seeds, or is one number where nothing is drawn.
+    """
 
     name: str
     values: Sequence[float]
     goal: float | None = None
-    before: float | None = None
+    before: float | Sequence[float] | None = None
 
     @property
     def mean(self) -> float:
@@ -35,8 +40,15 @@ class Figure:
 
     def __str__(self) -> str:
         goal = "" if self.goal is None else f"  goal {self.goal:.3f}{'' if self.is_reached else ' MISSED'}"
-        before = "" if self.before is None else f"  before {self.before:.3f}"
-        return f"{self.name:<58} {self.mean:.3f} ± {self.spread:.3f}{goal}{before}"
+        before = "" if self.before is None else f"  before {format_values(self.before)}"
+        return f"{self.name:<58} {format_values(self.values)}{goal}{before}"
+
+
+def format_values(values: float | Sequence[float]) -> str:
+    """Write a number, or the mean and the spread of several."""
+    if isinstance(values, float):
+        return f"{values:.3f}"
+    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1) if len(values) > 1 else 0.0:.3f}"
 
 
 def normalise(rows: np.ndarray) -> np.ndarray:
@@ -87,3 +99,22 @@ class Retrieval:
         chosen = range(len(self.queries)) if queries is None else queries
         shares = [len(self.relevant[q] & set(answer(q)[:k].tolist())) / len(self.relevant[q]) for q in chosen]
         return float(np.mean(shares))
+
+    def measure_index(self, epsilon: float, seeds: int, k: int = 10) -> list[float]:
+        """Measure what an index by PrivUnit keeps, which was offered before for any number of queries."""
+        named = [
+            ss.release_index(self.records, epsilon=epsilon, rng=seed).search(self.queries, k).indices
+            for seed in range(seeds)
+        ]
+        return [self.recall(one.__getitem__, k) for one in named]
+
+    def measure_scores(self, seeds: int, k: int = 10, **contract: Any) -> list[float]:
+        """Measure what one release of scores per query keeps."""
+        values = []
+        for seed in range(seeds):
+            best = [
+                ss.release_scores(self.records, query, rng=seed * 1000 + number, **contract).top_k(k)
+                for number, query in enumerate(self.queries)
+            ]
+            values.append(self.recall(best.__getitem__, k))
+        return values

@@ -26,7 +26,7 @@ def measure(folder: Path, seeds: int) -> Iterator[Figure]:
             [correlate(ss.release_index(rows, epsilon=epsilon, use=use, rng=seed)) for seed in range(seeds)]
             for use in ("search", "pairs")
         )
-        yield Figure(f'use="pairs", STS-B Spearman, epsilon {epsilon:g}', values, goal, float(np.mean(before)))
+        yield Figure(f'use="pairs", STS-B Spearman, epsilon {epsilon:g}', values, goal, before)
     yield from _measure_search(folder, seeds)
 
 
