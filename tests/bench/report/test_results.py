@@ -381,7 +381,7 @@ def test_the_equal_attack_of_one_data_set() -> None:
         rows += rows_of({("contract", "screening", 10.0): [value]}, **(like | {"attack_advantage": 0.9}))
         rows += rows_of({("contract", "gaussian", 10.0): [value]}, **(like | {"attack_advantage": 0.6}))
     _, (title, text) = list_negatives({"dp-rag": run_of(rows)})
-    assert title.endswith("for the mechanisms here")
+    assert title.endswith("for the mechanisms of this experiment")
     assert "scifact: at an attack advantage of 0.5 the best recall@10 is 0.110 ± 0.014 (screening)" in text
     assert "0.9 to 0.9 against pure mechanisms, and of 0.6 against Gaussian noise at δ = 10⁻⁴" in text
 

@@ -170,7 +170,7 @@ def _judge_equal_attack(run: Run) -> Finding | None:
             f"against Gaussian noise at δ = {typeset_power(run.delta or 0.0)}."
         )
     return (
-        "If the attacker gains little, the user gains little too, for the mechanisms here",
+        "If the attacker gains little, the user gains little too, for the mechanisms of this experiment",
         f"{dataset}: at an attack advantage of {low:g} the best recall@10 is "
         f"{format_spread(select_rows(here, method=best))} ({best}). An advantage alone is not enough as a contract: it "
         f"allows a mechanism that reveals everything with that probability.{part}",
