@@ -28,7 +28,7 @@ def measure(folder: Path, seeds: int) -> Iterator[Figure]:
     for (epsilon, goal), cuts in levels.items():
         table = ss.randomised_response(epsilon, cuts)
         name = f"{len(table.cuts) + 1} fixed levels (seen), SciFact recall@10, epsilon {epsilon:g}"
-        yield Figure(name, _search(scifact, table, seeds), goal, _search_before(scifact, frames, epsilon, seeds))
+        yield Figure(name, _search(scifact, table, seeds), goal, measure_before(scifact, frames, epsilon, seeds))
     name = "thinned (seen cuts), recall@10, advantage 0.5, epsilon 8"
     gaussian = _search_with_gaussian(scifact, advantage=0.5, seeds=seeds)
     yield Figure(name, _search(scifact, ss.thinned_response(8, _SEEN, advantage=0.5), seeds), 0.36, gaussian)
@@ -79,7 +79,7 @@ def _search(data: Retrieval, table: ss.LevelChannel, seeds: int, delta: float = 
     return data.measure_scores(seeds, epsilon=max(table.epsilon, 1.0), delta=delta, mechanism=table)
 
 
-def _search_before(data: Retrieval, public: Retrieval, epsilon: float, seeds: int) -> list[float]:
+def measure_before(data: Retrieval, public: Retrieval, epsilon: float, seeds: int) -> list[float]:
     """The better one of six levels with cuts from public scores and staircase noise on a narrow range."""
     cuts = _choose_cuts(public, len(data.records), epsilon)
     levels = _search(data, ss.randomised_response(epsilon, cuts), seeds)
