@@ -108,7 +108,7 @@ def test_a_codebook_of_the_domain_keeps_a_search(shared_data: Path) -> None:
     found = ss.release_index(documents[private], epsilon=10.0, codebook=book, rng=1).search(queries, 10).indices
     assert np.mean([place in found[query] for query, place in wanted]) > 0.35
     foreign = ss.PublicCodebook(np.roll(documents[public], 7, axis=1))
-    assert not foreign.try_on(queries, documents[public], epsilon=10.0, repeats=1).is_useful
+    assert foreign.try_on(queries, documents[public], epsilon=10.0, repeats=1).is_useful is False
 
 
 def test_an_index_with_a_private_pca_is_charged(sentences: np.ndarray, tmp_path: Path) -> None:

@@ -204,12 +204,21 @@ class TestAnswers:
 
 class TestTrial:
     def test_in_domain_it_is_useful(self, book: PublicCodebook, domain: Array) -> None:
-        for records in (None, domain[300:600]):
-            trial = book.try_on(domain[600:700], records, epsilon=9.0)
-            assert trial.is_useful
-            assert "serves this domain" in str(trial)
-            assert trial.chance == 10 / 300
-            assert 0 < trial.error < 0.05
+        trial = book.try_on(domain[600:700], domain[300:600], epsilon=9.0)
+        assert trial.is_useful
+        assert "serves this domain" in str(trial)
+        assert "codes of 1 codeword keep" in str(trial)
+        assert trial.chance == 10 / 300
+        assert 0 < trial.error < 0.05
+
+    def test_without_public_records_there_is_no_verdict(self, book: PublicCodebook, domain: Array) -> None:
+        """A codebook of another domain keeps much of its own records, so its trial on them decides nothing."""
+        trial = book.try_on(domain[600:700], epsilon=9.0)
+        assert trial.recall - 3 * trial.error > max(trial.without_codebook, 2 * trial.chance)
+        assert trial.is_useful is None
+        assert "your records were not tried" in str(trial)
+        assert "serves this domain" not in str(trial)
+        assert "USELESS" not in str(trial)
 
     def test_the_prediction_holds(self, book: PublicCodebook, domain: Array) -> None:
         """What is measured on private records of the same domain is near to what public ones predicted."""
@@ -239,6 +248,7 @@ class TestTrial:
         for arguments, words in (
             ({"epsilon": 0.0}, "epsilon"),
             ({"epsilon": 1.0, "k": 0}, "'k'"),
+            ({"epsilon": 1.0, "k": 30, "public_records": domain[:30]}, "below the number of public records, 30"),
             ({"epsilon": 1.0, "public_records": domain[:, :5]}, "of 24 dimensions"),
             ({"epsilon": 1.0, "repeats": 0}, "repeats"),
         ):

@@ -40,7 +40,7 @@ Single = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 #: A larger code is used only if e^epsilon is at least e^2 times the number of codes: 88 % of the codes are then true.
-_HEADROOM = 2.0
+_TRUTH_MARGIN = 2.0
 #: Products of records and codewords are computed in blocks of about this many bytes.
 _BLOCK_BYTES = 1 << 25
 #: How many codewords measure which code size still helps.
@@ -141,7 +141,7 @@ class PublicCodebook:
         if self.code_size is not None:
             return self.code_size
         size, most = 1, min(len(self) // 2, LARGEST_SIZE)
-        while size < most and estimate_log_sets(len(self), size + 1) + _HEADROOM <= epsilon:
+        while size < most and estimate_log_sets(len(self), size + 1) + _TRUTH_MARGIN <= epsilon:
             size += 1
         return size if size <= 3 else self._find_useful_size(size)
 
@@ -235,26 +235,35 @@ class PublicCodebook:
         """Measure on public data what an index over this codebook keeps of a search, for free.
 
         Nothing private is read and nothing is charged. Each trial makes an index of the public records in research
-        mode. Public records should be like the private ones: of the same domain and about as many.
+        mode. Public records should be like the private ones: of the same domain and about as many. Without them a trial
+        measures the codebook's own domain only, and cannot say whether the codebook is useful for other records.
 
         Args:
             public_queries: Public queries, (m, d), such as past ones.
-            public_records: Public records, (n, d), that are not in the codebook; None takes the codewords themselves,
-                each encoded by the others.
+            public_records: Public records, (n, d), like the private ones, that are not in the codebook. None takes the
+                codewords themselves, each encoded by the others; `CodebookTrial.is_useful` is then None.
             epsilon: The epsilon of the index.
-            k: How many best records of each query are compared.
+            k: How many best records of each query are compared, fewer than there are records.
             repeats: How many indexes are made.
             seed: Of the research mode.
+
+        Returns:
+            The measured shares and, if public records were given, whether the codebook is useful for such records.
+
+        Raises:
+            InvalidInput: The queries or the records have another dimension, or there are not more than `k` records.
         """
         queries = _embeddings.as_queries(public_queries, self.dimension)[0]
-        own = public_records is None
+        has_records = public_records is not None
         given = _embeddings.as_rows(self.vectors if public_records is None else public_records, "public_records")
         records = _embeddings.normalise_public_rows(given, "public_records")
         if records.shape[1] != self.dimension:
             _validation.reject("public_records", f"of {self.dimension} dimensions, as the codebook is", records)
-        k = min(k, len(records))
+        if k >= len(records):
+            must = f"below the number of public records, {len(records):,}: all of them would be the best ones"
+            _validation.reject("k", must, k)
         response = SetResponse(epsilon, names=len(self), size=self.choose_size(epsilon))
-        codes = self.encode(records, response.size, without=np.arange(len(records)) if own else None)
+        codes = self.encode(records, response.size, without=None if has_records else np.arange(len(records)))
         clean = np.argsort(-(queries @ records.T), axis=1, kind="stable")[:, :k]
         guarantee = _state_guarantee(self, response, len(records), Replacement(), epsilon, "research")
         kept, kept_by_vectors = np.zeros(len(queries)), np.zeros(len(queries))
@@ -275,6 +284,7 @@ class PublicCodebook:
             error=float(kept.std() / math.sqrt(len(queries))),
             without_codebook=float(kept_by_vectors.mean()),
             chance=k / len(records),
+            has_public_records=has_records,
         )
 
 
@@ -292,6 +302,7 @@ class CodebookTrial:
         error: The standard error of `recall` over the queries.
         without_codebook: The same share for an index by PrivUnit at the same epsilon.
         chance: The same share for a random answer, k / records.
+        has_public_records: Whether public records were given. Without them, the codewords were the records.
     """
 
     epsilon: float
@@ -303,27 +314,40 @@ class CodebookTrial:
     error: float
     without_codebook: float
     chance: float
+    has_public_records: bool
 
     @property
-    def is_useful(self) -> bool:
-        """Whether it keeps more than PrivUnit, beyond three standard errors, and more than twice what chance keeps."""
+    def is_useful(self) -> bool | None:
+        """Whether it keeps more than PrivUnit, beyond three standard errors, and more than twice what chance keeps.
+
+        None without public records: a codebook serves its own domain even where it is useless for other records.
+        """
+        if not self.has_public_records:
+            return None
         return self.recall - 3 * self.error > max(self.without_codebook, 2 * self.chance)
 
     @property
     def verdict(self) -> str:
         """Whether the codebook is useful, in a sentence."""
+        if self.is_useful is None:
+            return (
+                "This is about the codebook's own domain; your records were not tried. Give public_records that are "
+                "like them."
+            )
         if self.is_useful:
             return "The codebook serves this domain."
         return (
-            "The codebook is USELESS here: it does not keep clearly more than PrivUnit, and twice what chance keeps. "
-            "Use vectors of the domain of the records, or no codebook."
+            "The codebook is USELESS here: it does not keep clearly more than PrivUnit, or not more than twice what "
+            "chance keeps. Use vectors of the domain of the records, or no codebook."
         )
 
     def __str__(self) -> str:
+        codes = "codes of 1 codeword" if self.code_size == 1 else f"codes of {self.code_size} codewords"
+        records = "public records" if self.has_public_records else "codewords, each encoded by the others"
         return (
-            f"At epsilon {self.epsilon:g}, codes of {self.code_size} codewords keep {self.recall:.3f} ± "
-            f"{self.error:.3f} of the clean best {self.k} of {self.records:,} public records, over {self.queries:,} "
-            f"public queries. PrivUnit keeps {self.without_codebook:.3f} and chance {self.chance:.3f}. {self.verdict}"
+            f"At epsilon {self.epsilon:g}, {codes} keep {self.recall:.3f} ± {self.error:.3f} of the clean best {self.k} "
+            f"of {self.records:,} {records}, over {self.queries:,} public queries. PrivUnit keeps "
+            f"{self.without_codebook:.3f} and chance {self.chance:.3f}. {self.verdict}"
         )
 
 
