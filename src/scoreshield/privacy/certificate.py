@@ -7,6 +7,7 @@ import textwrap
 from decimal import ROUND_CEILING, Context
 
 from scoreshield.privacy.adjacency import Identity, NullRecord
+from scoreshield.privacy.details import describe_details
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 
@@ -17,7 +18,8 @@ def write_certificate(guarantee: Guarantee) -> str:
 
     def say(label: str, *sentences: str) -> None:
         text = " ".join(sentences)
-        lines.extend(textwrap.wrap(text, 79, initial_indent=f"{label:<15}", subsequent_indent=" " * 15))
+        indents = {"initial_indent": f"{label:<15}", "subsequent_indent": " " * 15}
+        lines.extend(textwrap.wrap(text, 79, break_long_words=False, **indents))  # a fingerprint stays whole
 
     for warning in _list_warnings(guarantee):
         lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
@@ -51,9 +53,9 @@ def write_certificate(guarantee: Guarantee) -> str:
         )
     say(
         "In practice",
-        f"The best possible test of whether one such change was made has an AUC of {guarantee.attack_auc:.4f}",
-        f"(0.5 is a coin toss) and an advantage of {guarantee.attack_advantage:.4f} (0 is a coin toss); at 1 % false",
-        f"alarms it detects at most {100 * guarantee.tpr_at(0.01):.2f} % of such changes.",
+        f"The best possible test of whether one such change was made has an AUC of at most {guarantee.attack_auc:.4f}",
+        f"(0.5 is a coin toss) and an advantage of at most {guarantee.attack_advantage:.4f} (0 is a coin toss);",
+        f"at 1 % false alarms it detects at most {100 * guarantee.tpr_at(0.01):.2f} % of such changes.",
     )
     say(
         "Does not cover",
@@ -85,11 +87,7 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
             )
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
-    for name, value in guarantee.details.items():
-        if name == "share":  # stated above, rounded up
-            continue
-        shown = f"{value:g}" if isinstance(value, float) else str(value).rstrip(".")
-        sentences.append(f"{name.replace('_', ' ').capitalize()}: {shown}.")
+    sentences += describe_details(guarantee.details)
     low, high = guarantee.score_range
     if guarantee.regime == "histogram":
         sentences.append("Scores outside the bins are counted at the ends.")
@@ -122,6 +120,8 @@ def _describe_sampler(guarantee: Guarantee) -> list[str]:
 
 
 def _describe_grid(guarantee: Guarantee) -> str:
+    if guarantee.grid == 1:
+        return "Every released number is a whole number."
     return f"Every released number is a multiple of {guarantee.grid:g} (2^{round(math.log2(guarantee.grid))})."
 
 
@@ -171,8 +171,8 @@ def _describe_release(guarantee: Guarantee) -> str:
             return f"which of {queries} public queries each of {shape[0]:,} {all_} answers best, and a level for each"
         case "hits":
             return (
-                f"the answers to any number of public queries, which name some of {shape[0]:,} {all_}, without their "
-                "scores"
+                f"the answers to any number of public queries, which name some of {shape[0]:,} {all_}, with a level of "
+                "the score for each"
             )
         case "row":
             return f"the {shape[0]:,} similarity scores of one {one}, at a public index, with all {all_}"
