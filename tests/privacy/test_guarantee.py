@@ -115,7 +115,7 @@ def test_certificate_says_what_an_officer_needs(guarantee: ss.Guarantee) -> None
         "(1, 1e-06)-differential privacy",
         "40 similarity scores, of one public query against 40 records",
         "whether any one record was replaced by any other record",
-        f"AUC of {guarantee.attack_auc:.4f}",
+        f"AUC of at most {guarantee.attack_auc:.4f}",
         f"advantage of {guarantee.attack_advantage:.4f}",
         "Does not cover Other releases from the same records",
         "The records themselves",

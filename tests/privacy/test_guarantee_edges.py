@@ -307,7 +307,7 @@ def test_certificate_centroid_says_identity(collection: np.ndarray) -> None:
 def test_a_certificate_of_a_pure_release(collection: np.ndarray, query: np.ndarray) -> None:
     table = ss.release_scores(collection, query, epsilon=1, mechanism="optimal").guarantee
     text = " ".join(str(table).split())
-    assert f"Root mean squared error at most {table.noise.std:.6g}, at the worst level. Levels: 41." in text
+    assert f"Root mean squared error at most {table.noise.std:.6g}, at the worst level. Score levels: 41." in text
     assert "Exact: all draws have exactly the stated law, from an AES-256 stream" in text
     assert "on each entry" not in text
     refined = ss.release_matches(collection, query, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.75)).guarantee

@@ -295,7 +295,7 @@ def test_plan_is_chosen_from_public_facts() -> None:
 def test_given_names_may_exceed_two_false_names() -> None:
     release = ss.release_batch(ROWS, QUERIES, epsilon=2.0, k=5, names=3)
     assert release.false_names > 2
-    assert f"False names: {release.false_names:g}" in " ".join(str(release.guarantee).split())
+    assert f"by chance, at most: {release.false_names:g}" in " ".join(str(release.guarantee).split())
 
 
 def test_public_levels_fit_public_scores() -> None:

@@ -121,7 +121,7 @@ class TestLaw:
         assert Guarantee.from_dict(promise.to_dict()) == promise
         text = " ".join(str(promise).split())
         assert "600 codes of 1 public codewords each" in text
-        assert "Source: Half of the test rows. Fingerprint:" in text
+        assert "Source of the codebook: Half of the test rows. SHA-256 of the codebook:" in text
         assert "What is taken as public: the codebook," in text
         assert "chosen without the records, which the caller states" in text
 

@@ -41,8 +41,6 @@ REWRITTEN = {
     "a random direction that leans towards it.": ("a random direction; directions near the vector are more likely."),
     "has an AUC of 0": "has an AUC of at most 0",
     "and an advantage of 0": "and an advantage of at most 0",
-    "has an AUC of 1": "has an AUC of at most 1",
-    "and an advantage of 1": "and an advantage of at most 1",
     "Every released number is a multiple of 1 (2^0).": "Every released number is a whole number.",
     " Score std: ": " Standard deviation of the noise on a score: ",
     " Center share: ": " Share of the budget for the center: ",

@@ -18,8 +18,9 @@ def write_certificate(guarantee: Guarantee) -> str:
 
     def say(label: str, *sentences: str) -> None:
         text = " ".join(sentences)
-        indents = {"initial_indent": f"{label:<15}", "subsequent_indent": " " * 15}
-        lines.extend(textwrap.wrap(text, 79, break_long_words=False, **indents))  # a fingerprint stays whole
+        start, indent = f"{label:<15}", " " * 15
+        wrapper = textwrap.TextWrapper(79, start, indent, break_long_words=False)  # a fingerprint stays whole
+        lines.extend(wrapper.wrap(text))
 
     for warning in _list_warnings(guarantee):
         lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])

@@ -3,8 +3,8 @@
 Each record has a level for a query, on public cuts. A query goes down the levels, one round for each level, until
 enough records are named. In a round, a record that has this level is *hot*; all others are *cold*. A cold record is
 named with a small probability f, a hot one with a larger probability p. A hot record that is named has a *hit*. A hot
-record that is not named has a *miss*. After m hits, or one miss, a record is cold forever. Only the record's own secret
-counter knows.
+record that is not named has a *miss*. After m hits, or one miss, a record is cold forever. A secret counter of each
+record holds this.
 
 With `p = e^a f` and `1 - f = e^b (1 - p)`, the logarithm of the likelihood ratio of a record against one that is always
 cold lies between `-b` and `m a`, for every sequence of answers. That is `max(m a, b)` against a null record, and

@@ -100,19 +100,22 @@ class BatchRelease(Release):
     def search(self, query: ArrayLike, k: int, *, only_named: bool = False) -> BestRecords:
         """Return the `k` best records of one query of the batch, or of several, best first.
 
-        A record that names the query has the lower edge of its level as score. A record that names another query, of
-        cosine c with this one, has c^3 times the lower edge there, so that similar queries share their records and
-        equal ones all of them. Of several names of a record the largest score counts.
+        A record that names the query has the lower edge e of its level as score. A record that names another query, of
+        cosine c > 0 with this one, has the score ``b + c^3 (e - b)``, where b is the lowest edge if that is negative
+        and 0 otherwise. So similar queries share their records, and equal ones all of them. Of several names of a
+        record the largest score counts. Records that name no such query are left out.
 
         Args:
             query: The number of the query in the batch, counted from 0, or an array of such numbers.
-            k: How many records. Fewer are returned where fewer have a positive score. Rows of several queries are
-                filled up with the index -1 and the score -inf.
+            k: How many records at most.
             only_named: Leave out the records that name neither the query nor an equal one.
 
         Returns:
-            Scores and indices, (k,) or (queries, k). Records of equal score are in a random order that belongs to the
-            release, so that the same call gives the same answer.
+            Scores and indices. For one query there are as many as records were found, at most k. For several queries
+            there is one row per query, as long as the longest answer; shorter ones are filled up with the index -1 and
+            the score -inf. Leave out the indices below 0 before you use them: -1 is also the last record of an array.
+            Records of equal score are in a random order that belongs to the release, so that the same call gives the
+            same answer.
         """
         must = f"the number of a query, from 0 to {len(self.queries) - 1}, or an array of such numbers"
         asked = _validation.check_array(query, "query", must)

@@ -345,8 +345,8 @@ class CodebookTrial:
         codes = "codes of 1 codeword" if self.code_size == 1 else f"codes of {self.code_size} codewords"
         records = "public records" if self.has_public_records else "codewords, each encoded by the others"
         return (
-            f"At epsilon {self.epsilon:g}, {codes} keep {self.recall:.3f} ± {self.error:.3f} of the clean best {self.k} "
-            f"of {self.records:,} {records}, over {self.queries:,} public queries. PrivUnit keeps "
+            f"At epsilon {self.epsilon:g}, {codes} keep {self.recall:.3f} ± {self.error:.3f} of the clean best "
+            f"{self.k} of {self.records:,} {records}, over {self.queries:,} public queries. PrivUnit keeps "
             f"{self.without_codebook:.3f} and chance {self.chance:.3f}. {self.verdict}"
         )
 

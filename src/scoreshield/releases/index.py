@@ -306,8 +306,9 @@ def release_index(
             along it.
         center_share: The share of the budget for a private center: of epsilon with PrivUnit, of mu^2 with Gaussian
             noise. None takes 0.5 / epsilon, and at most a tenth.
-        codebook: Public vectors of the same model. Each record is then released as a set of them, and `mechanism`,
-            `components`, `reduction` and `center` are left out.
+        codebook: Public vectors of the same model. Each record is then released as a set of them. Leave out `delta`,
+            `mechanism`, `use`, `components`, `reduction` and `center`. The number of vectors in a set is set by
+            ``PublicCodebook(code_size=...)``.
         adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is
             released; without, the records of the largest identity share the budget.
         changes: ``"public"`` declares that the ids of the records and the times of their changes are public. The result

@@ -1,4 +1,4 @@
-"""A search with a hit budget: one charge for all queries, and each record is named truly for a few of them."""
+"""A search with a hit budget: one charge for all queries, and each record is named truly for at most a few of them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class HitSearch(BaseSearch):
         if options.max_epsilon is not None:
             raise InvalidInput("'max_epsilon' is for an index without a ledger; mode 'hits' is charged once.")
         if check_score_range(options.score_range) != FULL_RANGE:
-            raise InvalidInput("Mode 'hits' has no score range: 'cuts' says which scores are told from each other.")
+            raise InvalidInput("Mode 'hits' has no score range: 'cuts' says which scores get different levels.")
         if options.adjacency is not None and not isinstance(options.adjacency, Replacement | NullRecord):
             _validation.reject("adjacency", "Replacement() or NullRecord() for mode='hits'", options.adjacency)
         choose_cuts(options.cuts, 1)  # any number of records: this checks cuts that are given
@@ -269,7 +269,7 @@ class HitSearch(BaseSearch):
         if is_asked is None:
             is_asked = np.ones(len(self._names), dtype=bool)
         enough = self._options.names
-        if enough is None:  # chosen on the same public data as the cuts: few hits are not to be used up at once
+        if enough is None:  # chosen on the same public data as the cuts: one query must not use up few hits
             enough = math.ceil(hit_filter.k * min(1.0, self._budget.hits / _HITS_FOR_K))
         mask = hashlib.sha256(is_asked.tobytes()).digest()
         keys = [hashlib.sha256(query.tobytes() + mask + enough.to_bytes(8, "big")).digest() for query in queries]

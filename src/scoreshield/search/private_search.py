@@ -64,13 +64,16 @@ class PrivateSearch:
     There are four modes. ``"index"`` charges once: the vectors themselves are made private, and every later query,
     filter and threshold is post-processing of them. ``"query"`` releases all n scores for each query, and
     ``"screening"`` releases only which records pass a public threshold. Both charge a ledger before anything leaves.
-    ``"hits"`` charges once for any number of queries, and each record is named truly for ``hits`` of them.
+    ``"hits"`` charges once for any number of queries. Each record is named truly for at most ``hits`` of them. In 1.8 %
+    of the rounds that ask for its level (more below epsilon 16) a record is missed, and is then not named again.
     The ranking always comes from released values over all n records: no candidate is chosen by its true score.
 
     Args:
         store: A store of `scoreshield.stores`, a pinned one, or an (n, d) array.
-        epsilon: Of the index, once, of each query, or of all queries in mode ``"hits"``. There is no default.
-        delta: As epsilon.
+        epsilon: There is no default. In mode ``"index"`` it is the epsilon of the index, spent once.
+            In the modes ``"query"`` and ``"screening"`` it is the epsilon of each query.
+            In mode ``"hits"`` it is the epsilon of all queries together.
+        delta: The delta of the index or of each query. Mode ``"hits"`` has none.
         mode: ``"index"`` (charge once), ``"query"`` (all scores, each time), ``"screening"`` (the records that pass
             ``threshold``) or ``"hits"`` (charge once, a few answers of each record).
         ledger: ``ledger.account(name)``. ``"query"`` and ``"screening"`` need it, and charge each query to it. An index
@@ -108,8 +111,8 @@ class PrivateSearch:
             ``epsilon`` allows with few false names.
         cuts: For a hit budget: the public cuts between levels, increasing, or `scoreshield.PublicLevels` fitted on
             public scores of the same model. The default suits all-MiniLM-L6-v2.
-        names: For a hit budget: a query goes down the levels until this many records are named; ``k`` by default, and
-            a quarter of it for each hit where a record has fewer than four.
+        names: For a hit budget: a query goes down the levels until this many records are named. By default ``k``, and
+            ``k * hits / 4``, rounded up, if ``hits`` is below 4.
         adjacency: For a hit budget: what ``epsilon`` is about, `scoreshield.Replacement` by default or
             `scoreshield.NullRecord`. The certificate states both.
         progress: As in `scoreshield.release_index`.

@@ -93,6 +93,9 @@ def accept_bit(
             the rate.
         score_range: The public range of the scores.
 
+    Returns:
+        The table, its threshold and the rates that the public scores predict.
+
     Raises:
         InvalidInput: The sample is too small to show the rate, or no table, or no symmetric one, can keep it.
     """
@@ -151,8 +154,8 @@ def gaussian_bit(
     """Make the one-bit table against which no test does better than against Gaussian noise at (epsilon, delta).
 
     A record below the threshold is named with probability ``false_share``, a record above it with probability
-    Phi(Phi^-1(false_share) + mu), where mu is that of the Gaussian. The whole trade-off curve of the table lies below
-    that of the Gaussian, at every false-positive rate. The table states the least pure epsilon it has, where this
+    Phi(Phi^-1(false_share) + mu), where mu is that of the Gaussian. The ROC curve of every test against the table lies
+    on or below that of the best test against the Gaussian. The table states the least pure epsilon it has, where this
     is at most the given one.
 
     Args:
@@ -162,6 +165,12 @@ def gaussian_bit(
         false_share: The public share of records below the threshold that are named: about 7 / n for the ten best
             of n records.
         score_range: The public range of the scores.
+
+    Returns:
+        The table, for ``release_scores(..., mechanism=table)``.
+
+    Raises:
+        InvalidInput: Delta is 0, the threshold is not inside the range, or the share is too near to 0 or 1.
     """
     if not delta > 0:
         _validation.reject("delta", "above 0 for a contract of Gaussian noise (1e-6, say)", delta)
