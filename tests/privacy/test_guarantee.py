@@ -116,7 +116,7 @@ def test_certificate_says_what_an_officer_needs(guarantee: ss.Guarantee) -> None
         "40 similarity scores, of one public query against 40 records",
         "whether any one record was replaced by any other record",
         f"AUC of at most {guarantee.attack_auc:.4f}",
-        f"advantage of {guarantee.attack_advantage:.4f}",
+        f"advantage of at most {guarantee.attack_advantage:.4f}",
         "Does not cover Other releases from the same records",
         "The records themselves",
         "What is taken as public: the query, the number",

@@ -416,7 +416,7 @@ def test_certificate_states_the_public_facts() -> None:
         "which of 7 public queries each of 300 records answers best",
         "pure 2-differential privacy",
         "the queries, the levels, the number, order",
-        "Names per record: 1. Levels: 3. Cuts: [0.0, 0.2, 0.4]. Cuts from: given by the caller.",
+        "Score levels: 3. Lower edges of the levels: [0.0, 0.2, 0.4]. Source of these edges: given by the caller.",
         "Symbols: 22.",
         "Truth: 0.260",
         "False names: ",
