@@ -312,7 +312,7 @@ def test_a_certificate_of_a_pure_release(collection: np.ndarray, query: np.ndarr
     assert "on each entry" not in text
     refined = ss.release_matches(collection, query, 0.25, epsilon=2, refine=0.5, score_range=(-0.5, 0.75)).guarantee
     text = " ".join(str(refined).split())
-    assert "Threshold: 0.25. Screening epsilon: 1. Refining epsilon: 1." in text
+    assert "Threshold: 0.25. Epsilon of the screening: 1. Epsilon of the released scores: 1." in text
     assert "[-0.5, 0.75]. Those behind released scores: to [0.25, 0.75]." in text
     assert "What is taken as public: the query, the threshold, the number" in text
     counts = " ".join(str(ss.release_histogram(collection, query, epsilon=1, bins=7).guarantee).split())

@@ -417,9 +417,9 @@ def test_certificate_states_the_public_facts() -> None:
         "pure 2-differential privacy",
         "the queries, the levels, the number, order",
         "Score levels: 3. Lower edges of the levels: [0.0, 0.2, 0.4]. Source of these edges: given by the caller.",
-        "Symbols: 22.",
-        "Truth: 0.260",
-        "False names: ",
+        "Possible symbols: 22.",
+        "sends its true symbol: 0.260",
+        "name a given query by chance, at most: ",
     ):
         assert fact in text
     assert "clamped" not in text
