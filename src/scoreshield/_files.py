@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -23,8 +24,10 @@ FORMAT = 1  # of saved releases; a number never changes meaning
 def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: bool = False) -> None:
     """Write several files so that they appear together, complete, or not at all.
 
-    Each is written under a temporary name beside its own and brought to disk. When all are done, each takes its place.
-    The old files are set aside until the last is in place, and are put back after any error.
+    Each is written under a temporary name beside its own and brought to disk. When all are done, each takes its place
+    in a single step, so that a process that is killed leaves no name without a file. The old files keep a second name
+    until the last is in place, and are put back after any error. A kill between two of these steps leaves some files
+    new and others old, in the order in which they were given.
 
     Args:
         files: What writes each file, by its path.
@@ -48,10 +51,13 @@ def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: 
         for path in files:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            _give_second_name(path, aside[path])
+        for path in files:
             placed.append(path)
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(aside[path])
-            fresh[path].rename(path)
+            fresh[path].replace(path)
+        for folder in {path.parent for path in files}:
+            with contextlib.suppress(PermissionError):  # a folder that may be written and not read
+                sync_folder(folder)
         placed.clear()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -66,6 +72,16 @@ def write_whole(files: Mapping[Path, Callable[[BinaryIO], object]], *, private: 
         for leftover in (*fresh.values(), *aside.values()):
             with contextlib.suppress(OSError, ValueError):
                 leftover.unlink()
+
+
+def _give_second_name(path: Path, second: Path) -> None:
+    """Give a file a second name, or copy it where the disk has no links; do nothing where there is no file."""
+    try:
+        os.link(path, second, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    except (OSError, NotImplementedError):
+        shutil.copy2(path, second, follow_symlinks=False)
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:

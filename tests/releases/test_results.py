@@ -216,14 +216,14 @@ def test_several_files_put_back_when_last_fails(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ss.FileError, match="directory"):
         _files.write_whole(writers)
     paths[2].rmdir()
-    real = Path.rename
+    real = Path.replace
 
     def interrupted(self: Path, target: Path) -> Path:
         if target == paths[1]:
             raise KeyboardInterrupt
         return real(self, target)
 
-    monkeypatch.setattr(Path, "rename", interrupted)
+    monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _files.write_whole(writers)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

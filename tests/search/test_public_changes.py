@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +121,82 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="'changed' parameter"):
         here.search.refresh(changed="r1")
     assert here.account.spent == EPSILON
+
+
+KILLS = """
+import json, os, signal, sys
+from pathlib import Path
+import numpy as np
+import scoreshield as ss
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import ArrayStore
+
+ROWS = np.random.default_rng(11).normal(size=(8, 6)).astype(np.float32)
+IDS = [f"r{place}" for place in range(8)]
+first = json.loads(sys.argv[2])
+results = []
+
+def search(folder, ids=IDS):
+    account = ss.Ledger.open(f"sqlite:///{folder / 'ledger.db'}").account("r")
+    options = {"changes": "public", "ledger": account} if first else {"max_epsilon": 100.0}
+    return PrivateSearch(ArrayStore(ROWS[:len(ids)], ids=ids), epsilon=5.0, file=folder / "i.npz", **options)
+
+def kill_at(last):
+    steps = 0
+    def watch(name):
+        original = getattr(os, name)
+        def watched(*arguments, **options):
+            nonlocal steps
+            steps += 1
+            if steps == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **options)
+        setattr(os, name, watched)
+    for name in ("link", "replace", "unlink", "rename"):
+        watch(name)
+
+for last in range(1, 100):
+    folder = Path(sys.argv[1]) / str(last)
+    folder.mkdir()
+    ledger = ss.Ledger.create(f"sqlite:///{folder / 'ledger.db'}", epsilon=100.0, delta=0.0)
+    before = search(folder)
+    before.hide(["r3"])
+    child = os.fork()
+    if child == 0:
+        try:
+            here = search(folder, IDS[:-1])  # one record was removed, and one is drawn again
+            kill_at(last)
+            here.refresh(changed=["r1"]) if first else here.refresh()
+        finally:
+            os._exit(0)
+    is_killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    charged = ledger.spent
+    after = search(folder, IDS[:-1])
+    results.append([is_killed, charged, ledger.spent, len(after.ids), sorted(after._search.hidden)])
+    if not is_killed:
+        break
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.parametrize("is_public", [True, False])
+def test_kill_at_every_step_of_a_refresh(tmp_path: Path, is_public: bool) -> None:
+    """Killed at any step, the files hold the old index or the new one, and the next start charges nothing."""
+    script = tmp_path / "kills.py"
+    script.write_text(textwrap.dedent(KILLS))
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(tmp_path), json.dumps(is_public)],
+        capture_output=True,
+        check=False,
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stderr.decode()
+    results = json.loads(child.stdout)
+    for is_killed, charged, after, size, hidden in results:
+        assert after == charged
+        assert charged in ((EPSILON, 2 * EPSILON) if is_public else (0.0,))
+        assert size in ((7, 8) if is_killed else (7,))
+        assert hidden == ["r3"]
+    assert not results[-1][0]
+    assert {size for *_, size, _ in results} == {7, 8}
+    assert len(results) > 10

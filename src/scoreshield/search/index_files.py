@@ -3,6 +3,9 @@
 The two files are bound together by a hash over both. It detects accidents, such as the ids of another index or a list
 that was edited by hand. It does not detect an attack: an attacker can write a hash too.
 
+A new index takes the place of an old one in two steps: first the ids, then the release. Until the second step the file
+of ids holds both lists, so that it fits whichever release a killed process leaves.
+
 A third file counts the indexes that were made for these files (`scoreshield.search.totals`).
 """
 
@@ -117,11 +120,14 @@ def write_index(path: Path, saved: SavedIndex, *, keep_hidden: bool = False) -> 
         saved: Its content.
         keep_hidden: Whether records that are hidden in the present files stay hidden: they are of the same records.
     """
-    before = try_read_index(path)
+    before, beside = try_read_index(path), _locate_ids(path)
     if before is not None:
         hidden = saved.hidden | (before.hidden if keep_hidden else frozenset())
         saved = saved._replace(charges={**before.charges, **saved.charges}, hidden=hidden)
-    _files.write_whole({path: saved.release.writer(), _locate_ids(path): _make_writer(saved)})
+    _files.write_whole({beside: _make_writer(saved, before), path: saved.release.writer()})
+    if before is not None:
+        with contextlib.suppress(FileError):  # the old ids may stay: the files are whole with them
+            _files.write_whole({beside: _make_writer(saved)})
 
 
 def write_hidden(path: Path, hidden: frozenset[Any]) -> None:
@@ -146,24 +152,32 @@ def read_index(path: Path) -> SavedIndex:
     beside = _locate_ids(path)
     try:
         facts = _loading.parse_json(_loading.read_bytes(beside).decode())
-        if not isinstance(facts, dict):
-            raise ValueError("no facts")
+    except FileError as error:
+        raise FileError(f"{str(error).rstrip('.')}: it should hold the ids of the index {path}.") from None
+    except ValueError:
+        facts = None
+    former = facts.get("before") if isinstance(facts, dict) else None
+    saved = _fit_facts(index, facts) or _fit_facts(index, former)
+    if saved is None:
+        raise InvalidInput(f"{beside} does not hold the ids of the index in {path}.")
+    return saved._replace(charges={**saved.charges, **read_total(path)})
+
+
+def _fit_facts(index: PrivateIndex, content: Any) -> SavedIndex | None:
+    """Join a release with what a file says of its ids, or return None where that is of another index."""
+    try:
+        facts = dict(content)
         kind, digest = facts.pop("format"), facts.pop("index")
         version, charge = facts["version"], facts["paid"]
         ids, hidden = _decode_ids(facts["ids"]), _decode_ids(facts["hidden"])
         charges = _decode_all_charges(kind, facts, index, digest)
         reference = None if charge is None else ChargeReference(**charge)
-        saved = SavedIndex(index, ids, version, frozenset(hidden), reference, charges)
         is_whole = len(ids) == index.guarantee.shape[0] and type(version) is int
         is_whole = is_whole and all(isinstance(part, str) for part in reference or ())
         is_whole = is_whole and digest == _hash_index(index, facts)
-    except FileError as error:
-        raise FileError(f"{str(error).rstrip('.')}: it should hold the ids of the index {path}.") from None
     except (ValueError, KeyError, TypeError, OverflowError):
-        is_whole = False
-    if not is_whole:
-        raise InvalidInput(f"{beside} does not hold the ids of the index in {path}.")
-    return saved._replace(charges={**saved.charges, **read_total(path)})
+        return None
+    return SavedIndex(index, ids, version, frozenset(hidden), reference, charges) if is_whole else None
 
 
 def check_index_writable(path: Path) -> None:
@@ -343,22 +357,25 @@ def _decode_all_charges(kind: Any, facts: dict[str, Any], index: PrivateIndex, d
     return {f"{digest}-{number}": profile for number, profile in enumerate(profiles)}
 
 
-def _make_writer(saved: SavedIndex) -> Callable[[BinaryIO], object]:
+def _make_writer(saved: SavedIndex, before: SavedIndex | None = None) -> Callable[[BinaryIO], object]:
+    """Make what writes the file of ids, with those of the index that is replaced until its release is gone."""
     check_savable((*saved.ids, *saved.hidden))
-    facts = _encode_facts(saved)
-    text = json.dumps({"format": _FORMAT, "index": _hash_index(saved.release, facts), **facts}).encode()
+    text = json.dumps(_encode_facts(saved, {} if before is None else {"before": _encode_facts(before, {})})).encode()
     return lambda file: file.write(text)
 
 
-def _encode_facts(saved: SavedIndex) -> dict[str, Any]:
+def _encode_facts(saved: SavedIndex, more: dict[str, Any]) -> dict[str, Any]:
+    """Encode what belongs to a release, bound to it by a hash over all."""
     ids, hidden = ([one if isinstance(one, str) else int(one) for one in names] for names in (saved.ids, saved.hidden))
-    return {
+    facts = {
         "charged": encode_charges(saved.charges),
         "version": saved.version,
         "paid": None if saved.charge is None else saved.charge._asdict(),
         "hidden": sorted(hidden, key=lambda one: (str(one), type(one).__name__)),
         "ids": ids,
+        **more,
     }
+    return {"format": _FORMAT, "index": _hash_index(saved.release, facts), **facts}
 
 
 def _hash_index(index: PrivateIndex, facts: dict[str, Any]) -> str:
