@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import multiprocessing
 import os
 import pickle
@@ -618,6 +619,59 @@ def test_full_disk_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         PrivateSearch(ROWS, **{**CERTAIN, "epsilon": 20.0}, ledger=account, file=tmp_path / "counters")
     assert account.spent == 0
     assert sorted(one.name for one in tmp_path.iterdir()) == ["ledger.db"]
+
+
+FULL = """
+import json, resource, sys
+import numpy as np
+import scoreshield as ss
+from scoreshield.search import PrivateSearch
+from scoreshield.stores import ArrayStore
+
+ids = [("x" * 200) + str(place) for place in range(2000)]
+store = ArrayStore(np.random.default_rng(0).normal(size=(2000, 8)), ids=ids)
+ledger = ss.Ledger.open(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+try:
+    PrivateSearch(store, epsilon=10.0, mode="hits", hits=1, file=sys.argv[2], ledger=ledger.account("people"))
+    print(json.dumps([ledger.spent, ""]))
+except ss.FileError as error:
+    print(json.dumps([ledger.spent, str(error)]))
+"""
+
+
+@pytest.mark.parametrize("is_enough", [False, True])
+def test_full_disk_for_long_ids(tmp_path: Path, is_enough: bool) -> None:
+    """The rehearsal writes the ids too, so that a disk with room for the counters alone costs nothing."""
+    ledger, size = make_ledger(tmp_path), 10**6 if is_enough else 2 * 10**5
+    command = [sys.executable, "-W", "ignore", "-c", FULL, f"sqlite:///{tmp_path}/ledger.db", f"{tmp_path}/c", str(size)]
+    child = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    assert child.returncode == 0, child.stderr.decode()
+    spent, message = json.loads(child.stdout)
+    assert spent == ledger.spent == (10.0 if is_enough else 0.0)
+    assert message == "" if is_enough else "nothing was released" in message
+    assert (tmp_path / "c").exists() == is_enough
+
+
+def test_the_rehearsed_space_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the charge, the file is written over: it never becomes smaller than what is written into it."""
+    sizes: list[int] = []
+    write, truncate = os.pwrite, os.ftruncate
+
+    def watch_write(file: int, content: Any, offset: int) -> int:
+        sizes.append(os.fstat(file).st_size)
+        return write(file, content, offset)
+
+    def watch_truncate(file: int, size: int) -> None:
+        truncate(file, size)
+        sizes.append(-size)
+
+    monkeypatch.setattr(hit_counters.os, "pwrite", watch_write)
+    monkeypatch.setattr(hit_counters.os, "ftruncate", watch_truncate)
+    PrivateSearch(ROWS, **CERTAIN, file=tmp_path / "counters")
+    rehearsed = -sizes[3]
+    assert sizes[4:7] == [rehearsed] * 3
+    assert rehearsed >= -sizes[7] == (tmp_path / "counters").stat().st_size
 
 
 CHILD = """

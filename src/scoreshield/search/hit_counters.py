@@ -39,6 +39,8 @@ Step = Callable[[Counts], tuple[Counts, T]]
 _MAGIC = b"scoreshield hit counters 1\n"
 _PAGE = 4096
 _HASH = 32
+#: The bytes that a rehearsal keeps for the reference to a charge: a name of a dataset and a hash.
+_MOST_PAID = 4096
 
 
 class HitCounters(ABC):
@@ -204,15 +206,18 @@ def check_file_locks() -> None:
         ) from None
 
 
-def create_counters(path: Path, records: int, charge: Callable[[], Mapping[str, Any]]) -> None:
+def create_counters(
+    path: Path, records: int, facts: Mapping[str, Any], charge: Callable[[], Mapping[str, Any] | None]
+) -> None:
     """Make the file of new counters.
 
-    The whole file is written once before the charge, so that a full disk costs nothing.
+    The whole file is written once before the charge, and written over after it, so that a full disk costs nothing.
 
     Args:
         path: The file, which must not exist.
         records: How many records have counters.
-        charge: Charges the budget, and returns the public facts for the header.
+        facts: The public facts for the header.
+        charge: Charges the budget, and returns the reference to the charge, which the header holds as ``paid``.
 
     Raises:
         FileError: The file cannot be written.
@@ -222,10 +227,10 @@ def create_counters(path: Path, records: int, charge: Callable[[], Mapping[str, 
     try:
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(file, {"rehearsal": " " * 2048}, records)
-            facts = charge()
+            _write_all(file, {**facts, "paid": " " * _MOST_PAID}, records)
+            paid = charge()
             charged = True
-            _write_all(file, facts, records)
+            _write_all(file, {**facts, "paid": paid}, records)
         finally:
             os.close(file)
         fresh.replace(path)
@@ -250,10 +255,10 @@ def _write_all(file: int, facts: Mapping[str, Any], records: int) -> None:
     header = json.dumps({"file": number, "records": records, "facts": facts}).encode()
     start = _MAGIC + len(header).to_bytes(8, "big") + header
     layout, counts = _make_layout(number, start, records), make_counts(records)
-    os.ftruncate(file, 0)
     _write_at(file, start + layout.digest, 0)
     for place, offset in enumerate(layout.offsets):
         _write_at(file, _encode_slot(place, counts, layout.digest), offset)
+    os.ftruncate(file, layout.size)  # after the writing: the space of a rehearsal stays in use
     os.fsync(file)
 
 

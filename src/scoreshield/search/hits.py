@@ -187,14 +187,12 @@ class HitSearch(BaseSearch):
         promised = options.adjacency if is_null and options.adjacency is not None else adjacency
         self._guarantee = state_guarantee(budget, self._cuts, promised, len(names), options.epsilon, options.rng)
 
-        def charge() -> Mapping[str, Any]:
+        def charge() -> Mapping[str, Any] | None:
             pending = reserve(options.ledger, [self._guarantee], promised, same_people=True)
             if options.rng is None:
                 check_process(process)
             entries = pending.commit()
-            paid = ChargeReference(str(entries[0].dataset), entries[0].hash)._asdict() if entries else None
-            ids = [one if isinstance(one, str) else int(one) for one in names] if self._file is not None else []
-            return {"guarantee": self._guarantee.to_dict(), "ids": ids, "paid": paid}
+            return ChargeReference(str(entries[0].dataset), entries[0].hash)._asdict() if entries else None
 
         if self._file is None:
             charge()
@@ -204,7 +202,8 @@ class HitSearch(BaseSearch):
         check_savable(names)
         with lock_index(path):
             if not path_exists(path):
-                create_counters(path, len(names), charge)
+                ids = [one if isinstance(one, str) else int(one) for one in names]
+                create_counters(path, len(names), {"guarantee": self._guarantee.to_dict(), "ids": ids}, charge)
             counters = CounterFile(path)
             self._check_header(counters.header.facts, path)
             self._names, self._counters = tuple(counters.header.facts["ids"]), counters
