@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,55 @@ class TestLedger:
         account = open_account(tmp_path)
         release(ledger=account).update(removed=["a"], ledger=account)
         assert len(account.ledger.entries()) == 1
+
+    def test_removal_states_the_newest_total(self, tmp_path: Path) -> None:
+        """A removal from an old version counts the draws of the versions after it, which only the ledger knows."""
+        account = open_account(tmp_path)
+        first = release(ledger=account)
+        first.update(changed={"b": ROWS[0]}, ledger=account).update(changed={"b": ROWS[0]}, ledger=account)
+        with pytest.raises(InvalidInput, match="charge its updates to the same account"):
+            first.update(removed=["a"])
+        smaller = first.update(removed=["a"], ledger=account)
+        assert smaller.largest_draws == 3
+        assert smaller.guarantee.epsilon == account.spent == 3 * EPSILON
+        assert smaller.draws[smaller.ids.tolist().index("b")] == 3
+        assert smaller.is_intact()
+        assert smaller.update(changed={"b": ROWS[0]}, ledger=account).largest_draws == 4
+
+    def test_removal_from_an_old_version_without_a_ledger(self) -> None:
+        first = release()
+        first.update(changed={"b": ROWS[0]})
+        with pytest.raises(InvalidInput, match="was updated before"):
+            first.update(removed=["a"])
+
+    @pytest.mark.parametrize("given", ["postgresql://user:secret@host/db", "the ledger"])
+    def test_an_error_about_the_ledger_names_what_was_given(self, tmp_path: Path, given: Any) -> None:
+        """Whatever was given in place of an account: one sentence, which shows no address and so no password."""
+        account = open_account(tmp_path)
+        wrong: Any = account.ledger if given == "the ledger" else given
+        charged, free = release(ledger=account), release()
+        calls: list[Callable[[], Any]] = [
+            lambda: release(ledger=wrong),
+            lambda: ss.release_index(ROWS, epsilon=EPSILON, ledger=wrong),
+            *(lambda index=index: index.update(changed={"a": ROWS[0]}, ledger=wrong) for index in (charged, free)),
+            *(lambda index=index: index.update(removed=["a"], ledger=wrong) for index in (charged, free)),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput) as error:
+                call()
+            assert "'ledger'" in str(error.value)
+            assert "must be ledger.account(name)" in str(error.value)
+            assert "secret" not in str(error.value)
+            assert "_DrawAccount" not in str(error.value)
+
+    def test_an_error_about_a_vector_names_its_id(self) -> None:
+        bad = np.where(np.arange(ROWS.shape[1]) == 1, np.nan, ROWS[0])
+        for name, options in {
+            "c": {"changed": {"a": ROWS[0], "c": bad}, "added": {"g": ROWS[0]}},
+            "h": {"changed": {"a": ROWS[0]}, "added": {"g": ROWS[0], "h": np.full(4, np.inf)}},
+        }.items():
+            with pytest.raises(InvalidInput, match=f"The id '{name}' has a vector in '(added|changed)' that is not finite"):
+                release().update(**options)
 
     def test_a_lost_version_stays_counted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A failure between the charge and the draw: nothing is drawn for free, and the next update continues."""

@@ -283,9 +283,12 @@ def reserve(
 
 
 def check_account(ledger: AccountLike) -> None:
-    """Raise an error if this is no account: a collection is charged by its name."""
+    """Raise an error if this is no account: a collection is charged by its name.
+
+    The error shows the type alone: the address of a ledger may hold a password.
+    """
     if not callable(getattr(ledger, "reserve", None)) or not getattr(ledger, "dataset", None):
-        _validation.reject("ledger", "ledger.account(name), with the name of the collection", ledger)
+        _validation.reject("ledger", "ledger.account(name), with the name of the collection", type(ledger))
 
 
 def draw_tie_break(stream: Stream) -> int:

@@ -29,10 +29,11 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.draws import DrawCounts, DrawStep, RecordId, check_ids, state_draws
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.codebook import CodebookRelease
 from scoreshield.releases.index import IndexRelease, PrivateIndex, prepare_index
-from scoreshield.releases.pipeline import PendingRelease
+from scoreshield.releases.pipeline import PendingRelease, check_account
 
 #: Whether ids and the times of changes are public, so that an update draws only what changed.
 Changes = Literal["private", "public"]
@@ -115,6 +116,7 @@ class IndexHistory(PrivateIndex):
             rng: As for `release_index`; an index in research mode stays in it.
             ledger: The account that the index was charged to; None if it was charged to none. It is charged one draw if
                 the largest number of draws of any record rises, and nothing otherwise; it keeps the counts either way.
+                A removal needs it too: it knows the draws of versions that this one did not come from.
             progress: Called with (rows done, rows in all) of the rows that are drawn.
 
         Returns:
@@ -123,21 +125,27 @@ class IndexHistory(PrivateIndex):
         change = _Change.check(self, added, changed, removed)
         if name_sampler(rng) != self.guarantee.sampler:
             raise InvalidInput(f"This index is by the {self.guarantee.sampler} sampler, and so must its updates be.")
-        if not change.drawn:
-            return self._make_next(change, self.guarantee, self.counts, self._read_rows(self)[:0])
+        if ledger is not None:
+            check_account(ledger)
         if self.is_charged != (ledger is not None):
             raise InvalidInput(
                 "This index was charged to a ledger: charge its updates to the same account."
                 if self.is_charged
                 else "A ledger has no charge for this version of the index: it was released without one."
             )
-        inner = self._prepare_rows(change.rows, rng, progress)
-        single = self._check_draw(inner.guarantee)
         counts, is_counted = self.counts, False
         if ledger is not None and hasattr(ledger, "read_draws"):
             counts, is_counted = ledger.read_draws(self.history, counts), True
+        shape = (change.size, self.guarantee.shape[1])
+        if not change.drawn:
+            if rng is None:
+                self._check_not_continued(is_counted)
+            total = state_draws(self._state_one_draw(), counts.largest, shape)
+            return self._make_next(change, total, counts, self._read_rows(self)[:0])
+        inner = self._prepare_rows(change.rows, rng, progress)
+        single = self._check_draw(inner.guarantee)
         after = counts.add(change.drawn)
-        total = state_draws(single, after.largest, (change.size, self.guarantee.shape[1]))
+        total = state_draws(single, after.largest, shape)
         step = DrawStep(self.history, single, total, counts, tuple(change.drawn))
 
         def draw(rows: _embeddings.Rows, stream: Stream) -> Any:
@@ -156,14 +164,8 @@ class IndexHistory(PrivateIndex):
         Raises:
             InvalidInput: They were continued before, and no ledger counts the draws of both.
         """
-        state = (self.history, self.counts.compute_hash())
         with _lock:
-            before = _continued_counts.get(state)
-            if before is not None and not (before and is_counted):
-                raise InvalidInput(
-                    f"Version {self.version} of this index was updated before, and a second update would not count the "
-                    "draws of the first: update the newest version, or charge all to a ledger."
-                )
+            state, before = self._check_not_continued(is_counted)
             _continued_counts[state] = is_counted
         try:
             yield
@@ -172,6 +174,26 @@ class IndexHistory(PrivateIndex):
                 with _lock:
                     del _continued_counts[state]
             raise
+
+    def _check_not_continued(self, is_counted: bool) -> tuple[tuple[str, str], bool | None]:
+        """Return the state of the counts, and whether a ledger counted the update that continued them, if any did.
+
+        Raises:
+            InvalidInput: They were continued before, and no ledger counts the draws of both.
+        """
+        state = (self.history, self.counts.compute_hash())
+        before = _continued_counts.get(state)
+        if before is not None and not (before and is_counted):
+            raise InvalidInput(
+                f"Version {self.version} of this index was updated before, and a second update would not count the "
+                "draws of the first: update the newest version, or charge all to a ledger."
+            )
+        return state, before
+
+    def _state_one_draw(self) -> Guarantee:
+        """State the guarantee of one draw of each row."""
+        epsilon = self.guarantee.details["epsilon_per_draw"]
+        return replace(self.guarantee, epsilon=epsilon, profile=PureProfile(epsilon), details=self._drop_draws())
 
     def _check_draw(self, single: Guarantee) -> Guarantee:
         """Check that one draw is the one that this version was made by, and return it with the details of the version.
@@ -213,8 +235,6 @@ class IndexHistory(PrivateIndex):
         ids = [*self.ids[change.places].tolist(), *change.new_ids]
         present = set(ids)
         past = [one for one in counts.counts if one not in present]
-        if guarantee.shape != rows.shape:
-            guarantee = replace(guarantee, shape=rows.shape)
         return self._replace_rows(
             guarantee,
             rows,
@@ -410,6 +430,8 @@ def release_version(
     ids: Any, first: PendingRelease[_embeddings.Rows, Any], ledger: AccountLike | None
 ) -> IndexVersion | CodebookVersion:
     """Release the first version of an index whose changes are public."""
+    if ledger is not None:
+        check_account(ledger)
     pending, step = prepare_version(ids, first, is_charged=ledger is not None)
     return pending.release(None if ledger is None else _DrawAccount(ledger, step))
 
@@ -431,6 +453,9 @@ def _read_given_rows(given: Any, name: str, index: IndexHistory) -> tuple[list[R
     rows = _validation.check_array(values, name, must)
     if rows.shape != (len(names), index.dimension) or rows.dtype.kind not in "fiu":
         _validation.reject(name, must, rows if rows.ndim else type(values))
+    bad = ~np.isfinite(rows).all(axis=1)
+    not_finite = [one for one, is_bad in zip(names, bad.tolist(), strict=True) if is_bad]
+    _reject_ids(not_finite, f"has a vector in '{name}' that is not finite")
     return names, rows
 
 
