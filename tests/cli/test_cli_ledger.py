@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ledger_support import gaussian, pure
 
+import scoreshield as ss
 from scoreshield import cli
 from scoreshield.privacy.ledger import Ledger
 
@@ -82,6 +84,21 @@ def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     entries = json.loads(capsys.readouterr().out)
     assert [entry["id"] for entry in entries] == [3], "what names no dataset counts against each"
     assert entries[0]["profile"] == {"kind": "pure", "epsilon": 1.0}
+
+
+def test_list_draws(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Draws of an index with public changes are listed with what they charge: one draw, or nothing."""
+    book = Ledger.create(URL, epsilon=100.0, delta=0.0)
+    account, rows = book.account("faces"), np.eye(5, 4) + 1.0
+    index = ss.release_index(rows, epsilon=7.0, changes="public", ids=list(range(5)), ledger=account)
+    assert isinstance(index, ss.IndexVersion)
+    index.update(changed={1: rows[0]}, ledger=account).update(changed={2: rows[0]}, ledger=account)
+    assert run("list", URL, monkeypatch=monkeypatch) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "privunit" in line]
+    assert [[cell.strip() for cell in line.split("│")[6:9]] for line in lines] == [
+        ["privunit", epsilon, "0"] for epsilon in ("7", "7", "0")
+    ]
+    assert book.spent == 14.0
 
 
 def test_list_control_characters(

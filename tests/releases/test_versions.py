@@ -354,7 +354,9 @@ class TestLedger:
             "c": {"changed": {"a": ROWS[0], "c": bad}, "added": {"g": ROWS[0]}},
             "h": {"changed": {"a": ROWS[0]}, "added": {"g": ROWS[0], "h": np.full(4, np.inf)}},
         }.items():
-            with pytest.raises(InvalidInput, match=f"The id '{name}' has a vector in '(added|changed)' that is not finite"):
+            with pytest.raises(
+                InvalidInput, match=f"The id '{name}' has a vector in '(added|changed)' that is not finite"
+            ):
                 release().update(**options)
 
     def test_a_lost_version_stays_counted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

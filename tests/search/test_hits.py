@@ -644,7 +644,16 @@ except ss.FileError as error:
 def test_full_disk_for_long_ids(tmp_path: Path, is_enough: bool) -> None:
     """The rehearsal writes the ids too, so that a disk with room for the counters alone costs nothing."""
     ledger, size = make_ledger(tmp_path), 10**6 if is_enough else 2 * 10**5
-    command = [sys.executable, "-W", "ignore", "-c", FULL, f"sqlite:///{tmp_path}/ledger.db", f"{tmp_path}/c", str(size)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        FULL,
+        f"sqlite:///{tmp_path}/ledger.db",
+        f"{tmp_path}/c",
+        str(size),
+    ]
     child = subprocess.run(command, capture_output=True, check=False, timeout=120)
     assert child.returncode == 0, child.stderr.decode()
     spent, message = json.loads(child.stdout)

@@ -14,7 +14,7 @@ from scoreshield.cli.options import Force, Json, LedgerArgument, ListedDataset
 from scoreshield.cli.output import check_new_file, find_ledger_file, say
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
-from scoreshield.privacy.ledger.entries import shorten
+from scoreshield.privacy.ledger.entries import DRAW, FREE_DRAW, Entry, shorten
 
 app = typer.Typer(
     help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
@@ -47,10 +47,9 @@ def list_command(url: LedgerArgument, dataset: ListedDataset = None, as_json: Js
         return
     table = Table("entry", "time (UTC)", "dataset", "who", "why", "mechanism", "epsilon", "delta", "note")
     for entry in entries:
-        promise: Any = entry.to_dict()["guarantee"]
         try:
-            mechanism, epsilon, delta = promise["mechanism"], *(f"{promise[name]:g}" for name in ("epsilon", "delta"))
-        except (KeyError, TypeError, ValueError):
+            mechanism, epsilon, delta = _read_price(entry)
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise LedgerError(f"Entry {shorten(entry.id)} holds no guarantee that can be listed.") from None
         where = (entry.dataset or "all").removeprefix("hmac-sha256:")[:16]
         time = entry.time[:19].replace("T", " ")
@@ -95,6 +94,19 @@ def export_command(
     ledger.export(output)
     facts = {"file": str(output), "head": ledger.head()}
     say(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
+
+
+def _read_price(entry: Entry) -> tuple[str, str, str]:
+    """Read the mechanism of an entry, and the epsilon and delta that it charges.
+
+    An entry of draws states the total of its index, and charges one draw or nothing.
+    """
+    promise: Any = entry.to_dict()["guarantee"]
+    if entry.kind not in (DRAW, FREE_DRAW):
+        return promise["mechanism"], f"{promise['epsilon']:g}", f"{promise['delta']:g}"
+    promise = promise["promise"]
+    epsilon = promise["details"]["epsilon_per_draw"] if entry.kind == DRAW else 0.0
+    return promise["mechanism"], f"{epsilon:g}", f"{promise['delta']:g}"
 
 
 def _escape_controls(value: object) -> str:
