@@ -124,7 +124,9 @@ def check_ids(ids: object, name: str, size: int | None = None) -> list[RecordId]
         _validation.reject(name, must, ids)
     if len(set(plain)) != len(plain):
         repeated, times = Counter(plain).most_common(1)[0]
-        raise InvalidInput(f"The id {str(repeated)[:80]!r} is given {times:,} times in {name!r}: each id must differ.")
+        # A number may be an entry of a row that was given where ids belong, so only its place is shown.
+        shown = repr(repeated[:80]) if isinstance(repeated, str) else f"in place {plain.index(repeated)}"
+        raise InvalidInput(f"The id {shown} is given {times:,} times in {name!r}: each id must differ.")
     if size is not None and len(plain) != size:
         raise InvalidInput(f"There are {len(plain):,} ids in {name!r} for {size:,} records: give one id per record.")
     return plain
