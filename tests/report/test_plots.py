@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 import scoreshield as ss
 from scoreshield.report import plots
@@ -35,6 +36,23 @@ def test_nine_panels_that_name_the_promise(
     assert all("ε = 3, δ = 1e-06" in label for label in labels)
     assert ("not a whole record" in labels[2]) == warned
     assert any("public data" in text.get_text() for text in drawn.texts)
+
+
+def test_wrong_matches_have_a_red_frame() -> None:
+    """One picture for each match; the frame says whether it is right."""
+    pictures = np.zeros((4, 2, 2))
+    drawn = plots.draw_best_matches(
+        query=pictures[0],
+        records=pictures,
+        is_same=np.array([True, False, True, False]),
+        best={"clean": np.array([0, 2]), "noisy": np.array([1, 2])},
+        counts={"clean": np.array([2.0, 2.0]), "noisy": np.array([1.0, 0.0])},
+        chance=1.0,
+        note="public data",
+    )
+    frames = [panel.spines["left"].get_edgecolor() for panel in drawn.subfigs[0].axes]
+    red = to_rgba(plots.RED)
+    assert [frame == red for frame in frames] == [False, False, False, False, True, False]
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path, collection: np.ndarray, query: np.ndarray) -> None:

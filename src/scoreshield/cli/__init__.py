@@ -97,7 +97,7 @@ def demo_command(
     ),
     as_json: Json = False,
 ) -> None:
-    """Make one release of each kind on public data, a picture and a certificate, without a file or the network."""
+    """Search public images privately, where it works and where it cannot: a picture and certificates, offline."""
     from scoreshield import demo as demo_module
 
     with progress_bar(as_json) as progress:

@@ -69,6 +69,58 @@ def draw_three_regimes(
     return figure
 
 
+def draw_best_matches(
+    *,
+    query: Float,
+    records: Float,
+    is_same: NDArray[np.bool_],
+    best: dict[str, NDArray[np.intp]],
+    counts: dict[str, Float],
+    chance: float,
+    note: str,
+) -> Figure:
+    """Draw the best matches of one query by each release as pictures, and how many are right over all queries.
+
+    It shows records and which of them match, so it is for public data only.
+
+    Args:
+        query: The picture of the query, (height, width).
+        records: The pictures of the records, (records, height, width).
+        is_same: Whether each record matches the query.
+        best: For each release, the numbers of the records that it names, best first.
+        counts: For each release, how many of the named records match, for each of several queries.
+        chance: How many match by chance.
+        note: A line below the picture.
+    """
+    figure = make_figure(12, 0.7 + 0.95 * len(best))
+    shown = max(len(places) for places in best.values())
+    left, right = figure.subfigures(1, 2, width_ratios=[2.3, 1])
+    axes = left.subplots(len(best), shown + 1, squeeze=False)
+    left.suptitle("a query, and its best matches by each release; a red frame marks a wrong one", fontsize=10)
+    for line, (name, places) in zip(axes, best.items(), strict=True):
+        for place, one in enumerate(line):
+            one.set(xticks=[], yticks=[])
+            picture = query if place == 0 else records[places[place - 1]]
+            one.imshow(picture, cmap="Greys", interpolation="nearest")
+            is_right = place == 0 or bool(is_same[places[place - 1]])
+            for edge in one.spines.values():
+                edge.set(color=INK if place == 0 else BLUE if is_right else RED, linewidth=1 if is_right else 2.5)
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+    bars = right.subplots()
+    means = [float(np.mean(values)) for values in counts.values()]
+    errors = [float(np.std(values, ddof=1)) for values in counts.values()]
+    heights = np.arange(len(counts))[::-1]
+    bars.barh(heights, means, xerr=errors, color=[GREY, *[BLUE] * (len(counts) - 1)], error_kw={"ecolor": INK})
+    bars.axvline(chance, color=RED, linestyle="--", label="chance")
+    bars.set(yticks=[], xlim=(0, 1.25 * shown), xticks=range(0, shown + 1, 2))
+    for height, mean in zip(heights, means, strict=True):
+        bars.annotate(f"{mean:.1f}", (1.22 * shown, height), ha="right", va="center")
+    bars.set_title(f"right among {shown}: mean and spread over queries", fontsize=10)
+    bars.legend(loc="lower right", fontsize=8)
+    figure.supxlabel(note, fontsize=9, color="#555555")
+    return figure
+
+
 def save_picture(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all, in 256 colours: a third of the size, without a visible difference."""
     from PIL import Image  # which Matplotlib brings

@@ -321,8 +321,8 @@ def _describe_half_value(run: Run, dataset: str, metric: str) -> str:
     for advantage in advantages:
         here = select_rows(tried, target_advantage=advantage)
         if compute_mean(select_rows(here, method=find_best_method(here))) >= half:
-            return f"For the mechanisms of this experiment, half of the value without privacy is first reached at {advantage:g}."
-    return f"For the mechanisms of this experiment, half of the value without privacy is not reached up to {advantages[-1]:g}."
+            return f"Half of the value without privacy is first reached at {advantage:g}, by the mechanisms here."
+    return f"Half of the value without privacy is not reached up to {advantages[-1]:g}, by the mechanisms here."
 
 
 def build_omissions(runs: dict[str, Run]) -> Section:
