@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,7 +19,14 @@ from scoreshield.privacy.consistency import is_consistent
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, PureProfile
+from scoreshield.privacy.profiles import (
+    CurveProfile,
+    GaussianProfile,
+    LaplaceProfile,
+    Profile,
+    PureProfile,
+    StepProfile,
+)
 
 
 @cache
@@ -194,27 +202,53 @@ def test_details_that_fit() -> None:
 # What profiles cover
 
 
-def test_a_profile_covers_another_at_every_point() -> None:
-    asked: list[float] = []
+class Implied:
+    """A profile by its values, which notes where it is asked."""
 
-    def delta(epsilon: float) -> float:
-        asked.append(epsilon)
-        return 0.0
+    def __init__(self, delta: Callable[[float], float] = lambda _: 0.0) -> None:
+        self.delta, self.asked = delta, list[float]()
 
-    assert consistency._covers(PureProfile(1.0), delta, 8.0)
-    assert sorted(asked) == [i / 4 for i in range(33)]
-    asked.clear()
-    assert consistency._covers(CurveProfile((0.0, 0.1, 9.0), (0.5, 0.2, 0.1)), delta, 8.0)
-    assert sorted(asked) == sorted([*(i / 4 for i in range(33)), 0.1, 9.0])
-    flat = CurveProfile((0.0, 8.0), (0.25, 0.25))
-    for factor, covered in ((1.0, True), (1 + 5e-10, True), (1 + 2e-9, False)):
-        assert consistency._covers(flat, lambda _, f=factor: 0.25 * f, 8.0) == covered  # type: ignore[misc]
-        # In one point alone, at either end and between.
-        for place in (0.0, 0.25, 4.0, 8.0):
-            only = {place: 0.25 * factor}
-            assert consistency._covers(flat, lambda e, o=only: o.get(e, 0.0), 8.0) == covered  # type: ignore[misc]
-    assert consistency._covers(PureProfile(1.0), lambda e: LEAST_DELTA if e >= 1 else 0.0, 8.0)
-    assert not consistency._covers(PureProfile(1.0), lambda e: 2 * LEAST_DELTA if e >= 1 else 0.0, 8.0)
+    def delta_at(self, epsilon: float) -> float:
+        self.asked.append(epsilon)
+        return self.delta(epsilon)
+
+
+@pytest.mark.parametrize(
+    ("profile", "points"),
+    [
+        (PureProfile(1.5), [0.0, 1.5]),
+        (StepProfile(1.5, 0.3), [0.0, 1.5]),
+        (CurveProfile((0.0, 0.1, 9.0), (0.5, 0.2, 0.1)), [0.0, 0.1, 9.0]),
+    ],
+)
+def test_a_profile_is_compared_where_it_bends(profile: Profile, points: list[float]) -> None:
+    """Between these points it is straight in e^epsilon, and the implied one is convex."""
+    implied = Implied()
+    assert consistency._covers(profile, implied)
+    assert implied.asked == points
+    for place in points:
+        for factor, covered in ((1.0, True), (1 + 5e-10, True), (1 + 2e-9, False)):
+            only = {place: profile.delta_at(place) * factor}
+            exact = profile.delta_at(place) == 0
+            assert consistency._covers(profile, Implied(lambda e, o=only: o.get(e, 0.0))) == (covered or exact)  # type: ignore[misc]
+    if profile.delta_at(points[-1]) == 0:  # 0 covers nothing else, not even the smallest double
+        assert not consistency._covers(profile, Implied(lambda e: LEAST_DELTA if e > 0 else 0.0))
+
+
+def test_a_convex_profile_covers_its_own_kind_only() -> None:
+    """Between two points a convex profile may lie below another one, so its parameter decides."""
+    kinds: list[Callable[[float], Profile]] = [GaussianProfile, LaplaceProfile]
+    for kind in kinds:
+        for value, covered in ((1.0, True), (1.1, True), (1 - 1e-13, False), (0.5, False)):
+            assert consistency._covers(kind(value), kind(1.0)) == covered
+        for other in (PureProfile(1e-6), StepProfile(1e-6, 0.1), CurveProfile((0.0, 1e-6), (1e-9, 0.0)), Implied()):
+            assert not consistency._covers(kind(1.0), other)
+    assert not consistency._covers(GaussianProfile(1.0), LaplaceProfile(1e-6))
+    assert not consistency._covers(LaplaceProfile(1.0), GaussianProfile(1e-6))
+    # Gaussian noise is never pure, even where its delta is smaller than any double.
+    for ended in (PureProfile(50.0), StepProfile(50.0, 1.0), CurveProfile((0.0, 50.0), (1.0, 0.0))):
+        assert not consistency._covers(ended, GaussianProfile(0.1))
+        assert not consistency._covers(ended, consistency._PureBesideGaussian(0.1, GaussianProfile(0.1)))
 
 
 @pytest.mark.parametrize("epsilon", [-0.5, -1e-9, 0.0, 0.5, 2.0])
@@ -247,7 +281,7 @@ def implied(guarantee: Guarantee) -> Any:
 
 def same(found: Any, profile: Any, rel: float = 1e-9) -> None:
     for epsilon in POINTS:
-        assert found(epsilon) == pytest.approx(profile.delta_at(epsilon), rel=rel, abs=0)
+        assert found.delta_at(epsilon) == pytest.approx(profile.delta_at(epsilon), rel=rel, abs=0)
 
 
 def test_counts_imply() -> None:
@@ -259,7 +293,7 @@ def test_counts_imply() -> None:
         same(implied(replace(guarantee, scale=2 * guarantee.scale)), PureProfile(ratio / 2 * (1 - 1e-12)))
     for name in ("histogram, gaussian, query", "histogram, gaussian, all pairs"):
         guarantee = made(name)
-        same(implied(guarantee), GaussianProfile(guarantee.sensitivity / guarantee.scale), rel=0)
+        same(implied(guarantee), GaussianProfile(guarantee.sensitivity / guarantee.scale * (1 - 1e-12)), rel=0)
     assert implied(told(query, scores=0)) is None
     assert implied(told(query, scores=1)) is not None  # one score, and all that can move
     assert implied(told(pairs, scores=65)) is None
@@ -349,13 +383,13 @@ def test_privunit_beside_a_covariance_implies(who: str) -> None:
         rest = epsilon - pure
         first = other.delta_at(rest) if rest >= 0 else 1 - math.exp(rest) * (1 - other.delta_at(-rest))
         wanted = p * first + (1 - p) * other.delta_at(epsilon + pure)
-        assert implied(both)(epsilon) == pytest.approx(wanted, rel=1e-9, abs=0)
+        assert implied(both).delta_at(epsilon) == pytest.approx(wanted, rel=1e-9, abs=0)
     # The second part counts where the first has none left.
     weak = told(both, covariance_std=both.details["covariance_std"] / 40)
     mu = both.details["covariance_sensitivity"] / weak.details["covariance_std"]
     loud = GaussianProfile(mu)
     wanted = p * (1 - math.exp(-pure) * (1 - loud.delta_at(pure))) + (1 - p) * loud.delta_at(pure)
-    assert implied(weak)(0.0) == pytest.approx(wanted, rel=1e-12)
+    assert implied(weak).delta_at(0.0) == pytest.approx(wanted, rel=1e-12)
     for name in ("covariance_std", "covariance_sensitivity"):
         assert implied(told(both, **{name: 0.0})) is None
 
@@ -462,24 +496,12 @@ def test_a_private_covariance_is_not_pure() -> None:
         assert not is_consistent(shared)
 
 
-def test_far_promises_are_checked_up_to_a_million() -> None:
-    """At an epsilon of 1e9, twice of it would leave no point where a profile says anything."""
+def test_far_promises_are_consistent() -> None:
     far = ss.release_scores(ROWS, QUERY, epsilon=1e8, mechanism="laplace", rng=1).guarantee
     assert is_consistent(far)
+    assert not is_consistent(replace(far, profile=LaplaceProfile(0.99e8)))
     near = ss.release_scores(ROWS, BATCH, epsilon=3.0, delta=1e-6, adjacency=RAW, rng=1).guarantee
     assert is_consistent(near)
-    asked: list[float] = []
-    original = consistency._covers
-
-    def watched(profile: Any, delta: Any, farthest: float) -> bool:
-        asked.append(farthest)
-        return original(profile, delta, farthest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consistency, "_covers", watched)
-        assert is_consistent(far)
-        assert is_consistent(near)
-    assert asked == [1e6, 6.0]
 
 
 def test_profile_below_implied_noticed_beyond() -> None:
@@ -488,6 +510,6 @@ def test_profile_below_implied_noticed_beyond() -> None:
     losses = np.linspace(0, 2 * guarantee.epsilon, 33).tolist()
     deltas = [guarantee.delta_at(loss) for loss in losses]
     fine = CurveProfile(tuple(losses), tuple(deltas))
-    assert consistency._covers(fine, guarantee.delta_at, 2 * guarantee.epsilon)
+    assert consistency._covers(fine, guarantee.profile)
     short = CurveProfile(tuple(losses), (*deltas[:-1], 0.9 * deltas[-1]))
-    assert not consistency._covers(short, guarantee.delta_at, 2 * guarantee.epsilon)
+    assert not consistency._covers(short, guarantee.profile)

@@ -87,7 +87,7 @@ def test_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "ids", ["ab", 3, None, [1, 1], [1, "a"], [True], [1.0], [""], ["a\n"], [2**63], ["a" * 1001], [None], [[1]]]
+    "ids", ["ab", 3, None, [1, "a"], [True], [1.0], [""], ["a\n"], [2**63], ["a" * 1001], [None], [[1]]]
 )
 def test_bad_ids(ids: object) -> None:
     with pytest.raises(InvalidParameter, match="different ids"):
@@ -198,3 +198,11 @@ def test_redrawing_unchanged_rows_breaks_the_claim() -> None:
 
 def test_the_mean_count_breaks_the_claim() -> None:
     assert find_violation(change_while_equal, 3, count_mean)
+
+
+def test_repeated_ids() -> None:
+    """A text is shown; a number is not, because it may be an entry of a row."""
+    with pytest.raises(InvalidInput, match="The id 'b' is given 2 times"):
+        check_ids(["a", "b", "b"], "ids")
+    with pytest.raises(InvalidInput, match="The id in place 1 is given 2 times"):
+        check_ids([5, 77, 77], "ids")

@@ -386,3 +386,11 @@ def test_tasks_read_it(book: PublicCodebook, domain: Array) -> None:
     from scoreshield.tasks._reading import read_similarities
 
     assert np.array_equal(read_similarities(index, "feasible"), index.gram())
+
+
+def test_errors_name_the_codebook(book: PublicCodebook, domain: Array, tmp_path: Path) -> None:
+    with pytest.raises(ss.InvalidInput, match="for an index over a codebook"):
+        ss.release_index(domain, epsilon=5.0, delta=1e-6, codebook=book)
+    book.save(tmp_path / "book.npz")
+    with pytest.raises(ss.InvalidInput, match=r"read it with PublicCodebook\.load"):
+        ss.load(tmp_path / "book.npz")

@@ -256,3 +256,16 @@ def test_a_canary_is_compared_as_it_was_centred(rows: Array) -> None:
     planted = Canaries.check(rows[:20], canaries, None, None)
     index = ss.release_index(planted.make_collection(np.ones(6, dtype=bool)), epsilon=300, center=center, rng=1)
     assert (make_default_guess(index, planted, None)(index, canaries, planted.slots) > 0).all()
+
+
+def test_a_share_without_a_private_center_is_rejected() -> None:
+    """The share was ignored before, although the caller asked for a center."""
+    rows = np.random.default_rng(1).standard_normal((20, 8))
+    for center in ("none", np.full(8, 0.1)):
+        with pytest.raises(ss.InvalidInput, match="left out unless center='private'"):
+            ss.release_index(rows, epsilon=1.0, center=center, center_share=0.1)
+
+
+def test_an_unknown_center_names_all_three_kinds() -> None:
+    with pytest.raises(ss.InvalidInput, match="'none', 'private' or a public vector of 8 finite numbers"):
+        ss.release_index(np.eye(8), epsilon=1.0, center="mean")

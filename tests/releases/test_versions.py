@@ -246,8 +246,8 @@ class TestBadInput:
             ({"added": {7: ROWS[0]}}, "same type"),
             ({"added": {"z": ROWS[0][:2]}}, "vectors of 4 dimensions"),
             ({"added": {"z": ROWS[0].astype(str)}}, "vectors of 4 dimensions"),
-            ({"added": (["y", "z"], ROWS[:1])}, "vectors of 4 dimensions"),
-            ({"added": (["z", "z"], ROWS[:2])}, "different ids"),
+            ({"added": (["y", "z"], ROWS[:1])}, "2 ids for 1 rows"),
+            ({"added": (["z", "z"], ROWS[:2])}, "is given 2 times"),
             ({"added": ROWS}, "a pair"),
             ({"added": {"z": ROWS[0] * np.nan}}, "finite"),
             ({"removed": "a"}, "different ids"),
@@ -268,7 +268,7 @@ class TestBadInput:
         ("options", "message"),
         [
             ({"ids": None}, "6 different ids"),
-            ({"ids": IDS[:5]}, "6 different ids"),
+            ({"ids": IDS[:5]}, "5 ids in .ids. for 6 records"),
             ({"changes": "open"}, "'changes' parameter"),
             ({"changes": "private"}, "left out unless"),
             ({"adjacency": ss.Identity([0, 0, 1, 1, 2, 2])}, "leave the adjacency"),
@@ -508,3 +508,18 @@ class TestLedger:
         index = release(ledger=account)
         index.update(changed={"a": ROWS[0]}, ledger=account).update(changed={"b": ROWS[0]}, ledger=account)
         assert account.charges == [EPSILON] * 3
+
+
+def test_errors_say_what_is_wrong_with_ids() -> None:
+    with pytest.raises(ss.InvalidInput, match="The id 'b' is given 2 times in 'ids'"):
+        ss.release_index(np.eye(3), epsilon=1.0, changes="public", ids=["a", "b", "b"])
+    with pytest.raises(ss.InvalidInput, match="There are 2 ids in 'ids' for 3 records"):
+        ss.release_index(np.eye(3), epsilon=1.0, changes="public", ids=["a", "b"])
+    index = ss.release_index(np.eye(3), epsilon=1.0, changes="public", ids=["a", "b", "c"])
+    with pytest.raises(ss.InvalidInput, match="There are 1 ids for 2 rows in 'added'"):
+        index.update(added=(["d"], np.eye(3)[:2]))
+
+
+def test_an_index_without_public_changes_says_how_to_get_updates() -> None:
+    with pytest.raises(ss.InvalidInput, match="release it with changes='public' and ids"):
+        ss.release_index(np.eye(3), epsilon=1.0).update(removed=[1])

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,17 +27,21 @@ from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
-from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
+from scoreshield.privacy.profiles import (
+    CurveProfile,
+    GaussianProfile,
+    LaplaceProfile,
+    Profile,
+    PureProfile,
+    StepProfile,
+)
 from scoreshield.privacy.response import SetResponse
 
 if TYPE_CHECKING:
     from scoreshield.privacy.guarantee import Guarantee
 
-Delta = Callable[[float], float]
-
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
-_POINTS = 33
 #: What the guarantee of a batch states beside its promise.
 _BATCH_DETAILS = frozenset(
     (
@@ -54,7 +57,12 @@ _BATCH_DETAILS = frozenset(
         "epsilon_per_record",
     )
 )
-_FARTHEST = 1e6  # an epsilon beyond which no profile has anything left
+
+
+class ImpliedProfile(Protocol):
+    """The profile that the stated noise and budgets give. It falls, and it is convex in e^epsilon."""
+
+    def delta_at(self, epsilon: float) -> float: ...
 
 
 def is_consistent(guarantee: Guarantee) -> bool:
@@ -81,9 +89,7 @@ def is_consistent(guarantee: Guarantee) -> bool:
     ):
         return False
     implied_profile = _derive_profile(guarantee)
-    return implied_profile is not None and _covers(
-        guarantee.profile, implied_profile, min(2 * guarantee.epsilon, _FARTHEST)
-    )
+    return implied_profile is not None and _covers(guarantee.profile, implied_profile)
 
 
 def _fits_draws(guarantee: Guarantee) -> bool:
@@ -227,19 +233,34 @@ def _has_labels(adjacency: Identity, rows: int) -> bool:
     return adjacency.largest + adjacency.identities - 1 <= rows <= adjacency.largest * adjacency.identities
 
 
-def _covers(profile: Profile, delta: Delta, farthest: float) -> bool:
-    """Whether a profile is nowhere below another one.
+def _covers(stated: Profile, implied: ImpliedProfile) -> bool:
+    """Whether the stated profile is nowhere below the implied one.
 
-    A curve is straight between its knots, and the other one is convex: the knots of a curve decide, the last included.
+    Finitely many points prove it. As functions of e^epsilon, a pure profile and a step are straight until they end, and
+    a curve is straight between its knots and constant after the last one. The implied profile is convex, so it lies
+    below its chords; it falls, so it stays below a constant. Gaussian and Laplace profiles are convex too, so no points
+    decide there: each covers only its own kind, by its one parameter.
     """
-    points = set(np.linspace(0.0, farthest, _POINTS).tolist())
-    if isinstance(profile, CurveProfile):
-        points |= set(profile.losses)
-    # A delta that rounds up to the smallest double was written as 0 before; from_dict corrects it.
-    return all(delta(point) <= max(profile.delta_at(point) * (1 + _REPEATED), gaussian.LEAST_DELTA) for point in points)
+    match stated:
+        case GaussianProfile(mu):
+            return isinstance(implied, GaussianProfile) and mu >= implied.mu
+        case LaplaceProfile(epsilon):
+            return isinstance(implied, LaplaceProfile) and epsilon >= implied.epsilon
+        case PureProfile(epsilon) | StepProfile(epsilon):
+            points: tuple[float, ...] = (0.0, epsilon)
+        case CurveProfile(losses):
+            points = losses
+        case _:
+            return False
+    return all(_is_at_least(stated.delta_at(point), implied.delta_at(point)) for point in points)
 
 
-def _derive_profile(guarantee: Guarantee) -> Delta | None:
+def _is_at_least(stated: float, implied: float) -> bool:
+    """Whether a stated delta is at least the implied one, up to rounding; 0 is at least 0 only."""
+    return implied <= (stated * (1 + _REPEATED) + gaussian.LEAST_DELTA if stated else 0.0)
+
+
+def _derive_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile from the stated noise and budgets; None if they contradict each other."""
     match guarantee.regime:
         case "matches":
@@ -261,7 +282,7 @@ def _derive_profile(guarantee: Guarantee) -> Delta | None:
     return _derive_noise_profile(guarantee)
 
 
-def _derive_histogram_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_histogram_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of noisy counts.
 
     One record moves one score of a query, or n - 1 of the n (n - 1) / 2 scores of all pairs.
@@ -272,11 +293,11 @@ def _derive_histogram_profile(guarantee: Guarantee) -> Delta | None:
     if scores < 1 or not (pairs or math.isclose(moved_scores, 1, rel_tol=_REPEATED)):
         return None
     if guarantee.mechanism == "geometric":
-        return PureProfile(ratio * (1 - _ROUNDING)).delta_at
-    return GaussianProfile(ratio).delta_at
+        return PureProfile(ratio * (1 - _ROUNDING))
+    return GaussianProfile(ratio * (1 - _ROUNDING))
 
 
-def _derive_hits_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_hits_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of a hit budget from the number of hits, and the epsilons of a hit and of the miss."""
     details = guarantee.details
     check_increasing(details["cuts"], "cuts")
@@ -296,10 +317,10 @@ def _derive_hits_profile(guarantee: Guarantee) -> Delta | None:
     if stated != derived or guarantee.scale != 1:  # no noise is added
         return None
     is_null = isinstance(guarantee.adjacency, NullRecord)
-    return PureProfile((derived[0] if is_null else derived[1]) * (1 - _ROUNDING)).delta_at
+    return PureProfile((derived[0] if is_null else derived[1]) * (1 - _ROUNDING))
 
 
-def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_screening_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of screening from its two budgets; the second one must give the stated staircase noise."""
     details, grid = guarantee.details, guarantee.grid
     screening, refining, low = details["screening_epsilon"], details["refining_epsilon"], details["threshold"]
@@ -313,34 +334,34 @@ def _derive_screening_profile(guarantee: Guarantee) -> Delta | None:
         width = max(round(high / grid) - round(low / grid), math.ceil((high - low) / grid)) * grid
         if not math.isclose(guarantee.scale, StaircaseNoise.calibrate(refining, width, grid).std, rel_tol=_REPEATED):
             return None
-    return PureProfile((screening + refining) * (1 - _ROUNDING)).delta_at
+    return PureProfile((screening + refining) * (1 - _ROUNDING))
 
 
-def _derive_anchored_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_anchored_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of windows around a private quantile from its two budgets, which add up to at most epsilon."""
     law = AnchoredLaw.from_details(guarantee.details, guarantee.score_range)
     profile = law.profile
     within = Fraction(law.anchor.epsilon) + Fraction(law.response.epsilon) <= Fraction(guarantee.epsilon)
     # Other cells give another profile: what is stated must not lie above what they give, either.
-    same = _covers(profile, guarantee.profile.delta_at, guarantee.epsilon)
-    return profile.delta_at if within and same else None
+    same = _covers(profile, guarantee.profile)
+    return profile if within and same else None
 
 
-def _derive_selection_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_selection_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     details, (selections,) = guarantee.details, guarantee.shape
     each = details["epsilon_for_each"]
     noisy_enough = guarantee.sensitivity / guarantee.scale <= each * (1 + _ROUNDING)
     if not (each > 0 and noisy_enough and details["records"] >= selections):
         return None
-    return PureProfile(selections * each * (1 - _ROUNDING)).delta_at
+    return PureProfile(selections * each * (1 - _ROUNDING))
 
 
-def _derive_batch_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_batch_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of one symbol per record; the records of an identity share the budget."""
     response, group = _read_response(guarantee), _count_moved_rows(guarantee)
     if group == 1:
-        return response.profile.delta_at
-    return PureProfile(response.epsilon * group * (1 - _ROUNDING)).delta_at
+        return response.profile
+    return PureProfile(response.epsilon * group * (1 - _ROUNDING))
 
 
 def _read_response(guarantee: Guarantee) -> SetResponse:
@@ -376,7 +397,7 @@ def _fits_batch(guarantee: Guarantee) -> bool:
     )
 
 
-def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_privunit_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of PrivUnit on each record of an identity, and of Gaussian noise beside it if there is any."""
     details, group = guarantee.details, _count_moved_rows(guarantee)
     maker = PrivUnit.calibrate(guarantee.shape[1], details["epsilon_per_record"])
@@ -391,19 +412,26 @@ def _derive_privunit_profile(guarantee: Guarantee) -> Delta | None:
         return None
     pure = maker.epsilon * group
     if not _has_gaussian_part(guarantee):
-        return maker.profile.delta_at if group == 1 else PureProfile(pure * (1 - _ROUNDING)).delta_at
+        return maker.profile if group == 1 else PureProfile(pure * (1 - _ROUNDING))
     mu = _compute_mu_beside(guarantee)
-    if mu is None:
-        return None
-    beside, p = GaussianProfile(mu), 1 / (1 + math.exp(-pure))
-
-    def both(epsilon: float) -> float:
-        return p * _extend_delta(beside, epsilon - pure) + (1 - p) * beside.delta_at(epsilon + pure)
-
-    return both
+    return None if mu is None else _PureBesideGaussian(pure, GaussianProfile(mu))
 
 
-def _derive_codebook_profile(guarantee: Guarantee) -> Delta | None:
+@dataclass(frozen=True)
+class _PureBesideGaussian:
+    """The profile of randomised response, the worst mechanism of its pure epsilon, and of Gaussian noise beside it."""
+
+    pure: float
+    beside: GaussianProfile
+
+    def delta_at(self, epsilon: float) -> float:
+        p = 1 / (1 + math.exp(-self.pure))
+        first = _extend_delta(self.beside, epsilon - self.pure)
+        # Where a product underflows, delta is still not 0: Gaussian noise is never pure.
+        return max(p * first + (1 - p) * self.beside.delta_at(epsilon + self.pure), gaussian.LEAST_DELTA)
+
+
+def _derive_codebook_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of one response per record over all sets of codewords."""
     details, group = guarantee.details, _count_moved_rows(guarantee)
     response = SetResponse(details["epsilon_per_record"], names=details["codewords"], size=details["code_size"])
@@ -412,8 +440,8 @@ def _derive_codebook_profile(guarantee: Guarantee) -> Delta | None:
     if not math.isclose(details["true_code_probability"], response.truth, rel_tol=_REPEATED):
         return None
     if group == 1:
-        return response.profile.delta_at
-    return PureProfile(response.epsilon * group * (1 - _ROUNDING)).delta_at
+        return response.profile
+    return PureProfile(response.epsilon * group * (1 - _ROUNDING))
 
 
 def _extend_delta(profile: Profile, epsilon: float) -> float:
@@ -444,7 +472,7 @@ def _compute_center_mu(guarantee: Guarantee) -> float | None:
     return sensitivity / std if sensitivity >= 2 * _count_moved_rows(guarantee) and std > 0 else None
 
 
-def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
+def _derive_noise_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of noise on entries.
 
     An entry of a Gram matrix is drawn once for two places, with its share of the scale.
@@ -456,7 +484,7 @@ def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
     if isinstance(law, LaplaceNoise | StaircaseNoise) and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
         return None
     if not isinstance(law, GaussianNoise):
-        return law.profile(guarantee.grid_sensitivity).delta_at
+        return law.profile(guarantee.grid_sensitivity)
     if not math.isclose(law.std, scale * share, rel_tol=_REPEATED):
         return None
     if not math.isclose(guarantee.mu * scale, guarantee.grid_sensitivity, rel_tol=_REPEATED):
@@ -471,7 +499,7 @@ def _derive_noise_profile(guarantee: Guarantee) -> Delta | None:
         mu = math.hypot(mu, beside)
     elif not math.isclose(on_grid, guarantee.grid_sensitivity, rel_tol=_REPEATED):
         return None
-    return GaussianProfile(mu * (1 - _ROUNDING)).delta_at
+    return GaussianProfile(mu * (1 - _ROUNDING))
 
 
 def _count_moved_entries(guarantee: Guarantee) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -119,8 +120,13 @@ def check_ids(ids: object, name: str, size: int | None = None) -> list[RecordId]
             plain.append(int(value))
         else:
             _validation.reject(name, must, type(value))
-    if len({type(value) for value in plain}) > 1 or len(set(plain)) != len(plain):
+    if len({type(value) for value in plain}) > 1:
         _validation.reject(name, must, ids)
+    if len(set(plain)) != len(plain):
+        repeated, times = Counter(plain).most_common(1)[0]
+        # A number may be an entry of a row that was given where ids belong, so only its place is shown.
+        shown = repr(repeated[:80]) if isinstance(repeated, str) else f"in place {plain.index(repeated)}"
+        raise InvalidInput(f"The id {shown} is given {times:,} times in {name!r}: each id must differ.")
     if size is not None and len(plain) != size:
-        _validation.reject(name, must, ids)
+        raise InvalidInput(f"There are {len(plain):,} ids in {name!r} for {size:,} records: give one id per record.")
     return plain

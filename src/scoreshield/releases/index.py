@@ -112,6 +112,18 @@ class PrivateIndex(VectorExports, Release):
         )
         return BestRecords(found.scores[0], found.indices[0]) if single else found
 
+    def update(self, *args: Any, **changes: Any) -> Any:
+        """Raise an error: only an index whose changes are public is updated (`IndexVersion.update`).
+
+        Raises:
+            InvalidInput: Always.
+        """
+        del args, changes
+        raise InvalidInput(
+            "This index has no updates: release it with changes='public' and ids, if the ids of its records and the "
+            "times of their changes are public."
+        )
+
     @validate()
     def gram(self, *, project: bool = False) -> Float:
         """Compute pairwise scores, (n, n): the public 1 on the diagonal, products of the private vectors off it.
@@ -370,6 +382,8 @@ def prepare_index(
 ) -> PendingRelease[_embeddings.Rows, Any]:
     """Prepare an index without a charge; the arguments are those of `release_index`."""
     source = PrivateCollection.check(embeddings, adjacency)
+    if codebook is not None and delta and mechanism == "privunit":
+        _validation.reject("delta", "0 (left out) for an index over a codebook, which is private without it", delta)
     plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share, center, center_share)
     if codebook is not None:
         from scoreshield.releases.codebook import prepare_codebook_index  # which builds on this module

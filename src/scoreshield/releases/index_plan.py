@@ -125,6 +125,8 @@ class IndexPlan:
         has_private_center = isinstance(origin, str) and origin == "private"
         if has_pca and has_private_center:
             raise InvalidInput("A private center and a private PCA cannot share one index: ask for one of them.")
+        if center_share is not None and not has_private_center:
+            _validation.reject("center_share", "left out unless center='private'", center_share)
         share = pca_share if has_pca else 0.0
         if has_private_center:
             share = min(_CENTER_EPSILON / epsilon, 0.1) if center_share is None else center_share
@@ -312,8 +314,8 @@ class IndexPlan:
 
 def check_center(center: Any, dimension: int) -> str | Float:
     """Check a center: its name, or a public vector that is subtracted from unit rows."""
-    if isinstance(center, str):
-        return _validation.check_option(center, "center", CENTERS)
+    if isinstance(center, str) and center in CENTERS:
+        return center
     must = f"'none', 'private' or a public vector of {dimension} finite numbers, of length below 1"
     vector = _validation.check_array(center, "center", must)
     if vector.shape != (dimension,) or vector.dtype.kind not in "fiu":

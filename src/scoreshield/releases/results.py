@@ -428,6 +428,8 @@ def load(path: str | Path) -> Any:
     """Read back a release that ``save`` wrote, equal to what was saved."""
     kind, guarantee_data, facts, arrays = _files.read_release(path)
     kinds = _kinds()
+    if kind == "public codebook":
+        raise InvalidInput(f"{path} holds a public codebook and no release: read it with PublicCodebook.load.")
     if kind not in kinds:
         raise InvalidInput(f"{path} holds a release of kind {kind[:40]!r}, which this version does not know.")
     with _loading.explain_read_errors(path):

@@ -451,6 +451,8 @@ def _read_given_rows(given: Any, name: str, index: IndexHistory) -> tuple[list[R
     if not names:
         return [], np.empty((0, index.dimension))
     rows = _validation.check_array(values, name, must)
+    if rows.ndim == 2 and len(rows) != len(names):
+        raise InvalidInput(f"There are {len(names):,} ids for {len(rows):,} rows in {name!r}: give one id per row.")
     if rows.shape != (len(names), index.dimension) or rows.dtype.kind not in "fiu":
         _validation.reject(name, must, rows if rows.ndim else type(values))
     bad = ~np.isfinite(rows).all(axis=1)
