@@ -296,7 +296,7 @@ class TestFiles:
         assert back == book
         assert (back.source, back.code_size, back.fingerprint) == ("Past queries.", 3, book.fingerprint)
         assert np.array_equal(back.vectors, book.vectors)
-        with pytest.raises(ss.InvalidInput, match="does not know"):
+        with pytest.raises(ss.InvalidInput, match=r"PublicCodebook\.load"):
             ss.load(tmp_path / "b.npz")
         ss.release_index(domain, epsilon=2.0, rng=1).save(tmp_path / "i.npz")
         with pytest.raises(ss.InvalidInput, match="no public codebook"):
