@@ -101,7 +101,7 @@ class TestParquet:
         pq = pytest.importorskip("pyarrow.parquet")
         index.to_parquet(tmp_path / "index.parquet", ids=NAMES)
         assert pq.read_table(tmp_path / "index.parquet").column("id").to_pylist() == NAMES
-        with pytest.raises(InvalidInput, match="119 ids in .ids. for 120 records"):
+        with pytest.raises(InvalidInput, match=r"119 ids in .ids. for 120 records"):
             index.to_parquet(tmp_path / "other.parquet", ids=NAMES[1:])
 
     def test_a_full_disk_leaves_nothing(
