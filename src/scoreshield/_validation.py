@@ -203,6 +203,14 @@ def check_flag(value: Any, name: str) -> bool:
     return value
 
 
+def check_text(value: Any, name: str, *, least: int = 0, most: int = 1000) -> str:
+    """Check free text: printable characters on one line, which terminals, pages and databases can all show."""
+    must = f"text of {least} to {most} printable characters"
+    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
+        reject(name, must, value)
+    return value
+
+
 def check_progress(value: Any, name: str) -> Any:
     """Check for a function that is called with what is done and what there is in all, or None."""
     if value is not None and not callable(value):

@@ -102,18 +102,18 @@ def test_how_many_rows_a_release_has() -> None:
         ("histogram, geometric, all pairs", (12,)),
         ("histogram, gaussian, all pairs", (12,)),
     ):
-        assert consistency._count_rows(made(name)) == rows, name
-        assert all(type(count) is int for count in consistency._count_rows(made(name)))
+        assert consistency.count_rows(made(name)) == rows, name
+        assert all(type(count) is int for count in consistency.count_rows(made(name)))
     pairs = ss.release_histogram(ROWS[:2], None, epsilon=1, rng=1).guarantee
-    assert consistency._count_rows(pairs) == (1, 2)  # one score is of one row, or of one pair of them
+    assert consistency.count_rows(pairs) == (1, 2)  # one score is of one row, or of one pair of them
     for n in (3, 4, 5, 9, 100):
         many = told(
             replace(made("histogram, geometric, all pairs"), sensitivity=2.0 * (n - 1)), scores=n * (n - 1) // 2
         )
-        assert consistency._count_rows(many) == (n,)
+        assert consistency.count_rows(many) == (n,)
     for name, detail in (("top-k, gumbel", "records"), ("histogram, geometric, query", "scores")):
         with pytest.raises(ss.InvalidInput):
-            consistency._count_rows(told(made(name), **{detail: 0}))
+            consistency.count_rows(told(made(name), **{detail: 0}))
 
 
 def people(identities: int, largest: int, centroids: bool = False) -> ss.Identity:
@@ -130,7 +130,7 @@ def test_counts_that_labels_can_have() -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_adjacencies_that_fit(entry: Any) -> None:
     guarantee = made(entry.name)
-    rows = consistency._count_rows(guarantee)[0]
+    rows = consistency.count_rows(guarantee)[0]
     assert consistency._fits_adjacency(guarantee)
     assert consistency._fits_adjacency(replace(guarantee, adjacency=ss.GramRadius(1.0))) == (entry.regime == "gram")
     assert consistency._fits_adjacency(replace(guarantee, adjacency=people(rows, 1, True))) == (

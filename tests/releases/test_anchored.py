@@ -56,7 +56,7 @@ def test_release_has_the_form_of_a_score_release(tmp_path: Path) -> None:
     assert back.guarantee == made.guarantee
     assert np.array_equal(back.noisy, made.noisy)
     assert back.top_k(7).tolist() == made.top_k(7).tolist()
-    assert repr(made).startswith("<ScoreRelease 400: (8, 0)-DP, anchored")
+    assert repr(made).startswith("<ScoreRelease 400: (8, 0)-DP, hides practically nothing, anchored")
 
 
 def test_guarantee_states_both_parts_and_the_shape() -> None:

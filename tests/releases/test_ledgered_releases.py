@@ -16,6 +16,7 @@ import pytest
 import scoreshield as ss
 from scoreshield import cli
 from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.privacy.provenance import Provenance
 from scoreshield.privacy.sampling.stream import SecureStream, Words
 
 RELEASES: dict[str, Callable[..., Any]] = {
@@ -138,7 +139,8 @@ def test_release_charged_once_not_fit_not_drawn(
     account = ledger.account("faces")
     release = RELEASES[name](collection, query, ledger=account)
     (entry,) = ledger.entries()
-    assert json.loads(entry.guarantee) == release.guarantee.to_dict()
+    assert json.loads(entry.guarantee) == release.guarantee.drop_provenance().to_dict()
+    assert release.guarantee.provenance == Provenance(dataset="faces", entry=f"1:{entry.hash}")
     assert 0 < ledger.spent <= 1.0 + 1e-9
     drawn: list[int] = []
     words = SecureStream.words
@@ -211,8 +213,10 @@ def test_the_command_line_charges_too(
     assert error.count("\n") == 1
     assert "1.2" in error
     assert not (tmp_path / "b.npz").exists()
-    assert run("--dataset", "d", "--output", str(tmp_path / "b.npz")) == 2
-    assert "--dataset needs --ledger" in capsys.readouterr().err
+    assert run("--dataset", "d", "--output", str(tmp_path / "c.npz")) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "scoreshield: No ledger was charged for 'd': --ledger says where its budget is kept.\n"
+    assert "Ledger entry   None: no ledger was charged." in printed.out
     assert run("--ledger", url, "--output", str(tmp_path / "b.npz")) == 2
     assert "--ledger needs --dataset" in capsys.readouterr().err
 

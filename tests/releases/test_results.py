@@ -104,7 +104,7 @@ def test_releases_differ_when_anything_does(collection: Array, query: Array) -> 
 
 def test_repr_is_readable(collection: Array, query: Array) -> None:
     text = repr(ss.release_scores(collection, query, **CONTRACT))
-    assert text.startswith("<ScoreRelease 40: (3, 1e-06)-DP, gaussian, noise sd")
+    assert text.startswith("<ScoreRelease 40: (3, 1e-06)-DP, strong, gaussian, noise sd")
     assert text.endswith("exact sampler>")
 
 

@@ -23,6 +23,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Adjacency, Replacement
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import Profile, profile_from_dict
+from scoreshield.privacy.verdicts import FALSE_ALARMS, VerdictWord, choose_verdict
 
 Float = NDArray[np.float64]
 #: The default adjacency.
@@ -117,6 +118,19 @@ class Claim:
         if self.profile is not None:
             ceiling = np.asarray(self.profile.tpr_at(fpr), dtype=np.float64)
         return float(ceiling) if ceiling.ndim == 0 else ceiling
+
+    @property
+    def advantage(self) -> float:
+        """The largest difference of true- and false-positive rate that the claim allows."""
+        if self.profile is not None:
+            return self.profile.advantage
+        # The two lines of the ceiling meet where the false-positive rate is (1 - delta) / (1 + e^epsilon).
+        return min(1.0, self.delta + (1 - self.delta) * math.tanh(self.epsilon / 2))
+
+    @property
+    def verdict(self) -> VerdictWord:
+        """What the claim promises, in words, if it is true."""
+        return choose_verdict(self.advantage, float(self.tpr_at(FALSE_ALARMS)))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the claim to plain values, for JSON."""

@@ -27,6 +27,8 @@ from scoreshield.cli import audit, bench, export, hits, ledger, plan, public, ra
 from scoreshield.cli.options import Delta, Epsilon, Json, progress_bar
 from scoreshield.cli.output import make_printable
 from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.verdicts import judge_profile
 
 _UNFORESEEN = 70  # EX_SOFTWARE in sysexits.h
 _INTERRUPTED = 130  # the code of Typer
@@ -80,6 +82,7 @@ def calibrate_command(
         "delta_at_epsilon": gaussian.compute_delta(epsilon, mu),
         "attack_auc": gaussian.attack_auc(mu),
         "attack_advantage": gaussian.attack_advantage(mu),
+        "verdict": judge_profile(GaussianProfile(mu)),
     }
     if as_json:
         typer.echo(json.dumps(facts))
@@ -88,6 +91,7 @@ def calibrate_command(
     typer.echo(f"exact delta at this epsilon  {facts['delta_at_epsilon']:.6g} (asked: {delta:g})")
     typer.echo(f"best attack: AUC             {facts['attack_auc']:.6f} (0.5 is a coin toss)")
     typer.echo(f"best attack: advantage       {facts['attack_advantage']:.6f} (0 is a coin toss)")
+    typer.echo(f"verdict                      {facts['verdict']}")
 
 
 @app.command("demo")

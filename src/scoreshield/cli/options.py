@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import scoreshield as ss
 from scoreshield import _files
 from scoreshield._types import AccountLike, Calibration
+from scoreshield._validation import check_text, optional
 from scoreshield.cli.output import open_account
 from scoreshield.geometry.arrays import Progress as ProgressCallback
 from scoreshield.releases.scores import ScoreMechanism
@@ -93,6 +94,12 @@ LedgerUrl = Annotated[
     typer.Option("--ledger", help="Charge this ledger before the noise: sqlite:///FILE or postgresql://..."),
 ]
 Dataset = Annotated[str | None, typer.Option(help="With --ledger: the name of the collection that is charged.")]
+NamedDataset = Annotated[
+    str | None,
+    typer.Option(help="The name of the collection, on the certificate; with --ledger, the account that is charged."),
+]
+Who = Annotated[str | None, typer.Option(help="Who makes the release, on the certificate and in the ledger.")]
+Why = Annotated[str | None, typer.Option(help="The purpose, on the certificate and in the ledger.")]
 LedgerArgument = Annotated[
     str,
     typer.Argument(help="Where the ledger is: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.", metavar="LEDGER"),
@@ -149,15 +156,30 @@ class WindowOptions:
 
 @dataclass(frozen=True)
 class ChargeOptions:
-    """The account that a release charges, and the seed of research mode."""
+    """The account that a release charges, what its certificate says about it, and the seed of research mode."""
 
     ledger: LedgerUrl = None
-    dataset: Dataset = None
+    dataset: NamedDataset = None
+    who: Who = None
+    why: Why = None
     seed: Seed = None
 
     def open_account(self) -> AccountLike | None:
-        """Open the account that is charged; None where nothing is charged."""
-        return open_account(self.ledger, self.dataset)
+        """Open the account that is charged; None where nothing is charged. Both check the texts of the certificate."""
+        for name in ("dataset", "who", "why"):
+            optional(check_text)(getattr(self, name), f"--{name}")
+        if self.ledger is None:
+            return None
+        return open_account(self.ledger, self.dataset, who=self.who, why=self.why or "")
+
+    def annotate(self, release: ss.Release) -> ss.Release:
+        """Put the texts on the certificate. A release that charges a ledger has them from its account."""
+        if self.ledger is not None:
+            return release
+        if self.dataset:
+            note = f"No ledger was charged for {self.dataset!r}: --ledger says where its budget is kept."
+            typer.echo(f"scoreshield: {note}", err=True)
+        return release.annotate(dataset=self.dataset, who=self.who, why=self.why)
 
 
 @dataclass(frozen=True)

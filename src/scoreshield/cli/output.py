@@ -14,7 +14,7 @@ import scoreshield as ss
 from scoreshield import _files, _loading
 from scoreshield._loading import make_printable
 from scoreshield._types import AccountLike
-from scoreshield.report.certificate import list_release_paths, save_with_certificate
+from scoreshield.report.certificate import describe_verdict, list_release_paths, save_with_certificate
 
 __all__ = [
     "check_file_is_new",
@@ -39,7 +39,7 @@ def say(text: str) -> None:
     typer.echo("\n".join(map(make_printable, text.split("\n"))))
 
 
-def open_account(url: str | None, dataset: str | None) -> AccountLike | None:
+def open_account(url: str | None, dataset: str | None, *, who: str | None = None, why: str = "") -> AccountLike | None:
     """Open the account of the named dataset in a ledger; None where nothing is charged."""
     if url is None:
         if dataset is not None:
@@ -47,7 +47,7 @@ def open_account(url: str | None, dataset: str | None) -> AccountLike | None:
         return None
     if dataset is None:
         raise ss.InvalidInput("--ledger needs --dataset, the name of the collection that is charged.")
-    return ss.Ledger.open(url).account(dataset)
+    return ss.Ledger.open(url).account(dataset, who=who, why=why)
 
 
 def read_query(path: Path, name: str | None = None) -> NDArray[Any]:
@@ -150,7 +150,7 @@ def write_release(release: ss.Release, output: Path, as_json: bool, facts: dict[
     save_with_certificate(release, output)
     if as_json:
         files = [str(path) for path in list_release_paths(output)]
-        typer.echo(json.dumps({"files": files, **facts, "guarantee": release.guarantee.to_dict()}))
+        typer.echo(json.dumps({"files": files, **facts, **describe_verdict(release.guarantee)}))
         return
     say(str(release.guarantee))
     for name, value in facts.items():

@@ -89,7 +89,7 @@ def release_scores_command(
         ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(release, output, options.as_json, ranking.list_best_records(release))
+    write_release(charge.annotate(release), output, options.as_json, ranking.list_best_records(release))
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
@@ -127,7 +127,7 @@ def release_row_command(
         ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(release, output, options.as_json, ranking.list_best_records(release))
+    write_release(charge.annotate(release), output, options.as_json, ranking.list_best_records(release))
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
@@ -185,7 +185,7 @@ def release_gram_command(
             progress=progress,
         )
     write_release(
-        release,
+        charge.annotate(release),
         output,
         options.as_json,
         {
@@ -238,7 +238,7 @@ def release_matches_command(
         "count": release.count,
         "count_95_percent": [low, high],
     }
-    write_release(release, output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("top-k", epilog="scoreshield release top-k docs.npy --query q.npy --k 5 --epsilon 20 --output t.npz")
@@ -270,7 +270,7 @@ def release_top_k_command(
         rng=charge.seed,
         ledger=charge.open_account(),
     )
-    write_release(release, output, options.as_json, {"top_k": release.indices.tolist()})
+    write_release(charge.annotate(release), output, options.as_json, {"top_k": release.indices.tolist()})
 
 
 @app.command("batch", epilog="scoreshield release batch docs.npy --queries qs.npy --k 10 --epsilon 10 --output b.npz")
@@ -319,7 +319,7 @@ def release_batch_command(
     facts: dict[str, Any] = {"false_names": release.false_names}
     if print_best:
         facts["best"] = [release.search(number, k).indices.tolist() for number in range(len(release.queries))]
-    write_release(release, output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")
@@ -359,7 +359,7 @@ def release_histogram_command(
     facts = {"rate_error_95_percent": release.error(0.95)}
     if target_fmr is not None:
         facts["threshold"] = release.threshold(target_fmr)
-    write_release(release, output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
@@ -427,7 +427,7 @@ def release_index_command(
         )
     details = release.guarantee.details
     facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
-    write_release(release, output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("update", epilog="scoreshield release update index.npz --removed gone.txt --output next.npz")
@@ -465,4 +465,4 @@ def release_update_command(
             progress=progress,
         )
     facts = {"version": release.version, "largest_draws": release.largest_draws}
-    write_release(release, output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts)

@@ -7,24 +7,31 @@ import textwrap
 from decimal import ROUND_CEILING, Context
 
 from scoreshield.privacy.adjacency import Identity, NullRecord
+from scoreshield.privacy.consistency import count_rows
 from scoreshield.privacy.details import describe_details
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
+from scoreshield.privacy.provenance import Provenance
+from scoreshield.privacy.verdicts import LAST, format_right_guesses, judge_profile
 
 
 def write_certificate(guarantee: Guarantee) -> str:
     """Write the guarantee as a text that a data-protection officer can read."""
     lines = ["ScoreShield certificate", "=======================", ""]
 
-    def say(label: str, *sentences: str) -> None:
+    def say(label: str, *sentences: str, is_free: bool = False) -> None:
         text = " ".join(sentences)
         start, indent = f"{label:<15}", " " * 15
-        wrapper = textwrap.TextWrapper(79, start, indent, break_long_words=False)  # a fingerprint stays whole
+        wrapper = textwrap.TextWrapper(79, start, indent, break_long_words=is_free)  # a fingerprint stays whole
         lines.extend(wrapper.wrap(text))
 
-    for warning in _list_warnings(guarantee):
+    for warning in list_warnings(guarantee):
         lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
+    say("Verdict", *_write_verdict(guarantee))
     say("Released", _describe_release(guarantee) + ".")
+    if guarantee.provenance is not None:
+        for label, text in _list_provenance(guarantee.provenance):
+            say(label, text, is_free=True)
     say(
         "Promise",
         f"({_round_up(guarantee.epsilon)}, {_round_up(guarantee.delta)})-differential privacy"
@@ -70,6 +77,35 @@ def write_certificate(guarantee: Guarantee) -> str:
     say("How", *_describe_mechanism(guarantee))
     say("Sampler", *_describe_sampler(guarantee))
     return "\n".join(lines) + "\n"
+
+
+def _write_verdict(guarantee: Guarantee) -> list[str]:
+    profile = guarantee.record_profile()
+    word = judge_profile(profile)
+    sentences = [f"{word.capitalize()}."]
+    attacker = "An attacker who knows everything else"
+    if word != guarantee.verdict:  # a seed makes it worse than its noise
+        sentences = [
+            f"{guarantee.verdict.capitalize()}, because it was made in research mode.",
+            f"With the exact sampler it would be {word}.",
+        ]
+        attacker += ", except the seed,"
+    return [
+        *sentences,
+        f"{attacker} and must choose between two candidates for one {_name_unit(guarantee)} is right at most",
+        f"{format_right_guesses(profile.advantage)} of the time (50 % is a coin toss).",
+    ]
+
+
+def _name_unit(guarantee: Guarantee) -> str:
+    return "identity" if isinstance(guarantee.adjacency, Identity) else "record"
+
+
+def _list_provenance(provenance: Provenance) -> list[tuple[str, str]]:
+    number, _, checksum = provenance.entry.partition(":")
+    entry = f"Number {number}, with the hash {checksum}" if number else "None: no ledger was charged."
+    texts = [("Dataset", provenance.dataset), ("Who", provenance.who), ("Why", provenance.why)]
+    return [*((label, text) for label, text in texts if text.strip()), ("Ledger entry", entry)]
 
 
 def _round_up(value: float) -> str:
@@ -183,7 +219,8 @@ def _describe_release(guarantee: Guarantee) -> str:
             )
 
 
-def _list_warnings(guarantee: Guarantee) -> list[str]:
+def list_warnings(guarantee: Guarantee) -> list[str]:
+    """List what a reader must know before anything else."""
     found = []
     if guarantee.sampler != "exact":
         found.append("made in research mode with a seeded generator: for experiments on public data only, NOT PRIVATE.")
@@ -201,5 +238,18 @@ def _list_warnings(guarantee: Guarantee) -> list[str]:
         found.append(
             "this radius does NOT cover the replacement of a whole record, which can move the Gram matrix by up to "
             f"{guarantee._replacement():.4g}."
+        )
+    profile = guarantee.record_profile()
+    if judge_profile(profile) == LAST:
+        found.append(
+            f"this release hides practically nothing about one {_name_unit(guarantee)}: the best attacker has an "
+            f"advantage of {profile.advantage:.4f} and is right up to {format_right_guesses(profile.advantage)} of the "
+            "time."
+        )
+    records = max(count_rows(guarantee))
+    if guarantee.delta >= 1 / records:
+        found.append(
+            f"delta {_round_up(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
+            f"reveals {guarantee.delta * records:.3g} whole records on average would keep a promise with this delta."
         )
     return found

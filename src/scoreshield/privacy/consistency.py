@@ -196,7 +196,7 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
         return regime == "hits"
     if regime == "hits" and isinstance(adjacency, Identity) and not adjacency.centroids:
         return False
-    rows = _count_rows(guarantee)
+    rows = count_rows(guarantee)
     if isinstance(adjacency, Identity) and not any(_has_labels(adjacency, count) for count in rows):
         return False
     # All but indexes, responses and Gaussian noise on entries are private where one neighbour moves one score.
@@ -208,7 +208,7 @@ def _fits_adjacency(guarantee: Guarantee) -> bool:
     return adjacency.bound_sensitivity(ReleaseShape("scores", max(rows), queries=queries)).moved == 1
 
 
-def _count_rows(guarantee: Guarantee) -> tuple[int, ...]:
+def count_rows(guarantee: Guarantee) -> tuple[int, ...]:
     """Count the rows (records or centroids) that the release was made of; several numbers if the file allows several.
 
     A histogram states how many scores it counts: one for each row, or one for each pair of rows.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,6 +24,8 @@ from scoreshield.privacy.adjacency import (
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES, Regime
 from scoreshield.privacy.noise.laws import CalibratedNoise, NoiseLaw, law_from_dict
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
+from scoreshield.privacy.provenance import Provenance
+from scoreshield.privacy.verdicts import LAST, VerdictWord, judge_profile
 
 if TYPE_CHECKING:
     from scoreshield.privacy.levels.tables import LevelChannel
@@ -85,6 +87,8 @@ class Guarantee:
         score_range: The enforced public range.
         details: Further public facts, such as a threshold.
         claimed: The pair that a false rule claims, if a release reproduces the paper's tables; None otherwise.
+        provenance: The collection, who, why and the ledger entry, for the certificate; None if nothing is stated. Two
+            guarantees with the same promise are equal, whatever their provenance.
     """
 
     epsilon: float
@@ -104,6 +108,7 @@ class Guarantee:
     sampler: str
     claimed: tuple[float, float] | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance | None = field(default=None, compare=False)
 
     @classmethod
     def for_mechanism(
@@ -243,6 +248,27 @@ class Guarantee:
         """How far the replacement of one record can move what was released."""
         return Replacement().sensitivity(self.regime, self.shape[-1], score_range=self.score_range).l2
 
+    @property
+    def verdict(self) -> VerdictWord:
+        """The promise in words: "strong", "moderate", "weak" or "hides practically nothing".
+
+        It follows from the advantage of the best attacker against one record, and from what this attacker detects at
+        1 % false alarms: the limits are in `scoreshield.privacy.verdicts`. A release in research mode hides
+        practically nothing, since anyone who knows its seed can remove the noise.
+        """
+        return judge_profile(self.record_profile()) if self.sampler == "exact" else LAST
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the certificate must know first, one sentence each; empty if there is nothing."""
+        from scoreshield.privacy.certificate import list_warnings
+
+        return tuple(list_warnings(self))
+
+    def drop_provenance(self) -> Guarantee:
+        """Return the promise alone, as a ledger keeps it."""
+        return self if self.provenance is None else replace(self, provenance=None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; `from_dict` reads them back, equal."""
         return {
@@ -268,7 +294,7 @@ class Guarantee:
                 "advantage": self.attack_advantage,
                 "tpr_at_fpr_0.01": self.tpr_at(0.01),
             },
-        }
+        } | ({} if self.provenance is None else {"provenance": self.provenance.to_dict()})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
@@ -292,6 +318,7 @@ class Guarantee:
                 sampler=_validation.check_option(data["sampler"], "sampler", SAMPLERS),
                 claimed=None if data["claimed"] is None else (float(data["claimed"][0]), float(data["claimed"][1])),
                 details=dict(data["details"]),
+                provenance=Provenance.from_dict(data["provenance"]) if "provenance" in data else None,
             )
         except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidInput(

@@ -21,7 +21,9 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, choose_grid_step
 from scoreshield.privacy.noise.laws import CalibratedNoise
 from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.provenance import Provenance
 from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, open_stream
+from scoreshield.releases.results import Release
 
 Clean = TypeVar("Clean")
 R = TypeVar("R")
@@ -259,11 +261,29 @@ def release_all(
     pending = reserve(ledger, guarantees, first.adjacency, same_people=same_people)
     clean = first.compute()
     first.check_process()  # before the charge, so that a fork is not charged for an error
-    pending.commit()
+    entries = pending.commit()
     results = []
     for place, one in enumerate(releases):
-        results.append(use(one.finish(clean if place == 0 else one.compute())))
+        released = one.finish(clean if place == 0 else one.compute())
+        if isinstance(released, Release) and len(entries) == len(releases):
+            released = replace(released, guarantee=state_provenance(released.guarantee, ledger, entries[place]))
+        results.append(use(released))
     return results
+
+
+def state_provenance(guarantee: Guarantee, ledger: AccountLike | None, entry: Any) -> Guarantee:
+    """Put the ledger entry of a charge on the certificate, with the texts of the account. Others are left as they are.
+
+    Args:
+        guarantee: The promise that was charged.
+        ledger: The account that was charged; None if none was.
+        entry: What the account returned for this charge.
+    """
+    from scoreshield.privacy.ledger.entries import Entry  # an account has loaded it
+
+    if ledger is None or not isinstance(entry, Entry):
+        return guarantee
+    return replace(guarantee, provenance=Provenance.of_entry(entry, getattr(ledger, "who", None)))
 
 
 class _NoCharge:

@@ -8,17 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
 from scoreshield import _files, _loading, _validation
-from scoreshield._validation import check_count, check_inside_unit, check_real, optional, validate
+from scoreshield._validation import check_count, check_inside_unit, check_real, check_text, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.elliptope import factor_gram, multiply_factor
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.provenance import Provenance
 
 Float = NDArray[np.float64]
 
@@ -44,6 +45,25 @@ class Release(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.__post_init__()
+
+    @validate(dataset=optional(check_text), who=optional(check_text), why=optional(check_text))
+    def annotate(self, *, dataset: str | None = None, who: str | None = None, why: str | None = None) -> Self:
+        """Return this release with texts for its certificate. Files keep them, and nothing proves them.
+
+        A release that was charged to a ledger has the texts of its account already. None keeps a text, and an empty
+        text removes it.
+
+        Args:
+            dataset: The name of the collection. It is public from then on, as the other texts are.
+            who: Who made the release.
+            why: For what purpose.
+
+        Example:
+            >>> release = release.annotate(dataset="patient letters", who="ada", why="pilot of the search")
+        """
+        stated = (self.guarantee.provenance or Provenance()).annotate(dataset=dataset, who=who, why=why)
+        provenance = None if stated == Provenance() else stated
+        return dataclasses.replace(self, guarantee=dataclasses.replace(self.guarantee, provenance=provenance))
 
     def save(self, path: str | Path) -> None:
         """Write the release, guarantee included, to one .npz file, completely or not at all."""
@@ -85,7 +105,7 @@ class Release(ABC):
         g = self.guarantee
         shape = " x ".join(f"{length:,}" for length in g.shape)
         return (
-            f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, "
+            f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.verdict}, {g.mechanism}, "
             + ("" if g.noise is None else f"noise sd {g.noise_std:.4g}, ")
             + f"{g.sampler} sampler>"
         )

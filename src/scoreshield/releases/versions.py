@@ -376,6 +376,11 @@ class _DrawAccount:
         found: str | None = getattr(self.account, "dataset", None)
         return found
 
+    @property
+    def who(self) -> str | None:
+        found: str | None = getattr(self.account, "who", None)
+        return found
+
     def reserve(
         self, items: Sequence[Guarantee], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> Reservation:

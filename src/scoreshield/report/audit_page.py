@@ -26,6 +26,7 @@ from scoreshield._formatting import (
 )
 from scoreshield._validation import reject, validate
 from scoreshield.audit.result import POWER, AuditResult
+from scoreshield.privacy.verdicts import format_right_guesses
 from scoreshield.report.audit_charts import (
     build_bound_chart,
     build_histogram_chart,
@@ -188,6 +189,12 @@ def _list_figures(result: AuditResult) -> list[KeyFigure]:
     allowed = typeset_attack_rate(float(claim.tpr_at(0.01)))
     return [
         KeyFigure("Claimed", f"ε = {typeset_number(claim.epsilon)}", f"{delta}; neighbours: {claim.adjacency}"),
+        KeyFigure(
+            "The claim in words",
+            claim.verdict,
+            "if it is true, an attacker who must choose between two candidates is right at most "
+            f"{format_right_guesses(claim.advantage)} of the time",
+        ),
         KeyFigure(
             "Measured, at least",
             f"ε ≥ {typeset_lower_bound(result.epsilon_lower)}",

@@ -7,14 +7,26 @@ import json
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import scoreshield as ss
 from scoreshield import _files
+from scoreshield.privacy.verdicts import bound_right_guesses
 
 
 def list_release_paths(output: Path) -> tuple[Path, Path, Path]:
     """List the three files of a release: FILE.npz, FILE.json and FILE.txt."""
     return output, output.with_suffix(".json"), output.with_suffix(".txt")
+
+
+def describe_verdict(guarantee: ss.Guarantee) -> dict[str, Any]:
+    """Describe a guarantee for machines: its verdict and its warnings, which follow from it, and the guarantee."""
+    return {
+        "verdict": guarantee.verdict,
+        "right_at_most": bound_right_guesses(guarantee.record_profile().advantage),
+        "warnings": list(guarantee.warnings),
+        "guarantee": guarantee.to_dict(),
+    }
 
 
 def save_with_certificate(release: ss.Release, output: Path) -> None:
@@ -29,7 +41,7 @@ def save_with_certificate(release: ss.Release, output: Path) -> None:
         "sha256": checksum,
         "issued": issued,
         "scoreshield": ss.__version__,
-        "guarantee": release.guarantee.to_dict(),
+        **describe_verdict(release.guarantee),
     }
     text = f"{release.guarantee}\nFile           {output.name}\nSHA-256        {checksum}\nIssued         {issued}\n"
     release_path, json_path, text_path = list_release_paths(output)

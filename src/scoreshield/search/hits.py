@@ -24,7 +24,7 @@ from scoreshield.privacy.levels.cuts import check_increasing
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, name_sampler, open_stream
 from scoreshield.releases.batch import PublicLevels
-from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve
+from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve, state_provenance
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
 from scoreshield.search.hit_counters import (
     CounterFile,
@@ -192,6 +192,7 @@ class HitSearch(BaseSearch):
             if options.rng is None:
                 check_process(process)
             entries = pending.commit()
+            self._guarantee = state_provenance(self._guarantee, options.ledger, entries[0] if entries else None)
             return ChargeReference(str(entries[0].dataset), entries[0].hash)._asdict() if entries else None
 
         if self._file is None:
@@ -230,6 +231,7 @@ class HitSearch(BaseSearch):
                 f"{path} holds the counters of a search that the account {account.dataset!r} was not charged for: open "
                 "it with the account that was charged, or name another file."
             )
+        self._guarantee = state_provenance(self._guarantee, account, account.ledger.entry(paid["entry"]))
 
     # ---- The records.
 

@@ -285,7 +285,7 @@ def _check_charge(saved: SavedIndex, account: Any, path: Path) -> None:
     if isinstance(saved.release, IndexHistory):
         account.read_draws(saved.release.history, saved.release.counts)  # raises an error without a charge
         return
-    charge, promise = saved.charge, write_canonical_json(saved.release.guarantee.to_dict())
+    charge, promise = saved.charge, write_canonical_json(saved.release.guarantee.drop_provenance().to_dict())
     if charge is None or (charge.dataset == account.dataset and not has_entry(account, charge, promise)):
         raise InvalidInput(
             f"{path} holds an index that the ledger {account.ledger.name} has no charge for: open it with the ledger "

@@ -100,6 +100,11 @@ class IndexAccount:
         self.entries: Sequence[Entry] = ()
         self._total, self._ledger, self._file = total, ledger, file
 
+    @property
+    def who(self) -> str | None:
+        """Who charges, where the account of the ledger states it."""
+        return getattr(self._ledger, "who", None)
+
     def reserve(
         self, items: Sequence[Guarantee], *, adjacency: Adjacency | None = None, same_people: bool = False
     ) -> Reservation:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import scoreshield as ss
+from scoreshield._validation import check_text
 from scoreshield.privacy.ledger import entries
 from scoreshield.privacy.ledger.entries import (
     COLUMNS,
     Entry,
-    check_text,
     hash_canonical_json,
     is_time,
     read_json,

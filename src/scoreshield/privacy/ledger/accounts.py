@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from scoreshield import _files, _validation
 from scoreshield._frames import clear_frames_on_error
-from scoreshield._validation import validate
+from scoreshield._validation import check_text, validate
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.draws import DrawCounts, DrawStep
@@ -41,7 +41,6 @@ from scoreshield.privacy.ledger.entries import (
     FORMAT,
     FREE_DRAW,
     Entry,
-    check_text,
     hash_canonical_json,
     is_time,
     read_json,
@@ -380,7 +379,7 @@ class Ledger:
             name: The name of the collection. docs/accounting.md says which names are allowed. "Faces" and "faces" are
                 two names.
             who: A note of who charges. The default is the user and the host that the operating system names.
-            why: A note of the purpose.
+            why: A note of the purpose. The certificate of each release states it, the name, and `who` where it is given.
 
         Returns:
             The account.

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from scoreshield import _validation
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.profiles import Profile, profile_from_dict
 
@@ -149,11 +148,3 @@ def read_profile(text: str) -> Profile:
         return profile_from_dict(read_json(text))
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise LedgerError(f"The ledger holds a privacy profile that this version cannot read: {error}") from None
-
-
-def check_text(value: Any, name: str, *, least: int = 0, most: int = 1000) -> str:
-    """Check free text: every database must be able to hold it."""
-    must = f"text of {least} to {most} printable characters"
-    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
-        _validation.reject(name, must, value)
-    return value
