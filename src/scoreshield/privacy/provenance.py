@@ -45,7 +45,7 @@ class Provenance:
 
         Args:
             entry: The entry of the ledger.
-            who: Who charges, as the caller stated it. The ledger fills in the user and the host where nobody is named,
+            who: Who charges, as the caller stated it. Where no one is named, the ledger writes the user and the host,
                 which do not belong on a certificate.
         """
         return cls(entry.dataset or "", who or "", entry.why, f"{entry.id}:{entry.hash}")
