@@ -76,10 +76,22 @@ def test_one_charge(run: Any) -> None:
     assert "charged before" in out
     assert "no record was named" in out
     assert account.spent == spent
+    assert "Dataset        people\nLedger entry   Number 1, with the hash\n" in out  # also from the file
     code, _, err = run(*BASE[:-1], "more.hits", *CERTAIN, *ledger)
     assert code == 2
     assert "budget" in err.lower()
     assert not Path("more.hits").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_texts_without_a_ledger(run: Any) -> None:
+    """The certificate states them, and that no ledger was charged."""
+    code, out, err = run(*BASE, *CERTAIN, "--dataset", "people", "--who", "ada", "--why", "pilot")
+    assert code == 0
+    assert "Dataset        people\nWho            ada\nWhy            pilot\nLedger entry   None" in out
+    assert err == "scoreshield: No ledger was charged for 'people': --ledger says where its budget is kept.\n"
+    code, out, _ = run(*BASE, *CERTAIN, "--json")
+    assert json.loads(out)["verdict"] == "hides practically nothing"
 
 
 @pytest.mark.usefixtures("folder")
@@ -126,7 +138,7 @@ def test_levels_from_public_scores(run: Any) -> None:
         (("--labels", "five.npy", "--centroids"), "one label per record"),
         (("--levels", "names.txt"), "names.txt"),
         (("--cut", 0.4, "--levels", "names.txt"), "Give --cut or --levels"),
-        (("--dataset", "people"), "--dataset needs --ledger"),
+        (("--why", "one line\nand another"), "printable characters"),
         (("--ledger", "sqlite:///ledger.db"), "--ledger needs --dataset"),
     ],
 )

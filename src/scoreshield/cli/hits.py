@@ -24,6 +24,7 @@ from scoreshield.cli.options import (
 )
 from scoreshield.cli.output import check_not_input, find_ledger_file, read_ids, read_query, say
 from scoreshield.geometry.embeddings import as_queries, as_rows
+from scoreshield.report.certificate import describe_verdict
 
 if TYPE_CHECKING:
     from scoreshield.search import Hits
@@ -91,12 +92,13 @@ def hits_command(
         ledger=charge.open_account(),
         rng=charge.seed,
     )
+    guarantee = charge.annotate(search.guarantee)
     answers = search.search_batch(queries, k)
     if as_json:
         facts = {"file": str(file), "is_new": is_new, "hits": [_to_facts(answer) for answer in answers]}
-        typer.echo(json.dumps({**facts, "guarantee": search.guarantee.to_dict()}))
+        typer.echo(json.dumps({**facts, **describe_verdict(guarantee)}))
         return
-    say(str(search.guarantee))
+    say(str(guarantee))
     say(f"counters        {file}, {'new: epsilon was charged now' if is_new else 'charged before'}")
     for number, answer in enumerate(answers):
         say(f"query {number:<9} {_describe(answer)}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
 from rich.console import Console
@@ -30,6 +30,9 @@ from scoreshield.releases.scores import ScoreMechanism
 
 #: The least time between two lines of progress, where there is no terminal.
 _LINE_SECONDS = 10.0
+
+#: What has a certificate.
+Certified = TypeVar("Certified", ss.Release, ss.Guarantee)
 
 # The privacy contract.
 Epsilon = Annotated[float, typer.Option(help="The privacy budget, > 0: smaller is more private. No default.")]
@@ -172,7 +175,7 @@ class ChargeOptions:
             return None
         return open_account(self.ledger, self.dataset, who=self.who, why=self.why or "")
 
-    def annotate(self, release: ss.Release) -> ss.Release:
+    def annotate(self, release: Certified) -> Certified:
         """Put the texts on the certificate. A release that charges a ledger has them from its account."""
         if self.ledger is not None:
             return release

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from scoreshield import _validation
 from scoreshield._loading import describe_error
-from scoreshield._validation import check_real, validate
+from scoreshield._validation import check_real, check_text, optional, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
@@ -264,6 +264,12 @@ class Guarantee:
         from scoreshield.privacy.certificate import list_warnings
 
         return tuple(list_warnings(self))
+
+    @validate(dataset=optional(check_text), who=optional(check_text), why=optional(check_text))
+    def annotate(self, *, dataset: str | None = None, who: str | None = None, why: str | None = None) -> Guarantee:
+        """Return the same promise with texts for the certificate; `Release.annotate` describes them."""
+        stated = (self.provenance or Provenance()).annotate(dataset=dataset, who=who, why=why)
+        return replace(self, provenance=None if stated == Provenance() else stated)
 
     def drop_provenance(self) -> Guarantee:
         """Return the promise alone, as a ledger keeps it."""

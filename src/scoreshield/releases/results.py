@@ -19,7 +19,6 @@ from scoreshield._validation import check_count, check_inside_unit, check_real, 
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.elliptope import factor_gram, multiply_factor
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.provenance import Provenance
 
 Float = NDArray[np.float64]
 
@@ -61,9 +60,7 @@ class Release(ABC):
         Example:
             >>> release = release.annotate(dataset="patient letters", who="ada", why="pilot of the search")
         """
-        stated = (self.guarantee.provenance or Provenance()).annotate(dataset=dataset, who=who, why=why)
-        provenance = None if stated == Provenance() else stated
-        return dataclasses.replace(self, guarantee=dataclasses.replace(self.guarantee, provenance=provenance))
+        return dataclasses.replace(self, guarantee=self.guarantee.annotate(dataset=dataset, who=who, why=why))
 
     def save(self, path: str | Path) -> None:
         """Write the release, guarantee included, to one .npz file, completely or not at all."""

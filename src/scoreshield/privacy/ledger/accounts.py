@@ -379,7 +379,7 @@ class Ledger:
             name: The name of the collection. docs/accounting.md says which names are allowed. "Faces" and "faces" are
                 two names.
             who: A note of who charges. The default is the user and the host that the operating system names.
-            why: A note of the purpose. The certificate of a release states the name, `why`, and `who` where it is given.
+            why: A note of the purpose. The certificate of a release states the name, `why`, and `who` if it is given.
 
         Returns:
             The account.
