@@ -241,10 +241,10 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
         )
     profile = guarantee.record_profile()
     if judge_profile(profile) == LAST:
+        right = format_right_guesses(profile.advantage)
         found.append(
             f"this release hides practically nothing about one {_name_unit(guarantee)}: the best attacker has an "
-            f"advantage of {profile.advantage:.4f} and is right up to {format_right_guesses(profile.advantage)} of the "
-            "time."
+            f"advantage of up to {profile.advantage:.4f} and is right up to {right} of the time."
         )
     records = max(count_rows(guarantee))
     if guarantee.delta >= 1 / records:
