@@ -263,3 +263,25 @@ def test_least_epsilon() -> None:
     """The error of a tiny epsilon names the epsilon that was given."""
     with pytest.raises(ss.InvalidInput, match=r"at least 1e-06 for anchored windows.*Got 1e-09"):
         AnchoredWindows().choose(1e-9, 5000, (-1.0, 1.0))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"kind": "codebook"}'])
+def test_a_file_of_something_else(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "shape.json"
+    path.write_text(text)
+    with pytest.raises(ss.InvalidInput, match=r"shape\.json holds no valid tail shape\. This is not a tail shape"):
+        TailShape.load(path)
+
+
+def test_numbers_beyond_floats(tmp_path: Path) -> None:
+    data, path = TailShape.default(10).to_dict(), tmp_path / "shape.json"
+    for place, value in ((0, -(10**400)), (3, 10**400)):
+        settings = [list(setting) for setting in data["settings"]]
+        settings[0][place] = value
+        path.write_text(json.dumps({**data, "settings": settings}))
+        with pytest.raises(ss.InvalidInput, match=r"shape\.json holds no valid tail shape"):
+            TailShape.load(path)
+    for slope in (1e308, 2.1, 10**400):
+        with pytest.raises(ss.InvalidInput, match="slope"):
+            TailShape.from_dict({**data, "slope": slope})
+    assert TailShape.from_dict({**data, "slope": 2.0}).slope == 2.0

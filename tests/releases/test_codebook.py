@@ -394,3 +394,35 @@ def test_errors_name_the_codebook(book: PublicCodebook, domain: Array, tmp_path:
     book.save(tmp_path / "book.npz")
     with pytest.raises(ss.InvalidInput, match=r"read it with PublicCodebook\.load"):
         ss.load(tmp_path / "book.npz")
+
+
+@pytest.mark.parametrize("epsilon", [0.0005, 501.0])
+def test_the_limits_of_privunit_are_not_those_of_a_codebook(epsilon: float) -> None:
+    rows = np.random.default_rng(3).normal(size=(30, 8))
+    book = ss.PublicCodebook(np.random.default_rng(4).normal(size=(20, 8)))
+    index = ss.release_index(rows, epsilon=epsilon, codebook=book)
+    assert index.guarantee.epsilon == epsilon
+    assert index.is_intact()
+    with pytest.raises(ss.InvalidInput, match="'epsilon' parameter of release_index must be such that PrivUnit"):
+        ss.release_index(rows, epsilon=epsilon)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"delta": 1e-6}, "'delta' parameter of release_index must be 0 .left out. for an index over a codebook"),
+        ({"center": "private"}, "A codebook replaces the mechanism"),
+        ({"center": "private", "delta": 1e-6}, "A codebook replaces the mechanism"),
+        ({"center": np.zeros(8)}, "A codebook replaces the mechanism"),
+        ({"center": [0.0] * 8}, "A codebook replaces the mechanism"),
+        ({"center_share": 0.1}, "A codebook replaces the mechanism"),
+        ({"mechanism": "gaussian", "delta": 1e-6}, "A codebook replaces the mechanism"),
+        ({"components": 4}, "A codebook replaces the mechanism"),
+        ({"adjacency": ss.GramRadius(0.5)}, "a Gram radius says nothing about vectors"),
+    ],
+)
+def test_errors_speak_of_the_codebook(options: dict[str, Any], words: str) -> None:
+    rows = np.random.default_rng(3).normal(size=(30, 8))
+    book = ss.PublicCodebook(np.random.default_rng(4).normal(size=(20, 8)))
+    with pytest.raises(ss.InvalidInput, match=words):
+        ss.release_index(rows, epsilon=5.0, codebook=book, **options)

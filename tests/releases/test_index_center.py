@@ -226,6 +226,8 @@ def test_certificates_name_the_center(rows: Array) -> None:
         ({**PRIVATE, "center_share": 1.0}, "center_share"),
         ({**PRIVATE, "components": 3, "reduction": "pca"}, "cannot share one index"),
         ({**PRIVATE, "epsilon": 1000.0}, "epsilon"),
+        ({**PRIVATE, "epsilon": 1e-5}, "'epsilon' parameter of release_index must be such that PrivUnit spends"),
+        ({"epsilon": 5.0, "center_share": 0.1}, "left out unless center='private'"),
     ],
 )
 def test_bad_centers_charge_nothing(options: dict[str, Any], words: str, rows: Array, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, InvalidInput, InvalidParameter, LedgerError
+from scoreshield.privacy import draws
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.releases import versions
@@ -348,6 +349,21 @@ class TestLedger:
             assert "secret" not in str(error.value)
             assert "_DrawAccount" not in str(error.value)
 
+    def test_an_update_reads_all_counts_few_times(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The counts of all records are hashed once before the draw and once after it, however small the update is."""
+        account, sizes = open_account(tmp_path), []
+        index = release(ledger=account)
+        plain = draws.json.dumps
+
+        def count(value: Any, **options: Any) -> str:
+            if isinstance(value, list):
+                sizes.append(len(value))
+            return plain(value, **options)
+
+        monkeypatch.setattr(draws.json, "dumps", count)
+        index.update(changed={"a": ROWS[0]}, ledger=account)
+        assert sizes.count(len(IDS)) <= 2
+
     def test_an_error_about_a_vector_names_its_id(self) -> None:
         bad = np.where(np.arange(ROWS.shape[1]) == 1, np.nan, ROWS[0])
         for name, options in {
@@ -523,3 +539,11 @@ def test_errors_say_what_is_wrong_with_ids() -> None:
 def test_an_index_without_public_changes_says_how_to_get_updates() -> None:
     with pytest.raises(ss.InvalidInput, match="release it with changes='public' and ids"):
         ss.release_index(np.eye(3), epsilon=1.0).update(removed=[1])
+
+
+@pytest.mark.parametrize("edit", ["pca", "random", "x", [], {}, 5, None])
+def test_an_edited_reduction_is_found(edit: Any) -> None:
+    index = release()
+    assert index.is_intact()
+    details = {**index.guarantee.details, "reduction": edit}
+    assert not dataclasses.replace(index, guarantee=dataclasses.replace(index.guarantee, details=details)).is_intact()

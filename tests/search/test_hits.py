@@ -778,3 +778,41 @@ def test_cuts_of_every_tail_are_valid(tenth: float, spread: float, records: int)
     """Placed cuts increase and are cosines, whatever the tail is."""
     levels = ss.PublicLevels(tenth, max(tenth - spread, -1.0), 100)
     assert len(check_cuts(levels.place_for_hits(records))) == len(HIT_CUTS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header["facts"].pop("guarantee"),
+        lambda header: header["facts"].pop("ids"),
+        lambda header: header["facts"].pop("paid"),
+        lambda header: header.update(facts=[]),
+        lambda header: header["facts"].update(ids=None),
+        lambda header: header["facts"].update(ids=[0, *range(RECORDS)]),
+        lambda header: header["facts"].update(ids=[0, *range(1, RECORDS - 1), 0]),
+        lambda header: header["facts"].update(ids=[[place] for place in range(RECORDS)]),
+        lambda header: header["facts"].update(guarantee=[]),
+        lambda header: header["facts"].update(paid={"dataset": "a"}),
+        lambda header: header["facts"].update(paid={"dataset": 1, "entry": 2}),
+        lambda header: header.update(records=True),
+    ],
+)
+def test_a_made_up_header_is_one_sentence(tmp_path: Path, change: Any) -> None:
+    """The hash of such a file fits, and its facts are not those of a hit budget."""
+    path = tmp_path / "counters"
+    PrivateSearch(ROWS, **CERTAIN, file=path)
+    raw, front = path.read_bytes(), len(hit_counters._MAGIC) + 8
+    header = json.loads(raw[front : front + int.from_bytes(raw[front - 8 : front], "big")])
+    change(header)
+    with path.open("r+b") as file:
+        text = json.dumps(header).encode()
+        start = hit_counters._MAGIC + len(text).to_bytes(8, "big") + text
+        layout = hit_counters._make_layout(header["file"], start, header["records"])
+        file.write(start + layout.digest)
+        for place, offset in enumerate(layout.offsets):
+            slot = hit_counters._encode_slot(place, hit_counters.make_counts(int(header["records"])), layout.digest)
+            file.seek(offset)
+            file.write(slot)
+        file.truncate(layout.size)
+    with pytest.raises(InvalidInput, match="holds no counters of a hit budget, or was changed"):
+        PrivateSearch(ROWS, **CERTAIN, file=path)

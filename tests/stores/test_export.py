@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import json
 from pathlib import Path
@@ -137,6 +138,9 @@ class TestLance:
         lancedb = pytest.importorskip("lancedb")
         with pytest.raises(InvalidInput, match=r"ends in \.lance"):
             index.to_lance(tmp_path / "index")
+        for name in ("a b$é.lance", ".lance"):
+            with pytest.raises(InvalidInput, match="LanceDB names its tables"):
+                index.to_lance(tmp_path / name)
         (tmp_path / "index.lance").mkdir()
         with pytest.raises(InvalidInput, match="exists"):
             index.to_lance(tmp_path / "index.lance")
@@ -190,17 +194,65 @@ class TestQdrant:
         assert not client.collection_exists("others")
         assert not client.collection_exists("others_certificate")
 
-    def test_a_collection_that_another_client_makes_stays(
-        self, index: ss.IndexRelease, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("stop", [1, 2, 3])
+    def test_an_interrupt_leaves_nothing(
+        self, index: ss.IndexRelease, monkeypatch: pytest.MonkeyPatch, stop: int
     ) -> None:
-        """A name that another client takes between the look and the creation is not removed."""
         client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+        monkeypatch.setattr(export, "_PAGE", 50)
+        plain, calls = client.upsert, []
+
+        def interrupt(*given: Any, **options: Any) -> None:
+            calls.append(given[0])
+            if len(calls) == stop:
+                raise KeyboardInterrupt
+            plain(*given, **options)
+
+        monkeypatch.setattr(client, "upsert", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            index.to_qdrant(client, "people")
+        assert client.get_collections().collections == []
+        index.to_qdrant(client, "people")
+        assert client.count("people").count == N
+
+    @pytest.mark.parametrize("name", ["people", "people_certificate"])
+    @pytest.mark.parametrize("error", [TimeoutError, KeyboardInterrupt])
+    def test_a_lost_answer_leaves_nothing(
+        self, index: ss.IndexRelease, monkeypatch: pytest.MonkeyPatch, name: str, error: type[BaseException]
+    ) -> None:
+        """The server makes a collection, and its answer does not arrive."""
+        client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+        plain = client.create_collection
+
+        def lose(one: str, **options: Any) -> None:
+            plain(one, **options)
+            if one == name:
+                raise error
+
+        monkeypatch.setattr(client, "create_collection", lose)
+        with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else StoreError):
+            index.to_qdrant(client, "people")
+        assert client.get_collections().collections == []
+
+    @pytest.mark.parametrize("is_filled", [True, False])
+    def test_a_collection_that_another_client_makes_stays(
+        self, index: ss.IndexRelease, monkeypatch: pytest.MonkeyPatch, is_filled: bool
+    ) -> None:
+        """A name that another client takes between the look and the creation is not removed.
+
+        It stays because the server says that the name is taken, or, if its answer is lost, because it holds points.
+        """
+        qdrant = pytest.importorskip("qdrant_client")
+        client = qdrant.QdrantClient(":memory:")
         plain = client.create_collection
 
         def take(name: str, **options: Any) -> None:
             plain(name, **options)
             if name == "people":
-                raise ConnectionError
+                if is_filled:
+                    client.upsert(name, [qdrant.models.PointStruct(id=0, vector=[1.0] * REDUCED)])
+                    raise TimeoutError
+                plain(name, **options)
 
         monkeypatch.setattr(client, "create_collection", take)
         with pytest.raises(StoreError, match="could not be filled"):
@@ -276,3 +328,32 @@ def test_bad_metadata(index: ss.IndexRelease) -> None:
         ExportMetadata.from_json(json.dumps(text | {"guarantee": text["guarantee"] | {"epsilon": 1.0}}))
     with pytest.raises(InvalidInput, match="not the metadata"):
         ExportMetadata.from_json("{")
+    plain, batch = text["projection"], ss.release_batch(ROWS, QUERIES, epsilon=3.0, k=2).guarantee
+    assert plain["shape"] == [REDUCED, DIMENSION]
+    for edit in (
+        {"components": REDUCED + 1},
+        {"components": DIMENSION},
+        {"projection": None},
+        {"projection": plain | {"shape": [REDUCED * DIMENSION]}},
+        {"projection": plain | {"shape": [1, REDUCED, DIMENSION]}},
+        {"projection": plain | {"shape": [DIMENSION, REDUCED]}},
+        {"center": plain},
+        {"center": {"shape": [1], "type": "<f8", "base64": base64.b64encode(np.ones(1).tobytes()).decode()}},
+        {"metric": "cosine"},
+        {"guarantee": batch.to_dict()},
+    ):
+        with pytest.raises(InvalidInput, match="not the metadata"):
+            ExportMetadata.from_json(json.dumps(text | edit))
+    nothing: Any = None
+    for given in (nothing, b"\xff", "[]", "[" * 10**5, "null"):
+        with pytest.raises(InvalidInput, match="not the metadata"):
+            ExportMetadata.from_json(given)
+    assert str(ExportMetadata.from_json(json.dumps(text | {"certificate": "x"})).guarantee) == str(index.guarantee)
+
+
+def test_bad_centers() -> None:
+    index = ss.release_index(ROWS, epsilon=30.0, components=REDUCED, center=np.ones(DIMENSION) / 10)
+    text = json.loads(index._describe_metadata().to_json())
+    for edit in (None, text["center"] | {"shape": [1, DIMENSION]}, text["projection"]):
+        with pytest.raises(InvalidInput, match="not the metadata"):
+            ExportMetadata.from_json(json.dumps(text | {"center": edit}))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -62,7 +63,7 @@ class DrawCounts:
 
     counts: Mapping[RecordId, int]
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """The draws of the record that was drawn most often."""
         return max(self.counts.values(), default=0)
@@ -75,9 +76,14 @@ class DrawCounts:
         return DrawCounts(counts)
 
     def compute_hash(self) -> str:
-        """Compute a hash that does not depend on the order of the ids."""
-        items = sorted(self.counts.items(), key=lambda item: (isinstance(item[0], str), item[0]))
-        text = json.dumps(items, separators=(",", ":"), ensure_ascii=True)
+        """Compute a hash that does not depend on the order of the ids. It is computed once."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> str:
+        texts = [item for item in self.counts.items() if isinstance(item[0], str)]
+        numbers = [item for item in self.counts.items() if not isinstance(item[0], str)]
+        text = json.dumps(sorted(numbers) + sorted(texts), separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(b"scoreshield draws 1\n" + text.encode("ascii")).hexdigest()
 
 

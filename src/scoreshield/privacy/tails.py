@@ -137,14 +137,15 @@ class TailShape:
     def __post_init__(self) -> None:
         check_count(self.k, "k")
         check_count(self.rank, "rank")
-        check_positive(self.slope, "slope")
+        if check_positive(self.slope, "slope") > 2:
+            _validation.reject("slope", "at most 2, the width of the range of scores", self.slope)
         _check_origin(self.origin, "origin")
         if self.dimension is not None:
             check_count(self.dimension, "dimension")
         must = "window settings in increasing order of their excess"
         try:
             settings = tuple(WindowSetting(*map(float, setting)) for setting in self.settings)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             _validation.reject("settings", must, self.settings)
         object.__setattr__(self, "settings", settings)
         values = np.array(settings)
@@ -243,12 +244,12 @@ class TailShape:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TailShape:
         """Read back what ``to_dict`` wrote."""
+        if not isinstance(data, dict) or data.get("kind") != "tail shape":
+            raise InvalidInput("This is not a tail shape: it was not written by TailShape.to_dict or save.")
         try:
-            if data["kind"] != "tail shape":
-                raise ValueError("another kind of object")
             settings = tuple(WindowSetting(*setting) for setting in data["settings"])
             return cls(data["k"], data["rank"], data["slope"], settings, data["origin"], data["dimension"])
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidInput(
                 f"The tail shape is not complete or not valid: {_loading.describe_error(error)}"
             ) from None
@@ -260,7 +261,11 @@ class TailShape:
     @classmethod
     def load(cls, path: str | Path) -> TailShape:
         """Read a shape that ``save`` wrote."""
-        return cls.from_dict(_files.read_json_file(path))
+        data = _files.read_json_file(path)
+        try:
+            return cls.from_dict(data)
+        except InvalidInput as error:
+            raise InvalidInput(f"{path} holds no valid tail shape. {error}") from None
 
 
 @dataclass(frozen=True)

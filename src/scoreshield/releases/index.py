@@ -34,10 +34,13 @@ from scoreshield.releases.index_pairs import choose_gaussian_components, pair_co
 from scoreshield.releases.index_plan import (
     INDEX_CHECKS,
     MECHANISMS,
+    PUBLIC_BASIS,
+    REDUCTIONS,
     IndexMechanism,
     IndexPlan,
     IndexUse,
     blocks,
+    check_index_source,
     is_stated_center,
     subtract_center,
 )
@@ -179,11 +182,14 @@ class IndexRelease(PrivateIndex):
                 return False
             if np.abs(product - np.eye(len(product))).max() > 1e-9:
                 return False
+        reduction = self.guarantee.details.get("reduction")
         return (
             self.guarantee.regime == IndexRelease.kind
             and self.guarantee.mechanism in MECHANISMS
             and self.vectors.dtype == np.float32
             and self.vectors.shape == self.guarantee.shape
+            and reduction in ("none", *REDUCTIONS, PUBLIC_BASIS)
+            and (self.projection is None) == (reduction == "none")
             and is_stated_center(self.center, self.dimension, self.guarantee)
             and np.array_equal(steps, np.rint(steps))
         )
@@ -382,19 +388,21 @@ def prepare_index(
 ) -> PendingRelease[_embeddings.Rows, Any]:
     """Prepare an index without a charge; the arguments are those of `release_index`."""
     source = PrivateCollection.check(embeddings, adjacency)
-    if codebook is not None and delta and mechanism == "privunit":
-        _validation.reject("delta", "0 (left out) for an index over a codebook, which is private without it", delta)
-    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share, center, center_share)
+    check_index_source(source)
     if codebook is not None:
         from scoreshield.releases.codebook import prepare_codebook_index  # which builds on this module
 
         given = (mechanism, use, components, reduction, center)
-        if any(isinstance(one, np.ndarray) for one in given) or given != ("privunit", "search", None, "random", "none"):
+        is_plain = all(one is None or isinstance(one, str) for one in given)
+        if not is_plain or given != ("privunit", "search", None, "random", "none") or center_share is not None:
             raise InvalidInput(
-                "A codebook replaces the mechanism of an index: leave 'mechanism', 'use', 'components', 'reduction' "
-                "and 'center' out."
+                "A codebook replaces the mechanism of an index: leave 'mechanism', 'use', 'components', 'reduction', "
+                "'center' and 'center_share' out."
             )
-        return prepare_codebook_index(source, codebook, epsilon=plan.epsilon, rng=rng, progress=progress)
+        if delta:
+            _validation.reject("delta", "0 (left out) for an index over a codebook, which is private without it", delta)
+        return prepare_codebook_index(source, codebook, epsilon=epsilon, rng=rng, progress=progress)
+    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share, center, center_share)
     if use == "pairs" and components is None and isinstance(reduction, str):
         plan = replace(plan, components=_choose_pair_components(plan))
     maker, shape = plan.maker(), (source.size, plan.components)

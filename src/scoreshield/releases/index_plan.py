@@ -24,7 +24,7 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, NullRecord
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, add_noise, choose_grid_step
-from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile
 from scoreshield.privacy.sampling.stream import Stream
 from scoreshield.releases.pipeline import PrivateCollection
@@ -38,6 +38,8 @@ IndexUse = Literal["search", "pairs"]
 INDEX_USES: tuple[str, ...] = get_args(IndexUse)
 Reduction = Literal["random", "pca"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
+#: The name of a reduction by a matrix that the caller gives.
+PUBLIC_BASIS = "public basis"
 CENTERS = ("none", "private")
 #: What a private center takes of epsilon, unless the caller gives a share, or this is more than a tenth.
 _CENTER_EPSILON = 0.5
@@ -111,14 +113,7 @@ class IndexPlan:
         center_share: float | None = None,
     ) -> IndexPlan:
         """Check that arguments, each checked by `INDEX_CHECKS`, fit together and fit the collection."""
-        if isinstance(source.adjacency, NullRecord):
-            source.adjacency.sensitivity("scores", source.size)  # raises the error of this adjacency
-        if isinstance(source.adjacency, GramRadius):
-            must = "Replacement() or Identity(labels): a Gram radius says nothing about vectors"
-            _validation.reject("adjacency", must, source.adjacency)
         d = source.dimension
-        if d < 2:
-            raise InvalidInput("An index needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
         basis, kept = _check_reduction(reduction, components, d)
         origin = check_center(center, d)
         has_pca = isinstance(basis, str) and basis == "pca"
@@ -150,6 +145,9 @@ class IndexPlan:
             source.size,
             origin,
         )
+        if mechanism == "privunit" and not SMALLEST_EPSILON <= plan.per_record <= LARGEST_EPSILON:
+            must = f"such that PrivUnit spends between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g} on each vector"
+            _validation.reject("epsilon", must, epsilon)
         plan.maker()  # rejects a budget outside its range before any row is read
         return plan
 
@@ -308,8 +306,19 @@ class IndexPlan:
 
     def _reduction_name(self) -> str:
         if not isinstance(self.reduction, str):
-            return "public basis"
+            return PUBLIC_BASIS
         return "none" if self.components == self.dimension and self.reduction != "pca" else self.reduction
+
+
+def check_index_source(source: PrivateCollection) -> None:
+    """Raise an error for a collection or an adjacency that no index is made for."""
+    if isinstance(source.adjacency, NullRecord):
+        source.adjacency.sensitivity("scores", source.size)  # raises the error of this adjacency
+    if isinstance(source.adjacency, GramRadius):
+        must = "Replacement() or Identity(labels): a Gram radius says nothing about vectors"
+        _validation.reject("adjacency", must, source.adjacency)
+    if source.dimension < 2:
+        raise InvalidInput("An index needs vectors of at least two dimensions: in one, all cosines are 1 or -1.")
 
 
 def check_center(center: Any, dimension: int) -> str | Float:

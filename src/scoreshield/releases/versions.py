@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -65,7 +66,7 @@ class IndexHistory(PrivateIndex):
         """The draws of the record that was drawn most often, in all versions so far."""
         return int(self.guarantee.details["largest_draws"])
 
-    @property
+    @cached_property
     def counts(self) -> DrawCounts:
         """How often each record was drawn, by its id, with those that were removed."""
         ids = [*self.ids.tolist(), *self.past_ids.tolist()]

@@ -28,6 +28,7 @@ from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, res
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
 from scoreshield.search.hit_counters import (
     CounterFile,
+    CounterHeader,
     HitCounters,
     MemoryCounters,
     check_file_locks,
@@ -206,7 +207,7 @@ class HitSearch(BaseSearch):
                 ids = [one if isinstance(one, str) else int(one) for one in names]
                 create_counters(path, len(names), {"guarantee": self._guarantee.to_dict(), "ids": ids}, charge)
             counters = CounterFile(path)
-            self._check_header(counters.header.facts, path)
+            self._check_header(_check_facts(counters.header, path), path)
             self._names, self._counters = tuple(counters.header.facts["ids"]), counters
 
     def _check_header(self, facts: Mapping[str, Any], path: Path) -> None:
@@ -343,6 +344,26 @@ class _Collection(NamedTuple):
             return np.arange(len(names))
         rows = {name: row for row, name in enumerate(self.names)}
         return np.array([rows[name] for name in names], dtype=np.intp)
+
+
+def _check_facts(header: CounterHeader, path: Path) -> Mapping[str, Any]:
+    """Check that the header of a file has the facts of a hit budget, one id for each counter."""
+    facts: Any = header.facts
+    is_valid = isinstance(facts, dict) and facts.keys() >= {"guarantee", "ids", "paid"}
+    if is_valid:
+        ids, paid = facts["ids"], facts["paid"]
+        is_valid = (
+            isinstance(facts["guarantee"], dict)
+            and isinstance(ids, list)
+            and all(type(one) in (int, str) for one in ids)
+            and len(set(ids)) == len(ids) == header.records
+            and (paid is None or (isinstance(paid, dict) and paid.keys() == set(ChargeReference._fields)))
+            and all(isinstance(one, str) for one in (paid or {}).values())
+        )
+    if not is_valid:
+        raise InvalidInput(f"{path} holds no counters of a hit budget, or was changed.")
+    found: Mapping[str, Any] = facts
+    return found
 
 
 def check_cuts(cuts: Any) -> Float:

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ FAISS_KINDS: tuple[str, ...] = get_args(FaissKind)
 
 #: The name of the metadata in schemas of Parquet and LanceDB files.
 METADATA_KEY = "scoreshield"
-_FORMAT = 1
+_FORMAT, _METRIC = 1, "inner product"
 _PAGE = 1000
 #: Of HNSW: edges per node, and candidates at construction and at search.
 _EDGES, _BUILD_DEPTH, _SEARCH_DEPTH = 32, 200, 128
@@ -74,7 +75,7 @@ class ExportMetadata:
         return json.dumps(
             {
                 "format": _FORMAT,
-                "metric": "inner product",
+                "metric": _METRIC,
                 "certificate": str(self.guarantee),
                 "guarantee": self.guarantee.to_dict(),
                 "components": self.components,
@@ -85,17 +86,43 @@ class ExportMetadata:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExportMetadata:
-        """Read what `to_json` wrote. The guarantee is checked against itself."""
+        """Read what `to_json` wrote.
+
+        The guarantee is checked against itself, and the other parts against it. The text of the certificate is not
+        read: `guarantee` makes it anew.
+
+        Raises:
+            InvalidInput: The text is something else, or its parts do not fit each other.
+        """
+        must = "This is not the metadata of an exported index, or of another version."
         try:
             data = _loading.parse_json(text if isinstance(text, str) else text.decode())
-            if data["format"] != _FORMAT:
+            if (data["format"], data["metric"]) != (_FORMAT, _METRIC):
                 raise ValueError("another format")
             components = _validation.check_count(data["components"], "components")
             parts = [None if data[name] is None else _decode_array(data[name]) for name in ("projection", "center")]
             guarantee = data["guarantee"]
-        except (KeyError, TypeError, ValueError):
-            raise InvalidInput("This is not the metadata of an exported index, or of another version.") from None
-        return cls(Guarantee.from_dict(guarantee), components, *parts)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            raise InvalidInput(must) from None
+        found = cls(Guarantee.from_dict(guarantee), components, *parts)
+        if not found._is_consistent():
+            raise InvalidInput(must)
+        return found
+
+    def _is_consistent(self) -> bool:
+        """Whether the parts have the shapes that belong to each other and to the guarantee of an index."""
+        guarantee, projection, center = self.guarantee, self.projection, self.center
+        if guarantee.regime != "index" or len(guarantee.shape) != 2:
+            return False
+        if guarantee.mechanism == "codebook":  # whose shape is that of the codes, and whose center is not subtracted
+            return projection is None and center is None
+        return (
+            guarantee.shape[1] == self.components
+            and (projection is None) == (guarantee.details.get("reduction", "none") == "none")
+            and (projection is None or (projection.ndim == 2 and len(projection) == self.components))
+            and (center is None) == (guarantee.details.get("center", "none") == "none")
+            and (center is None or center.shape == (self.dimension,))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +191,9 @@ def write_lance(content: ExportContent, path: str | Path) -> None:
     """
     if Path(path).suffix != ".lance":
         _validation.reject("path", "a folder that ends in .lance, as LanceDB names its tables", str(path))
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", Path(path).stem):
+        must = "a folder whose name has letters of English, digits, '_', '-' and '.' only, as LanceDB names its tables"
+        _validation.reject("path", must, str(path))
     target = _check_free(path)
     try:
         import lancedb
@@ -185,8 +215,8 @@ def write_lance(content: ExportContent, path: str | Path) -> None:
 def fill_qdrant(content: ExportContent, client: Any, name: str) -> None:
     """Make a Qdrant collection by inner product, and a collection ``NAME_certificate`` with the metadata.
 
-    Points have the row numbers as their ids, and the ids of the records in the payload. If an upload fails, both
-    collections are removed.
+    Points have the row numbers as their ids, and the ids of the records in the payload. If an upload fails or is
+    interrupted, both collections are removed. A collection that another client made meanwhile stays.
     """
     try:
         from qdrant_client import QdrantClient, models
@@ -197,13 +227,16 @@ def fill_qdrant(content: ExportContent, client: Any, name: str) -> None:
     _check_name(name)
     beside = f"{name}_certificate"
     begun: list[str] = []
+    asked: str | None = None
     try:
         for one in (name, beside):
             if client.collection_exists(one):
                 raise InvalidInput(f"The Qdrant collection {one!r} exists; name another one.")
         for one, size in ((beside, 1), (name, content.vectors.shape[1])):
             config = models.VectorParams(size=size, distance=models.Distance.DOT)
+            asked = one  # the answer may be lost on its way
             client.create_collection(one, vectors_config=config)
+            asked = None
             begun.append(one)
         payload = {METADATA_KEY: content.metadata.to_json()}
         client.upsert(beside, [models.PointStruct(id=0, vector=[1.0], payload=payload)], wait=True)
@@ -213,13 +246,22 @@ def fill_qdrant(content: ExportContent, client: Any, name: str) -> None:
                 for place, (one, row) in enumerate(zip(ids, rows, strict=True))
             ]
             client.upsert(name, points, wait=True)
-    except InvalidInput:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if asked is not None and not _is_conflict(error):
+            with contextlib.suppress(Exception):
+                if client.count(asked).count == 0:
+                    begun.append(asked)
         for one in begun:
             with contextlib.suppress(Exception):
                 client.delete_collection(one)
+        if isinstance(error, InvalidInput) or not isinstance(error, Exception):
+            raise
         raise StoreError(f"The Qdrant collection {name!r} could not be filled: {type(error).__name__}.") from error
+
+
+def _is_conflict(error: BaseException) -> bool:
+    """Whether a server or a local client says that a collection exists."""
+    return getattr(error, "status_code", None) == 409 or isinstance(error, ValueError)
 
 
 def fill_pgvector(content: ExportContent, connection: Any, table: str) -> None:
