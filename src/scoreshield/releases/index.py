@@ -388,10 +388,10 @@ def prepare_index(
 ) -> PendingRelease[_embeddings.Rows, Any]:
     """Prepare an index without a charge; the arguments are those of `release_index`."""
     source = PrivateCollection.check(embeddings, adjacency)
-    check_index_source(source)
     if codebook is not None:
         from scoreshield.releases.codebook import prepare_codebook_index  # which builds on this module
 
+        check_index_source(source)
         given = (mechanism, use, components, reduction, center)
         is_plain = all(one is None or isinstance(one, str) for one in given)
         if not is_plain or given != ("privunit", "search", None, "random", "none") or center_share is not None:

@@ -113,6 +113,7 @@ class IndexPlan:
         center_share: float | None = None,
     ) -> IndexPlan:
         """Check that arguments, each checked by `INDEX_CHECKS`, fit together and fit the collection."""
+        check_index_source(source)
         d = source.dimension
         basis, kept = _check_reduction(reduction, components, d)
         origin = check_center(center, d)
