@@ -12,6 +12,7 @@ from scipy.stats import norm
 import scoreshield as ss
 from scoreshield import decisions, plan
 from scoreshield.decisions.models import parse_score_model
+from scoreshield.plan.base import check_order
 
 DELTA = 1e-6
 
@@ -378,6 +379,8 @@ def test_bad_retrieval(scores: tuple[np.ndarray, np.ndarray]) -> None:
         ([], "at least two"),
         ([0.2], "at least two"),
         ([[0.1, 0.2]], "one-dimensional"),
+        ([0.1, 0.2] * 9, "at least 20 scores. Got 18"),
+        ([0.25] * 40, "must be scores that differ. Got 40 equal ones"),
     ],
 )
 def test_bad_scores_are_one_clear_sentence(impostor: list[float], says: str) -> None:
@@ -388,8 +391,40 @@ def test_bad_scores_are_one_clear_sentence(impostor: list[float], says: str) -> 
 
 def test_single_precision_cosines() -> None:
     """Single precision cosines just above one are cosines."""
-    impostor = np.array([0.1, 0.2, 1.0000001], dtype=np.float32)
+    impostor = np.array([0.1, 0.2, 1.0000001] * 7, dtype=np.float32)
     assert plan.verification(impostor, target_fmr=0.5, epsilon=1, delta=DELTA).impostor.highest == 1.0
+
+
+EXCHANGED = "exchange the two, which are --genuine and --impostor"
+
+
+@pytest.mark.parametrize("is_model", [False, True])
+def test_exchanged_scores_are_noticed(scores: tuple[np.ndarray, np.ndarray], is_model: bool) -> None:
+    """Genuine scores below impostor scores raise an error in every plan; those of a useless model do not."""
+    impostor, genuine = scores
+    if is_model:
+        impostor, genuine = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.05,0.1")
+    search = {"records": 1000, "k": 10, "epsilon": 5, "delta": DELTA}
+    match = {"target_fmr": 0.01, "epsilon": 5, "delta": DELTA}
+    for call in (
+        lambda one, two: plan.verification(one, two, **match),
+        lambda one, two: plan.retrieval(one, two, **search),
+        lambda one, two: plan.choose("verification", one, two, **match),
+        lambda one, two: plan.choose("retrieval", one, two, **search),
+    ):
+        with pytest.raises(ss.InvalidInput, match=EXCHANGED):
+            call(genuine, impostor)
+        call(impostor, impostor)
+
+
+def test_chance_does_not_count_as_an_exchange() -> None:
+    """Two samples of one law are accepted a hundred times of a hundred, for any number of scores."""
+    rng = np.random.default_rng(3)
+    for size in (20, 30, 100, 3000):
+        for _ in range(25):
+            check_order(decisions.Sample(rng.normal(0, 0.1, size)), decisions.Sample(rng.normal(0, 0.1, size + 7)))
+    with pytest.raises(ss.InvalidInput, match=EXCHANGED):
+        check_order(decisions.Sample(rng.normal(0.3, 0.1, 20)), decisions.Sample(rng.normal(0, 0.1, 20)))
 
 
 def test_needs_that_make_no_plan(scores: tuple[np.ndarray, np.ndarray]) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoreshield import _validation
 from scoreshield._formatting import format_advantage, format_number
@@ -34,6 +35,11 @@ SOURCES: tuple[str, ...] = get_args(Source)
 ScoreRange = tuple[float, float]
 #: Public ranges that a plan compares. None of them comes from data.
 RANGES: tuple[ScoreRange, ...] = ((-1.0, 1.0), (-0.5, 1.0), (0.0, 1.0), (0.0, 0.8))
+
+#: A sample of fewer scores says too little about other scores.
+FEWEST_SCORES = 20
+#: How far below one half the chance that a genuine score exceeds an impostor score may be by accident.
+_ORDER_MARGIN = 0.02
 
 #: Noise below this part of the scores' spread counts as none in the search for the least epsilon.
 SMALLEST = 1e-4
@@ -258,7 +264,7 @@ class Plan(ABC):
 
 
 def check_plan_scores(value: ScoresLike, name: str) -> Scores:
-    """Check for cosines: finite, at least two, in [-1, 1] up to the rounding of single precision."""
+    """Check for cosines: finite, at least twenty, not all equal, in [-1, 1] up to the rounding of single precision."""
     if isinstance(value, Scores) and not isinstance(value, Sample):
         if value.lowest < -1 or value.highest > 1:
             raise InvalidParameter(name, "must be a distribution of cosines, cut to [-1, 1].")
@@ -270,7 +276,38 @@ def check_plan_scores(value: ScoresLike, name: str) -> Scores:
             name,
             f"must be cosines, in [-1, 1]. Got a score of {worst:.6g}; convert distances and percentages first.",
         )
+    if len(sample) < FEWEST_SCORES:
+        raise InvalidParameter(
+            name, f"must be at least {FEWEST_SCORES} scores. Got {len(sample)}; give more of them, or a distribution."
+        )
+    if sample.lowest == sample.highest:
+        raise InvalidParameter(
+            name, f"must be scores that differ. Got {len(sample):,} equal ones; check that the right column was read."
+        )
     return sample.clamp(-1.0, 1.0)
+
+
+def check_order(impostor: Scores, genuine: Scores | None) -> None:
+    """Raise an error where genuine scores lie below impostor scores, as they do where the two were exchanged.
+
+    The chance that a genuine score exceeds an impostor score must not lie below one half by more than five standard
+    errors of independent scores.
+    """
+    if genuine is None:
+        return
+    points = genuine.values if isinstance(genuine, Sample) else _list_quantiles(genuine)
+    above, reached = (impostor.clean_rate(points, is_inclusive) for is_inclusive in (False, True))
+    exceeds = 1 - float(np.mean(above + reached)) / 2
+    sizes = [len(scores) for scores in (impostor, genuine) if isinstance(scores, Sample)]
+    if exceeds < 0.5 - max(_ORDER_MARGIN, 5 * math.sqrt(sum(1 / size for size in sizes) / 12)):
+        raise InvalidInput(
+            "The genuine (relevant) scores lie below the impostor (irrelevant) ones: exchange the two, which are "
+            "--genuine and --impostor on the command line, or use similarities instead of distances."
+        )
+
+
+def _list_quantiles(scores: Scores, count: int = 400) -> NDArray[np.float64]:
+    return np.array([scores.clean_threshold((place + 0.5) / count) for place in range(count)])
 
 
 def check_source(source: str | None, *scores: Scores | None) -> Source:

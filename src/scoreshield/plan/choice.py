@@ -28,6 +28,7 @@ from scoreshield.plan.base import (
     ScoreRange,
     Source,
     as_plain_value,
+    check_order,
     check_plan_scores,
     check_ranges,
     check_source,
@@ -238,6 +239,8 @@ def choose(
     windows = ranges or ((-1.0, 1.0),)
     far = None if irrelevant is None else check_plan_scores(irrelevant, "irrelevant")
     near = None if relevant is None else check_plan_scores(relevant, "relevant")
+    if far is not None:
+        check_order(far, near)
     if benchmark is not None:
         origin = check_source(source or "private")
     else:

@@ -29,6 +29,7 @@ from scoreshield.plan.base import (
     ScoreRange,
     Source,
     as_plain_value,
+    check_order,
     check_plan_scores,
     check_ranges,
     check_source,
@@ -227,6 +228,7 @@ def retrieval(
     """
     far = check_plan_scores(irrelevant, "irrelevant")
     near = check_plan_scores(relevant, "relevant")
+    check_order(far, near)
     origin = check_source(source, far, near)
     if k >= records:
         raise InvalidInput(f"With k = {k:,} of {records:,} records every record is returned: choose a smaller k.")

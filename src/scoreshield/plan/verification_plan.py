@@ -27,6 +27,7 @@ from scoreshield.plan.base import (
     ScoreRange,
     Source,
     as_plain_value,
+    check_order,
     check_plan_scores,
     check_ranges,
     check_source,
@@ -191,6 +192,7 @@ def verification(
     """
     impostors = check_plan_scores(impostor, "impostor")
     genuines = None if genuine is None else check_plan_scores(genuine, "genuine")
+    check_order(impostors, genuines)
     origin = check_source(source, impostors, genuines)
     if target_tar is not None and genuines is None:
         raise InvalidInput("A true-match target needs genuine scores: give them beside the impostor ones.")
