@@ -49,7 +49,9 @@ def test_plan_answers_sentence_table(run: Run, score_files: tuple[Path, Path]) -
     code, out, error = run(*plan_arguments(score_files, "--target-fmr", "0.01", "--epsilon", "20"))
     assert code == 0, error
     text = " ".join(out.split())
-    assert text.startswith("With epsilon 20, delta 1e-6: add Gaussian noise of standard deviation")
+    assert text.startswith("With epsilon 20, delta 1e-6, accept bit is predicted to do best: ")
+    assert "With epsilon 20, delta 1e-6: add Gaussian noise of standard deviation" in text
+    assert "Ask for accept bit with: release_scores(epsilon=20, mechanism=accept_bit(20," in text
     assert "no budget was charged for them" in text
     assert "this plan" in text
     assert "not private: its true epsilon is" in text
@@ -237,9 +239,271 @@ def test_a_ranking_for_a_matcher_from_files(run: Run, score_files: tuple[Path, P
     code, _, error = run("plan", "--need", "verification", "--epsilon", "8", "--delta", "1e-6")
     assert code == 2
     assert "Verification needs" in error
-    code, _, error = run("plan", "--need", "scores", "--epsilon", "8", "--delta", "1e-6", "--html", "x.html")
+
+
+def match_arguments(files: tuple[Path, Path], *more: str) -> list[str]:
+    """The arguments of a matcher without a delta."""
+    return ["plan", "--impostor", str(files[0]), "--genuine", str(files[1]), "--target-fmr", "0.01", *more]
+
+
+def test_a_pure_plan_needs_no_delta(run: Run, score_files: tuple[Path, Path]) -> None:
+    """Without a delta the plan ranks pure mechanisms and says so; with --need the answer is the same."""
+    code, out, error = run(*match_arguments(score_files, "--epsilon", "5"))
+    assert code == 0, error
+    text = " ".join(out.split())
+    assert text.startswith("With epsilon 5, accept bit is predicted to do best")
+    assert "Delta is 0, so only pure mechanisms are ranked" in text
+    assert "gaussian" not in text
+    assert run(*match_arguments(score_files, "--epsilon", "5", "--need", "verification"))[1] == out
+
+
+def test_a_ranking_with_a_target(run: Run, score_files: tuple[Path, Path]) -> None:
+    """A target is judged under a contract, and without one the least epsilon is found."""
+    code, out, error = run(*match_arguments(score_files, "--epsilon", "8", "--target-tar", "0.9", "--json"))
+    assert code == 0, error
+    told = json.loads(out)
+    assert told["kind"] == "choice"
+    assert told["goal"]["is_met"]
+    code, out, _ = run(*match_arguments(score_files, "--target-tar", "0.9"))
+    assert code == 0
+    found = re.match(r"The least epsilon that meets the need is ([\d.]+), with accept bit: 90 %", " ".join(out.split()))
+    assert found
+    scores = {"impostor": np.load(score_files[0]), "genuine": np.load(score_files[1]), "false_match_rate": 0.01}
+    rates = [ss.accept_bit(float(found[1]) + step, **scores).true_match_rate for step in (-2e-3, 2e-3)]
+    assert rates[0] < 0.9 <= rates[1]
+    code, out, _ = run(*match_arguments(score_files, "--epsilon", "2", "--target-tar", "0.9"))
+    text = " ".join(out.split())
+    assert "No mechanism at all reaches the 90 % asked for under this contract: the most is 7.39 %." in text
+    assert "Raise epsilon to 4.5 or more, or lower target_tar (--target-tar)." in text
+
+
+def test_a_ranking_writes_its_page(run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A ranking writes its page, for a matcher, for a search, and for a need without scores."""
+    search = ["plan", "--impostor", str(score_files[0]), "--genuine", str(score_files[1]), "--need", "retrieval"]
+    for place, arguments in enumerate(
+        (
+            match_arguments(score_files, "--epsilon", "5", "--need", "verification", "--target-tar", "0.9"),
+            [*search, "--records", "5000", "--k", "10", "--epsilon", "8", "--target-recall", "0.5"],
+            ["plan", "--need", "many-queries", "--epsilon", "8", "--dimension", "64", "--queries", "10"],
+        )
+    ):
+        page = tmp_path / f"{place}.html"
+        code, out, error = run(*arguments, "--html", str(page))
+        assert code == 0, error
+        assert f"Written {page}" in out
+        assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_needs_are_spelt_without_spaces(run: Run) -> None:
+    """A need has no spaces, and the older spelling means the same."""
+    for new, old in (("many-queries", "many queries"), ("operating-point", "operating point")):
+        more = ["--dimension", "64"] if new == "many-queries" else ["--records", "1000"]
+        outputs = [run("plan", "--need", name, "--epsilon", "5", *more, "--json") for name in (new, old)]
+        assert outputs[0][0] == 0, outputs[0][2]
+        assert outputs[0] == outputs[1]
+    code, _, error = run("plan", "--need", "peace", "--epsilon", "5")
     assert code == 2
-    assert "cannot go with --need" in error
+    assert "--need must be one of scores, verification" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--need", "retrieval", "--target-fmr", "0.01", "--epsilon", "5"], "--target-fmr cannot go with --need retr"),
+        (["--need", "verification", "--target-fmr", "0.01", "--k", "5"], "--k cannot go with --need verification"),
+        (["--need", "scores", "--epsilon", "5"], "--impostor and --genuine cannot go with --need scores"),
+        (["--target-fmr", "0.01", "--target-tar", "0.005"], "chance alone reaches 1 %. Raise target_tar"),
+        (["--target-fmr", "0.01", "--target-tar", "0.99999"], "No mechanism meets this need: without any noise"),
+        (["--records", "100", "--k", "10", "--target-recall", "0.1"], "chance alone reaches 10 %"),
+        (["--records", "10", "--k", "10", "--target-recall", "0.5"], "every record is returned"),
+        (["--target-fmr", "0.01", "--epsilon", "5", "--clipped"], "give a --delta above 0"),
+        (["--target-fmr", "0.01", "--epsilon", "5", "--scores", "x.npz"], "cannot go with"),
+        (["--target-fmr", "0.01", "--epsilon", "5", "--relevant", "x.npz"], "cannot go with"),
+    ],
+)
+def test_needs_that_contradict_themselves(
+    arguments: list[str], says: str, run: Run, score_files: tuple[Path, Path]
+) -> None:
+    """A need that contradicts itself prints one line that says what to change."""
+    files = ["--impostor", str(score_files[0]), "--genuine", str(score_files[1])]
+    code, out, error = run("plan", *files, *arguments)
+    assert (code, out) == (2, "")
+    assert says in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("more", [["--target-fmr", "0.01"], ["--records", "1000", "--k", "10"]])
+@pytest.mark.parametrize("delta", [[], ["--delta", "1e-6"]])
+def test_exchanged_files(more: list[str], delta: list[str], run: Run, score_files: tuple[Path, Path]) -> None:
+    """Exchanged files print one line that names the options, with and without --need."""
+    needs = [[], ["--need", "verification" if "--target-fmr" in more else "retrieval"]]
+    for need in needs:
+        code, out, error = run(
+            "plan", "--impostor", str(score_files[1]), "--genuine", str(score_files[0]), "--epsilon", "5", *more,
+            *delta, *need,
+        )  # fmt: skip
+        assert (code, out) == (2, "")
+        assert "exchange the two, which are --genuine and --impostor" in error
+
+
+# files of scores
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "between"),
+    [
+        ("scores.csv", "", "\n"),
+        ("scores.csv", "score\n", "\r\n"),
+        ("scores.txt", "# made by hand\n", "\n\n"),
+        ("scores.CSV", "\ufeffscore\n", "\n"),
+    ],
+)
+def test_scores_in_text(
+    name: str, before: str, between: str, run: Run, score_files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Scores in .csv and .txt give the plan of the same scores in .npy."""
+    wanted = run(*match_arguments(score_files, "--epsilon", "5", "--json"))[1]
+    text = tmp_path / name
+    values = np.load(score_files[0]).astype(np.float64)
+    text.write_text(before + between.join(repr(float(value)) for value in values) + between, newline="")
+    code, out, error = run(*match_arguments((text, score_files[1]), "--epsilon", "5", "--json"))
+    assert code == 0, error
+    assert json.loads(out) == json.loads(wanted)
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_a_column_of_a_text_file(sign: str, run: Run, score_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """FILE.csv:NAME is one column of a table, between commas, semicolons or tabs."""
+    wanted = run(*match_arguments(score_files, "--epsilon", "5", "--json"))[1]
+    table = tmp_path / "scores.csv"
+    columns = [np.load(path).astype(np.float64) for path in score_files]
+    lines = [sign.join(["imp", '"gen"', "id"])]
+    lines += [
+        sign.join([repr(float(one)), repr(float(two)), f"pair {n}"])
+        for n, (one, two) in enumerate(zip(*columns, strict=True))
+    ]
+    table.write_text("\n".join(lines))
+    code, out, error = run(
+        "plan", "--impostor", f"{table}:imp", "--genuine", f"{table}:gen", "--target-fmr", "0.01", "--epsilon", "5",
+        "--json",
+    )  # fmt: skip
+    assert code == 0, error
+    assert json.loads(out) == json.loads(wanted)
+
+
+SECRET = "0.123456"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "column", "says"),
+    [
+        ("bad.csv", f"score\n{SECRET}\nnan\n", "", "Line 3 of .*bad.csv is not a finite number"),
+        ("bad.csv", f"score\n{SECRET}\n{SECRET}x\n", "", "Line 3 of .*bad.csv is not a finite number"),
+        ("bad.txt", f"{SECRET}\n\ninf\n", "", "Line 3 of .*bad.txt is not a finite number"),
+        ("bad.csv", f"a,b\n{SECRET},1\n{SECRET}\n", ":a", "Line 3 of .*bad.csv has 1 cells, where the table has 2"),
+        ("bad.csv", f"a,b\n{SECRET},1\n", "", "has 2 columns \\(a, b\\): name one, as FILE:NAME"),
+        ("bad.csv", f"a,b\n{SECRET},1\n", ":c", "has no column 'c'; its columns are a, b"),
+        ("bad.csv", f"a,a\n{SECRET},1\n", ":a", "has 2 columns 'a'"),
+        ("bad.csv", f"{SECRET}\n", ":a", "has no header line"),
+        ("bad.csv", "", "", "is empty"),
+        ("bad.csv", "score\n", "", "at least two"),
+        ("bad.csv", f"a,b\n{SECRET},x\n", ":b", "Line 2, column 2, of .*bad.csv is not a finite number"),
+    ],
+)
+def test_bad_text_files(
+    name: str, text: str, column: str, says: str, run: Run, score_files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A bad text file prints one line with the line of the file, and no score."""
+    path = tmp_path / name
+    path.write_text(text)
+    code, out, error = run(
+        "plan", "--impostor", f"{path}{column}", "--genuine", str(score_files[1]), "--target-fmr", "0.5",
+        "--epsilon", "5",
+    )  # fmt: skip
+    assert (code, out) == (2, "")
+    assert re.search(says, error)
+    assert SECRET not in error
+    assert error.count("\n") == 1
+
+
+@pytest.fixture
+def benchmark_files(tmp_path: Path) -> Path:
+    """Vectors of 400 records and 40 queries, their scores, and the pairs that answer, in one .npz."""
+    rng = np.random.default_rng(4)
+    records = rng.standard_normal((400, 16))
+    queries = records[:40] + 0.5 * rng.standard_normal((40, 16))
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, records)]
+    pairs = np.column_stack([np.arange(40), np.arange(40)])
+    np.savez(tmp_path / "set.npz", records=records, queries=queries, scores=unit[0] @ unit[1].T, pairs=pairs)
+    np.savetxt(tmp_path / "pairs.csv", pairs, fmt="%d", delimiter=",", header="query,record", comments="")
+    return tmp_path / "set.npz"
+
+
+def test_a_public_benchmark(run: Run, benchmark_files: Path) -> None:
+    """A benchmark is given as scores or as vectors, with pairs in an array or a text file."""
+    rest = ["--k", "5", "--epsilon", "6", "--source", "public", "--json"]
+    pairs = benchmark_files.with_name("pairs.csv")
+    vectors = ["--embeddings", f"{benchmark_files}:records", "--query-embeddings", f"{benchmark_files}:queries"]
+    told = []
+    for arguments in (
+        ["--scores", f"{benchmark_files}:scores", "--relevant", f"{benchmark_files}:pairs"],
+        ["--scores", f"{benchmark_files}:scores", "--relevant", str(pairs)],
+        [*vectors, "--relevant", str(pairs)],
+    ):
+        code, out, error = run("plan", *arguments, *rest)
+        assert code == 0, error
+        told.append(json.loads(out))
+    assert told[0]["need"] == "retrieval"
+    assert told[0]["warnings"] == []
+    assert told[0] == told[1]
+    for one, other in zip(told[0]["candidates"], told[2]["candidates"], strict=True):
+        assert one["utility"] == pytest.approx(other["utility"], abs=1e-9)
+    with np.load(benchmark_files) as file:
+        made = ss.plan.choose("retrieval", benchmark=(file["scores"], file["pairs"]), k=5, epsilon=6, source="public")
+    assert told[0]["candidates"] == json.loads(json.dumps(made.to_dict()))["candidates"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"--relevant": None}, "--scores needs --relevant"),
+        ({"--relevant": "one.csv"}, "must hold two columns, query and record"),
+        ({"--relevant": "half.csv"}, "Line 2 of .*half.csv must hold two whole numbers"),
+        ({"--relevant": "far.csv"}, "places in the matrix"),
+        ({"--scores": None}, "Say what you need|goes with --scores"),
+        ({"--impostor": "normal:0,0.1"}, "--impostor cannot go with --scores"),
+        ({"--target-recall": "0.001"}, "chance alone reaches"),
+    ],
+)
+def test_bad_benchmarks(change: dict[str, str | None], says: str, run: Run, benchmark_files: Path) -> None:
+    """A bad benchmark prints one line."""
+    folder = benchmark_files.parent
+    for name, text in (("one.csv", "1\n2\n"), ("half.csv", "1,1\n0.5,1\n"), ("far.csv", "0,0\n0,400\n")):
+        (folder / name).write_text(text)
+    given: dict[str, str | None] = {
+        "--scores": f"{benchmark_files}:scores",
+        "--relevant": f"{benchmark_files}:pairs",
+        "--k": "5",
+        "--epsilon": "6",
+    }
+    given |= {
+        name: str(folder / value) if value and value.endswith(".csv") else value for name, value in change.items()
+    }
+    arguments = [part for name, value in given.items() if value is not None for part in (name, value)]
+    code, out, error = run("plan", *arguments)
+    assert (code, out) == (2, "")
+    assert re.search(says, error)
+    assert error.count("\n") == 1
+
+
+def test_vectors_need_a_confirmation(run: Run, benchmark_files: Path) -> None:
+    """Vectors are read as clean scores, so the user confirms that they may be."""
+    code, _, error = run(
+        "plan", "--embeddings", f"{benchmark_files}:records", "--query-embeddings", f"{benchmark_files}:queries",
+        "--relevant", f"{benchmark_files}:pairs", "--k", "5", "--epsilon", "6",
+    )  # fmt: skip
+    assert code == 2
+    assert "state --source public, or --research" in error
 
 
 # report

@@ -46,7 +46,7 @@ PLANS = {
     "search met": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, target_recall=0.6, score_range=(0, 0.8), **SEARCH),
     "search below the floor": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=3, target_recall=0.6, **SEARCH),
     "search without a target": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=50, **SEARCH),
-    "search in vain": lambda: ss.plan.retrieval(GENUINE, IMPOSTOR, epsilon=50, target_recall=0.6, **SEARCH),
+    "search in vain": lambda: ss.plan.retrieval(IMPOSTOR, IMPOSTOR, epsilon=50, target_recall=0.6, **SEARCH),
 }
 STATUS = {
     "missed": "Need not met at this ε",

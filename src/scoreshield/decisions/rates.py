@@ -117,7 +117,7 @@ def mills_bound(score: ArrayLike, threshold: ArrayLike, noise: NoiseLike) -> Any
         _validation.reject("noise", "Gaussian: Mills's bound is about Gaussian tails", noise)
     s, t = _as_arrays(score, threshold)
     k = np.minimum(np.abs(s - t) / law.std, 1e150)
-    with np.errstate(divide="ignore", under="ignore"):
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
         bound = np.exp(-0.5 * k * k) / (k * math.sqrt(2 * math.pi))
     return _unwrap_scalar(bound)
 

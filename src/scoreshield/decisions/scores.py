@@ -8,7 +8,8 @@ Summing a million scores for every t would be slow. For Gaussian noise the smoot
 scale of sigma, so the scores of each bin of width h <= sigma/4 are replaced by eight Chebyshev nodes whose weights
 reproduce the bin's average of every polynomial up to degree seven. With Cramer's bound |He_k| phi <= 0.4335 sqrt(k!)
 the interpolation error is at most 0.4335 sqrt(7!) (h / (2 sigma))^8 / (2^7 8!) < 4e-13, uniformly in t and for any
-sample. Other laws are summed over all scores, exactly.
+sample. Laplace and staircase noise and level tables have short forms that are exact (`scoreshield.decisions.tails`).
+Other laws are summed over all scores.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from scipy.special import ndtr
 
 from scoreshield import _validation
 from scoreshield._validation import validate
+from scoreshield.decisions.tails import TailSums, make_tail_sums
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.noise import GaussianNoise
+from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
 Float = NDArray[np.float64]
 
@@ -39,6 +41,8 @@ _NODES = 8
 _CHEBYSHEV = np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
 #: A Gaussian tail beyond this number of standard deviations is below 1e-19.
 _REACH = 9.0
+#: How many noise laws a sample keeps the sums of.
+_MOST_TAIL_SUMS = 4
 #: The number of doubles in memory at once while a rate is summed.
 _BLOCK = 1 << 21
 
@@ -170,13 +174,12 @@ class Scores(ABC):
         """Compute P[S + W > t] at one threshold or at many; >= if ``inclusive``."""
         t = np.asarray(thresholds, dtype=np.float64)
         flat = np.atleast_1d(t).ravel()
-        rates = (
-            self.clean_rate(flat, inclusive)
-            if law is None
-            else _sum_pass_probabilities(*self.nodes(law), flat, law, inclusive)
-        )
+        rates = self.clean_rate(flat, inclusive) if law is None else self._sum_tails(flat, law, inclusive)
         rates = np.clip(rates, 0.0, 1.0)
         return float(rates[0]) if t.ndim == 0 else rates.reshape(t.shape)
+
+    def _sum_tails(self, thresholds: Float, law: Law, inclusive: bool) -> Float:
+        return _sum_pass_probabilities(*self.nodes(law), thresholds, law, inclusive)
 
     def reach(self, law: Law | None) -> tuple[float, float]:
         """Return an interval outside which the noisy scores have almost no mass."""
@@ -211,6 +214,7 @@ class Sample(Scores):
         self._slopes: dict[float, float] = {}
         self._clamped: dict[tuple[float, float], Sample] = {}
         self._coarsened: dict[float, Sample] = {}
+        self._tail_sums: dict[Law, TailSums | None] = {}
 
     def __len__(self) -> int:
         return len(self.values)
@@ -234,6 +238,8 @@ class Sample(Scores):
         return float(self.values[n - 1 - min(passing, n - 1)])
 
     def nodes(self, law: Law) -> tuple[Float, Float]:
+        if isinstance(law, Channel) and callable(getattr(law, "level_of", None)):
+            return self._weigh_levels(law)
         if not isinstance(law, GaussianNoise):
             return self._weigh_points()
         width = math.ldexp(1.0, math.frexp(law.std)[1] - 3)  # the power of two in (sigma/8, sigma/4]
@@ -247,6 +253,23 @@ class Sample(Scores):
 
     def _weigh_points(self) -> tuple[Float, Float]:
         return self.values, np.broadcast_to(np.float64(1 / len(self)), len(self))
+
+    def _weigh_levels(self, law: Any) -> tuple[Float, Float]:
+        """Return one score of each level, with the weight of all scores on it."""
+        points, weights = self._weigh_points()
+        levels = law.level_of(points)
+        starts = np.flatnonzero(np.r_[True, levels[1:] != levels[:-1]])
+        return points[starts], np.add.reduceat(weights, starts)
+
+    def _sum_tails(self, thresholds: Float, law: Law, inclusive: bool) -> Float:
+        if not isinstance(law, LaplaceNoise | StaircaseNoise):
+            return super()._sum_tails(thresholds, law, inclusive)
+        if law not in self._tail_sums:
+            if len(self._tail_sums) >= _MOST_TAIL_SUMS:
+                self._tail_sums.pop(next(iter(self._tail_sums)))
+            self._tail_sums[law] = make_tail_sums(*self._weigh_points(), law)
+        sums = self._tail_sums[law]
+        return super()._sum_tails(thresholds, law, inclusive) if sums is None else sums.evaluate(thresholds)
 
     def clamp(self, low: float, high: float) -> Sample:
         if low <= self.lowest and self.highest <= high:
@@ -442,14 +465,14 @@ def _sum_pass_probabilities(points: Float, weights: Float, thresholds: Float, la
     order = np.argsort(thresholds)
     gaussian = isinstance(law, GaussianNoise)
     reach = _REACH * law.std if gaussian else math.inf
-    above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+    above = np.append(np.cumsum(weights[::-1])[::-1], 0.0) if len(thresholds) > 1 else None
     start = 0
     while start < len(order):
         size = max(1, _BLOCK // len(points)) if not gaussian else 64
         chosen = order[start : start + size]
         t = thresholds[chosen]
         low, high = np.searchsorted(points, (t[0] - reach, t[-1] + reach))
-        total = np.full(len(t), above[high])
+        total = np.full(len(t), float(np.sum(weights[high:])) if above is None else above[high])
         step = max(1, _BLOCK // len(t))
         for first in range(low, high, step):
             part = slice(first, min(first + step, high))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from scoreshield import decisions
 from scoreshield._formatting import format_advantage, format_number, format_rate, format_rate_pair
 from scoreshield._types import Calibration
-from scoreshield.decisions.rates import Endpoint, find_first_crossing
+from scoreshield.decisions.rates import Endpoint, find_first_crossing, find_least_threshold
 from scoreshield.decisions.scores import Law, NoiseLike, Scores
+from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import SMALLEST, PlanNeed, ScoreRange, as_plain_value
 from scoreshield.plan.contracts import Contract
 from scoreshield.privacy import calibration as gaussian
+from scoreshield.privacy.levels.bits import accept_bit, find_accept_epsilon
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
 
@@ -88,6 +90,7 @@ class MatchNeed(PlanNeed):
     target_tar: float | None
     delta: float
     rule: Rule
+    _crossings: dict[ScoreRange, float] = field(default_factory=dict, repr=False, compare=False)
 
     def clamp(self, score_range: ScoreRange) -> tuple[Scores, Scores | None]:
         """Clamp impostor and genuine scores to a public range."""
@@ -127,13 +130,19 @@ class MatchNeed(PlanNeed):
         if genuine.rate(impostor.clean_threshold(self.target), None, inclusive=True) < target:
             return 0.0  # even if every tie were accepted
 
-        def find_shortfall(scale: float) -> float:
-            moved = decisions.recalibrate(impostor, self.target, scale, clipped=False)
-            return target - self._compute_tar(genuine, moved.threshold, scale)
+        clean = impostor.clean_threshold(self.target)
 
-        spread = max(impostor.spread, 1e-6)
-        crossing = find_first_crossing(find_shortfall, spread / 4, smallest=SMALLEST * spread, largest=1e6)
-        return min(limit, crossing)
+        def find_shortfall(scale: float) -> float:
+            law = GaussianNoise(scale)
+            moved = find_least_threshold(lambda t: impostor.rate(t, law) - self.target, clean, scale)
+            return target - float(genuine.rate(moved, law))
+
+        if score_range not in self._crossings:  # the same for every rule and calibration
+            spread = max(impostor.spread, 1e-6)
+            self._crossings[score_range] = find_first_crossing(
+                find_shortfall, spread / 4, smallest=SMALLEST * spread, largest=1e6
+            )
+        return min(limit, self._crossings[score_range])
 
     def find_least_pure_epsilon(self, make: Callable[[float], Law], score_range: ScoreRange) -> float:
         """Find the least epsilon at which a family of pure noise meets the need; infinity where none below 100 does.
@@ -199,7 +208,41 @@ def list_alternatives(
             _make_pure_alternative(contract, "laplace", LaplaceNoise, need, score_range),
             _make_pure_alternative(contract, "staircase", StaircaseNoise, need, score_range),
         ]
-    return tuple(rows)
+    bit = _make_bit_alternative(contract, need)
+    return (*rows, bit) if bit is not None else tuple(rows)
+
+
+def _make_bit_alternative(contract: Contract, need: MatchNeed) -> Alternative | None:
+    """Describe one randomised decision per pair; None without genuine scores, or where no table keeps the rate."""
+    if need.genuine is None:
+        return None
+    epsilon = contract.find_pure_epsilon()
+    public: dict[str, Any] = {
+        "impostor": need.impostor,
+        "genuine": need.genuine,
+        "false_match_rate": need.target,
+    }
+    try:
+        bit = accept_bit(epsilon, **public)
+    except InvalidInput:
+        return None
+    most = format_advantage(bit.table.profile().advantage)
+    return Alternative(
+        change="accept bit",
+        calibration="pure",
+        rule=Rule(False, "strict"),
+        score_range=(-1.0, 1.0),
+        sensitivity=2.0,
+        scale=bit.table.std,
+        threshold=bit.threshold,
+        shift=bit.threshold - need.impostor.clean_threshold(need.target),
+        rate_kept=math.nan,
+        tar=bit.true_match_rate,
+        least_epsilon=0.0 if need.target_tar is None else find_accept_epsilon(need.target_tar, **public),
+        private=True,
+        note=f"one decision per pair, no score; pure epsilon {format_number(epsilon)}, best attack's advantage {most}",
+        mechanism="accept bit",
+    )
 
 
 def _make_pure_alternative(

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,13 @@ from scoreshield.decisions.rates import epsilon_for_scale
 from scoreshield.decisions.scores import NoiseLike, Sample, Scores, ScoresLike
 from scoreshield.errors import InvalidCalibration, InvalidInput, InvalidParameter
 from scoreshield.plan.contracts import Contract, make_contract
+from scoreshield.plan.sentences import state_best, state_least
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
+
+if TYPE_CHECKING:
+    from scoreshield.plan.choice import Choice
+    from scoreshield.plan.targets import Goal
 
 Source = Literal["public", "released", "parameters", "private"]
 SOURCES: tuple[str, ...] = get_args(Source)
@@ -208,6 +213,9 @@ class Plan(ABC):
         warnings: What the reader must not overlook.
         impostor: Clean scores of pairs that do not match, clamped to the range.
         genuine: Clean scores of pairs that match, clamped to the range.
+        choice: All mechanisms ranked for the same need: under the same contract, or at the least epsilon at which the
+            best of them meets the target where the plan found its contract. None without genuine scores.
+        goal: Whether the best mechanism meets the target; None without a target.
     """
 
     kind = "plan"
@@ -224,14 +232,36 @@ class Plan(ABC):
     warnings: tuple[str, ...]
     impostor: Scores = field(repr=False)
     genuine: Scores | None = field(repr=False)
+    choice: Choice | None = field(default=None, repr=False)
+    goal: Goal | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.answer:
-            object.__setattr__(self, "answer", self._write_answer())
+            parts = (self._write_bound(), self._write_lead(), self._write_answer())
+            object.__setattr__(self, "answer", " ".join(part for part in parts if part))
+
+    def _write_bound(self) -> str:
+        """Write what no mechanism reaches; empty where no such bound is known."""
+        return ""
+
+    def _write_lead(self) -> str:
+        """Write what the best mechanism achieves; empty where it is Gaussian noise on the range of the plan."""
+        if self.choice is None or not self.is_surpassed:
+            return ""
+        lead = state_least(self.choice) if self.is_searched else state_best(self.choice)
+        return lead if self.goal is None or self.is_searched else f"{lead} {self.goal.sentence}"
+
+    @property
+    def is_surpassed(self) -> bool:
+        """Whether another mechanism than Gaussian noise on the plan's range is predicted to do better."""
+        if self.choice is None:
+            return False
+        best = self.choice.chosen
+        return best.mechanism != "gaussian" or best.score_range != self.score_range
 
     @abstractmethod
     def _write_answer(self) -> str:
-        """Write the plan in a few sentences."""
+        """Write what Gaussian noise achieves, in a few sentences."""
 
     @property
     def noise(self) -> GaussianNoise:
@@ -257,6 +287,8 @@ class Plan(ABC):
             "least_epsilon": as_plain_value(self.least_epsilon),
             "source": self.source,
             "warnings": list(self.warnings),
+            "choice": None if self.choice is None else self.choice.to_dict(),
+            "goal": None if self.goal is None else self.goal.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -352,7 +384,7 @@ def state_least_epsilon(plan: Plan) -> str:
     if not math.isfinite(plan.least_epsilon):
         return ""
     return (
-        f" The least epsilon that meets the need is {format_number(plan.least_epsilon)} "
+        f" The least epsilon at which Gaussian noise meets the need is {format_number(plan.least_epsilon)} "
         f"(delta {format_number(plan.contract.delta)})."
     )
 

@@ -35,7 +35,9 @@ from scoreshield.plan.base import (
     check_source,
     settle_terms,
 )
+from scoreshield.plan.choice import Choice, choose
 from scoreshield.plan.contracts import CONTRACT_CHECKS
+from scoreshield.plan.targets import Goal, SearchTarget
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 
@@ -151,25 +153,27 @@ class RetrievalPlan(Plan):
         ]
         return epsilons, np.array(recalls)
 
+    def _write_bound(self) -> str:
+        target = self.recall if self.target_recall is None else self.target_recall
+        if not self.floor > 0:
+            return ""
+        return (
+            f"No mechanism at all returns the relevant record among {self.k:,} of {self.records:,} in "
+            f"{format_rate(target)} of the queries below epsilon {self.floor:.3g}, since every record must be able "
+            "to become the relevant one."
+        )
+
     def _write_answer(self) -> str:
         contract = self.contract
-        target = self.recall if self.target_recall is None else self.target_recall
-        answer = ""
-        if self.floor > 0:
-            answer = (
-                f"No mechanism at all returns the relevant record among {self.k:,} of {self.records:,} in "
-                f"{format_rate(target)} of the queries below epsilon {self.floor:.3g}, since every record must be able "
-                "to become the relevant one. "
-            )
-        answer += (
-            f"The least epsilon that meets the need with Gaussian noise is {format_number(contract.epsilon)} "
+        answer = (
+            f"The least epsilon at which Gaussian noise meets the need is {format_number(contract.epsilon)} "
             f"(delta {format_number(contract.delta)}): "
             if self.is_searched
             else f"With {contract.stated}, "
         )
         answer += (
-            f"noise of standard deviation {format_number(self.scale)} leaves it there in {format_rate(self.recall)} of "
-            f"the queries (clean: {format_rate(self.clean_recall)})."
+            f"Gaussian noise of standard deviation {format_number(self.scale)} returns the relevant record in "
+            f"{format_rate(self.recall)} of the queries (clean: {format_rate(self.clean_recall)})."
         )
         if self.target_recall is None or self.met:
             return answer
@@ -258,6 +262,8 @@ def retrieval(
         least = need.find_least_epsilon(within, calibration)
         return RangeAlternative(within, scale, need.compute_recall(scale, within), least)
 
+    bounds = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
+    choice, goal = _rank_mechanisms(need, bounds, origin)
     return RetrievalPlan(
         **terms.list_plan_fields(origin, far, near, k / records),
         met=target_recall is None or recall >= target_recall * (1 - 1e-9),
@@ -268,4 +274,30 @@ def retrieval(
         clean_recall=need.compute_recall(0.0, score_range),
         floor=max(0.0, math.log(max(records * (aim - delta) / k, 1.0))),
         alternatives=tuple(compare(within) for within in dict.fromkeys((score_range, *terms.ranges))),
+        choice=choice,
+        goal=goal,
     )
+
+
+def _rank_mechanisms(need: SearchNeed, bounds: dict[str, float | None], source: Source) -> tuple[Choice, Goal | None]:
+    """Rank all mechanisms for a search: under the contract, or at the least epsilon that reaches the target recall."""
+
+    def choose_at(epsilon: float | None = None) -> Choice:
+        terms = bounds if epsilon is None else {"epsilon": epsilon}
+        return choose(
+            "retrieval",
+            need.irrelevant,
+            need.relevant,
+            delta=need.delta,
+            records=need.records,
+            k=need.k,
+            source=source,
+            **terms,
+        )
+
+    if need.target_recall is None:
+        return choose_at(), None
+    clean = need.compute_recall(0.0, (-1.0, 1.0))
+    target = SearchTarget(need.target_recall, clean, need.delta, choose_at, need.records, need.k)
+    choice = target.find_least() if all(value is None for value in bounds.values()) else choose_at()
+    return choice, target.judge(choice)

@@ -34,7 +34,9 @@ from scoreshield.plan.base import (
     settle_terms,
     state_least_epsilon,
 )
+from scoreshield.plan.choice import Choice, choose
 from scoreshield.plan.contracts import CONTRACT_CHECKS
+from scoreshield.plan.targets import Goal, MatchTarget
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
@@ -103,7 +105,7 @@ class VerificationPlan(Plan):
         moved, contract = self.recalibration, self.contract
         fmr = format_rate(self.target_fmr)
         opening = (
-            f"The least epsilon that meets the need is {format_number(contract.epsilon)} (delta "
+            f"The least epsilon at which Gaussian noise meets the need is {format_number(contract.epsilon)} (delta "
             f"{format_number(contract.delta)}): "
             if self.is_searched
             else f"With {contract.stated}: "
@@ -213,6 +215,10 @@ def verification(
         compare_ranges=compare_ranges,
         no_target=no_target if target_tar is None and not clipped else None,
     )
+    choice, goal = None, None
+    if genuines is not None:
+        bounds = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
+        choice, goal = _rank_mechanisms(need, bounds, origin)
     clamped = impostors.clamp(*score_range)
     recalibration, tar = need.recalibrate(score_range, terms.scale)
     rate_error = 0.0
@@ -231,4 +237,28 @@ def verification(
         critical_scale=decisions.critical_scale(clamped, target_fmr, upper=score_range[1]),
         alternatives=list_alternatives(need, terms.contract, score_range, terms.ranges),
         need=need,
+        choice=choice,
+        goal=goal,
     )
+
+
+def _rank_mechanisms(
+    need: MatchNeed, bounds: dict[str, float | None], source: Source
+) -> tuple[Choice | None, Goal | None]:
+    """Rank all mechanisms for a matcher: under the contract, or at the least epsilon that meets the true-match rate."""
+    assert need.genuine is not None
+    impostor, genuine = need.impostor, need.genuine
+
+    def choose_at(epsilon: float | None = None) -> Choice:
+        terms = bounds if epsilon is None else {"epsilon": epsilon}
+        return choose(
+            "verification", impostor, genuine, delta=need.delta, target_fmr=need.target, source=source, **terms
+        )
+
+    is_searched = all(value is None for value in bounds.values())
+    if need.target_tar is None:
+        return (None if is_searched else choose_at()), None
+    clean = float(genuine.rate(impostor.clean_threshold(need.target), None))
+    target = MatchTarget(need.target_tar, clean, need.delta, choose_at, impostor, genuine, need.target)
+    choice = target.find_least() if is_searched else choose_at()
+    return choice, target.judge(choice)

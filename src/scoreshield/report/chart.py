@@ -54,13 +54,14 @@ def read_palette() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale from ``low`` to ``high``, linear or logarithmic, and how its ticks are written."""
+    """A scale from ``low`` to ``high``, linear or logarithmic, with round ticks or given ones, and their texts."""
 
     label: str
     low: float
     high: float
     log: bool = False
     format_tick: Callable[[float], str] = typeset_exact
+    ticks: tuple[float, ...] = ()
 
     def contains(self, value: float) -> bool:
         """Whether a value lies on the axis; NaN does not."""
@@ -75,6 +76,8 @@ class Axis:
         """Find round values within the axis, the most important first."""
         from matplotlib.ticker import LogLocator, MaxNLocator
 
+        if self.ticks:
+            return list(self.ticks)
         decades = np.log10(self.high / self.low) if self.log else 0.0
         if decades < 0.7:
             ticks = list(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1).tick_values(self.low, self.high))

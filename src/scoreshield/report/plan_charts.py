@@ -16,11 +16,16 @@ from scoreshield._formatting import (
     typeset_percent_tick,
 )
 from scoreshield.plan.base import Plan
+from scoreshield.plan.choice import Candidate, Choice
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
+from scoreshield.plan.sentences import get_error
 from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.privacy import calibration
-from scoreshield.report.chart import Axis, Chart
+from scoreshield.report.chart import Axis, Chart, Role
+
+#: How many mechanisms the chart of a ranking has room for.
+_MOST_RANKED = 9
 
 
 def build_fmr_chart(plan: VerificationPlan) -> Chart:
@@ -166,6 +171,60 @@ def _mark_operating_point(chart: Chart, plan: VerificationPlan, tar: float) -> N
         f"At {typeset_percent(at)} false matches{where}, noise leaves {private} of the true matches; without noise it "
         f"is {clean}."
     )
+
+
+def build_ranking_chart(choice: Choice, target: float | None = None) -> Chart:
+    """Show the predicted utility of the best mechanisms and of Gaussian noise, each with its interval.
+
+    Args:
+        choice: The ranking.
+        target: The rate that is required, or None.
+    """
+    shown = list(choice.candidates[:_MOST_RANKED])
+    gaussian = find_gaussian(choice)
+    if gaussian is not None and gaussian not in shown:
+        shown[-1] = gaussian
+    ranks = [choice.candidates.index(row) + 1 for row in shown]
+    values = [row.utility for row in shown if math.isfinite(row.utility)]
+    most = 1.0 if choice.larger else 1.25 * max([*values, 1e-12])
+    places = {-float(place): f"{rank:,}" for place, rank in enumerate(ranks, start=1)}
+    chart = Chart(
+        f"Predicted {choice.metric}",
+        Axis(choice.metric, 0.0, most, format_tick=typeset_percent_tick if choice.larger else typeset_exact),
+        Axis("rank", -len(shown) - 0.6, -0.4, format_tick=lambda at: places.get(at, ""), ticks=tuple(places)),
+        f"The mechanisms in the order of the table, the best on top. {_describe_interval(shown)}",
+    )
+    label = "90 % interval of the prediction"
+    for place, row in zip(places, shown, strict=True):
+        role: Role = "private" if row is choice.chosen else "ink" if row is gaussian else "aux"
+        error = get_error(row)
+        if not math.isnan(error):
+            ends = [max(row.utility - error, 0.0), min(row.utility + error, most)]
+            chart.add_line(ends, [place, place], label, role)
+            label = ""
+        value = typeset_percent(row.utility) if choice.larger else typeset_number(row.utility, 3)
+        chart.add_point(row.utility, place, f"{_shorten_name(row)} {value}", role)
+    if target is not None:
+        chart.add_vertical(target, f"required: {typeset_percent(target)}", "aux")
+    return chart
+
+
+def find_gaussian(choice: Choice) -> Candidate | None:
+    """Find the paper's Gaussian noise in a ranking: the best of its rows."""
+    return next((row for row in choice.candidates if "gaussian" in row.mechanism), None)
+
+
+def _describe_interval(rows: list[Candidate]) -> str:
+    if all(math.isnan(get_error(row)) for row in rows):
+        return "The predictions have no stated error."
+    return "A line spans the interval that holds the released figure nine times in ten, for the same population."
+
+
+def _shorten_name(row: Candidate) -> str:
+    """Shorten the name of a mechanism to fit beside a dot."""
+    name = row.mechanism.replace("randomised response on", "response on")
+    low, high = row.score_range
+    return name if (low, high) == (-1.0, 1.0) else f"{name} in [{low:.2g}, {high:.2g}]"
 
 
 def build_attack_chart(contract: Contract) -> Chart:

@@ -10,7 +10,7 @@ import math
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scoreshield import _files
 from scoreshield._formatting import (
@@ -24,17 +24,23 @@ from scoreshield._validation import reject, validate
 from scoreshield.decisions.scores import Sample, Scores
 from scoreshield.plan.alternatives import Alternative
 from scoreshield.plan.base import Plan
+from scoreshield.plan.choice import Candidate, Choice
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
+from scoreshield.plan.sentences import answer_need, get_error
+from scoreshield.plan.targets import Goal
 from scoreshield.plan.verification_plan import VerificationPlan
+from scoreshield.report.chart import Chart
 from scoreshield.report.pages import Cell, KeyFigure, TableRow, Verdict, get_moment, render_template
 from scoreshield.report.plan_charts import (
     build_attack_chart,
     build_fmr_chart,
+    build_ranking_chart,
     build_recall_chart,
     build_roc_chart,
     build_shift_chart,
     describe_range_end,
+    find_gaussian,
 )
 
 
@@ -55,10 +61,12 @@ def render_plan_page(plan: Plan, *, now: datetime | None = None) -> str:
         parts = _describe_retrieval(plan)
     else:
         reject("plan", "a verification or a retrieval plan", plan)
-    says, *more = re.split(r"(?<=\.) (?=[A-Z])", plan.answer)
+    says, *more = _split_sentences(plan.answer)
+    ranking = None if plan.choice is None else _describe_ranking(plan.choice, plan.goal)
     return render_template(
         "plan.html",
-        origin=f"From {'assumed parameters' if plan.source == 'parameters' else f'{plan.source} scores'}",
+        ranking=ranking,
+        origin=_describe_origin(plan.source),
         source=plan.source,
         verdict=judge_plan(plan),
         says=says,
@@ -68,6 +76,59 @@ def render_plan_page(plan: Plan, *, now: datetime | None = None) -> str:
         sources=_SOURCES,
         **parts,
     )
+
+
+@validate()
+def render_choice_page(
+    choice: Choice, *, goal: Goal | None = None, is_searched: bool = False, now: datetime | None = None
+) -> str:
+    """Render a ranking of mechanisms as a whole HTML document.
+
+    Args:
+        choice: What `scoreshield.plan.choose` returns.
+        goal: Whether the best mechanism meets a target.
+        is_searched: Whether the contract is the least epsilon that meets the target.
+        now: The time in the footer; the present by default.
+
+    Raises:
+        InvalidInput: The argument is not a ranking, or the 'report' extra is not installed.
+    """
+    if not isinstance(choice, Choice):
+        reject("choice", "a ranking of plan.choose", choice)
+    says, *more = _split_sentences(answer_need(choice, goal, is_searched=is_searched))
+    return render_template(
+        "choice.html",
+        title=f"Mechanisms for {_NEED_NAMES.get(choice.need, choice.need)}",
+        origin=_describe_origin(choice.source),
+        source=choice.source,
+        verdict=judge_choice(choice, goal),
+        says=says,
+        more=" ".join(more),
+        warnings=choice.warnings,
+        ranking=_describe_ranking(choice, goal),
+        terms=_list_choice_terms(choice),
+        moment=get_moment(now),
+        sources=_CHOICE_SOURCES,
+    )
+
+
+def save_choice_page(choice: Choice, path: str | Path, *, goal: Goal | None = None, is_searched: bool = False) -> None:
+    """Write the page of a ranking, whole or not at all. Only its owner may read the file."""
+    page = render_choice_page(choice, goal=goal, is_searched=is_searched).encode()
+    _files.write_whole({Path(path): lambda file: file.write(page)}, private=True)
+
+
+def judge_choice(choice: Choice, goal: Goal | None) -> Verdict:
+    """Say whether the best mechanism meets the target, and if not, whether any could."""
+    if goal is None:
+        return Verdict("open", "–", "No target stated")
+    if goal.is_met:
+        return Verdict("met", "✓", f"Need met by {choice.chosen.mechanism}")
+    if goal.target > goal.clean:
+        return Verdict("unreachable", "✗", "Not reachable at any ε")
+    if goal.target > goal.bound:
+        return Verdict("unreachable", "✗", "Not reachable under this contract by any mechanism")
+    return Verdict("missed", "✗", "Need not met under this contract")
 
 
 def save_plan_page(plan: Plan, path: str | Path) -> None:
@@ -80,7 +141,9 @@ def save_plan_page(plan: Plan, path: str | Path) -> None:
 
 
 def judge_plan(plan: Plan) -> Verdict:
-    """Say whether the plan meets the need, and if not, why."""
+    """Say whether the plan or the best mechanism meets the need, and if not, why."""
+    if plan.choice is not None and plan.goal is not None and plan.goal.is_met and plan.is_surpassed:
+        return judge_choice(plan.choice, plan.goal)
     if isinstance(plan, VerificationPlan) and not plan.recalibration.feasible:
         return Verdict("unreachable", "✗", "Not reachable on clipped scores")
     if isinstance(plan, RetrievalPlan) and plan.target_recall is None:
@@ -131,6 +194,119 @@ def _describe_retrieval(plan: RetrievalPlan) -> dict[str, Any]:
         "rows": _list_retrieval_rows(plan),
         "terms": (*_RETRIEVAL_TERMS, *_COMMON_TERMS, ("What this plan is based on", _describe_data(plan))),
     }
+
+
+# ---- The ranking.
+
+
+class Ranking(NamedTuple):
+    """The ranking of mechanisms as a page shows it."""
+
+    figures: list[KeyFigure]
+    call: str
+    chart: Chart
+    heads: tuple[str, ...]
+    rows: list[TableRow]
+    caution: str
+
+
+def _describe_ranking(choice: Choice, goal: Goal | None) -> Ranking:
+    has_shift = any(getattr(row, "shifted", ()) for row in choice.candidates)
+    heads = ("Mechanism", "Predicted", *(["0.05 lower, higher"] if has_shift else []), "ε", "Best attack", "Note")
+    rows = [
+        TableRow("plan" if place == 0 else "", _list_ranking_cells(choice, row, place + 1, goal, has_shift))
+        for place, row in enumerate(choice.candidates)
+    ]
+    target = None if goal is None else goal.target
+    return Ranking(
+        _list_ranking_figures(choice, goal),
+        choice.chosen.call,
+        build_ranking_chart(choice, target),
+        heads,
+        rows,
+        str(getattr(choice, "caution", "")),
+    )
+
+
+def _list_ranking_figures(choice: Choice, goal: Goal | None) -> list[KeyFigure]:
+    best, gaussian = choice.chosen, find_gaussian(choice)
+    paper = "not ranked: it needs a δ above 0"
+    if gaussian is not None:
+        paper = f"rank {choice.candidates.index(gaussian) + 1} of {len(choice.candidates)}"
+    need = "no rate is required" if goal is None else f"required: {typeset_percent(goal.target)}"
+    error = get_error(best)
+    spread = "" if math.isnan(error) else f" ± {_show_utility(choice, error)}"
+    return [
+        KeyFigure("Best mechanism", best.mechanism, best.note or typeset_interval(best.score_range)),
+        KeyFigure(
+            "Predicted", f"{_show_utility(choice, best.utility)}{spread}", f"{choice.metric}; {need}", role="private"
+        ),
+        KeyFigure(
+            "Gaussian noise, as in the paper",
+            "none" if gaussian is None else _show_utility(choice, gaussian.utility),
+            paper,
+        ),
+        KeyFigure(
+            "Best attack, advantage",
+            typeset_attack_rate(best.advantage),
+            f"against one release; {_state_budget(best)}",
+        ),
+    ]
+
+
+def _state_budget(row: Candidate) -> str:
+    if not math.isfinite(row.epsilon):
+        return "no ε at δ = 0"
+    budget = f"ε = {typeset_number(row.epsilon)}"
+    return f"{budget}, {typeset_delta(row.delta)}" if row.delta > 0 else f"{budget}, pure"
+
+
+def _list_ranking_cells(choice: Choice, row: Candidate, rank: int, goal: Goal | None, has_shift: bool) -> list[Cell]:
+    within = "" if row.score_range == (-1.0, 1.0) else f" on {typeset_interval(row.score_range)}"
+    error = get_error(row)
+    is_paper = row is find_gaussian(choice)
+    shown = Cell(
+        _show_utility(choice, row.utility),
+        "" if math.isnan(error) else f"± {_show_utility(choice, error)}",
+        share=min(max(row.utility, 0.0), 1.0) if choice.larger and math.isfinite(row.utility) else None,
+    )
+    shifts = [_show_utility(choice, value) for value in getattr(row, "shifted", ()) or ()]
+    note = " ".join(part for part in ("As in the paper." if is_paper else "", _capitalise(row.note)) if part)
+    meets = goal is not None and row.utility >= goal.target
+    return [
+        Cell(f"{rank}. {row.mechanism}{within}", row.call),
+        shown,
+        *([Cell(", ".join(shifts))] if has_shift else []),
+        Cell(typeset_number(row.epsilon, 3) if math.isfinite(row.epsilon) else "none"),
+        Cell(typeset_attack_rate(row.advantage)),
+        Cell(note, mark=_MEETS if meets else ""),
+    ]
+
+
+def _show_utility(choice: Choice, value: float) -> str:
+    return typeset_percent(value) if choice.larger else typeset_number(value, 3)
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _list_choice_terms(choice: Choice) -> tuple[tuple[str, str], ...]:
+    own = ()
+    if choice.need == "verification":
+        own = _VERIFICATION_TERMS
+    elif choice.need in ("retrieval", "matches", "top-k"):
+        own = _RETRIEVAL_TERMS
+    origin = f"It was made from {_ORIGINS.get(choice.source, choice.source)}. Nothing is simulated."
+    return (*own, *_RANKING_TERMS, *_COMMON_TERMS, ("What this plan is based on", origin))
+
+
+def _describe_origin(source: str) -> str:
+    return f"From {'assumed parameters' if source == 'parameters' else f'{source} scores'}"
+
+
+def _split_sentences(text: str) -> list[str]:
+    return re.split(r"(?<=\.) (?=[A-Z])", text)
 
 
 # ---- Key figures.
@@ -250,10 +426,10 @@ def _list_verification_cells(plan: VerificationPlan, outcome: Alternative) -> li
         _describe_choice(plan.alternatives[0], outcome),
         Cell(typeset_number(outcome.scale, 3, aligned=True)),
         Cell(typeset_number(outcome.threshold, 3, aligned=True), shift),
-        Cell(typeset_percent(outcome.rate_kept, aligned=True)),
+        Cell("" if math.isnan(outcome.rate_kept) else typeset_percent(outcome.rate_kept, aligned=True)),
         Cell("unknown") if plan.genuine is None else _show_share(outcome.tar),
         _show_least_epsilon(outcome.least_epsilon),
-        Cell(outcome.note[:1].upper() + outcome.note[1:], mark=_MEETS if meets else ""),
+        Cell(_capitalise(outcome.note), mark=_MEETS if meets else ""),
     ]
 
 
@@ -262,6 +438,8 @@ def _describe_choice(first: Alternative, outcome: Alternative) -> Cell:
     if outcome is first:
         within = typeset_interval(outcome.score_range)
         return Cell("This plan", f"{outcome.calibration} calibration, {outcome.rule}, range {within}")
+    if outcome.mechanism == "accept bit":
+        return Cell("Accept bit", "one randomised decision per pair")
     if outcome.mechanism != first.mechanism:
         return Cell(f"{outcome.mechanism.capitalize()} noise", f"instead of {first.mechanism}")
     if outcome.calibration != first.calibration:
@@ -333,6 +511,11 @@ _SOURCES = (
     "record can move, docs/sensitivity.md; rates, thresholds and limits after noise, scoreshield.decisions; "
     "what is not covered, docs/limitations.md."
 )
+_CHOICE_SOURCES = (
+    "Formulae: mechanisms and their proofs, docs/mechanisms.md and docs/optimal.md; predictions from public scores, "
+    "scoreshield.decisions and docs/plan.md; what is not covered, docs/limitations.md."
+)
+_NEED_NAMES = {"gram": "a Gram matrix", "many queries": "many queries", "operating point": "an operating point"}
 _ORIGINS = {
     "public": "public scores: the plan reveals nothing about private records",
     "released": "scores that were released under a guarantee: the plan reveals no more than they do",
@@ -356,6 +539,18 @@ _COMMON_TERMS = (
         "One release",
         "All of this is about a single release. Several releases of the same records add up: an attacker may combine "
         "them, and the promise weakens with each.",
+    ),
+)
+_RANKING_TERMS = (
+    (
+        "Predicted",
+        "What a release by this mechanism is expected to keep, computed from public scores. The figure after ± is half "
+        "the width of an interval that holds the released figure nine times in ten, for data of the same population.",
+    ),
+    (
+        "One row per mechanism",
+        "Every mechanism is set to the same contract, so the rows differ in use and not in the promise. A mechanism "
+        "for one decision releases one bit per pair, and no score.",
     ),
 )
 _VERIFICATION_TERMS = (

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from mpmath import MPContext
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from scoreshield import _validation
 from scoreshield._validation import check_delta, check_epsilon, check_flag, check_inside_unit, validate
@@ -43,6 +44,8 @@ Float = NDArray[np.float64]
 _PLACES = 8191
 #: Without genuine scores: the threshold is the lowest that keeps this share of the largest P[1 | above].
 _KEPT = 0.95
+#: The largest epsilon whose exponential is a double.
+_LARGEST_EXPONENT = 700.0
 #: Room for rounding in a false-match rate.
 _ROUNDING = 1e-9
 _DIGITS = 60
@@ -102,7 +105,7 @@ def accept_bit(
     low, high = check_range(score_range)
     places, far = _list_thresholds(impostor, low, high, false_match_rate)
     near = None if genuine is None else tail(genuine, places, "genuine")
-    chance = 1 / (1 + math.exp(min(epsilon, 700.0)))
+    chance = 1 / (1 + math.exp(min(epsilon, _LARGEST_EXPONENT)))
     is_enough = bool((chance + (1 - 2 * chance) * far <= false_match_rate).any())
     if symmetric and not is_enough:
         raise InvalidInput(
@@ -140,6 +143,44 @@ def accept_bit(
             f"{100 * false_match_rate:.3g} %: ask for a larger rate."
         )
     return AcceptBit(table, place, predicted, accepted)
+
+
+@validate(true_match_rate=check_inside_unit, false_match_rate=check_inside_unit)
+def find_accept_epsilon(
+    true_match_rate: float,
+    *,
+    impostor: object,
+    genuine: object,
+    false_match_rate: float,
+    score_range: tuple[float, float] = (-1.0, 1.0),
+) -> float:
+    """Find the least epsilon at which `accept_bit` accepts this share of genuine pairs at a false-match rate.
+
+    Args:
+        true_match_rate: The share of genuine pairs to accept.
+        impostor: *Public* scores of pairs that do not match, as in `accept_bit`.
+        genuine: *Public* scores of pairs that match.
+        false_match_rate: The share of impostor pairs that may be accepted.
+        score_range: The public range of the scores.
+
+    Returns:
+        The epsilon, rounded up; infinity where no epsilon up to 700 is enough.
+    """
+    low, high = check_range(score_range)
+    places, far = _list_thresholds(impostor, low, high, false_match_rate)
+    near = tail(genuine, places, "genuine")
+
+    def find_shortfall(log_epsilon: float) -> float:
+        below, above = _find_best_rates(math.exp(log_epsilon), far, false_match_rate)
+        is_kept = below * (1 - far) + above * far <= false_match_rate * (1 + 1e-12)
+        return true_match_rate - float(np.max(np.where(is_kept, below * (1 - near) + above * near, 0.0)))
+
+    least, most = math.log(_validation.LEAST_EPSILON), math.log(_LARGEST_EXPONENT)
+    if find_shortfall(most) > 0:
+        return math.inf
+    if find_shortfall(least) <= 0:
+        return _validation.LEAST_EPSILON
+    return math.exp(float(brentq(find_shortfall, least, most, xtol=1e-12))) * (1 + 1e-9)
 
 
 @validate(epsilon=check_epsilon, delta=check_delta, false_share=check_inside_unit)
@@ -233,7 +274,7 @@ def _list_thresholds(impostor: Any, low: float, high: float, rate: float) -> tup
 
 def _find_best_rates(epsilon: float, far: Float, rate: float) -> tuple[Float, Float]:
     """Compute the best P[1 | below] and P[1 | above] for each share of impostors above the threshold."""
-    shrink = math.exp(-min(epsilon, 700.0))
+    shrink = math.exp(-min(epsilon, _LARGEST_EXPONENT))
     # Both sides of the first case are divided by e^epsilon, which may overflow.
     steep = rate * shrink / (shrink + (1 - shrink) * far)
     inner = far * (1 - shrink)

@@ -1,0 +1,237 @@
+"""Targets of a ranking: whether the best mechanism meets one, what no mechanism reaches, and the least epsilon for it.
+
+Two inequalities hold for every (epsilon, delta)-private mechanism. A matcher that accepts an impostor with probability
+f accepts a genuine pair with probability at most e^ε f + δ, and at most 1 - (1 - f - δ) e^-ε. A search that returns k
+of n records on average returns the relevant one with probability at most e^ε k/n + δ. Where no test has an advantage
+above a, both exceed f, or k/n, by at most a.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scoreshield._formatting import format_rate, format_rate_pair
+from scoreshield.decisions.scores import Scores
+from scoreshield.errors import InvalidInput
+from scoreshield.plan.base import as_plain_value
+from scoreshield.plan.choice import Choice
+from scoreshield.plan.contracts import Contract
+from scoreshield.plan.sentences import get_error
+from scoreshield.privacy.levels.bits import find_accept_epsilon
+
+#: The search for the least epsilon of a ranking ends where epsilon is known to this share, or the utility to _SLACK.
+_PRECISION = 0.01
+_SLACK = 0.002
+_LARGEST_EPSILON = 700.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Whether the best mechanism meets a target.
+
+    Attributes:
+        target: The target.
+        is_met: Whether the predicted utility of the best mechanism reaches it.
+        bound: What no mechanism exceeds under the contract.
+        clean: What scores without noise reach.
+        sentence: The verdict, and what to change where the target is missed.
+    """
+
+    target: float
+    is_met: bool
+    bound: float
+    clean: float
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {name: as_plain_value(value) for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Target(ABC):
+    """A rate that a release must reach, and how to rank the mechanisms for it at an epsilon.
+
+    Attributes:
+        value: The rate.
+        clean: What scores without noise reach.
+        delta: The delta of the contract.
+        choose: A function from epsilon to the ranking.
+
+    Raises:
+        InvalidInput: Chance reaches the target.
+    """
+
+    value: float
+    clean: float
+    delta: float
+    choose: Callable[[float], Choice]
+
+    name = "rate"
+    option = "target"
+    remedy = ""
+
+    @property
+    @abstractmethod
+    def chance(self) -> float:
+        """What a release of nothing reaches."""
+
+    @abstractmethod
+    def bound(self, epsilon: float, delta: float) -> float:
+        """Compute what no (epsilon, delta)-private mechanism exceeds."""
+
+    @abstractmethod
+    def find_floor(self) -> float:
+        """Find the epsilon below which no mechanism reaches the target."""
+
+    def __post_init__(self) -> None:
+        if self.value <= self.chance:
+            raise InvalidInput(
+                f"A {self.name} of {format_rate(self.value)} says nothing: chance alone reaches "
+                f"{format_rate(self.chance)}. Raise {self.option}."
+            )
+
+    def check_clean(self) -> None:
+        """Raise an error where scores without noise do not reach the target."""
+        if self.value > self.clean:
+            raise InvalidInput(f"No mechanism meets this need: {self._explain_clean()}.")
+
+    def find_least(self) -> Choice:
+        """Rank the mechanisms at the least epsilon at which the best of them reaches the target.
+
+        The search ends where the utility exceeds the target by at most 0.002, or epsilon is known to one part in 100.
+        """
+        self.check_clean()
+        low = high = max(self.find_floor(), 1e-3)
+        below = best = self.choose(low)
+        while best.chosen.utility < self.value:
+            low, below, high = high, best, 2 * high
+            if high > _LARGEST_EPSILON:
+                raise InvalidInput(
+                    f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon "
+                    f"{_LARGEST_EPSILON:g}: lower {self.option}."
+                )
+            best = self.choose(high)
+        while best.chosen.utility > self.value + _SLACK and high > low * (1 + _PRECISION):
+            # The log-odds of the utility are nearly a straight line in the logarithm of epsilon.
+            ends, aim = (_log_odds(made.chosen.utility) for made in (below, best)), _log_odds(self.value + _SLACK / 2)
+            first, second = ends
+            share = (aim - first) / (second - first) if second > first else 0.5
+            middle = low * (high / low) ** min(max(share, 0.1), 0.9)
+            tried = self.choose(middle)
+            if tried.chosen.utility >= self.value:
+                high, best = middle, tried
+            else:
+                low, below = middle, tried
+        return best
+
+    def judge(self, choice: Choice) -> Goal:
+        """Say whether the best mechanism of a ranking meets the target, and if not, what to change."""
+        contract, best = choice.contract, choice.chosen
+        bound = self._bound_contract(contract)
+        is_met = best.utility >= self.value
+        target = format_rate_pair(best.utility, self.value)[1]
+        if is_met:
+            sentence = f"That meets the {target} asked for."
+            if best.utility - get_error(best) < self.value:
+                sentence = f"That meets the {target} asked for, by less than the error of the prediction."
+        elif self.value > self.clean:
+            sentence = f"That misses the {target} asked for, and no epsilon reaches it: {self._explain_clean()}."
+        elif self.value > bound:
+            most = format_rate_pair(bound, self.value)[0]
+            sentence = (
+                f"No mechanism at all reaches the {target} asked for under this contract: the most is {most}."
+                f"{self._state_floor(contract)}"
+            )
+        else:
+            sentence = f"That misses the {target} asked for: raise epsilon, or lower {self.option}."
+        return Goal(self.value, is_met, bound, self.clean, sentence)
+
+    def _state_floor(self, contract: Contract) -> str:
+        if contract.calibration == "attack":
+            return f" Allow a larger advantage, or lower {self.option}."
+        return f" Raise epsilon to {self.find_floor():.3g} or more, or lower {self.option}."
+
+    def _bound_contract(self, contract: Contract) -> float:
+        if contract.calibration != "attack":
+            return self.bound(contract.epsilon, contract.delta)
+        bounds = [1.0]
+        if contract.max_advantage is not None:
+            bounds.append(self.chance + contract.max_advantage)
+        if contract.max_epsilon is not None:
+            bounds.append(self.bound(contract.max_epsilon, contract.delta))
+        return min(bounds)
+
+    def _explain_clean(self) -> str:
+        clean, target = format_rate_pair(self.clean, self.value)
+        wanted = f"below the {target} asked for; lower {self.option}{self.remedy}"
+        return f"without any noise the {self.name} is {clean}, {wanted}"
+
+
+@dataclass(frozen=True)
+class MatchTarget(Target):
+    """A true-match rate at a false-match rate."""
+
+    impostor: Scores
+    genuine: Scores
+    false_match_rate: float
+
+    name = "true-match rate"
+    option = "target_tar (--target-tar)"
+    remedy = ", raise the false-match rate, or use a better model"
+
+    @property
+    def chance(self) -> float:
+        return self.false_match_rate
+
+    def bound(self, epsilon: float, delta: float) -> float:
+        grown = math.exp(min(epsilon, _LARGEST_EPSILON)) * self.false_match_rate + delta
+        return min(1.0, grown, 1 - (1 - self.false_match_rate - delta) * math.exp(-epsilon))
+
+    def find_floor(self) -> float:
+        grown = math.log(max((self.value - self.delta) / self.false_match_rate, 1.0))
+        return max(grown, math.log(max((1 - self.false_match_rate - self.delta) / (1 - self.value), 1.0)))
+
+    def find_least(self) -> Choice:
+        """Rank the mechanisms at the least epsilon at which one accept bit reaches the target."""
+        self.check_clean()
+        least = find_accept_epsilon(
+            self.value, impostor=self.impostor, genuine=self.genuine, false_match_rate=self.false_match_rate
+        )
+        if math.isinf(least):  # a sample shows a rate to one part in its size only
+            raise InvalidInput(
+                f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon {_LARGEST_EPSILON:g}: "
+                f"lower {self.option}{self.remedy}."
+            )
+        return self.choose(least)
+
+
+@dataclass(frozen=True)
+class SearchTarget(Target):
+    """A recall among the k best of n records."""
+
+    records: int
+    k: int
+
+    name = "recall"
+    option = "target_recall (--target-recall)"
+    remedy = ", return more records, or use a better model"
+
+    @property
+    def chance(self) -> float:
+        return self.k / self.records
+
+    def bound(self, epsilon: float, delta: float) -> float:
+        return min(1.0, math.exp(min(epsilon, _LARGEST_EPSILON)) * self.k / self.records + delta)
+
+    def find_floor(self) -> float:
+        return math.log(max(self.records * (self.value - self.delta) / self.k, 1.0))
+
+
+def _log_odds(rate: float) -> float:
+    rate = min(max(rate, 1e-9), 1 - 1e-9)
+    return math.log(rate / (1 - rate))
