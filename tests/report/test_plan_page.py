@@ -27,6 +27,9 @@ PLANS = {
     "missed": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=40, target_tar=0.9, **MATCH),
     "met": lambda: ss.plan.verification(IMPOSTOR, GENUINE, target_tar=0.9, score_range=(0, 0.8), **MATCH),
     "infeasible": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=5, target_tar=0.9, clipped=True, **MATCH),
+    "infeasible at all": lambda: ss.plan.verification(
+        IMPOSTOR, GENUINE, epsilon=2, target_tar=0.9, clipped=True, **MATCH
+    ),
     "no genuine": lambda: ss.plan.verification(IMPOSTOR, epsilon=1, **{**MATCH, "source": "private"}),
     "never": lambda: ss.plan.verification(IMPOSTOR, GENUINE, epsilon=400, target_tar=0.99999, **MATCH),
     "attack": lambda: ss.plan.verification(IMPOSTOR, GENUINE, max_advantage=0.3, target_tar=0.5, **MATCH),
@@ -49,13 +52,15 @@ PLANS = {
     "search in vain": lambda: ss.plan.retrieval(IMPOSTOR, IMPOSTOR, epsilon=50, target_recall=0.6, **SEARCH),
 }
 STATUS = {
-    "missed": "Need not met at this ε",
-    "met": "Need met",
-    "infeasible": "Not reachable on clipped scores",
+    "missed": "Need met by {}",
+    "met": "Need met by {}",
+    "infeasible": "Need met by {}",
+    "infeasible at all": "Not reachable on clipped scores",
     "no genuine": "Need met",
     "never": "Not reachable at any ε",
-    "search": "Need not met at this ε",
-    "search met": "Need met",
+    "attack": "Need not met at this ε",
+    "search": "Need met by {}",
+    "search met": "Need met by {}",
     "search below the floor": "Not reachable at this ε by any mechanism",
     "search without a target": "No target stated",
     "search in vain": "Not reachable at any ε",
@@ -86,10 +91,9 @@ def test_a_whole_document_that_needs_nothing_else(name: str, pages: dict[str, tu
 
 @pytest.mark.parametrize(("name", "words"), STATUS.items())
 def test_the_status_is_in_words(name: str, words: str, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
-    document = Document(pages[name][1])
-    assert words in document.text
-    assert {other for other in STATUS.values() if other in document.text} == {words}
-    assert document.count("p", "status") == 1
+    choice = pages[name][0].choice
+    best = "" if choice is None else choice.chosen.mechanism
+    assert re.findall(r'<p class="status">.*?</span>(.*?)</p>', pages[name][1]) == [words.format(best)]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -97,16 +101,96 @@ def test_every_picture_and_every_row_is_there(name: str, pages: dict[str, tuple[
     plan, text = pages[name]
     document = Document(text)
     verification = isinstance(plan, ss.plan.VerificationPlan)
-    assert document.count("svg", "chart") == (3 if plan.genuine is None or not verification else 4)
-    assert document.count("div", "figure") == (8 if verification else 6)
-    assert document.count("tr", "plan") == 1
+    ranked = plan.choice is not None
+    assert document.count("svg", "chart") == (3 if plan.genuine is None or not verification else 4) + ranked
+    assert document.count("div", "figure") == (8 if verification else 6) + 4 * ranked
+    assert document.count("tr", "plan") == 1 + ranked
     rows = [attrs for tag, attrs in document.tags if tag == "tr"]
-    assert len(rows) == len(plan.alternatives) + 1
+    assert len(rows) == len(plan.alternatives) + 1 + (len(plan.choice.candidates) + 1 if plan.choice else 0)
     if verification:
         rejected = [outcome for outcome in plan.alternatives if not outcome.private]
         assert document.count("tr", "rejected") == len(rejected)
         for outcome in rejected:
             assert outcome.note[1:] in document.text
+
+
+def make_search(**changes: object) -> ss.plan.Choice:
+    given = {"records": 5000, "k": 10, "epsilon": 8, "delta": 1e-6, "source": "public", **changes}
+    return ss.plan.choose("retrieval", IMPOSTOR, GENUINE, **given)
+
+
+CHOICES = {
+    "verification": lambda: ss.plan.choose(
+        "verification", IMPOSTOR, GENUINE, target_fmr=0.01, epsilon=5, delta=1e-6, source="public"
+    ),
+    "pure": lambda: ss.plan.choose("verification", IMPOSTOR, GENUINE, target_fmr=0.01, epsilon=5),
+    "retrieval": make_search,
+    "attack": lambda: make_search(epsilon=None, max_advantage=0.5, delta=0.0),
+    "scores": lambda: ss.plan.choose("scores", epsilon=5, delta=1e-6),
+    "gram": lambda: ss.plan.choose("gram", epsilon=5, delta=1e-6, records=100, dimension=64),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_page_of_a_ranking(name: str, tmp_path: Path) -> None:
+    """A ranking is a whole page: the answer, the call of the best mechanism, the chart, every row, the caution last."""
+    choice = CHOICES[name]()
+    text = plan_page.render_choice_page(choice)
+    document = Document(text)
+    assert not re.search(r"https?:|\bsrc=|\bhref=|@import|<script|<link|url\((?!#)", text)
+    assert not re.search(r"\bnan\b|\binf\b|\bNone\b|\bNaN\b|\bInfinity\b", text)
+    ids = [attrs["id"] for _, attrs in document.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert choice.answer in document.text
+    assert text.index(choice.chosen.mechanism) < text.index("<code>") < text.index("<svg") < text.index("<table")
+    assert document.count("tr", "plan") == 1
+    for row in choice.candidates:
+        assert row.call in document.text
+        assert row.mechanism in document.text
+    assert ("As in the paper." in document.text) == any("gaussian" in row.mechanism for row in choice.candidates)
+    if getattr(choice, "caution", ""):
+        assert text.index("How to read this") < text.index("If your data differ")
+    plan_page.save_choice_page(choice, tmp_path / "choice.html")
+    assert (tmp_path / "choice.html").stat().st_mode & 0o077 == 0
+
+
+def test_the_chart_of_a_ranking() -> None:
+    """The chart has the best mechanisms and Gaussian noise at their utilities, with their intervals."""
+    rows = [
+        ss.plan.Candidate(f"mechanism {place}", "call()", 0.9 - 0.05 * place, 5.0, 0.0, 0.9, (-1.0, 1.0))
+        for place in range(14)
+    ]
+    rows[12] = dataclasses.replace(rows[12], mechanism="gaussian")
+    for row, error in ((rows[0], 0.2), (rows[12], 0.02)):
+        object.__setattr__(row, "error", error)
+    choice = dataclasses.replace(make_search(), candidates=tuple(rows))
+    chart = plan_charts.build_ranking_chart(choice, 0.5)
+    dots = [mark for mark in chart.marks if mark.y is not None]
+    assert [mark.x for mark in dots] == [row.utility for row in (*rows[:8], rows[12])]
+    assert [chart.y.format_tick(mark.y) for mark in dots] == [*map(str, range(1, 9)), "13"]
+    assert [(line.x.tolist(), line.y.tolist()) for line in chart.lines] == [
+        ([pytest.approx(0.7), 1.0], [-1.0, -1.0]),
+        ([pytest.approx(0.28), pytest.approx(0.32)], [-9.0, -9.0]),
+    ]
+    assert [item.label for item in chart.legend] == ["90 % interval of the prediction"]
+    assert [mark.x for mark in chart.marks if mark.y is None] == [0.5]
+    for row in (rows[0], rows[12]):
+        assert f"{row.mechanism} {100 * row.utility:.3g}" in chart.description
+
+
+def test_hostile_names_in_a_ranking_stay_text() -> None:
+    evil = "<script>alert('x')</script>"
+    choice = make_search()
+    row = dataclasses.replace(choice.chosen, mechanism=evil, call=evil, note=evil)
+    text = plan_page.render_choice_page(
+        dataclasses.replace(choice, candidates=(row,), metric=evil, need=evil, source=evil, warnings=(evil,))
+    )
+    assert "script" not in {tag for tag, _ in Document(text).tags}
+
+
+def test_only_rankings_are_such_pages() -> None:
+    with pytest.raises(ss.InvalidInput, match="'choice' parameter of render_choice_page"):
+        plan_page.render_choice_page("a ranking")
 
 
 def test_missing_numbers_are_words(pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:

@@ -368,7 +368,7 @@ def _plan_gaussian(request: _Request, **choices: Any) -> VerificationPlan | Retr
         "source": request.source,
         **request.contract,
     }
-    if request.need == "verification":
+    if request.need == "verification" and request.target_fmr is not None:
         return verification(
             request.far, request.near, target_fmr=request.target_fmr, target_tar=request.target, **shared, **choices
         )

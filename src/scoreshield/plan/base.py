@@ -214,7 +214,8 @@ class Plan(ABC):
         impostor: Clean scores of pairs that do not match, clamped to the range.
         genuine: Clean scores of pairs that match, clamped to the range.
         choice: All mechanisms ranked for the same need: under the same contract, or at the least epsilon at which the
-            best of them meets the target where the plan found its contract. None without genuine scores.
+            best of them meets the target where the plan found its contract. None without genuine scores, and above
+            epsilon 700.
         goal: Whether the best mechanism meets the target; None without a target.
     """
 

@@ -37,7 +37,7 @@ from scoreshield.plan.base import (
 )
 from scoreshield.plan.choice import Choice, choose
 from scoreshield.plan.contracts import CONTRACT_CHECKS
-from scoreshield.plan.targets import Goal, SearchTarget
+from scoreshield.plan.targets import LARGEST_EPSILON, Goal, SearchTarget
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 
@@ -262,8 +262,10 @@ def retrieval(
         least = need.find_least_epsilon(within, calibration)
         return RangeAlternative(within, scale, need.compute_recall(scale, within), least)
 
-    bounds = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
-    choice, goal = _rank_mechanisms(need, bounds, origin)
+    choice, goal = None, None
+    if epsilon is None or epsilon <= LARGEST_EPSILON:
+        bounds = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
+        choice, goal = _rank_mechanisms(need, bounds, origin)
     return RetrievalPlan(
         **terms.list_plan_fields(origin, far, near, k / records),
         met=target_recall is None or recall >= target_recall * (1 - 1e-9),

@@ -26,7 +26,8 @@ from scoreshield.privacy.levels.bits import find_accept_epsilon
 #: The search for the least epsilon of a ranking ends where epsilon is known to this share, or the utility to _SLACK.
 _PRECISION = 0.01
 _SLACK = 0.002
-_LARGEST_EPSILON = 700.0
+#: Mechanisms are ranked up to this epsilon, whose exponential is a double.
+LARGEST_EPSILON = 700.0
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,10 @@ class Target(ABC):
         below = best = self.choose(low)
         while best.chosen.utility < self.value:
             low, below, high = high, best, 2 * high
-            if high > _LARGEST_EPSILON:
+            if high > LARGEST_EPSILON:
                 raise InvalidInput(
                     f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon "
-                    f"{_LARGEST_EPSILON:g}: lower {self.option}."
+                    f"{LARGEST_EPSILON:g}: lower {self.option}."
                 )
             best = self.choose(high)
         while best.chosen.utility > self.value + _SLACK and high > low * (1 + _PRECISION):
@@ -189,7 +190,7 @@ class MatchTarget(Target):
         return self.false_match_rate
 
     def bound(self, epsilon: float, delta: float) -> float:
-        grown = math.exp(min(epsilon, _LARGEST_EPSILON)) * self.false_match_rate + delta
+        grown = math.exp(min(epsilon, LARGEST_EPSILON)) * self.false_match_rate + delta
         return min(1.0, grown, 1 - (1 - self.false_match_rate - delta) * math.exp(-epsilon))
 
     def find_floor(self) -> float:
@@ -204,7 +205,7 @@ class MatchTarget(Target):
         )
         if math.isinf(least):  # a sample shows a rate to one part in its size only
             raise InvalidInput(
-                f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon {_LARGEST_EPSILON:g}: "
+                f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon {LARGEST_EPSILON:g}: "
                 f"lower {self.option}{self.remedy}."
             )
         return self.choose(least)
@@ -226,7 +227,7 @@ class SearchTarget(Target):
         return self.k / self.records
 
     def bound(self, epsilon: float, delta: float) -> float:
-        return min(1.0, math.exp(min(epsilon, _LARGEST_EPSILON)) * self.k / self.records + delta)
+        return min(1.0, math.exp(min(epsilon, LARGEST_EPSILON)) * self.k / self.records + delta)
 
     def find_floor(self) -> float:
         return math.log(max(self.records * (self.value - self.delta) / self.k, 1.0))

@@ -36,7 +36,7 @@ from scoreshield.plan.base import (
 )
 from scoreshield.plan.choice import Choice, choose
 from scoreshield.plan.contracts import CONTRACT_CHECKS
-from scoreshield.plan.targets import Goal, MatchTarget
+from scoreshield.plan.targets import LARGEST_EPSILON, Goal, MatchTarget
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
@@ -216,7 +216,7 @@ def verification(
         no_target=no_target if target_tar is None and not clipped else None,
     )
     choice, goal = None, None
-    if genuines is not None:
+    if genuines is not None and (epsilon is None or epsilon <= LARGEST_EPSILON):
         bounds = {"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr}
         choice, goal = _rank_mechanisms(need, bounds, origin)
     clamped = impostors.clamp(*score_range)

@@ -292,7 +292,7 @@ def _capitalise(text: str) -> str:
 
 
 def _list_choice_terms(choice: Choice) -> tuple[tuple[str, str], ...]:
-    own = ()
+    own: tuple[tuple[str, str], ...] = ()
     if choice.need == "verification":
         own = _VERIFICATION_TERMS
     elif choice.need in ("retrieval", "matches", "top-k"):
