@@ -20,7 +20,13 @@ from scoreshield._formatting import format_rate
 from scoreshield._types import Calibration
 from scoreshield.cli.options import Force, Json, ScoreRange
 from scoreshield.cli.output import check_new_file, make_printable
-from scoreshield.cli.score_files import compute_scores, read_matrix, read_pairs, read_scores, split_array_name
+from scoreshield.cli.score_files import (
+    compute_benchmark_scores,
+    read_matrix,
+    read_relevant_pairs,
+    read_score_file,
+    split_array_name,
+)
 from scoreshield.decisions import Distribution, Endpoint, recall_at_k, recall_of_queries
 from scoreshield.plan import (
     RetrievalPlan,
@@ -398,7 +404,7 @@ def _collect_scores(
         _reject_options("--scores", {**both, **{name: given[name] for name in rest}})
         if relevant is None:
             raise ss.InvalidInput("--scores needs --relevant, the pairs (query, record) that answer.")
-        return (None, None), (read_matrix(given["--scores"]), read_pairs(relevant)), None
+        return (None, None), (read_matrix(given["--scores"]), read_relevant_pairs(relevant)), None
     if embeddings is not None:
         _reject_options("--embeddings", both)
         if given["--query-embeddings"] is not None:
@@ -410,7 +416,11 @@ def _collect_scores(
                     "--embeddings and --query-embeddings are read as clean scores, and no budget is charged for them: "
                     "state --source public, or --research if the plan stays with the curator."
                 )
-            return (None, None), (compute_scores(embeddings, given["--query-embeddings"]), read_pairs(relevant)), None
+            return (
+                (None, None),
+                (compute_benchmark_scores(embeddings, given["--query-embeddings"]), read_relevant_pairs(relevant)),
+                None,
+            )
         if labels is None:
             raise ss.InvalidInput(
                 "--embeddings needs --labels, which state which records match, or --query-embeddings."
@@ -426,7 +436,7 @@ def _collect_scores(
         if given["--genuine"] is not None:
             raise ss.InvalidInput("--genuine needs --impostor, the scores of pairs that do not match.")
         return (None, None), None, None
-    scores = tuple(None if text is None else read_scores(text) for text in both.values())
+    scores = tuple(None if text is None else read_score_file(text) for text in both.values())
     is_model = all(part is None or isinstance(part, Distribution) for part in scores)
     return (scores[0], scores[1]), None, "parameters" if is_model else "private"
 

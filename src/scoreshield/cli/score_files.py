@@ -26,7 +26,7 @@ _NAMED = (".npz", ".parquet", *_TEXT)
 _DELIMITERS = ("\t", ";", ",")
 
 
-def read_scores(text: str) -> NDArray[Any] | Distribution:
+def read_score_file(text: str) -> NDArray[Any] | Distribution:
     """Read scores: a model such as normal:0,0.2, a file, or FILE:NAME for one array or column of it."""
     model = parse_score_model(text)
     if model is not None:
@@ -44,7 +44,7 @@ def read_matrix(text: str) -> NDArray[Any]:
     return _files.read_array(path, name=name)
 
 
-def read_pairs(text: str) -> NDArray[Any]:
+def read_relevant_pairs(text: str) -> NDArray[Any]:
     """Read pairs of whole numbers (query, record), counted from 0, from FILE or FILE:NAME."""
     path, name = split_array_name(text)
     if not _is_text(path):
@@ -64,7 +64,7 @@ def read_pairs(text: str) -> NDArray[Any]:
     return pairs.astype(np.int64)
 
 
-def compute_scores(records: str, queries: str) -> NDArray[np.float64]:
+def compute_benchmark_scores(records: str, queries: str) -> NDArray[np.float64]:
     """Compute the cosines of public queries with public records, one row per query."""
     rows, vectors = (
         embeddings.normalise_rows(embeddings.as_rows(np.atleast_2d(read_matrix(text)))) for text in (records, queries)

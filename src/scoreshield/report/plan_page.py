@@ -199,7 +199,7 @@ def _describe_retrieval(plan: RetrievalPlan) -> dict[str, Any]:
 # ---- The ranking.
 
 
-class Ranking(NamedTuple):
+class RankingPart(NamedTuple):
     """The ranking of mechanisms as a page shows it."""
 
     figures: list[KeyFigure]
@@ -210,7 +210,7 @@ class Ranking(NamedTuple):
     caution: str
 
 
-def _describe_ranking(choice: Choice, goal: Goal | None) -> Ranking:
+def _describe_ranking(choice: Choice, goal: Goal | None) -> RankingPart:
     has_shift = any(getattr(row, "shifted", ()) for row in choice.candidates)
     heads = ("Mechanism", "Predicted", *(["0.05 lower, higher"] if has_shift else []), "ε", "Best attack", "Note")
     rows = [
@@ -218,7 +218,7 @@ def _describe_ranking(choice: Choice, goal: Goal | None) -> Ranking:
         for place, row in enumerate(choice.candidates)
     ]
     target = None if goal is None else goal.target
-    return Ranking(
+    return RankingPart(
         _list_ranking_figures(choice, goal),
         choice.chosen.call,
         build_ranking_chart(choice, target),
