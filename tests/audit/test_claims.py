@@ -28,6 +28,30 @@ def test_pure_ceiling(epsilon: float) -> None:
     np.testing.assert_allclose(Claim(epsilon).tpr_at(fpr), PureProfile(epsilon).tpr_at(fpr), rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 0.0), (0.0, 0.3), (0.5, 1e-6), (3.0, 0.1), (800.0, 0.0), (1.0, 0.9)]
+)
+def test_the_advantage_by_brute_force(epsilon: float, delta: float) -> None:
+    """The advantage is the largest distance of the ceiling from the diagonal."""
+    claim = Claim(epsilon, delta)
+    fpr = np.concatenate([np.linspace(0, 1, 200_001), np.geomspace(1e-12, 1, 1_001)])
+    found = np.max(claim.tpr_at(fpr) - fpr)
+    assert found <= claim.advantage * (1 + 1e-12)
+    assert found >= claim.advantage - 2e-5
+
+
+def test_a_claim_in_words() -> None:
+    """The verdict of a claim is that of a certificate: the word changes at ln 19, and a profile has its own."""
+    assert Claim(math.log(19) * (1 - 1e-9)).verdict == "weak"
+    assert Claim(math.log(19) * (1 + 1e-9)).verdict == "hides practically nothing"
+    assert Claim(0.1, 1e-6).verdict == "strong"
+    assert Claim(0.1, 0.3).verdict == "weak"  # a third of the records may be revealed
+    release = ss.release_scores(np.eye(4), np.eye(4)[0], epsilon=5, delta=1e-6)
+    assert Claim.of(release).verdict == release.guarantee.verdict == "moderate"
+    assert Claim.of(release).advantage == release.guarantee.attack_advantage
+    assert Claim(5, 1e-6).verdict == "hides practically nothing"  # of any mechanism with this pair
+
+
 def test_a_profile_lowers_the_ceiling() -> None:
     profile = GaussianProfile(0.5)
     pair = Claim(profile.epsilon_at(1e-5), 1e-5)

@@ -135,13 +135,16 @@ def test_json_is_one_object_and_nothing_else(
     answer = json.loads(capsys.readouterr().out)
     assert answer["scale"] == ss.calibrate(2, 1e-6, 2)
     assert answer["delta_at_epsilon"] <= 1e-6
+    assert answer["verdict"] == "strong"
 
 
 def test_calibrate_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The calibrate command prints lines for people."""
     arguments = ["calibrate", "--epsilon", "1", "--delta", "1e-6", "--sensitivity", "2"]
     assert run(*arguments, monkeypatch=monkeypatch) == 0
-    assert "8.4493577" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "8.4493577" in printed
+    assert "verdict                      strong\n" in printed
     assert run(*arguments, "--method", "conservative", monkeypatch=monkeypatch) == 0
     arguments[2] = "100"
     assert run(*arguments, "--method", "conservative", monkeypatch=monkeypatch) == 2

@@ -144,6 +144,9 @@ def test_figures_result_bounds_rounded() -> None:
     assert re.search(r"Releases\s*400\s*on each side, in 3 seconds", said)
     area, low, high = found.auc
     assert f"{float(f'{area:.3g}'):g}{float(f'{low:.3g}'):g} to {float(f'{high:.3g}'):g}; 0.5 is guessing" in said
+    right = f"{math.ceil(500 * (1 + found.claim.advantage)) / 10} %"
+    assert f"The claim in words{found.claim.verdict}if it is true, an attacker who must choose" in said
+    assert f"between two candidates is right at most {right} of the time" in said
     assert f"the claim allows {100 * found.claim.tpr_at(0.01):.3g} %" in said
 
 
