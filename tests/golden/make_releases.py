@@ -1,8 +1,8 @@
 """Write one small release file of each kind: `python tests/golden/make_releases.py FOLDER`.
 
 The files in `releases/` were written by the version before the loaders got their limits. They are never written anew:
-a later version must load them with the same meaning, which `contents.json` states. The verdicts and the warnings that go
-with them were added to its certificates when certificates got them.
+a later version must load them with the same meaning, which `contents.json` states. The verdicts and
+their warnings were added to its certificates when certificates got them.
 """
 
 from __future__ import annotations

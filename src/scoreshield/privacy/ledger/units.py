@@ -72,10 +72,10 @@ def make_charge(item: Any, adjacency: Adjacency | None, key: bytes, *, same_peop
         profile, unit = guarantee.record_profile(), _unit(Replacement(), None, key, same_people)
     try:
         # What later versions read back must be what is charged now.
-        text, promise = (
-            write_canonical_json(profile.to_dict()),
-            write_canonical_json(guarantee.drop_provenance().to_dict()),
-        )
+        text = write_canonical_json(profile.to_dict())
+        # An entry has its own dataset, who and why.
+        stated = {name: value for name, value in guarantee.to_dict().items() if name != "provenance"}
+        promise = write_canonical_json(stated)
         if max(len(text), len(promise)) > LONGEST_WRITTEN:
             raise ValueError(f"it has more than {LONGEST_WRITTEN:,} characters")
         if profile_from_dict(read_json(text)) != profile:
