@@ -53,7 +53,7 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return checked(*args, **kwargs)
             except InvalidParameter as error:
-                error.name_function(_public_name(function))
+                error.name_function(_public_name(function, args))
                 raise
 
         @functools.wraps(function)
@@ -61,7 +61,7 @@ def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return await cast("Any", checked(*args, **kwargs))
             except InvalidParameter as error:
-                error.name_function(_public_name(function))
+                error.name_function(_public_name(function, args))
                 raise
 
         return cast("Callable[P, R]", await_call) if inspect.iscoroutinefunction(function) else call
@@ -104,11 +104,17 @@ def constrain(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def _public_name(function: Callable[..., Any]) -> str:
-    """Name a function as its caller wrote it: ``Class`` for a constructor, ``Class.method`` for a method."""
+def _public_name(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Name a function as its caller wrote it: ``Class`` for a constructor, ``Class.method`` for a method.
+
+    A method that several classes share has the name of the class of its object.
+    """
     name = function.__qualname__.rpartition("<locals>.")[2]
-    for method in (".__init__", ".__post_init__", ".__call__"):
-        name = name.removesuffix(method)
+    owner, _, method = name.rpartition(".")
+    if method in ("__init__", "__post_init__", "__call__"):
+        return owner
+    if args and owner in {base.__name__ for base in type(args[0]).__mro__}:
+        return f"{type(args[0]).__name__}.{method}"
     return name
 
 

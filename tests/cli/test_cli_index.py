@@ -48,6 +48,20 @@ def test_a_codebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("folder")
+def test_arrays_of_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file with several arrays needs the name of one, for a codebook and for a center."""
+    np.savez("two.npz", words=np.load("public.npy"), center=np.load("center.npy"))
+    codebook = ["--epsilon", "12", "--codebook", "two.npz", "--codebook-source", "Past queries."]
+    assert run(codebook, monkeypatch) == 2
+    assert "holds several arrays" in capsys.readouterr().err
+    assert run([*codebook, "--codebook-array", "words"], monkeypatch) == 0
+    assert isinstance(ss.load("out.npz"), ss.CodebookRelease)
+    center = ["--epsilon", "12", "--center", "two.npz", "--center-array", "center", "--force"]
+    assert run(center, monkeypatch) == 0
+    assert ss.load("out.npz").guarantee.details["center"] == "public"
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_saved_codebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["--epsilon", "12", "--codebook", "saved.npz"], monkeypatch) == 0
     details = ss.load("out.npz").guarantee.details

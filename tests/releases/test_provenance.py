@@ -82,7 +82,7 @@ class TestTexts:
             with pytest.raises(ss.InvalidInput) as caught:
                 release.annotate(**{name: bad})  # type: ignore[arg-type]
             message = str(caught.value)
-            assert message.startswith(f"The '{name}' parameter of Release.annotate must be text of 0 to 1000 printable")
+            assert message.startswith(f"The '{name}' parameter of ScoreRelease.annotate must be text of 0 to 1000")
             assert message.isprintable()
             assert len(message) < 250
         assert release.annotate(**{name: "x" * 1000}).guarantee.provenance is not None

@@ -380,6 +380,7 @@ def release_index_command(
     center: Annotated[
         str, typer.Option(help="What is subtracted from unit records: none, private, or the file of a public vector.")
     ] = "none",
+    center_array: Annotated[str | None, typer.Option(help="Which array of the file of --center to read.")] = None,
     center_share: Annotated[float | None, typer.Option(help="With --center private: its share of the budget.")] = None,
     codebook: Annotated[
         Path | None, typer.Option(help="Public vectors of the same model, never the records: release sets of them.")
@@ -387,6 +388,7 @@ def release_index_command(
     codebook_source: Annotated[
         str | None, typer.Option(help="With --codebook: one sentence for the certificate, where they come from.")
     ] = None,
+    codebook_array: Annotated[str | None, typer.Option(help="Which array of the file of --codebook to read.")] = None,
     code_size: CodeSize = None,
     changes: Annotated[
         Changes,
@@ -405,7 +407,7 @@ def release_index_command(
         raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
     given: dict[str, Any] = {}
     if codebook is not None:
-        given["codebook"] = read_codebook(codebook, codebook_source, code_size)
+        given["codebook"] = read_codebook(codebook, codebook_source, code_size, codebook_array)
     given |= {"changes": changes, "ids": None if ids is None else read_ids(ids)}
     with progress_bar(options.as_json) as progress:
         release = ss.release_index(
@@ -417,7 +419,7 @@ def release_index_command(
             components=components,
             reduction=reduction,
             pca_share=pca_share,
-            center=center if center_file is None else _files.read_array(center_file),
+            center=center if center_file is None else _files.read_array(center_file, name=center_array),
             center_share=center_share,
             **given,
             adjacency=identities.choose_adjacency(),

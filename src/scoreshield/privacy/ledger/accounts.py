@@ -130,7 +130,9 @@ class Ledger:
         database = open_database(url)
         if not database.exists():
             if epsilon is None and delta is None:
-                raise LedgerError(f"There is no ledger at {database.name}; make one with Ledger.create.")
+                raise LedgerError(
+                    f"There is no ledger at {database.name}; make one with Ledger.create or `scoreshield ledger init`."
+                )
             if _create(database, *check_budget(epsilon, delta)):
                 warnings.warn(
                     f"There was no ledger at {database.name}, so a new one was made. Ledger.create makes one without "
@@ -184,7 +186,9 @@ class Ledger:
         """
         database = open_database(url)
         if not database.exists():
-            raise LedgerError(f"There is no ledger at {database.name}; make one with Ledger.create.")
+            raise LedgerError(
+                f"There is no ledger at {database.name}; make one with Ledger.create or `scoreshield ledger init`."
+            )
         return cls._open_in(database)
 
     @classmethod
