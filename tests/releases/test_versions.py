@@ -285,7 +285,7 @@ class TestBadInput:
         assert account.ledger.entries() == []
 
     def test_one_function_name(self) -> None:
-        with pytest.raises(InvalidParameter, match="'added' parameter of IndexVersion.update"):
+        with pytest.raises(InvalidParameter, match=r"'added' parameter of IndexVersion.update"):
             release().update(added=3)  # type: ignore[arg-type]
 
 
