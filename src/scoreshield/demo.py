@@ -77,7 +77,8 @@ class Digits:
 
     def count_same(self, best: Ints) -> Float:
         """Count, for each query, the named records that show its digit."""
-        return np.take_along_axis(self.is_same, best, axis=1).sum(axis=1).astype(np.float64)
+        counts: Float = np.take_along_axis(self.is_same, best, axis=1).sum(axis=1).astype(np.float64)
+        return counts
 
 
 @dataclass(frozen=True)
