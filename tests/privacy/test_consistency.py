@@ -434,6 +434,23 @@ def test_a_tampered_batch_is_noticed() -> None:
         assert not accepted({**data, "details": {key: data["details"][key] for key in data["details"] if key != name}})
 
 
+@every_entry
+def test_a_fact_that_no_release_states_is_noticed(entry: Entry) -> None:
+    """A certificate prints details as sentences, so each kind of release has its own ones and no others."""
+    if entry.regime not in ("index", "batch", "hits"):
+        return
+    data = data_of(entry)
+    assert not accepted(with_details(data, promise=0.5))
+    assert not accepted({**data, "score_range": [-0.5, 0.5]})
+    assert not accepted(with_details(data, changes="public" if "changes" not in data["details"] else "none"))
+    for name in data["details"]:
+        assert not accepted({**data, "details": {key: data["details"][key] for key in data["details"] if key != name}})
+    for changed in ({"source": 7}, {"reduction": "anything"}, {"center_share": 0.9}):
+        if data["details"].keys() >= changed.keys():
+            is_gaussian = entry.mechanism == "gaussian" and "center_share" in changed
+            assert accepted(with_details(data, **changed)) == is_gaussian, changed
+
+
 HOSTILE: tuple[Any, ...] = (None, "x", [], {}, [1, 2], 1e308, -1.0, 0, math.nan, math.inf, 2**70, True)
 
 

@@ -175,6 +175,8 @@ def test_details_that_fit() -> None:
 
     for entry in ENTRIES:
         guarantee = made(entry.name)
+        if "changes" in guarantee.details:  # its details are those of one draw, and three more
+            continue
         assert fits(guarantee)
         assert not fits(replace(guarantee, grid=3 * guarantee.grid))
     for name in ("scores, optimal table", "scores, response table"):

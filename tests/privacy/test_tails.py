@@ -285,3 +285,12 @@ def test_numbers_beyond_floats(tmp_path: Path) -> None:
         with pytest.raises(ss.InvalidInput, match="slope"):
             TailShape.from_dict({**data, "slope": slope})
     assert TailShape.from_dict({**data, "slope": 2.0}).slope == 2.0
+
+
+def test_an_anchor_lies_at_half_of_k_or_below() -> None:
+    """A higher anchor is of no use for k records, and would blame their number."""
+    shape = TailShape.default(10)
+    for rank in (1, 4):
+        with pytest.raises(ss.InvalidInput, match="'rank' parameter of TailShape must be at least 5, half of k"):
+            dataclasses.replace(shape, rank=rank)
+    assert dataclasses.replace(shape, rank=5).rank == 5

@@ -532,3 +532,20 @@ def test_public_levels_are_saved(tmp_path: Path) -> None:
     levels = ss.PublicLevels(0.3123456789, 0.2, 777, "our pages")
     levels.save(tmp_path / "levels.json")
     assert ss.PublicLevels.load(tmp_path / "levels.json") == levels
+
+
+def test_a_null_record_is_rejected_before_anything_is_drawn() -> None:
+    rows = np.random.default_rng(3).standard_normal((20, 4))
+    with pytest.raises(ss.InvalidInput, match="NullRecord is the adjacency of a search with a hit budget"):
+        ss.release_batch(rows, rows[:3], epsilon=2.0, k=2, adjacency=ss.NullRecord(), rng=1)
+    assert ss.release_batch(rows, rows[:3], epsilon=2.0, k=2, adjacency=ss.Replacement(), rng=1).guarantee.epsilon == 2
+
+
+def test_more_than_one_name_leaves_at_most_two_false_names() -> None:
+    """Also at a tiny epsilon, where almost every symbol is drawn from all: N / (N + e^epsilon - 1) of them."""
+    for epsilon, records, queries in itertools.product((0.02, 0.5, 4.0), (4, 50), (3, 20)):
+        chosen = BatchAlphabet.choose(epsilon=epsilon, records=records, queries=queries, k=10)
+        assert chosen.response.size == 1 or chosen.false_names <= 2 * (1 + 1e-9)
+    response = SetResponse(0.02, 3, 2, 2)
+    uniform = batch._estimate_uniform(0.02, 3, 2, 2)
+    assert uniform == pytest.approx(response.symbols / (response.symbols + math.expm1(0.02)), rel=1e-9)

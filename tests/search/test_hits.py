@@ -24,7 +24,7 @@ import pytest
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, StoreError
 from scoreshield.releases.batch import MINILM_LEVELS
-from scoreshield.search import PrivateSearch, hit_counters
+from scoreshield.search import PrivateSearch, hit_counters, hits
 from scoreshield.search.hit_counters import CounterFile
 from scoreshield.search.hits import HIT_CUTS, check_cuts
 from scoreshield.stores import ArrayStore
@@ -816,3 +816,22 @@ def test_a_made_up_header_is_one_sentence(tmp_path: Path, change: Any) -> None:
         file.truncate(layout.size)
     with pytest.raises(InvalidInput, match="holds no counters of a hit budget, or was changed"):
         PrivateSearch(ROWS, **CERTAIN, file=path)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_first_array_of_clean_scores_is_overwritten(is_reversed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the names of a search are not in the order of the rows, and the scores are copied."""
+    kept = []
+    compute = hits._Collection.score
+
+    def watch(collection: Any, query: Any) -> Any:
+        kept.append(compute(collection, query))
+        return kept[-1]
+
+    monkeypatch.setattr(hits._Collection, "score", watch)
+    if is_reversed:
+        monkeypatch.setattr(hits._Collection, "find_places", lambda _, names: np.arange(len(names))[::-1])
+    rows = np.random.default_rng(5).standard_normal((50, 8))
+    PrivateSearch(ArrayStore(rows), epsilon=16.0, mode="hits", rng=1).search(rows[0], 5)
+    assert len(kept) > 0
+    assert not any(scores.any() for scores in kept)

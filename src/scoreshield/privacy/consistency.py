@@ -18,7 +18,14 @@ import numpy as np
 
 from scoreshield import _validation
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import GramRadius, Identity, NullRecord, ReleaseShape, Replacement
+from scoreshield.privacy.adjacency import (
+    FULL_RANGE,
+    GramRadius,
+    Identity,
+    NullRecord,
+    ReleaseShape,
+    Replacement,
+)
 from scoreshield.privacy.anchors import AnchoredLaw
 from scoreshield.privacy.draws import state_draws
 from scoreshield.privacy.hit_budget import HitBudget
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
 
 #: Room for rounding where budgets are added up, and where calibrations are repeated.
 _ROUNDING, _REPEATED = 1e-12, 1e-9
-#: What the guarantee of a batch states beside its promise.
+#: What a guarantee states beside its promise: of a batch, of a codebook, of a hit budget, of an index of vectors.
 _BATCH_DETAILS = frozenset(
     (
         "queries",
@@ -57,6 +64,30 @@ _BATCH_DETAILS = frozenset(
         "epsilon_per_record",
     )
 )
+_CODEBOOK_DETAILS = frozenset(
+    ("source", "fingerprint", "codewords", "code_size", "epsilon_per_record", "true_code_probability")
+)
+_HITS_DETAILS = frozenset(
+    (
+        "hits",
+        "hit_epsilon",
+        "miss_epsilon",
+        "null_epsilon",
+        "replacement_epsilon",
+        "true_name_probability",
+        "false_name_probability",
+        "cuts",
+    )
+)
+_VECTOR_DETAILS = frozenset(("score_std", "reduction"))
+_PRIVUNIT_DETAILS = frozenset(("cap_probability", "cap_height", "shrinkage", "epsilon_per_record"))
+_PCA_DETAILS = frozenset(("pca_share", "covariance_sensitivity", "covariance_std"))
+_CENTER_DETAILS = {
+    "none": frozenset[str](),
+    "private": frozenset(("center", "center_share", "center_sensitivity", "center_std")),
+    "public": frozenset(("center", "center_fingerprint")),
+}
+_REDUCTIONS = ("none", "random", "public basis", "pca")
 
 
 class ImpliedProfile(Protocol):
@@ -67,7 +98,7 @@ class ImpliedProfile(Protocol):
 
 def is_consistent(guarantee: Guarantee) -> bool:
     """Whether the stated noise gives the profile, and the profile the promise."""
-    if "largest_draws" in guarantee.details:
+    if {"largest_draws", "changes"} & guarantee.details.keys():
         return _fits_draws(guarantee)
     mechanism = MECHANISMS[guarantee.mechanism]
     law = None if guarantee.noise is None else guarantee.noise.name
@@ -140,20 +171,48 @@ def _fits_details(guarantee: Guarantee) -> bool:
         case "top-k":
             return bool(details["selections"] == guarantee.shape[0])
         case "index" if guarantee.mechanism == "codebook":
-            return guarantee.scale == guarantee.grid == 1.0 and _is_hash(details["fingerprint"])
-        case "index":
-            covariance, center = details["reduction"] == "pca", details.get("center", "none")
             return (
-                math.isclose(details["score_std"], guarantee.scale, rel_tol=_REPEATED)
-                and center in ("none", "private", "public")
-                and not (covariance and center == "private")
-                and _has_share(details, "pca_share", covariance)
-                and _has_share(details, "center_share", center == "private")
-                and (center == "public") == _is_hash(details.get("center_fingerprint"))
+                guarantee.scale == guarantee.grid == 1.0
+                and guarantee.score_range == FULL_RANGE
+                and details.keys() == _CODEBOOK_DETAILS
+                and isinstance(details["source"], str)
+                and _is_hash(details["fingerprint"])
             )
+        case "index":
+            return _fits_vectors(guarantee)
+        case "hits":
+            return guarantee.score_range == FULL_RANGE and details.keys() == _HITS_DETAILS
         case "batch":
             return _fits_batch(guarantee)
     return True
+
+
+def _fits_vectors(guarantee: Guarantee) -> bool:
+    """Whether an index of vectors states the facts of its reduction and of its center, and no others."""
+    details = guarantee.details
+    covariance, center = details["reduction"] == "pca", details.get("center", "none")
+    names = _VECTOR_DETAILS | _CENTER_DETAILS[center] | (_PCA_DETAILS if covariance else frozenset())
+    if guarantee.mechanism == "privunit":
+        names |= _PRIVUNIT_DETAILS
+    return (
+        details.keys() == names
+        and details["reduction"] in _REDUCTIONS
+        and guarantee.score_range == FULL_RANGE
+        and math.isclose(details["score_std"], guarantee.scale, rel_tol=_REPEATED)
+        and not (covariance and center == "private")
+        and (not covariance or 0 < details["pca_share"] < 1)
+        and (center != "private" or _fits_center_share(guarantee))
+        and (center != "public" or _is_hash(details["center_fingerprint"]))
+    )
+
+
+def _fits_center_share(guarantee: Guarantee) -> bool:
+    """Whether the share of a private center is at most what the vectors leave; a larger promise leaves more."""
+    share, left = guarantee.details["center_share"], 1.0
+    if guarantee.mechanism == "privunit":
+        vectors = guarantee.details["epsilon_per_record"] * _count_moved_rows(guarantee)
+        left = 1 - vectors / guarantee.epsilon * (1 - _REPEATED)
+    return bool(0 < share < 1 and share <= left)
 
 
 def _fits_anchored(guarantee: Guarantee) -> bool:
@@ -171,10 +230,6 @@ def _fits_anchored(guarantee: Guarantee) -> bool:
         and isinstance(details.get("reason", ""), str)
         and 0 <= _validation.check_real(details.get("predicted_recall", 0.0), "predicted_recall") <= 1
     )
-
-
-def _has_share(details: dict[str, Any], name: str, expected: bool) -> bool:
-    return (name in details) == expected and (not expected or 0 < details[name] < 1)
 
 
 def _is_hash(value: Any) -> bool:
@@ -392,6 +447,7 @@ def _fits_batch(guarantee: Guarantee) -> bool:
         and details.keys() == _BATCH_DETAILS
         and isinstance(details["cuts_from"], str)
         and guarantee.grid == 1.0
+        and guarantee.score_range == FULL_RANGE
         and guarantee.sensitivity == guarantee.grid_sensitivity == _count_moved_rows(guarantee)
         and bool(np.allclose(stated, implied, rtol=_REPEATED, atol=0))
     )

@@ -34,7 +34,8 @@ Bools = NDArray[np.bool_]
 
 #: The largest number of hits, which a counter of one byte can hold.
 MOST_HITS = 250
-#: The part of a budget that misses get, and the most that they get: a hot record is then missed in 1.8 % of its rounds.
+#: The part of a budget that misses get, and the most that they get: where false names are rare, a hot record is
+#: then missed in about 1.8 % of its rounds.
 _MISS_SHARE, _MOST_FOR_MISSES = 0.25, 4.0
 #: A hit's epsilon is at least this much above the logarithm of the number of records, where the budget allows it: then
 #: a round names less than 0.4 records falsely, on average. Chosen on public data (FRAMES).

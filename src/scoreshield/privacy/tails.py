@@ -136,7 +136,8 @@ class TailShape:
     @validate()
     def __post_init__(self) -> None:
         check_count(self.k, "k")
-        check_count(self.rank, "rank")
+        if check_count(self.rank, "rank") < max(1, self.k // 2):
+            _validation.reject("rank", f"at least {max(1, self.k // 2):,}, half of k", self.rank)
         if check_positive(self.slope, "slope") > 2:
             _validation.reject("slope", "at most 2, the width of the range of scores", self.slope)
         _check_origin(self.origin, "origin")

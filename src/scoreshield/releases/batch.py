@@ -24,7 +24,7 @@ from scoreshield._validation import check_count, check_epsilon, check_flag, chec
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
-from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, Replacement
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, GramRadius, Identity, NullRecord, Replacement
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols
@@ -442,6 +442,8 @@ def release_batch(
         A BatchRelease with ``.search(i, k)``, ``.names``, ``.levels``, ``.false_names`` and ``.guarantee``.
     """
     source = PrivateCollection.check(embeddings, adjacency)
+    if isinstance(adjacency, NullRecord):
+        adjacency.sensitivity("scores", source.size)  # raises the error of this adjacency
     if isinstance(adjacency, GramRadius):
         must = "Replacement() or Identity(labels): a Gram radius says nothing about queries"
         _validation.reject("adjacency", must, adjacency)
@@ -485,9 +487,10 @@ def _divide_budget(epsilon: float, group: int) -> float:
 
 
 def _estimate_uniform(epsilon: float, queries: int, size: int, count: int) -> float:
-    """Estimate the share of records whose symbol is drawn from all symbols."""
+    """Estimate the share of records whose symbol is drawn from all N symbols: N / (N + e^epsilon - 1)."""
     symbols = math.lgamma(queries + 1) - math.lgamma(size + 1) - math.lgamma(queries - size + 1)
-    return 1 / (1 + math.exp(min(epsilon - symbols - size * math.log(count), 700.0)))
+    spread = min(symbols + size * math.log(count), 700.0)
+    return 1 / (1 + math.expm1(min(epsilon, 700.0)) * math.exp(-spread))
 
 
 def _estimate_worth(epsilon: float, records: int, queries: int, k: int, size: int, count: int) -> float:

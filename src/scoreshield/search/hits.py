@@ -283,7 +283,7 @@ class HitSearch(BaseSearch):
             def take_step(counts: Counts) -> tuple[Counts, list[_Answer]]:
                 stream, used = open_stream(self._options.rng), counts.copy()
                 return used, [
-                    self._draw(stream, collection.score(query)[places], used, is_asked, enough)
+                    self._draw(stream, _reorder(collection.score(query), places), used, is_asked, enough)
                     for query in todo.values()
                 ]
 
@@ -325,6 +325,15 @@ class HitSearch(BaseSearch):
         return Hits(ids, values, values.copy(), self._guarantee, self.version)
 
 
+def _reorder(scores: Float, places: NDArray[np.intp] | None) -> Float:
+    """Bring clean scores into another order, and overwrite those in the first one."""
+    if places is None:
+        return scores
+    found: Float = scores[places]
+    scores.fill(0.0)
+    return found
+
+
 class _Collection(NamedTuple):
     """One version of the records, in the order of the store."""
 
@@ -338,10 +347,10 @@ class _Collection(NamedTuple):
         scores: Float = _embeddings.compute_scores(rows, public[None], "unit")[0]
         return scores
 
-    def find_places(self, names: Names) -> NDArray[np.intp]:
-        """Find the row of each name."""
+    def find_places(self, names: Names) -> NDArray[np.intp] | None:
+        """Find the row of each name; None where the names are in the order of the rows."""
         if names is self.names or names == self.names:
-            return np.arange(len(names))
+            return None
         rows = {name: row for row, name in enumerate(self.names)}
         return np.array([rows[name] for name in names], dtype=np.intp)
 

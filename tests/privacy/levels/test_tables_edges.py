@@ -15,7 +15,7 @@ import scipy.sparse as sparse
 
 import scoreshield as ss
 from scoreshield.privacy.levels import cuts as channel_cuts
-from scoreshield.privacy.levels import program, tables
+from scoreshield.privacy.levels import profile, program, tables
 from scoreshield.privacy.levels.cuts import check_increasing, check_range, predict_recall, retrieval_cuts, tail
 from scoreshield.privacy.levels.profile import compute_channel_profile, compute_total_variation
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
@@ -814,3 +814,22 @@ def test_climbing_ends_place_no_single_move() -> None:
     inserted = channel_cuts._insert(np.array([4, 20]), 2.0, 40, 3, far, near)
     assert {4, 20} < set(inserted.tolist())
     assert recall(inserted.tolist()) == max(recall(sorted([4, 20, free])) for free in set(range(30)) - {4, 20})
+
+
+def test_tied_pairs_are_computed_once_and_exactly() -> None:
+    """All pairs of rows of randomised response tie: one pair in integers, with the value of all pairs in fractions."""
+    response = ss.randomised_response(3.0, np.linspace(-0.9, 0.9, 29))
+    is_tied = ~np.eye(30, dtype=bool)
+    assert len(list(profile._list_different_pairs(response.weights, is_tied))) == 1
+    mixed = response.weights.copy()
+    mixed[4] = mixed[4][::-1]  # the same probabilities: of some pairs the two largest meet
+    assert len(list(profile._list_different_pairs(mixed, is_tied))) == 2
+    for weights in (response.weights, mixed):
+        for loss in (0.0, 1.0, 2.9):
+            x = Fraction(math.exp(loss)) * (1 - Fraction(1, 2**50)) if loss else Fraction(1)
+            rows = [[Fraction(weight) for weight in row] for row in weights.tolist()]
+            exact = max(
+                sum(max(Fraction(0), p - x * q) for p, q in zip(a, b, strict=True)) for a in rows[:6] for b in rows[:6]
+            )
+            found = profile._value(weights, weights / WHOLE, loss)
+            assert exact / WHOLE <= found <= math.nextafter(exact / WHOLE, 2.0)

@@ -10,6 +10,7 @@ just below the knot and rounded up, so interpolation between knots never underst
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -85,10 +86,24 @@ def _value(weights: NDArray[np.uint64], table: Float, loss: float) -> float:
     """Compute the envelope just below e^loss exactly, and round it up to a float that is at most one."""
     x = Fraction(math.exp(loss)) * (1 - Fraction(1, 2**50)) if loss else Fraction(1)
     values = np.maximum(table[:, None, :] - float(x) * table[None, :, :], 0.0).sum(axis=2)
-    best = Fraction(0)
-    for i, k in np.argwhere(values >= values.max() - 1e-12):
+    best, above, below = 0, x.numerator, x.denominator
+    for i, k in _list_different_pairs(weights, values >= values.max() - 1e-12):
         pairs = zip(weights[i].tolist(), weights[k].tolist(), strict=True)
-        best = max(best, sum((max(Fraction(0), p - x * q) for p, q in pairs), Fraction(0)))
-    share = best / WHOLE
+        best = max(best, sum(max(0, below * p - above * q) for p, q in pairs))
+    share = Fraction(best, below * WHOLE)
     value = float(share)
     return min(1.0, value if value >= share else math.nextafter(value, 2.0))
+
+
+def _list_different_pairs(weights: NDArray[np.uint64], is_tied: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """List the tied pairs of rows, one of each kind: the order of the columns does not change the value of a pair."""
+    values, places = np.unique(weights, return_inverse=True)
+    places = places.reshape(weights.shape).astype(np.int64)
+    seen: set[bytes] = set()
+    for i in np.flatnonzero(is_tied.any(axis=1)):
+        others = np.flatnonzero(is_tied[i])
+        kinds = np.sort(places[i] * len(values) + places[others], axis=1)
+        for k, kind in zip(others, kinds, strict=True):
+            if (key := kind.tobytes()) not in seen:
+                seen.add(key)
+                yield int(i), int(k)
