@@ -39,6 +39,12 @@ PLANS: dict[str, Callable[[], ss.plan.Plan]] = {
     "search": lambda: ss.plan.retrieval(IMPOSTOR, GENUINE, epsilon=50, target_recall=0.6, **SEARCH),
 }
 
+CHOICES: dict[str, Callable[[], ss.plan.Choice]] = {
+    "ranking-verification": lambda: ss.plan.choose("verification", IMPOSTOR, GENUINE, epsilon=5, **MATCH),
+    "ranking-retrieval": lambda: ss.plan.choose("retrieval", IMPOSTOR, GENUINE, epsilon=8, **SEARCH),
+    "ranking-scores": lambda: ss.plan.choose("scores", epsilon=5, delta=1e-6),
+}
+
 # Of all text that is shown: what it says, and the contrast (WCAG 2) of its colour with what lies behind it.
 CONTRAST = """() => {
   const light = c => { const v = c / 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
@@ -92,6 +98,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ss.plan.P
 
 
 @pytest.fixture(scope="module")
+def rankings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ss.plan.Choice, Path]]:
+    folder = tmp_path_factory.mktemp("rankings")
+    made = {name: (make(), folder / f"{name}.html") for name, make in CHOICES.items()}
+    for choice, path in made.values():
+        plan_page.save_choice_page(choice, path)
+    return made
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as engine:
         opened = engine.chromium.launch(executable_path=CHROMIUM, headless=True, args=QUIET)
@@ -134,7 +149,7 @@ def test_it_reads_well(
         assert squeezed(visit.page.inner_text(".says")) == plan.answer
         assert visit.page.locator(".says").is_visible()
         charts = visit.page.locator("svg.chart")
-        assert charts.count() == (4 if name in ("missed", "met", "infeasible") else 3)
+        assert charts.count() == (4 if name in ("missed", "met", "infeasible") else 3) + (plan.choice is not None)
         for place in range(charts.count()):
             box = charts.nth(place).bounding_box()
             assert box["width"] >= 280
@@ -151,6 +166,27 @@ def test_it_reads_well(
         assert min(sizes) >= 9, "text in a chart is too small to read"
         assert visit.requests == [path.as_uri()]
         assert visit.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_ranking_reads_well(
+    name: str, width: int, scheme: str, browser: Any, rankings: dict[str, tuple[ss.plan.Choice, Path]]
+) -> None:
+    choice, path = rankings[name]
+    with Visit(browser, path, width, scheme) as visit:
+        assert choice.chosen.mechanism in squeezed(visit.page.inner_text(".says"))
+        assert visit.page.inner_text(".call code") == choice.chosen.call
+        assert visit.page.locator("svg.chart").count() == 1
+        assert visit.page.locator("tbody tr").count() == len(choice.candidates)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+        assert visit.page.evaluate(COLLISIONS) == []
+        assert [(text, ratio) for text, ratio in visit.page.evaluate(CONTRAST) if ratio < 4.5] == []
+        assert visit.requests == [path.as_uri()]
+        assert visit.complaints == []
+        visit.page.emulate_media(media="print", color_scheme="dark")
+        assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
 def test_light_and_dark_differ(browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
@@ -175,7 +211,7 @@ def test_it_prints_on_white(name: str, browser: Any, files: dict[str, tuple[ss.p
     with Visit(browser, files[name][1], 695, "dark") as visit:
         printed = visit.page.pdf(prefer_css_page_size=True)
         assert printed.startswith(b"%PDF")
-        assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 5
+        assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 7
         visit.page.emulate_media(media="print", color_scheme="dark")
         assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= 695, "something is cut off on paper"
